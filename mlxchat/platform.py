@@ -1,0 +1,221 @@
+"""All that differs between machines: BLAS, the backend's imports, device, memory, wired limit.
+
+Nothing heavy is imported before the function that needs it runs, so that `--help` stays quick.
+"""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from mlxchat.errors import ModelUnsupported, UsageError
+
+OPENBLAS = "libopenblas.so.0"
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def prepare_imports() -> None:
+    """Do, before mlx or mlx-lm is first imported, the two things that cannot be done later."""
+    preload_openblas()
+    import_mlx_lm_lazily()
+
+
+def preload_openblas() -> None:
+    """On Linux, let an installed OpenBLAS answer instead of the reference BLAS in MLX's wheel.
+
+    Symbols that are global before mlx.core is loaded win; float32 products run some 40 times as
+    fast. Without OpenBLAS nothing happens: `--version` tells which one is in use.
+    """
+    if sys.platform == "linux" and "mlx.core" not in sys.modules:
+        try:
+            ctypes.CDLL(OPENBLAS, ctypes.RTLD_GLOBAL)
+        except OSError:
+            return
+
+
+def blas_name() -> str:
+    """Name the BLAS that this process multiplies float32 matrices with, for people."""
+    if sys.platform != "linux":
+        return "Accelerate"
+    try:
+        get_config = ctypes.CDLL(None).openblas_get_config
+    except AttributeError:
+        return "reference BLAS (slow: install libopenblas0-pthread)"
+    get_config.restype = ctypes.c_char_p
+    return " ".join(get_config().decode().split()[:2])
+
+
+class _LazyPackage(ModuleType):
+    """A package whose `__init__` runs only when one of its own names is asked for."""
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        object.__setattr__(self, "__class__", ModuleType)
+        assert self.__spec__ is not None
+        assert self.__spec__.loader is not None
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def import_mlx_lm_lazily() -> None:
+    """Make `mlx_lm.models.x` importable without mlx-lm's `__init__`, which imports transformers.
+
+    Model definitions, samplers and caches need none of it: 0.02 s against about a second.
+    `mlx_lm.load` and the like still work: the first such name runs the real `__init__`.
+    """
+    if "mlx_lm" in sys.modules:
+        return
+    spec = importlib.util.find_spec("mlx_lm")
+    if spec is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    module.__class__ = _LazyPackage
+    sys.modules["mlx_lm"] = module
+
+
+def untested_versions() -> list[str]:
+    """Name each installed MLX package outside the range that this release was tested with.
+
+    The range is the one in our own package metadata, so it is written once, in pyproject.toml.
+    """
+    from packaging.requirements import Requirement
+
+    try:
+        requirements = importlib.metadata.requires("mlxchat") or []
+    except importlib.metadata.PackageNotFoundError:
+        # Run from a checkout that was never installed: no range is known.
+        return []
+    found: list[str] = []
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.name not in ("mlx", "mlx-lm"):
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = importlib.metadata.version(requirement.name)
+        if not requirement.specifier.contains(version, prereleases=True):
+            found.append(f"{requirement.name} {version} (tested: {requirement.specifier})")
+    return found
+
+
+def select_device(choice: str) -> str:
+    """Make `auto`, `cpu` or `gpu` MLX's default device and return the name of the one chosen.
+
+    Raises UsageError where a GPU is asked for and MLX has none.
+    """
+    import mlx.core as mx
+
+    if choice == "cpu":
+        mx.set_default_device(mx.cpu)
+    elif choice == "gpu":
+        if not gpu_available():
+            raise UsageError("--device gpu: this build of MLX has no GPU; use cpu or auto")
+        mx.set_default_device(mx.gpu)
+    elif choice == "auto":
+        mx.set_default_device(mx.gpu if gpu_available() else mx.cpu)
+    else:
+        raise UsageError(f"--device must be auto, cpu or gpu, got {choice!r}")
+    return "gpu" if on_gpu() else "cpu"
+
+
+def gpu_available() -> bool:
+    import mlx.core as mx
+
+    return mx.is_available(mx.gpu)
+
+
+def on_gpu() -> bool:
+    import mlx.core as mx
+
+    return mx.default_device() == mx.gpu
+
+
+def backend_name() -> str:
+    """The MLX backend of the default device: Metal, CUDA or CPU."""
+    import mlx.core as mx
+
+    if not on_gpu():
+        return "CPU"
+    return "Metal" if mx.metal.is_available() else "CUDA"
+
+
+def device_name() -> str:
+    import mlx.core as mx
+
+    return str(mx.device_info().get("device_name", "unknown"))
+
+
+def free_memory_bytes() -> int:
+    """Bytes that a model and its cache may take now without swapping or being killed.
+
+    The least of what the system calls available, what the container allows, and what Metal
+    recommends as a working set.
+    """
+    import psutil
+
+    free = psutil.virtual_memory().available
+    allowed = _container_headroom_bytes()
+    if allowed is not None:
+        free = min(free, allowed)
+    recommended = _recommended_working_set_bytes()
+    if recommended is not None:
+        free = min(free, recommended)
+    return free
+
+
+def _container_headroom_bytes() -> int | None:
+    try:
+        limit = (CGROUP / "memory.max").read_text().strip()
+        current = (CGROUP / "memory.current").read_text().strip()
+    except OSError:
+        return None
+    return None if limit == "max" else max(int(limit) - int(current), 0)
+
+
+def _recommended_working_set_bytes() -> int | None:
+    if not on_gpu():
+        return None
+    import mlx.core as mx
+
+    size = mx.device_info().get("max_recommended_working_set_size")
+    return int(size) if size else None
+
+
+@contextmanager
+def wired_limit() -> Iterator[None]:
+    """Let Metal keep weights and cache resident while the body runs; nothing on other backends."""
+    recommended = _recommended_working_set_bytes()
+    if recommended is None:
+        yield
+        return
+    import mlx.core as mx
+
+    previous = mx.set_wired_limit(recommended)
+    try:
+        yield
+    finally:
+        mx.synchronize()
+        mx.set_wired_limit(previous)
+
+
+def require_supported_system() -> None:
+    """Raise ModelUnsupported where MLX itself cannot be imported, with the way to install it."""
+    try:
+        import mlx.core  # noqa: F401  (importing it is the test)
+    except ImportError as error:
+        raise ModelUnsupported(
+            f"MLX cannot be loaded on this machine ({error}); on Linux install 'mlx[cpu]'"
+        ) from error
+
+
+def process_memory_bytes() -> int:
+    """Resident memory of this process, in bytes."""
+    import psutil
+
+    return psutil.Process(os.getpid()).memory_info().rss
