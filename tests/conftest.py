@@ -1,0 +1,75 @@
+"""Tiny models, a byte tokenizer and a temporary home: no download, no network, no real settings."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+
+# isort: split
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+
+from mlxchat.models.skeleton import build_skeleton
+from scripts.tiny_model import tiny_config, write_tiny_model
+
+RunMlxchat = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> nn.Module:
+    """A model with random weights, tiny_config's unless another is given."""
+    mx.random.seed(seed)
+    model = build_skeleton(config or tiny_config())
+    mx.eval(model.parameters())
+    model.eval()
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def temporary_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Nothing that a test runs reads or writes the developer's own settings and caches."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(("MLXCHAT_", "HF_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    monkeypatch.setenv("HF_HOME", str(home / "huggingface"))
+    return home
+
+
+@pytest.fixture
+def run_mlxchat() -> RunMlxchat:
+    """Run the program as a user would; returns its exit status, stdout and stderr."""
+
+    def run(
+        *arguments: str, stdin: str | bytes | None = None, timeout: float = 120
+    ) -> "subprocess.CompletedProcess[str]":
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [sys.executable, "-m", "mlxchat", *arguments],
+            input=data,
+            stdin=subprocess.DEVNULL if data is None else None,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    return run
