@@ -1,0 +1,253 @@
+"""Text to token ids and back. Only a chat template can make control tokens; text never does.
+
+Works on what the `tokenizers` library loaded; which files that comes from is `models`' business.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import tokenizers
+
+from mlxchat.errors import InputError, TemplateError
+from mlxchat.template import ChatTemplate
+
+TokenIds = np.ndarray  # one dimension, int32
+Progress = Callable[[int, int], None]
+
+# Characters given to the tokenizer at once: its own bookkeeping takes some 150 bytes a token, so
+# that a document of 100 MB in one piece would take gigabytes.
+CHUNK_CHARS = 1 << 18
+
+# Unicode's noncharacters are for internal use and never text: one of them marks a cut.
+_CUT_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+# Where every pre-tokenizer in use ends a piece: behind a line's end that a character follows.
+_LINE_START = re.compile(r"\n(?=\S)")
+_WORD_START = re.compile(r"\w(?= \w)")
+
+_CONTROL_SHAPE = re.compile(r"<\|.*\|>|<｜.*｜>")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids `(T,)` ready for prefill, and what the user should know of how they were made."""
+
+    ids: TokenIds
+    notices: tuple[str, ...] = ()
+
+
+class Tokenizer:
+    """A model's vocabulary, its chat template (None where it has none) and its end tokens."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        template: ChatTemplate | None = None,
+        eos_ids: Iterable[int] = (),
+    ) -> None:
+        self._backend = backend
+        self.template = template
+        self.eos_ids = frozenset(eos_ids)
+        source = template.source if template is not None else ""
+        self._control_ids = {
+            id_: token.content
+            for id_, token in backend.get_added_tokens_decoder().items()
+            if _is_control(token.content, token.special, source)
+        }
+        self._control = _Literals(self._control_ids.values())
+        self._anchor = self._encode_piece("\n")
+
+    def prompt(
+        self, text: str, system: str | None = None, on_progress: Progress | None = None
+    ) -> Prompt:
+        """Render `text` as the user's message and encode it up to where the reply begins.
+
+        `on_progress(done, total)` counts characters. Raises TemplateError where the model has no
+        chat template or its template refuses.
+        """
+        if self.template is None:
+            raise TemplateError("this model has no chat template: use --raw to continue plain text")
+        mark = _unused_mark(text + (system or ""))
+        rendered, has_system_role = self.template.render_with_system(
+            self._control.cut(text, mark),
+            None if system is None else self._control.cut(system, mark),
+        )
+        ids = self._encode_cut(rendered, mark, on_progress)
+        if len(ids) == 0:
+            raise TemplateError("the model's chat template renders this to nothing")
+        if has_system_role:
+            return Prompt(ids)
+        notice = "this model's chat template has no system role: the system text leads the prompt"
+        return Prompt(ids, (notice,))
+
+    def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
+        """Encode `text` alone, behind the token that the model begins every text with, if any."""
+        opening = self._backend.encode("", add_special_tokens=True).ids
+        opening = [id_ for id_ in opening if id_ not in self.eos_ids]
+        return Prompt(np.concatenate([np.array(opening, np.int32), self.encode(text, on_progress)]))
+
+    def encode(self, text: str, on_progress: Progress | None = None) -> TokenIds:
+        """Token ids `(T,)` of plain text, in which nothing is a control token."""
+        mark = _unused_mark(text)
+        return self._encode_cut(self._control.cut(text, mark), mark, on_progress)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids, control tokens left out."""
+        return self._backend.decode(list(ids), skip_special_tokens=True)
+
+    def text_of(self, id_: int) -> str:
+        """One token as people read it, control tokens included."""
+        return self._control_ids.get(id_) or self._backend.decode([id_], skip_special_tokens=False)
+
+    def stream_decoder(self) -> "StreamDecoder":
+        return StreamDecoder(self)
+
+    def _encode_cut(self, text: str, mark: str, on_progress: Progress | None) -> TokenIds:
+        """Encode text whose marks say where a control token's text was cut in two."""
+        done = 0
+        encoded: list[TokenIds] = [np.empty(0, np.int32)]
+        for part_number, part in enumerate(text.split(mark)):
+            for chunk_number, chunk in enumerate(_chunks(part)):
+                begins = part_number == chunk_number == 0
+                encode = self._encode_piece if begins else self._encode_anchored
+                encoded.append(encode(chunk))
+                done += len(chunk)
+                if on_progress is not None:
+                    on_progress(done, len(text))
+        ids = np.concatenate(encoded)
+        self._check_no_disguise(ids, text)
+        return ids
+
+    def _encode_piece(self, text: str) -> TokenIds:
+        return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def _encode_anchored(self, text: str) -> TokenIds:
+        """Encode text that goes on: some tokenizers put a space before whatever comes first."""
+        ids = self._encode_piece("\n" + text)
+        n = len(self._anchor)
+        if np.array_equal(ids[:n], self._anchor):
+            return ids[n:]
+        return self._encode_piece(text)
+
+    def _check_no_disguise(self, ids: TokenIds, text: str) -> None:
+        """A tokenizer that normalizes could still read a control token out of look-alikes."""
+        found = int(np.isin(ids, list(self._control_ids)).sum())
+        if found > self._control.count(text):
+            raise InputError(
+                "the text disguises one of the model's control tokens (look-alike characters), "
+                "which cannot be told from a real one: remove it"
+            )
+
+
+class StreamDecoder:
+    """Text of tokens as they come, in complete characters only.
+
+    The text of a token can depend on the ones before it, so each is decoded behind its
+    predecessors and what those alone give is taken off. Source: the prefix method of Hugging
+    Face's text-generation-inference.
+    """
+
+    # A UTF-8 character has four bytes at most and a token one at least: of an unfinished character
+    # there can be three tokens, and whatever came before them is final.
+    _UNFINISHED_TOKENS = 3
+    _MOST_PENDING = 8
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._shown: list[int] = []
+        self._pending: list[int] = []
+
+    def add(self, id_: int) -> str:
+        """Take one more token and return the text that is complete now, often empty."""
+        self._pending.append(id_)
+        text = self._pending_text(len(self._pending))
+        if not text.endswith("\ufffd"):
+            return self._show(len(self._pending), text)
+        final = len(self._pending) - self._UNFINISHED_TOKENS
+        return self._show(final, self._pending_text(final)) if final > 0 else ""
+
+    def finish(self) -> str:
+        """Text of whatever is still incomplete, replacement characters and all."""
+        n = len(self._pending)
+        return self._show(n, self._pending_text(n))
+
+    def _pending_text(self, n: int) -> str:
+        before = self._tokenizer.decode(self._shown)
+        return self._tokenizer.decode(self._shown + self._pending[:n])[len(before) :]
+
+    def _show(self, n: int, text: str) -> str:
+        # Tokens without text (control tokens) wait for the next one, but not for ever.
+        if text or n > self._MOST_PENDING:
+            self._shown = self._pending[:n]
+            self._pending = self._pending[n:]
+        return text
+
+
+class _Literals:
+    """A set of texts to be found in others, quickly even where there are thousands of them."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = {text for text in texts if text}
+        self._lengths = sorted({len(text) for text in self._texts})
+        first = "".join(sorted({text[0] for text in self._texts}))
+        self._first = re.compile(f"[{re.escape(first)}]") if first else None
+
+    def starts(self, text: str) -> Iterator[int]:
+        """Each index at which one of the texts begins, overlapping ones included."""
+        if self._first is None:
+            return
+        for match in self._first.finditer(text):
+            start = match.start()
+            if any(text[start : start + length] in self._texts for length in self._lengths):
+                yield start
+
+    def count(self, text: str) -> int:
+        return sum(1 for _ in self.starts(text))
+
+    def cut(self, text: str, mark: str) -> str:
+        """Put `mark` behind the first character of each occurrence, so that none is left whole."""
+        pieces: list[str] = []
+        done = 0
+        for start in self.starts(text):
+            pieces.append(text[done : start + 1])
+            done = start + 1
+        return mark.join([*pieces, text[done:]])
+
+
+def _is_control(content: str, special: bool, template_source: str) -> bool:
+    """Whether an added token steers the model, as opposed to runs of spaces, HTML tags and such."""
+    if special:
+        return True
+    if not content.strip():
+        return False
+    return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
+
+
+def _unused_mark(text: str) -> str:
+    for mark in _CUT_MARKS:
+        if mark not in text:
+            return mark
+    raise InputError("the text holds every one of Unicode's noncharacters: it is not text")
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """Cut long text where tokens end anyway, or, in a text without lines and words, anywhere."""
+    start = 0
+    while len(text) - start > CHUNK_CHARS:
+        end = _last_match_end(_LINE_START, text, start) or _last_match_end(_WORD_START, text, start)
+        end = end or start + CHUNK_CHARS
+        yield text[start:end]
+        start = end
+    if start < len(text) or not text:
+        yield text[start:]
+
+
+def _last_match_end(pattern: re.Pattern[str], text: str, start: int) -> int | None:
+    """End of a match in the last stretch of the chunk that begins at `start`."""
+    end = start + CHUNK_CHARS
+    last = None
+    for match in pattern.finditer(text, end - CHUNK_CHARS // 16, end):
+        last = match.end()
+    return last
