@@ -1,0 +1,76 @@
+"""From the last row of logits to the next token, by mlx-lm's samplers, and what is told of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx_lm.sample_utils import make_repetition_penalty, make_sampler
+
+from mlxchat.settings import SamplingSettings
+
+REPETITION_CONTEXT = 20  # tokens; mlx-lm's default
+
+Draw = Callable[[mx.array], mx.array]
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbs:
+    """Lazy log-probabilities (natural log) of one step: the drawn token's and the K likeliest.
+
+    `drawn: (1,)`, `top_ids: (1, K)`, `top: (1, K)`, likeliest first. Nothing of the vocabulary's
+    size is held.
+    """
+
+    drawn: mx.array
+    top_ids: mx.array
+    top: mx.array
+
+    def arrays(self) -> list[mx.array]:
+        return [self.drawn, self.top_ids, self.top]
+
+
+def make_draw(settings: SamplingSettings, vocabulary_size: int) -> Draw:
+    """Return a function from logits `(1, V)` to a drawn token `(1,)`, both lazy."""
+    if settings.temp == 0:
+        return lambda logits: mx.argmax(logits, axis=-1)
+    sampler = make_sampler(
+        temp=settings.temp,
+        top_p=settings.top_p if settings.top_p < 1 else 0.0,
+        min_p=settings.min_p,
+        # mlx-lm refuses a top-k that leaves nothing out.
+        top_k=settings.top_k if settings.top_k < vocabulary_size else 0,
+    )
+    if settings.top_p == 1:
+        # Everything else is the same for logits as for log-probabilities.
+        return sampler
+    return lambda logits: sampler(_log_softmax(logits))
+
+
+def make_penalty(settings: SamplingSettings) -> Callable[[mx.array, mx.array], mx.array] | None:
+    """Return a function of the latest tokens `(N,)` and logits `(1, V)`; None where it is off."""
+    if settings.repetition_penalty == 1:
+        return None
+    return make_repetition_penalty(settings.repetition_penalty, REPETITION_CONTEXT)
+
+
+def log_probs(logits: mx.array, drawn: mx.array, k: int) -> LogProbs:
+    """Log-probabilities of the drawn token `(1,)` and the `k` likeliest, from logits `(1, V)`."""
+    logits = logits.astype(mx.float32)
+    total = mx.logsumexp(logits, axis=-1, keepdims=True)
+    of_drawn = mx.take_along_axis(logits, drawn[:, None], axis=-1) - total
+    k = min(k, logits.shape[-1])
+    if k == 0:
+        empty = mx.zeros((1, 0))
+        return LogProbs(of_drawn[0], empty, empty)
+    ids = mx.argpartition(-logits, kth=k - 1, axis=-1)[:, :k]
+    values = mx.take_along_axis(logits, ids, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    return LogProbs(
+        of_drawn[0],
+        mx.take_along_axis(ids, order, axis=-1),
+        mx.take_along_axis(values, order, axis=-1) - total,
+    )
+
+
+def _log_softmax(logits: mx.array) -> mx.array:
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
