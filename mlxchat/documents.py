@@ -1,0 +1,96 @@
+"""What the user gives to read: files, standard input and the prompt, as one text.
+
+Documents come first and the prompt last, so that the instruction is the latest thing that the
+model sees. Text only: no tokens here.
+"""
+
+import codecs
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from mlxchat.errors import InputError, UsageError
+
+STDIN = "-"
+SEPARATOR = "\n\n"
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The whole text, and what the user should know of how it was read."""
+
+    text: str
+    notices: tuple[str, ...] = ()
+
+
+def read_input(prompt: str | None, files: Sequence[str], stdin: BinaryIO | None) -> Input:
+    """Read the documents and put the prompt behind them.
+
+    `files` are paths, `-` is standard input; piped standard input is read, before the files, even
+    where no `-` names it. `stdin` None stands for a terminal. Raises UsageError where there is
+    nothing to read, InputError for what cannot be read as text.
+    """
+    if files.count(STDIN) > 1:
+        raise UsageError("-f - can be given once only: standard input can be read only once")
+    if STDIN in files and stdin is None:
+        raise UsageError("-f -: standard input is a terminal; pipe a document into it")
+    documents = [_read_file(path, stdin) for path in files]
+    if stdin is not None and STDIN not in files:
+        data = stdin.read()
+        if data or (prompt is None and not files):
+            documents.insert(0, _decode(data, "standard input"))
+    if prompt is not None:
+        # What the shell passed that was no UTF-8 arrives as surrogates: back to its bytes.
+        documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
+    if not documents:
+        raise UsageError("nothing to read: give a PROMPT, a file with -f, or pipe a document in")
+    notices = tuple(notice for document in documents for notice in document.notices)
+    return Input(SEPARATOR.join(document.text for document in documents), notices)
+
+
+def piped_stdin() -> BinaryIO | None:
+    """Standard input as bytes, or None where it is a terminal, closed, or nothing is behind it."""
+    if sys.stdin is None or sys.stdin.closed:
+        return None
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return None
+    # A character device is a terminal or /dev/null: neither holds a document.
+    return None if stat.S_ISCHR(mode) else sys.stdin.buffer
+
+
+def _read_file(path: str, stdin: BinaryIO | None) -> Input:
+    if path == STDIN:
+        assert stdin is not None
+        return _decode(stdin.read(), "standard input")
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    return _decode(data, path)
+
+
+def _decode(data: bytes, name: str) -> Input:
+    """Decode UTF-8, with replacement characters for what is not. Refuses empty and binary data."""
+    if data.startswith(UTF16_MARKS):
+        raise InputError(f"{name} is UTF-16: convert it first, with iconv -f UTF-16 -t UTF-8")
+    if (position := data.find(b"\0")) >= 0:
+        raise InputError(f"{name} is binary: it holds a NUL at byte {position:,}")
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if not data.strip():
+        raise InputError(f"{name} is empty")
+    try:
+        return Input(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        text = data.decode("utf-8", "replace")
+        notice = (
+            f"{name} is not valid UTF-8: bytes that are not text were replaced, the first at "
+            f"byte {error.start:,}"
+        )
+        return Input(text, (notice,))

@@ -1,0 +1,101 @@
+"""What is read, in which order, and what is refused."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxchat.documents import read_input
+from mlxchat.errors import InputError, UsageError
+
+
+def write(path: Path, data: bytes | str) -> str:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(path)
+
+
+def test_documents_come_first_and_the_prompt_last(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a", "first"), write(tmp_path / "b", "second")
+    assert read_input("do it", [first, second], None).text == "first\n\nsecond\n\ndo it"
+    piped = io.BytesIO(b"piped")
+    assert read_input("do it", [first], piped).text == "piped\n\nfirst\n\ndo it"
+    piped = io.BytesIO(b"piped")
+    assert read_input("do it", [first, "-", second], piped).text == (
+        "first\n\npiped\n\nsecond\n\ndo it"
+    )
+
+
+def test_text_is_passed_on_as_it_is(tmp_path: Path) -> None:
+    text = "  spaces \r\n\ttabs\n\n"
+    assert read_input(None, [write(tmp_path / "a", text)], None).text == text
+    assert read_input(text, [], None).text == text
+
+
+def test_an_empty_pipe_beside_a_prompt_is_nothing_and_alone_is_refused() -> None:
+    assert read_input("hello", [], io.BytesIO()).text == "hello"
+    with pytest.raises(InputError, match="standard input is empty"):
+        read_input(None, [], io.BytesIO())
+
+
+def test_nothing_at_all_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="nothing to read"):
+        read_input(None, [], None)
+
+
+def test_standard_input_can_be_named_once_and_must_be_piped() -> None:
+    with pytest.raises(UsageError, match="once"):
+        read_input("x", ["-", "-"], io.BytesIO(b"a"))
+    with pytest.raises(UsageError, match="terminal"):
+        read_input("x", ["-"], None)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "is empty"),
+        (b" \n\t\n", "is empty"),
+        (b"text\0more", "is binary: it holds a NUL at byte 4"),
+        ("text".encode("utf-16"), "iconv"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(tmp_path: Path, data: bytes, complaint: str) -> None:
+    path = write(tmp_path / "document", data)
+    with pytest.raises(InputError, match=complaint) as error:
+        read_input("do it", [path], None)
+    assert path in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_input("x", [str(tmp_path / "none")], None)
+    with pytest.raises(InputError, match="directory"):
+        read_input("x", [str(tmp_path)], None)
+
+
+def test_invalid_utf8_is_replaced_and_the_first_place_told(tmp_path: Path) -> None:
+    found = read_input(None, [write(tmp_path / "latin", b"caf\xe9 au lait\xff")], None)
+    assert found.text == "caf\ufffd au lait\ufffd"
+    assert "byte 3" in found.notices[0]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    assert read_input(None, [write(tmp_path / "a", b"\xef\xbb\xbfhello")], None).text == "hello"
+
+
+def test_a_prompt_that_the_shell_passed_as_bytes_is_replaced_as_well() -> None:
+    found = read_input("caf\udce9", [], None)
+    assert found.text == "caf\ufffd"
+    assert found.notices
+
+
+@given(st.binary(max_size=50))
+def test_any_bytes_are_read_or_refused_in_one_line(data: bytes) -> None:
+    try:
+        text = read_input(None, [], io.BytesIO(data)).text
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert "\0" not in text
+        text.encode()
