@@ -23,10 +23,6 @@ CHUNK_CHARS = 1 << 18
 # Unicode's noncharacters are for internal use and never text: one of them marks a cut.
 _CUT_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
-# Where every pre-tokenizer in use ends a piece: behind a line's end that a character follows.
-_LINE_START = re.compile(r"\n(?=\S)")
-_WORD_START = re.compile(r"\w(?= \w)")
-
 _CONTROL_SHAPE = re.compile(r"<\|.*\|>|<｜.*｜>")
 
 
@@ -51,10 +47,12 @@ class Tokenizer:
         self.template = template
         self.eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
+        # What stands for unknown characters is flagged special as well, but text may contain it.
+        unknown = getattr(backend.model, "unk_token", None)
         self._control_ids = {
             id_: token.content
             for id_, token in backend.get_added_tokens_decoder().items()
-            if _is_control(token.content, token.special, source)
+            if _is_control(token.content, token.special, source) and token.content != unknown
         }
         self._control = _Literals(self._control_ids.values())
         self._anchor = self._encode_piece("\n")
@@ -233,21 +231,29 @@ def _unused_mark(text: str) -> str:
 
 
 def _chunks(text: str) -> Iterator[str]:
-    """Cut long text where tokens end anyway, or, in a text without lines and words, anywhere."""
     start = 0
     while len(text) - start > CHUNK_CHARS:
-        end = _last_match_end(_LINE_START, text, start) or _last_match_end(_WORD_START, text, start)
-        end = end or start + CHUNK_CHARS
+        end = _cut_before(text, start, start + CHUNK_CHARS)
         yield text[start:end]
         start = end
     if start < len(text) or not text:
         yield text[start:]
 
 
-def _last_match_end(pattern: re.Pattern[str], text: str, start: int) -> int | None:
-    """End of a match in the last stretch of the chunk that begins at `start`."""
-    end = start + CHUNK_CHARS
-    last = None
-    for match in pattern.finditer(text, end - CHUNK_CHARS // 16, end):
-        last = match.end()
-    return last
+def _cut_before(text: str, start: int, end: int) -> int:
+    """Where to cut at or before `end`: a place where every pre-tokenizer in use ends a piece.
+
+    That is behind a line's end that is followed by no space, or else between two words; in a text
+    without lines and words it is anywhere.
+    """
+    newline = text.rfind("\n", start, end)
+    while newline >= start:
+        if not text[newline + 1].isspace():
+            return newline + 1
+        newline = text.rfind("\n", start, newline)
+    space = text.rfind(" ", start + 1, end)
+    while space > start:
+        if text[space - 1].isalnum() and text[space + 1].isalnum():
+            return space
+        space = text.rfind(" ", start + 1, space)
+    return end

@@ -1,0 +1,41 @@
+"""Stop texts: found across borders, not shown, and nothing else is held back for good."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxchat.stop import StopTexts
+
+short_text = st.text(alphabet="ab\n", max_size=12)
+stop_texts = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)
+
+
+@given(short_text, stop_texts, st.lists(st.integers(0, 12)))
+def test_what_is_shown_is_the_text_before_the_first_stop_text(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    matcher = StopTexts(stops)
+    shown = ""
+    for piece in pieces:
+        shown += matcher.add(piece)
+        if matcher.found:
+            break
+    else:
+        shown += matcher.finish()
+    starts = [text.find(stop) for stop in stops if stop in text]
+    assert matcher.found == bool(starts)
+    if not starts:
+        assert shown == text
+    else:
+        # With several stop texts, the one that is complete first ends it.
+        ends = min(text.find(stop) + len(stop) for stop in stops if stop in text)
+        assert shown == text[: len(shown)]
+        assert not any(stop in shown for stop in stops)
+        assert len(shown) <= ends
+
+
+def test_text_that_only_begins_like_a_stop_text_is_shown_as_soon_as_that_is_known() -> None:
+    matcher = StopTexts(["END"])
+    assert [matcher.add(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
+    assert matcher.finish() == "E"
