@@ -1,0 +1,51 @@
+"""Text on stdout as it is produced, and what can go wrong with stdout."""
+
+import io
+import os
+import sys
+from typing import TextIO
+
+from mlxchat.errors import ClosedPipe, OutputError
+from mlxchat.terminal import visible
+
+
+class Stdout:
+    """Writes and flushes piece by piece. On a terminal, control characters are made visible.
+
+    Raises ClosedPipe when the reader has gone, OutputError when stdout cannot be written.
+    """
+
+    def __init__(self) -> None:
+        if sys.stdout is None:
+            raise OutputError("standard output is closed")
+        self._stream: TextIO = sys.stdout
+        self.is_terminal = self._stream.isatty()
+        if isinstance(self._stream, io.TextIOWrapper):
+            # The text is UTF-8 whatever the locale, and newlines are what the model wrote.
+            self._stream.reconfigure(encoding="utf-8", errors="replace", newline="")
+        self._last = "\n"
+
+    def write(self, text: str) -> None:
+        if not text:
+            return
+        try:
+            self._stream.write(visible(text) if self.is_terminal else text)
+            self._stream.flush()
+        except OSError as error:
+            _abandon_stdout()
+            if isinstance(error, BrokenPipeError):
+                raise ClosedPipe from error
+            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+        self._last = text[-1]
+
+    def end(self) -> None:
+        """On a terminal, leave the cursor at the beginning of a line."""
+        if self.is_terminal and self._last != "\n":
+            self.write("\n")
+
+
+def _abandon_stdout() -> None:
+    """Keep the interpreter from flushing at exit what could not be written before."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

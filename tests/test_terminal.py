@@ -1,0 +1,69 @@
+"""What reaches a terminal: no control characters, no traceback, nothing half said."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxchat.cli.run import stats_line
+from mlxchat.generate import Stats
+from mlxchat.terminal import visible
+from mlxchat.terminal.messages import Messages, show_error
+
+
+@given(st.text())
+def test_visible_text_has_no_control_characters_but_tab_and_newline(text: str) -> None:
+    shown = visible(text)
+    assert not any(ord(c) < 32 and c not in "\t\n" for c in shown)
+    assert not any(127 <= ord(c) < 160 for c in shown)
+    assert len(shown) == len(text)
+
+
+def test_escape_sequences_are_shown_and_not_obeyed() -> None:
+    assert visible("\x1b[31mred\x07\x9b0m\x7f") == "␛[31mred␇\ufffd0m␡"
+
+
+def test_an_error_is_one_line_whatever_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error("no such file: a\nb\x1b[2J")
+    assert capsys.readouterr().err == "mlxchat: error: no such file: a b␛[2J\n"
+
+
+def test_quiet_leaves_errors_and_figures_that_were_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quiet = Messages(quiet=True)
+    quiet.warn("w")
+    quiet.note("n")
+    quiet.stats("s", None)
+    assert capsys.readouterr().err == ""
+    quiet.stats("s", True)
+    assert capsys.readouterr().err == "s\n"
+
+
+def test_off_a_terminal_warnings_are_shown_and_notes_and_figures_are_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    messages = Messages()
+    messages.warn("w")
+    messages.note("n")
+    messages.stats("s", None)
+    assert capsys.readouterr().err == "mlxchat: w\n"
+
+
+def test_the_closing_line_tells_every_figure() -> None:
+    stats = Stats(
+        finish_reason="stop",
+        prompt_tokens=4232,
+        cached_tokens=0,
+        generated_tokens=128,
+        evicted_tokens=12,
+        ttft_s=7.125,
+        prefill_tokens_per_s=593.9,
+        decode_tokens_per_s=41.25,
+        kv_tokens=4360,
+        kv_bytes=200_900_000,
+        peak_memory_bytes=1_230_000_000,
+    )
+    assert stats_line(stats) == (
+        "prompt 4,232 tokens, 593.9 tok/s · generated 128 tokens, 41.2 tok/s · first token 7.12 s "
+        "· KV 4,360 tokens, 201 MB · evicted 12 · peak memory 1.23 GB · stopped: stop"
+    )
