@@ -1,0 +1,285 @@
+"""A model directory in memory: the network with its weights in the wanted form, and the tokenizer.
+
+The network is mlx-lm's; so is the meaning of its configuration. Weights are handled here because
+the form they are wanted in depends on the machine, and because mlx-lm's own loader brings
+transformers in. Packings that only its loader knows go through it all the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat import platform
+from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, UsageError
+from mlxchat.models.dequantize import dequantize
+from mlxchat.models.resolve import resolve_model
+from mlxchat.models.skeleton import (
+    build_skeleton,
+    context_length,
+    floating_parameter_bytes,
+    named_parameters,
+    read_config,
+    read_json,
+)
+from mlxchat.models.tokenizer_files import load_tokenizer
+from mlxchat.models.weights import load_arrays, weight_files
+from mlxchat.tokens import Tokenizer
+
+Notify = Callable[[str], None]
+
+DTYPES: dict[str, mx.Dtype] = {
+    "float16": mx.float16,
+    "bfloat16": mx.bfloat16,
+    "float32": mx.float32,
+}
+DTYPE_CHOICES = ("auto", *DTYPES, "stored")
+
+# What the weights may take of the memory that is free; the rest is for the cache and the steps.
+WEIGHTS_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A network ready to run, its tokenizer, and what its files say of it.
+
+    `dtype` is that of its activations, so of its keys and values. `context_length` is in tokens.
+    `generation_config` holds the sampling its makers recommend, as in the file of that name.
+    """
+
+    name: str
+    network: nn.Module
+    tokenizer: Tokenizer
+    dtype: mx.Dtype
+    context_length: int | None
+    generation_config: dict[str, Any]
+
+
+def load(name: str | None = None, *, dtype: str = "auto", offline: bool = False) -> Model:
+    """Load a model by name: a directory, a GGUF file, an alias or a hub id; None is the default.
+
+    Raises ModelError, HubError or TemplateError with what to do about it.
+    """
+    resolved = resolve_model(name, offline=offline, ask=None, notify=_silent, show_progress=False)
+    return load_directory(resolved.directory, resolved.name, dtype=dtype, notify=_silent)
+
+
+def _silent(_: str) -> None:
+    return
+
+
+def load_directory(
+    directory: Path,
+    name: str,
+    *,
+    dtype: str,
+    notify: Notify,
+    check: Callable[[nn.Module], object] | None = None,
+) -> Model:
+    """Load the model in `directory`. `dtype` is one of DTYPE_CHOICES; "auto" suits the device.
+
+    `check` gets the network before its weights are read, to refuse it while that is quick.
+    """
+    if dtype not in DTYPE_CHOICES:
+        raise UsageError(f"--dtype must be one of {', '.join(DTYPE_CHOICES)}, got {dtype!r}")
+    config = read_config(directory)
+    # First what is quick to find wrong.
+    tokenizer = load_tokenizer(directory, config)
+    network = build_skeleton(config)
+    if check is not None:
+        check(network)
+    files = weight_files(directory)
+    target = _target_dtype(dtype, network, files, notify)
+    network = _fill(network, config, directory, files, target)
+    generation_config = directory / "generation_config.json"
+    return Model(
+        name=name,
+        network=network,
+        tokenizer=tokenizer,
+        dtype=_activation_dtype(network),
+        context_length=context_length(config),
+        generation_config=read_json(generation_config) if generation_config.is_file() else {},
+    )
+
+
+def _target_dtype(
+    choice: str, network: nn.Module, files: list[Path], notify: Notify
+) -> mx.Dtype | None:
+    """The dtype to hold all weights in, or None to hold them as they are stored.
+
+    Raises NotEnoughMemory where the model would not fit.
+    """
+    free_bytes = platform.free_memory_bytes()
+    stored_bytes = sum(file.stat().st_size for file in files)
+    if choice in DTYPES:
+        needed_bytes = floating_parameter_bytes(network, DTYPES[choice])
+        _require_memory(needed_bytes, free_bytes)
+        return DTYPES[choice]
+    if choice == "auto" and not platform.on_gpu():
+        # MLX's CPU kernels are fastest, by far, in float32.
+        needed_bytes = floating_parameter_bytes(network, mx.float32)
+        if needed_bytes <= WEIGHTS_SHARE * free_bytes:
+            return mx.float32
+        notify(
+            f"float32 weights would take {needed_bytes / 1e9:.1f} GB, {free_bytes / 1e9:.1f} GB "
+            "are free: keeping the stored form, which is slow on a CPU"
+        )
+    _require_memory(stored_bytes, free_bytes)
+    return None
+
+
+def _require_memory(needed_bytes: int, free_bytes: int) -> None:
+    if needed_bytes > free_bytes:
+        raise NotEnoughMemory(
+            f"the model's weights take {needed_bytes / 1e9:.1f} GB and {free_bytes / 1e9:.1f} GB "
+            "of memory are free: choose a smaller or a more strongly quantized model"
+        )
+
+
+def _fill(
+    network: nn.Module,
+    config: dict[str, Any],
+    directory: Path,
+    files: list[Path],
+    target: mx.Dtype | None,
+) -> nn.Module:
+    foreign = config.get("quantization") is None and _foreign_packing(config, directory)
+    try:
+        if foreign:
+            network = _load_with_mlx_lm(directory, target)
+        else:
+            _fill_with_arrays(network, config, load_arrays(files), target)
+        mx.eval(network.parameters())
+    except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelBroken(
+            f"the weights in {directory} do not fit its config.json: {first_line}"
+        ) from error
+    network.eval()
+    return network
+
+
+def _fill_with_arrays(
+    network: nn.Module, config: dict[str, Any], arrays: dict[str, mx.array], target: mx.Dtype | None
+) -> None:
+    sanitize: Any = getattr(network, "sanitize", None)
+    if sanitize is not None:
+        arrays = sanitize(arrays)
+    if target is None:
+        if config.get("quantization") is not None:
+            _quantize(network, config["quantization"], arrays)
+    else:
+        arrays = _in_dtype(network, _dequantized(network, config, arrays), target)
+    network.load_weights(list(arrays.items()), strict=True)
+
+
+def _packing(
+    path: str, module: nn.Module, quantization: dict[str, Any], arrays: dict[str, mx.array]
+) -> dict[str, Any] | None:
+    """Group size, bits and mode of a module's packed weight, or None where it is not packed.
+
+    Named per module in the configuration, or read off the shapes: the global values need not hold
+    for every tensor.
+    """
+    if not hasattr(module, "to_quantized") or f"{path}.scales" not in arrays:
+        return None
+    named = quantization.get(path)
+    if isinstance(named, dict):
+        return {"mode": "affine"} | named
+    scales = arrays[f"{path}.scales"]
+    mode = quantization.get("mode", "affine")
+    if mode != "affine":
+        return {key: quantization[key] for key in ("group_size", "bits", "mode")}
+    columns = module["weight"].shape[-1]
+    packed_columns = arrays[f"{path}.weight"].shape[-1]
+    return {
+        "group_size": columns // scales.shape[-1],
+        "bits": packed_columns * 32 // columns,
+        "mode": mode,
+    }
+
+
+def _quantize(
+    network: nn.Module, quantization: dict[str, Any], arrays: dict[str, mx.array]
+) -> None:
+    """Turn the modules whose weights are packed into their quantized kind."""
+
+    def packing(path: str, module: nn.Module) -> dict[str, Any] | bool:
+        return _packing(path, module, quantization, arrays) or False
+
+    nn.quantize(
+        network,
+        group_size=quantization["group_size"],
+        bits=quantization["bits"],
+        mode=quantization.get("mode", "affine"),
+        class_predicate=packing,
+    )
+
+
+def _dequantized(
+    network: nn.Module, config: dict[str, Any], arrays: dict[str, mx.array]
+) -> dict[str, mx.array]:
+    """The arrays with each packed weight unpacked, and its scales and biases gone."""
+    quantization = config.get("quantization") or {}
+    arrays = dict(arrays)
+    for path, module in network.named_modules():
+        packing = _packing(path, module, quantization, arrays)
+        if packing is not None:
+            arrays[f"{path}.weight"] = dequantize(
+                arrays[f"{path}.weight"],
+                arrays.pop(f"{path}.scales"),
+                arrays.pop(f"{path}.biases", None),
+                packing,
+            )
+    return arrays
+
+
+def _in_dtype(
+    network: nn.Module, arrays: dict[str, mx.array], dtype: mx.Dtype
+) -> dict[str, mx.array]:
+    """The arrays in `dtype`, except those that the model wants kept precise."""
+    may_cast: Any = getattr(network, "cast_predicate", lambda _: True)
+
+    def cast(name: str, array: mx.array) -> mx.array:
+        wanted = mx.issubdtype(array.dtype, mx.floating) and may_cast(name)
+        return array.astype(dtype) if wanted else array
+
+    return {name: cast(name, array) for name, array in arrays.items()}
+
+
+def _foreign_packing(config: dict[str, Any], directory: Path) -> bool:
+    """Whether the weights are packed in a way that only mlx-lm's own loader unpacks."""
+    text_config = config.get("text_config") or {}
+    return (
+        bool(config.get("quantization_config"))
+        or bool(text_config.get("quantization_config"))
+        or bool(config.get("quantize_activations"))
+        or (directory / "hf_quant_config.json").is_file()
+    )
+
+
+def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
+    from mlx_lm.utils import dequantize_model, load_model
+
+    try:
+        network, _ = load_model(directory, lazy=True)
+    except ValueError as error:
+        raise ModelUnsupported(
+            f"mlx-lm cannot unpack the weights in {directory}: {error}"
+        ) from error
+    if target is not None:
+        network = dequantize_model(network)
+        arrays = _in_dtype(network, dict(named_parameters(network)), target)
+        network.load_weights(list(arrays.items()))
+    return network
+
+
+def _activation_dtype(network: nn.Module) -> mx.Dtype:
+    """That of the first floating parameter: of a packed model, its scales."""
+    for _, array in named_parameters(network):
+        if mx.issubdtype(array.dtype, mx.floating):
+            return array.dtype
+    raise ModelBroken("the model has no floating-point weights")

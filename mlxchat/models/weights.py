@@ -1,0 +1,79 @@
+"""Weight files: whether they are whole, and their arrays by name, still unread.
+
+Arrays are lazy: opening a file reads its header, evaluating an array reads the array.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlxchat.errors import ModelBroken
+from mlxchat.models.skeleton import read_json
+
+# A header names each tensor in some 150 bytes; this is room for half a million of them.
+MOST_HEADER_BYTES = 100_000_000
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The directory's safetensors files. Raises ModelBroken if one is missing or truncated."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict):
+            raise ModelBroken(f"{index} holds no weight_map")
+        files = [directory / Path(name).name for name in sorted(set(shards.values()))]
+    else:
+        files = sorted(directory.glob("model*.safetensors"))
+    if not files:
+        raise ModelBroken(f"{directory} holds no weights: model*.safetensors is missing")
+    for file in files:
+        check_safetensors(file)
+    return files
+
+
+def check_safetensors(file: Path) -> dict[str, Any]:
+    """Return a file's header; raises ModelBroken if the file is not what the header tells."""
+    if not file.is_file():
+        raise ModelBroken(f"{file} is missing: the download is incomplete; fetch the model again")
+    size_bytes = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            header_bytes = int.from_bytes(stream.read(8), "little")
+            if header_bytes > min(MOST_HEADER_BYTES, size_bytes):
+                raise ValueError("its header does not fit into it")
+            header = json.loads(stream.read(header_bytes))
+        spans = list(_spans(header))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelBroken(f"{file} is not a safetensors file: {error}") from error
+    needed_bytes = 8 + header_bytes + max((end for _, end in spans), default=0)
+    if size_bytes < needed_bytes:
+        raise ModelBroken(
+            f"{file} is truncated: {size_bytes:,} of {needed_bytes:,} bytes; fetch the model again"
+        )
+    return header
+
+
+def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            start, end = tensor["data_offsets"]
+            if not 0 <= start <= end or math.prod(tensor["shape"]) < 0:
+                raise ValueError(f"tensor {name} lies outside of it")
+            yield start, end
+
+
+def load_arrays(files: list[Path]) -> dict[str, mx.array]:
+    """Open the files and return their arrays by name, lazily."""
+    arrays: dict[str, mx.array] = {}
+    for file in files:
+        try:
+            loaded = mx.load(str(file))
+        except (RuntimeError, ValueError) as error:
+            raise ModelBroken(f"cannot read {file}: {error}") from error
+        assert isinstance(loaded, dict)
+        arrays.update(loaded)
+    return arrays

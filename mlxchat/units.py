@@ -1,0 +1,14 @@
+"""Numbers as people read them."""
+
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write bytes with three digits in powers of 1000, as disks and the hub count: 2.26 GB."""
+    value, unit = float(size_bytes), 0
+    while value >= 999.5 and unit < len(_BYTE_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    if unit == 0:
+        return f"{value:.0f} B"
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f} {_BYTE_UNITS[unit]}"

@@ -1,0 +1,317 @@
+"""From a directory to a model: in every form of the weights, and refused in one clear line."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx import nn
+
+from mlxchat import platform
+from mlxchat.errors import (
+    CacheError,
+    MlxchatError,
+    ModelBroken,
+    ModelUnsupported,
+    NotEnoughMemory,
+    TemplateError,
+    UsageError,
+)
+from mlxchat.models.dequantize import dequantize
+from mlxchat.models.fit import automatic_window, check_window
+from mlxchat.models.load import Model, load_directory
+from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters, read_config
+from scripts.tiny_model import tiny_config, write_tiny_model
+from tests.conftest import RunMlxchat
+
+TOKENS = mx.array([[72, 101, 108, 108, 111]])
+
+
+def load(directory: Path, dtype: str = "auto") -> Model:
+    return load_directory(directory, "tiny", dtype=dtype, notify=lambda _: None)
+
+
+def logits(model: Model) -> np.ndarray:
+    return np.array(model.network(TOKENS).astype(mx.float32))
+
+
+def quantized_copy(directory: Path, target: Path, *, mixed: bool = False) -> Path:
+    """The model with 4-bit weights, or with 8-bit embeddings that the configuration leaves out."""
+    shutil.copytree(directory, target)
+    config = read_config(directory)
+    network = load(directory).network
+
+    def packing(path: str, module: nn.Module) -> bool | dict[str, int]:
+        if not hasattr(module, "to_quantized"):
+            return False
+        return {"group_size": 32, "bits": 8} if mixed and "embed" in path else True
+
+    nn.quantize(network, group_size=32, bits=4, class_predicate=packing)
+    mx.save_safetensors(str(target / "model.safetensors"), dict(named_parameters(network)))
+    config["quantization"] = {"group_size": 32, "bits": 4}
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_packed_weights_mean_the_same_packed_and_unpacked(
+    tiny_model: Path, tmp_path: Path, mixed: bool
+) -> None:
+    directory = quantized_copy(tiny_model, tmp_path / "q", mixed=mixed)
+    stored, unpacked = load(directory, "stored"), load(directory, "float32")
+    assert any("scales" in name for name, _ in named_parameters(stored.network))
+    assert not any("scales" in name for name, _ in named_parameters(unpacked.network))
+    np.testing.assert_allclose(logits(stored), logits(unpacked), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_weights_are_held_in_the_dtype_that_was_asked_for(tiny_model: Path, dtype: str) -> None:
+    model = load(tiny_model, dtype)
+    assert {array.dtype for _, array in named_parameters(model.network)} == {getattr(mx, dtype)}
+    assert model.dtype == getattr(mx, dtype)
+
+
+def test_on_a_cpu_auto_is_float32_where_that_fits_and_else_as_stored_with_a_word(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = quantized_copy(tiny_model, tmp_path / "q")
+    monkeypatch.setattr(platform, "on_gpu", lambda: False)
+    assert load(directory).dtype == mx.float32
+    stored_bytes = (directory / "model.safetensors").stat().st_size
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: stored_bytes + 1000)
+    notices: list[str] = []
+    model = load_directory(directory, "tiny", dtype="auto", notify=notices.append)
+    assert any("scales" in name for name, _ in named_parameters(model.network))
+    assert "stored form" in notices[0]
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: 1000)
+    with pytest.raises(NotEnoughMemory, match="GB of memory are free"):
+        load(directory)
+    with pytest.raises(NotEnoughMemory):
+        load(directory, "float16")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    bits=st.sampled_from([2, 3, 4, 5, 6, 8]),
+    group_size=st.sampled_from([32, 64]),
+    rows=st.integers(1, 5),
+    experts=st.sampled_from([(), (3,)]),
+    dtype=st.sampled_from([mx.float16, mx.float32]),
+)
+def test_dequantizing_gives_scale_times_value_plus_bias_exactly(
+    bits: int, group_size: int, rows: int, experts: tuple[int, ...], dtype: mx.Dtype
+) -> None:
+    weight = mx.random.normal((*experts, rows, 2 * group_size)).astype(dtype)
+    packed, scales, biases = mx.quantize(weight, group_size=group_size, bits=bits)
+    packing = {"group_size": group_size, "bits": bits, "mode": "affine"}
+    found = np.array(dequantize(packed, scales, biases, packing))
+    # Each value's bits, read off the packed words one by one.
+    words = np.array(packed).astype("<u4").view(np.uint8)
+    stream = np.unpackbits(words, axis=-1, bitorder="little")
+    values = stream.reshape(*stream.shape[:-1], -1, bits) @ (1 << np.arange(bits))
+    groups = values.reshape(*scales.shape, group_size)
+    expected = np.array(scales.astype(mx.float32))[..., None] * groups.astype(np.float32)
+    expected = expected + np.array(biases.astype(mx.float32))[..., None]
+    np.testing.assert_allclose(found, expected.reshape(found.shape), rtol=1e-6, atol=1e-6)
+
+
+def test_weights_in_several_files_are_found_by_the_index(tiny_model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "sharded"
+    shutil.copytree(tiny_model, target)
+    weights = dict(named_parameters(load(tiny_model).network))
+    (target / "model.safetensors").unlink()
+    names = sorted(weights)
+    shards = {"model-00001-of-00002.safetensors": names[::2]}
+    shards["model-00002-of-00002.safetensors"] = names[1::2]
+    for file, part in shards.items():
+        mx.save_safetensors(str(target / file), {name: weights[name] for name in part})
+    index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+    np.testing.assert_allclose(logits(load(target)), logits(load(tiny_model)), atol=1e-6)
+    (target / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelBroken, match="00002-of-00002.safetensors is missing"):
+        load(target)
+
+
+def truncate(path: Path, size_bytes: int) -> None:
+    path.write_bytes(path.read_bytes()[:size_bytes])
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    value = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: v for key, v in value.items() if v is not None}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], type[MlxchatError], str]] = {
+    "no config": (lambda d: (d / "config.json").unlink(), ModelBroken, "config.json"),
+    "config is no JSON": (lambda d: (d / "config.json").write_text("{"), ModelBroken, "config"),
+    "config is a list": (lambda d: (d / "config.json").write_text("[]"), ModelBroken, "object"),
+    "no model type": (
+        lambda d: edit_json(d / "config.json", model_type=None),
+        ModelBroken,
+        "model_type",
+    ),
+    "unknown model type": (
+        lambda d: edit_json(d / "config.json", model_type="unheard_of"),
+        ModelUnsupported,
+        "unheard_of",
+    ),
+    "a path for a model type": (
+        lambda d: edit_json(d / "config.json", model_type="../../x"),
+        ModelUnsupported,
+        "x",
+    ),
+    "own code": (
+        lambda d: edit_json(d / "config.json", model_file="evil.py"),
+        ModelUnsupported,
+        "evil.py",
+    ),
+    "a value is missing": (
+        lambda d: edit_json(d / "config.json", hidden_size=None),
+        ModelBroken,
+        "hidden_size",
+    ),
+    "other shapes": (
+        lambda d: edit_json(d / "config.json", intermediate_size=96),
+        ModelBroken,
+        "do not fit",
+    ),
+    "more layers": (
+        lambda d: edit_json(d / "config.json", num_hidden_layers=3),
+        ModelBroken,
+        "do not fit",
+    ),
+    "no weights": (lambda d: (d / "model.safetensors").unlink(), ModelBroken, "no weights"),
+    "empty weights": (
+        lambda d: truncate(d / "model.safetensors", 0),
+        ModelBroken,
+        "not a safetensors file",
+    ),
+    "truncated header": (
+        lambda d: truncate(d / "model.safetensors", 100),
+        ModelBroken,
+        "not a safetensors file",
+    ),
+    "truncated weights": (
+        lambda d: truncate(d / "model.safetensors", 50_000),
+        ModelBroken,
+        "truncated",
+    ),
+    "weights are text": (
+        lambda d: (d / "model.safetensors").write_text("not found" * 50),
+        ModelBroken,
+        "not a safetensors file",
+    ),
+    "no tokenizer": (lambda d: (d / "tokenizer.json").unlink(), ModelBroken, "no tokenizer"),
+    "tokenizer is no JSON": (
+        lambda d: (d / "tokenizer.json").write_text("{"),
+        ModelBroken,
+        "tokenizer.json",
+    ),
+    "template is no template": (
+        lambda d: edit_json(d / "tokenizer_config.json", chat_template="{% if %}"),
+        TemplateError,
+        "chat template",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", sorted(DAMAGE))
+def test_a_damaged_directory_is_refused_in_one_line(
+    tiny_model: Path, tmp_path: Path, damage: str
+) -> None:
+    directory = tmp_path / "damaged"
+    shutil.copytree(tiny_model, directory)
+    break_it, kind, complaint = DAMAGE[damage]
+    break_it(directory)
+    with pytest.raises(kind, match=complaint) as error:
+        load(directory)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_directory_ends_the_program_with_status_one(
+    run_mlxchat: RunMlxchat, tiny_model: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "damaged"
+    shutil.copytree(tiny_model, directory)
+    truncate(directory / "model.safetensors", 50_000)
+    done = run_mlxchat("generate", "-m", str(directory), "Hello")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("mlxchat: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_template_in_a_file_of_its_own_is_used(tmp_path: Path) -> None:
+    directory = write_tiny_model(tmp_path / "m", chat_template=None)
+    (directory / "chat_template.jinja").write_text("[{{ messages[0]['content'] }}]")
+    tokenizer = load(directory).tokenizer
+    assert tokenizer.decode(tokenizer.prompt("hi").ids) == "[hi]"
+
+
+def test_end_tokens_come_from_every_file_that_names_some(tmp_path: Path) -> None:
+    directory = write_tiny_model(tmp_path / "m", generation_config={"eos_token_id": [256, 7]})
+    assert load(directory).tokenizer.eos_ids == {256, 7, 258}
+
+
+def test_an_unknown_dtype_is_a_usage_error(tiny_model: Path) -> None:
+    with pytest.raises(UsageError, match="float8"):
+        load(tiny_model, "float8")
+
+
+def test_the_window_is_checked_before_any_weights_are_read(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "m"
+    shutil.copytree(tiny_model, directory)
+    (directory / "model.safetensors").unlink()
+
+    def refuse(_: nn.Module) -> None:
+        raise CacheError("no window here")
+
+    with pytest.raises(CacheError, match="no window here"):
+        load_directory(directory, "m", dtype="auto", notify=lambda _: None, check=refuse)
+
+
+def test_the_automatic_window_is_the_context_or_what_fits(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(tiny_model)
+    token_bytes = 2 * 2 * 2 * 8 * 4
+    assert automatic_window(model) == 4096
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(1100 * token_bytes / 0.7))
+    assert automatic_window(model) == 1024
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: 100 * token_bytes)
+    with pytest.raises(NotEnoughMemory, match="room for 70 tokens"):
+        automatic_window(model)
+    with pytest.raises(NotEnoughMemory, match="1,000 tokens"):
+        check_window(model, 1000)
+    check_window(model, 50)
+
+
+def test_renamed_types_are_mlx_lms() -> None:
+    """The table is copied because importing mlx-lm's takes a second; this notices a change."""
+    from mlx_lm.utils import MODEL_REMAPPING
+
+    assert MODULE_OF_TYPE == MODEL_REMAPPING
+
+
+def test_mlx_lm_is_still_whole_for_those_who_import_it() -> None:
+    import mlx_lm
+
+    assert callable(mlx_lm.load)
+    assert mlx_lm.__version__
+
+
+def test_a_skeleton_takes_no_memory() -> None:
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    network = build_skeleton(tiny_config(layers=4, width=4096, vocabulary=100_000))
+    assert len(named_parameters(network)) > 30
+    assert mx.get_active_memory() - before < 1_000_000
