@@ -4,7 +4,6 @@ Nothing heavy is imported before the function that needs it runs, so that `--hel
 """
 
 import ctypes
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -84,6 +83,8 @@ def untested_versions() -> list[str]:
 
     The range is the one in our own package metadata, so it is written once, in pyproject.toml.
     """
+    import importlib.metadata
+
     from packaging.requirements import Requirement
 
     try:

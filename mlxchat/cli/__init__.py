@@ -1,0 +1,73 @@
+"""The command line: parse, call, render, exit status. The only importer of Typer.
+
+Commands import what they need when they run, so that help is there at once.
+"""
+
+import sys
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from mlxchat.cli.generate import generate
+from mlxchat.cli.models import models_app
+from mlxchat.cli.signals import Terminated, terminate_by_exception
+from mlxchat.cli.version import VersionOption
+from mlxchat.config_file import check_option_names, read_user_config
+from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError
+from mlxchat.terminal.messages import show_error
+
+app = typer.Typer(
+    name="mlxchat",
+    help="Chat and text generation in the terminal with MLX that never has to stop.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Try: cat README.md | mlxchat generate -n 100 'What is this program for?'",
+)
+app.command()(generate)
+app.add_typer(models_app, name="models")
+
+
+@app.callback()
+def set_up(context: typer.Context, version: VersionOption = False) -> None:
+    context.default_map = {
+        name: _defaults(name, options, context.command)
+        for name, options in read_user_config().options.items()
+    }
+
+
+def _defaults(name: str, options: dict[str, Any], group: Any) -> dict[str, Any]:
+    """A command's options in the configuration file, by the names of its parameters."""
+    command = group.commands.get(name)
+    parameters = command.params if command is not None else []
+    parameter_of_option = {
+        flag.lstrip("-").replace("-", "_"): parameter.name
+        for parameter in parameters
+        for flag in parameter.opts
+        if flag.startswith("--")
+    }
+    check_option_names(name, options, parameter_of_option)
+    return {parameter_of_option[option]: value for option, value in options.items()}
+
+
+def main() -> None:
+    """Run the program and exit. Every error that a user can meet is one line and a status."""
+    terminate_by_exception()
+    sys.exit(_status())
+
+
+def _status() -> int:
+    try:
+        return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
+    except MlxchatError as error:
+        if not isinstance(error, ClosedPipe):
+            show_error(str(error))
+        return error.exit_status
+    except TyperException as error:
+        show_error(f"{error.format_message()} (see mlxchat --help)")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitStatus.INTERRUPTED
+    except Terminated:
+        return ExitStatus.TERMINATED

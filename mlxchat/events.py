@@ -1,0 +1,55 @@
+"""The JSON Lines that `--json` writes: one object a line, as README's "JSON events" documents."""
+
+import io
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from mlxchat.generate import Stats, Token
+from mlxchat.tokens import Tokenizer
+
+
+class EventWriter:
+    """Turns a generation into lines, and keeps its text for the last one."""
+
+    def __init__(self, tokenizer: Tokenizer, with_top: bool) -> None:
+        self._tokenizer = tokenizer
+        self._with_top = with_top
+        self._text = io.StringIO()
+
+    def start(self, facts: dict[str, Any]) -> str:
+        return _line({"event": "start"} | facts)
+
+    def token(self, token: Token) -> str:
+        self._text.write(token.text)
+        event: dict[str, Any] = {
+            "event": "token",
+            "text": token.text,
+            "id": token.id,
+            "logprob": _finite(token.logprob),
+        }
+        if self._with_top:
+            event["top"] = [
+                {"id": id_, "text": self._tokenizer.text_of(id_), "logprob": _finite(logprob)}
+                for id_, logprob in token.top
+            ]
+        return _line(event)
+
+    def done(self, stats: Stats, model: str, seed: int) -> str:
+        figures = asdict(stats)
+        event: dict[str, Any] = {
+            "event": "done",
+            "text": self._text.getvalue(),
+            "finish_reason": figures.pop("finish_reason"),
+        }
+        return _line(event | figures | {"model": model, "seed": seed})
+
+
+def _finite(logprob: float | None) -> float | None:
+    """JSON has no infinity: a token that is impossible has no log-probability."""
+    return logprob if logprob is not None and math.isfinite(logprob) else None
+
+
+def _line(event: dict[str, Any]) -> str:
+    return json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n"

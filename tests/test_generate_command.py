@@ -1,0 +1,383 @@
+"""`mlxchat generate` as a subprocess: streams, exit statuses, signals, events."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+
+GENERATE = [sys.executable, "-m", "mlxchat", "generate"]
+README = Path(__file__).parent.parent / "README.md"
+
+
+def one_line(stderr: str) -> bool:
+    return stderr.count("\n") == 1 and stderr.endswith("\n")
+
+
+def events(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def test_text_goes_to_stdout_and_nothing_else_anywhere(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "8", "Hello")
+    assert done.returncode == 0
+    assert done.stdout
+    assert done.stderr == ""
+
+
+def test_the_same_seed_gives_the_same_text(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    arguments = ["generate", "-m", str(tiny_model), "-n", "30", "--temp", "1"]
+    texts = [run_mlxchat(*arguments, "--seed", seed, "Hello").stdout for seed in ("5", "5", "6")]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_events_follow_the_schema_in_the_readme(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    text = README.read_text()
+    schema = json.loads(text.split("```json schema\n")[1].split("```")[0])
+    done = run_mlxchat(
+        *("generate", "-m", str(tiny_model), "--json", "--logprobs", "3", "-n", "20"),
+        *("--temp", "1", "--seed", "4", "--ignore-eos", "Hello"),
+    )
+    lines = events(done.stdout)
+    for line in lines:
+        jsonschema.validate(line, schema)
+    assert [line["event"] for line in lines] == ["start", *["token"] * (len(lines) - 2), "done"]
+    tokens = lines[1:-1]
+    assert "".join(token["text"] for token in tokens) == lines[-1]["text"]
+    assert sum(token["id"] is not None for token in tokens) == 20
+    assert all(len(token["top"]) == 3 for token in tokens if token["id"] is not None)
+    assert lines[-1]["finish_reason"] == "length"
+    assert lines[-1]["generated_tokens"] == 20
+    assert lines[-1]["seed"] == 4
+
+
+def test_top_is_told_only_with_logprobs(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    done = run_mlxchat("generate", "-m", str(tiny_model), "--json", "-n", "3", "Hello")
+    tokens = [line for line in events(done.stdout) if line["event"] == "token" and line["id"]]
+    assert all("top" not in token and token["logprob"] <= 0 for token in tokens)
+
+
+def test_a_random_seed_is_told_and_can_be_used_again(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    arguments = ["generate", "-m", str(tiny_model), "--json", "-n", "20", "--temp", "1", "Hello"]
+    first = events(run_mlxchat(*arguments).stdout)[-1]
+    again = events(run_mlxchat(*arguments, "--seed", str(first["seed"])).stdout)[-1]
+    assert first["text"] == again["text"]
+
+
+def test_a_stop_text_is_not_shown(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    arguments = ["generate", "-m", str(tiny_model), "--json", "-n", "60", "--ignore-eos", "Hello"]
+    text = events(run_mlxchat(*arguments).stdout)[-1]["text"]
+    stop = text[8:10]
+    last = events(run_mlxchat(*arguments, "--stop", stop).stdout)[-1]
+    assert last["text"] == text[: text.index(stop)]
+    assert last["finish_reason"] == "stop_text"
+
+
+def test_documents_are_read_from_pipes_and_files(
+    run_mlxchat: RunMlxchat, tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "b.txt").write_text("bb")
+    done = run_mlxchat(
+        *("generate", "-m", str(tiny_model), "--raw", "--json", "-n", "1"),
+        *("-f", str(tmp_path / "b.txt"), "cc"),
+        stdin="aa",
+    )
+    # One byte, one token: aa, bb and cc with an empty line between them.
+    assert events(done.stdout)[0]["prompt_tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "nothing to read"),
+        (["-n", "0", "x"], "--max-tokens"),
+        (["--max-kv-size", "4", "x"], "--keep"),
+        (["--max-kv-size", "many", "x"], "'many'"),
+        (["--temp", "-1", "x"], "--temp"),
+        (["--top-p", "0", "x"], "--top-p"),
+        (["--logprobs", "3", "x"], "--json"),
+        (["--stop", "", "x"], "--stop"),
+        (["--prefill-step-size", "0", "x"], "--prefill-step-size"),
+        (["--raw", "-s", "system", "x"], "--raw"),
+        (["--seed", "-1", "x"], "--seed"),
+        (["--unheard-of", "x"], "--unheard-of"),
+        (["--temp", "warm", "x"], "--temp"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error_in_one_line(
+    run_mlxchat: RunMlxchat, tiny_model: Path, arguments: list[str], complaint: str
+) -> None:
+    done = run_mlxchat("generate", "-m", str(tiny_model), *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert complaint in done.stderr
+    assert one_line(done.stderr)
+
+
+def test_a_prompt_longer_than_the_window_works_and_says_what_was_evicted(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat(
+        *("generate", "-m", str(tiny_model), "--raw", "--json", "-n", "10", "--ignore-eos"),
+        *("--max-kv-size", "32", "--prefill-step-size", "16"),
+        stdin="x" * 1000,
+    )
+    assert done.returncode == 0
+    assert "1,000 tokens and the window holds 32" in done.stderr
+    assert "968 are evicted" in done.stderr
+    last = events(done.stdout)[-1]
+    assert last["evicted_tokens"] == 1009 - 32
+    assert last["kv_tokens"] == 32
+
+
+def test_invalid_utf8_is_said_with_its_place_and_quiet_silences_it(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    arguments = ["generate", "-m", str(tiny_model), "-n", "2"]
+    done = run_mlxchat(*arguments, stdin=b"caf\xe9")
+    assert done.returncode == 0
+    assert "byte 3" in done.stderr
+    assert run_mlxchat(*arguments, "-q", stdin=b"caf\xe9").stderr == ""
+
+
+def test_stats_are_shown_where_asked_for(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "2", "--stats", "Hello")
+    assert done.stderr.startswith("prompt ")
+    assert "stopped: length" in done.stderr
+    assert one_line(done.stderr)
+
+
+def start(tiny_model: Path, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [*GENERATE, "-m", str(tiny_model), "--ignore-eos", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_what_it_has(
+    tiny_model: Path, number: signal.Signals, status: int
+) -> None:
+    process = start(tiny_model, "--json", "--stats", "Hello")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(20)]
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == status
+    every = [json.loads(line) for line in [*lines, *stdout.splitlines()]]
+    assert every[-1]["event"] == "done"
+    assert every[-1]["finish_reason"] == "interrupted"
+    assert every[-1]["text"] == "".join(e["text"] for e in every if e["event"] == "token")
+    assert stderr.decode().startswith("prompt ")
+    assert b"Traceback" not in stderr
+
+
+def test_a_signal_during_prefill_ends_it_at_the_next_step(tmp_path: Path, tiny_model: Path) -> None:
+    document = tmp_path / "long.txt"
+    document.write_text("x" * 300_000)
+    process = start(
+        tiny_model, "--json", "--raw", "--prefill-step-size", "1", "-f", str(document)
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (done,) = [json.loads(line) for line in stdout.splitlines()]
+    assert done["finish_reason"] == "interrupted"
+    assert done["generated_tokens"] == 0
+    assert b"Traceback" not in stderr
+
+
+def test_a_second_signal_ends_it_at_once_even_if_nobody_reads(tiny_model: Path) -> None:
+    process = start(tiny_model, "--json", "Hello")
+    assert process.stdout is not None
+    process.stdout.readline()
+    # The pipe fills up and the program waits for its reader.
+    time.sleep(1.5)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert process.wait(timeout=20) == 130
+    process.communicate()
+
+
+def test_a_reader_that_goes_ends_it_without_a_word(tiny_model: Path) -> None:
+    process = start(tiny_model, "--temp", "1", "Hello")
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_full_disk_is_one_clear_line(tiny_model: Path, arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*GENERATE, "-m", str(tiny_model), "-n", "20", *arguments, "Hello"],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert one_line(done.stderr.decode())
+    assert b"No space left on device" in done.stderr
+
+
+def test_a_closed_stdout_is_one_clear_line(tiny_model: Path) -> None:
+    command = " ".join([*GENERATE, "-m", str(tiny_model), "-n", "2", "Hello", ">&-"])
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert one_line(done.stderr.decode())
+
+
+def test_options_come_from_the_configuration_file_and_flags_win(
+    run_mlxchat: RunMlxchat, tiny_model: Path, temporary_home: Path
+) -> None:
+    directory = Path(_config_directory())
+    directory.mkdir(parents=True)
+    (directory / "config.toml").write_text(
+        f"model = '{tiny_model}'\n[generate]\nmax-tokens = 3\njson = true\nstop = ['zz']\n"
+    )
+    last = events(run_mlxchat("generate", "Hello").stdout)[-1]
+    assert last["generated_tokens"] <= 3
+    assert last["model"] == str(tiny_model)
+    assert run_mlxchat("generate", "--no-json", "-n", "1", "Hello").stdout[:1] != "{"
+
+
+def test_an_unknown_option_in_the_configuration_file_is_named(
+    run_mlxchat: RunMlxchat, tiny_model: Path, temporary_home: Path
+) -> None:
+    directory = Path(_config_directory())
+    directory.mkdir(parents=True)
+    (directory / "config.toml").write_text("[generate]\nmax-tokenz = 3\n")
+    done = run_mlxchat("generate", "-m", str(tiny_model), "Hello")
+    assert done.returncode == 2
+    assert "max-tokenz" in done.stderr
+    assert "max-tokens" in done.stderr
+    assert one_line(done.stderr)
+
+
+def _config_directory() -> str:
+    import platformdirs
+
+    return platformdirs.user_config_dir("mlxchat")
+
+
+def test_sampling_defaults_are_the_models_own(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
+    model = write_tiny_model(
+        tmp_path / "m",
+        generation_config={"do_sample": True, "temperature": 0.5, "top_p": 0.9, "top_k": 40},
+    )
+    arguments = ["generate", "-m", str(model), "--json", "-n", "1", "Hello"]
+    first = events(run_mlxchat(*arguments).stdout)[0]
+    assert (first["temp"], first["top_p"], first["top_k"]) == (0.5, 0.9, 40)
+    assert events(run_mlxchat(*arguments, "--temp", "0").stdout)[0]["temp"] == 0
+
+
+def imported_modules(*arguments: str) -> set[str]:
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print('\\n'.join(sys.modules), file=sys.stderr))\n"
+        "from mlxchat.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["models", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    heavy = {"mlx.core", "mlx_lm.models.cache", "transformers", "numpy", "huggingface_hub", "jinja2"}
+    assert not heavy & imported_modules(*arguments)
+
+
+def test_generating_imports_neither_transformers_nor_the_hub(tiny_model: Path) -> None:
+    modules = imported_modules("generate", "-m", str(tiny_model), "-n", "1", "Hello")
+    assert "mlx_lm.models.llama" in modules
+    assert not {"transformers", "huggingface_hub", "gguf", "rich.progress"} & modules
+
+
+def test_every_option_tells_its_default() -> None:
+    import typer
+
+    from mlxchat.cli import app
+
+    command: Any = typer.main.get_command(app)
+    for name, option in _options(command):
+        if name in ("help", "version", "install_completion", "show_completion", "yes", "unset"):
+            continue
+        assert option.help, name
+        assert option.show_default, name
+
+
+def _options(command: Any) -> list[tuple[str, Any]]:
+    found = [(p.name, p) for p in command.params if p.param_type_name == "option"]
+    for sub in getattr(command, "commands", {}).values():
+        found += _options(sub)
+    return found
+
+
+def test_version_tells_what_it_computes_with(run_mlxchat: RunMlxchat) -> None:
+    for arguments in (["--version"], ["generate", "--version"]):
+        done = run_mlxchat(*arguments)
+        assert done.returncode == 0
+        for word in ("mlxchat", "mlx-lm", "backend", "device", "BLAS"):
+            assert word in done.stdout
+
+
+def test_it_runs_where_there_is_no_home_to_write_to(
+    run_mlxchat: RunMlxchat, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "/proc/nowhere")
+    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "2", "Hello")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_process_memory_is_flat_once_the_window_is_full(tiny_model: Path, tmp_path: Path) -> None:
+    process = start(tiny_model, "--max-kv-size", "64", "-n", "8000", "--raw", "x")
+    assert process.stdout is not None
+    sizes: list[int] = []
+    for _ in range(8):
+        process.stdout.read(500)
+        sizes.append(_resident_bytes(process.pid))
+    process.kill()
+    process.communicate()
+    assert max(sizes[2:]) <= sizes[2] * 1.02
+
+
+def _resident_bytes(pid: int) -> int:
+    import psutil
+
+    return psutil.Process(pid).memory_info().rss
+
+

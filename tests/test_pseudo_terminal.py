@@ -1,0 +1,123 @@
+"""`mlxchat generate` in a real pseudo-terminal: what a person sees, and does."""
+
+import re
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from mlxchat.terminal import visible
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
+
+
+def spawn(model: Path, *arguments: str) -> "pexpect.spawn[str]":
+    command = ["-m", "mlxchat", "generate", "-m", str(model), "--ignore-eos", *arguments]
+    return pexpect.spawn(
+        sys.executable, command, encoding="utf-8", timeout=60, dimensions=(24, 100), echo=False
+    )
+
+
+def screen_of(child: "pexpect.spawn[str]") -> str:
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.before is not None
+    return child.before
+
+
+def test_a_person_sees_the_text_and_then_the_figures_on_a_line_of_their_own(
+    tiny_model: Path,
+) -> None:
+    child = spawn(tiny_model, "-n", "12", "Hello")
+    screen = screen_of(child)
+    assert child.exitstatus == 0
+    *_, figures, end = screen.split("\r\n")
+    assert end == ""
+    assert figures.startswith("prompt ")
+    assert figures.endswith("stopped: length")
+
+
+def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tmp_path: Path) -> None:
+    """A model of random weights at a high temperature writes every byte, escape among them."""
+    model = write_tiny_model(tmp_path / "m")
+    child = spawn(model, "-n", "4000", "--temp", "50", "--seed", "1", "--no-stats", "Hello")
+    screen = screen_of(child)
+    assert "␛" in screen
+    assert "␇" in screen
+    controls = set(re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", screen.replace("\r\n", "\n")))
+    assert controls == set()
+
+
+def slow_prefill(model: Path, tmp_path: Path) -> "pexpect.spawn[str]":
+    document = tmp_path / "long.txt"
+    document.write_text("x" * 20_000)
+    return spawn(model, "--raw", "--prefill-step-size", "4", "-n", "3", "-f", str(document))
+
+
+def test_a_long_prefill_shows_tokens_rate_and_time_left_and_then_is_gone(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    child = slow_prefill(tiny_model, tmp_path)
+    child.expect(r"/20,000|/19,999 tokens")
+    child.expect(r"tokens/s")
+    child.expect(r"\d:\d\d left")
+    child.sendintr()
+    screen = screen_of(child)
+    assert child.exitstatus == 130
+    assert "stopped: interrupted" in screen
+    assert "Traceback" not in screen
+
+
+def test_the_bar_is_gone_before_the_text_begins(
+    tiny_model: Path, tmp_path: Path, run_mlxchat: RunMlxchat
+) -> None:
+    """It once stayed until the end and painted over every line of the reply."""
+    document = tmp_path / "long.txt"
+    document.write_text("x" * 4_000)
+    arguments = ["--raw", "--prefill-step-size", "2", "-n", "300", "-f", str(document)]
+    child = spawn(tiny_model, *arguments)
+    screen = screen_of(child)
+    assert "reading" in screen
+    text = run_mlxchat(
+        "generate", "-m", str(tiny_model), "--ignore-eos", *arguments, "--no-stats"
+    ).stdout
+    shown = visible(text).replace("\n", "\r\n")
+    assert shown in screen[screen.rindex("reading") :]
+
+
+def test_without_colour_the_bar_has_none(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    child = slow_prefill(tiny_model, tmp_path)
+    child.expect(r"\d:\d\d left")
+    seen = child.before or ""
+    child.sendintr()
+    assert COLOUR.search(seen + screen_of(child)) is None
+
+
+def test_a_dumb_terminal_gets_no_escape_sequences(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    document = tmp_path / "long.txt"
+    document.write_text("x" * 4_000)
+    child = spawn(tiny_model, "--raw", "--prefill-step-size", "2", "-n", "3", "-f", str(document))
+    screen = screen_of(child)
+    assert child.exitstatus == 0
+    assert "\x1b" not in screen
+
+
+def test_quiet_shows_the_text_only(tiny_model: Path) -> None:
+    screen = screen_of(spawn(tiny_model, "-n", "12", "-q", "Hello"))
+    assert "prompt " not in screen
+
+
+def test_no_input_on_a_terminal_is_a_usage_error_and_not_a_wait(tiny_model: Path) -> None:
+    child = spawn(tiny_model)
+    screen = screen_of(child)
+    assert child.exitstatus == 2
+    assert "nothing to read" in screen
