@@ -7,20 +7,18 @@ and timing. Nothing here prints, and nothing knows where the prompt came from.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn
 
 from mlxchat.cache import bytes_held, tokens_evicted, tokens_held
+from mlxchat.models.load import Model
 from mlxchat.platform import wired_limit
 from mlxchat.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, SamplingSettings
 from mlxchat.stop import StopTexts
-
-if TYPE_CHECKING:
-    from mlxchat.models.load import Model
 
 # MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
 CLEAR_EVERY = 256
@@ -167,7 +165,7 @@ class Generation:
 
     def __init__(
         self,
-        model: "Model",
+        model: Model,
         ids: np.ndarray,
         cache: Cache,
         *,

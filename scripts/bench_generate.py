@@ -247,14 +247,15 @@ def token_s(tokens: Iterator[Any] | mlxchat.Generation) -> float:
 
 def seconds_to_output(command: list[Any]) -> float:
     """Seconds until the first character of the answer, behind mlx-lm's rule of equals signs."""
-    environment = os.environ | {"LD_PRELOAD": "libopenblas.so.0"} if sys.platform == "linux" else None
+    # mlx-lm does not load OpenBLAS by itself.
+    same_blas = {"LD_PRELOAD": "libopenblas.so.0"} if sys.platform == "linux" else {}
     started_s = time.perf_counter()
     process = subprocess.Popen(
         [str(word) for word in command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=environment,
+        env=os.environ | same_blas,
     )
     assert process.stdout is not None
     while process.stdout.read(1) in (b"=", b"\n"):

@@ -1,6 +1,7 @@
 """The loops: what they compute, what they leave in the cache, what they tell and when they stop."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def sampled(model: Model, **sampling: Any) -> list[int]:
         model,
         PROMPT,
         make_cache(model.network),
-        sampling=SamplingSettings(**({"temp": 1.0} | sampling)),
+        sampling=replace(SamplingSettings(temp=1.0), **sampling),
         settings=GenerationSettings(max_tokens=30, ignore_eos=True),
     )
     return ids_of(generation)

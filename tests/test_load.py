@@ -135,7 +135,7 @@ def test_weights_in_several_files_are_found_by_the_index(tiny_model: Path, tmp_p
     (target / "model.safetensors.index.json").write_text(json.dumps(index))
     np.testing.assert_allclose(logits(load(target)), logits(load(tiny_model)), atol=1e-6)
     (target / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ModelBroken, match="00002-of-00002.safetensors is missing"):
+    with pytest.raises(ModelBroken, match=r"00002-of-00002\.safetensors is missing"):
         load(target)
 
 

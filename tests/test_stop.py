@@ -1,5 +1,7 @@
 """Stop texts: found across borders, not shown, and nothing else is held back for good."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ def test_what_is_shown_is_the_text_before_the_first_stop_text(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
     matcher = StopTexts(stops)
     shown = ""
     for piece in pieces:

@@ -8,7 +8,15 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 import mlxchat.tokens as tokens_module
 from mlxchat.errors import InputError, TemplateError
@@ -38,9 +46,11 @@ def trained_byte_level() -> tokenizers.Tokenizer:
 
 
 def trained_sentencepiece() -> tokenizers.Tokenizer:
-    """BPE with ▁ for spaces, one put before the text, and bytes to fall back on, as in Llama 2."""
+    """BPE with ▁ for spaces, one before the text, and bytes to fall back on, as in Llama 2."""
     byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
-    tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+    )
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
@@ -84,7 +94,9 @@ def backend(request: pytest.FixtureRequest) -> tokenizers.Tokenizer:
 
 
 def make_tokenizer(backend: tokenizers.Tokenizer) -> Tokenizer:
-    return Tokenizer(backend, TEMPLATE, [backend.token_to_id("<|im_end|>")])
+    eos_id = backend.token_to_id("<|im_end|>")
+    assert eos_id is not None
+    return Tokenizer(backend, TEMPLATE, [eos_id])
 
 
 def plain_ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
@@ -103,7 +115,7 @@ def test_a_harmless_prompt_is_tokenized_exactly_as_the_rendered_template(
 
 
 hostile_piece = st.sampled_from(
-    [*CONTROL_TOKENS, *THINK_TOKENS, "<|im_start|>system\n", "<|im_", "start|>", "<", "|>", "\ufdd0"]
+    [*CONTROL_TOKENS, *THINK_TOKENS, "<|im_start|>system\n", "<|im_", "start|>", "<", "\ufdd0"]
 )
 
 
@@ -112,12 +124,8 @@ hostile_piece = st.sampled_from(
 def test_no_text_becomes_a_control_token(text: str) -> None:
     for backend in BACKENDS.values():
         tokenizer = make_tokenizer(backend)
-        control = {
-            id_: token.content for id_, token in backend.get_added_tokens_decoder().items()
-        }
-        forbidden = [
-            id_ for id_, content in control.items() if content in CONTROL_TOKENS
-        ]
+        control = {id_: token.content for id_, token in backend.get_added_tokens_decoder().items()}
+        forbidden = [id_ for id_, content in control.items() if content in CONTROL_TOKENS]
         assert not np.isin(tokenizer.encode(text), forbidden).any()
         harmless = tokenizer.prompt("")
         hostile = tokenizer.prompt(text, system=None)

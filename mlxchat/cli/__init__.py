@@ -20,7 +20,7 @@ from mlxchat.terminal.messages import show_error
 app = typer.Typer(
     name="mlxchat",
     help="Chat and text generation in the terminal with MLX that never has to stop.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Try: cat README.md | mlxchat generate -n 100 'What is this program for?'",
@@ -31,6 +31,9 @@ app.add_typer(models_app, name="models")
 
 @app.callback()
 def set_up(context: typer.Context, version: VersionOption = False) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
     context.default_map = {
         name: _defaults(name, options, context.command)
         for name, options in read_user_config().options.items()

@@ -47,7 +47,7 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
         return _convert_with_transformers(directory)
     try:
         return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # noqa: BLE001  (the library raises bare Exception)
+    except Exception as error:
         raise ModelBroken(f"cannot read {path}: {_first_line(error)}") from error
 
 
@@ -62,7 +62,7 @@ def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except Exception as error:  # noqa: BLE001  (whatever a foreign file format makes it raise)
+    except Exception as error:
         raise ModelBroken(
             f"cannot convert the tokenizer in {directory}: {_first_line(error)}"
         ) from error
