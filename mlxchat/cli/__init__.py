@@ -68,7 +68,9 @@ def _status() -> int:
             show_error(str(error))
         return error.exit_status
     except TyperException as error:
-        show_error(f"{error.format_message()} (see mlxchat --help)")
+        # A group without a command has shown its help, and has nothing to add.
+        if message := error.format_message():
+            show_error(f"{message} (see mlxchat --help)")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return ExitStatus.INTERRUPTED

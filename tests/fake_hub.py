@@ -1,0 +1,202 @@
+"""A hub on 127.0.0.1 that huggingface_hub's snapshot_download works against, and its misbehaviour.
+
+It serves files from memory, counts what it is asked, and on request cuts a file off, dawdles or
+refuses. It knows no Xet storage: files come over plain HTTP.
+"""
+
+import hashlib
+import json
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import unquote, urlsplit
+
+CHUNK_BYTES = 1 << 14
+
+
+def tiny_safetensors(payload_bytes: int = 64) -> bytes:
+    """A valid safetensors file of one bfloat16 tensor."""
+    tensor = {"dtype": "BF16", "shape": [payload_bytes // 2], "data_offsets": [0, payload_bytes]}
+    header = json.dumps({"model.norm.weight": tensor}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(payload_bytes)
+
+
+def tiny_model_files(payload_bytes: int = 64) -> dict[str, bytes]:
+    """The files of a model repository, and two that no model needs."""
+    config = {"model_type": "llama", "hidden_size": 32, "max_position_embeddings": 4096}
+    return {
+        "config.json": json.dumps(config).encode(),
+        "tokenizer.json": b"{}",
+        "tokenizer_config.json": b"{}",
+        "chat_template.jinja": b"{{ messages }}",
+        "model.safetensors": tiny_safetensors(payload_bytes),
+        "README.md": b"# not needed",
+        "modeling.py": b"raise SystemExit('code from the hub was run')",
+    }
+
+
+@dataclass
+class FakeRepo:
+    """A repository. `claimed_bytes` are sizes that the API tells instead of the true ones."""
+
+    files: dict[str, bytes]
+    gated_status: int | None = None
+    claimed_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def commit(self) -> str:
+        return hashlib.sha1(b"".join(self.files.values())).hexdigest()
+
+    def size_bytes(self, name: str) -> int:
+        return self.claimed_bytes.get(name, len(self.files[name]))
+
+    def blob_id(self, name: str) -> str:
+        return hashlib.sha1(self.files[name]).hexdigest()
+
+
+@dataclass
+class FakeHub:
+    """The server, as a context manager. `requests` are "METHOD /path" in order of arrival."""
+
+    repos: dict[str, FakeRepo] = field(default_factory=dict)
+    cut_off_after_bytes: dict[str, int] = field(default_factory=dict)
+    seconds_a_chunk: float = 0.0
+    always_answer: tuple[int, bytes] | None = None
+    requests: list[str] = field(default_factory=list)
+    sent_names: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> "FakeHub":
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append(f"{self.command} {path}")
+        if self.hub.always_answer is not None:
+            status, body = self.hub.always_answer
+            self._send(status, body)
+            return
+        parts = path.strip("/").split("/")
+        if parts[:2] == ["api", "models"] and len(parts) >= 4:
+            self._answer_api("/".join(parts[2:4]), parts[4:])
+        elif len(parts) >= 5 and parts[2] == "resolve":
+            self._answer_file("/".join(parts[:2]), "/".join(parts[4:]))
+        else:
+            self._send(404, b"{}")
+
+    def _answer_api(self, repo_id: str, rest: list[str]) -> None:
+        repo = self.hub.repos.get(repo_id)
+        if repo is None:
+            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        elif rest[:1] == ["tree"]:
+            self._send_json([self._tree_entry(repo, name) for name in repo.files])
+        else:
+            siblings = [
+                {"rfilename": name, "size": repo.size_bytes(name), "blobId": repo.blob_id(name)}
+                for name in repo.files
+            ]
+            self._send_json({"id": repo_id, "sha": repo.commit, "siblings": siblings})
+
+    def _tree_entry(self, repo: FakeRepo, name: str) -> dict[str, object]:
+        size_bytes = repo.size_bytes(name)
+        return {"type": "file", "path": name, "size": size_bytes, "oid": repo.blob_id(name)}
+
+    def _answer_file(self, repo_id: str, name: str) -> None:
+        repo = self.hub.repos.get(repo_id)
+        if repo is None:
+            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        elif repo.gated_status is not None:
+            self._send(repo.gated_status, b"{}", {"X-Error-Code": "GatedRepo"})
+        elif name not in repo.files:
+            self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+        else:
+            self._send_file(repo, name)
+
+    def _send_file(self, repo: FakeRepo, name: str) -> None:
+        headers = {"X-Repo-Commit": repo.commit, "ETag": f'"{repo.blob_id(name)}"'}
+        if self.command == "GET":
+            self.hub.sent_names.append(name)
+        self._send(200, repo.files[name], headers, self.hub.cut_off_after_bytes.get(name))
+
+    def _send_json(self, value: object) -> None:
+        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        cut_off_after_bytes: int | None = None,
+    ) -> None:
+        self.send_response(HTTPStatus(status))
+        for key, value in (headers or {}).items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        try:
+            self._send_slowly(body[:cut_off_after_bytes])
+        except OSError:
+            self.close_connection = True
+        if cut_off_after_bytes is not None:
+            self.close_connection = True
+
+    def _send_slowly(self, body: bytes) -> None:
+        for start in range(0, len(body), CHUNK_BYTES):
+            self.wfile.write(body[start : start + CHUNK_BYTES])
+            if self.hub.seconds_a_chunk:
+                self.wfile.flush()
+                time.sleep(self.hub.seconds_a_chunk)
+
+
+def put_in_cache(hub_cache: Path, repo_id: str, files: dict[str, bytes]) -> Path:
+    """Lay out a repository as an older library would, without its list of files; the snapshot."""
+    commit = "a" * 40
+    repo = hub_cache / f"models--{repo_id.replace('/', '--')}"
+    snapshot = repo / "snapshots" / commit
+    for directory in (snapshot, repo / "refs", repo / "blobs"):
+        directory.mkdir(parents=True, exist_ok=True)
+    (repo / "refs" / "main").write_text(commit)
+    for name, data in files.items():
+        blob = repo / "blobs" / hashlib.sha1(data).hexdigest()
+        blob.write_bytes(data)
+        (snapshot / name).symlink_to(Path("..", "..", "blobs", blob.name))
+    return snapshot

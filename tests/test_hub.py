@@ -1,0 +1,277 @@
+"""Downloads from a hub that answers, dawdles, refuses, breaks off or is not there.
+
+The hub's library reads its variables when it is imported, so each scene is a process of its own.
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from mlxchat.errors import HubError
+from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, repo_dir
+from mlxchat.models.hub_errors import one_line_errors
+from tests.conftest import RunMlxchat
+from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
+
+RESOLVE = """
+import sys
+from mlxchat.models.resolve import resolve_model
+resolved = resolve_model(
+    sys.argv[1], offline=False, ask=None, notify=print, show_progress=False
+)
+print(resolved.directory)
+print("huggingface_hub" in sys.modules)
+"""
+
+CACHE_DIRECTORIES = """
+import importlib, json, os, sys
+from pathlib import Path
+from huggingface_hub import constants
+from mlxchat.models.hub_cache import hub_cache_dir, offline_by_environment
+for variables in json.loads(sys.argv[1]):
+    os.environ.update(variables)
+    importlib.reload(constants)
+    assert Path(constants.HF_HUB_CACHE) == hub_cache_dir(), variables
+    assert constants.HF_HUB_OFFLINE == offline_by_environment(), variables
+    for name in variables:
+        del os.environ[name]
+"""
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub with one model, which processes started from the test use as the hub."""
+    # Else the library asks the hub, once a day, what coding agents there are.
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    with FakeHub({"org/tiny": FakeRepo(tiny_model_files())}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        yield hub
+
+
+def pull_error(run_mlxchat: RunMlxchat, repo_id: str = "org/tiny") -> str:
+    """The one line that a failing pull ends in, without the program's name."""
+    done = run_mlxchat("models", "pull", repo_id)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_download_brings_what_a_model_needs_and_no_code(
+    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+):
+    done = run_mlxchat("models", "pull", "org/tiny")
+    directory = Path(done.stdout.rstrip("\n"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert directory == cached_snapshot("org/tiny")
+    wanted = set(tiny_model_files()) - {"README.md", "modeling.py"}
+    assert {path.name for path in directory.iterdir()} == wanted
+
+
+def test_a_cached_model_costs_no_request_and_no_import_of_the_library(fake_hub: FakeHub):
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE, "org/tiny"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{snapshot}\nFalse\n"
+    assert fake_hub.requests == []
+
+
+def test_a_pull_updates_what_is_cached(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
+    old = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files(payload_bytes=32))
+    assert run_mlxchat("models", "pull", "org/tiny").returncode == 0
+    assert cached_snapshot("org/tiny") not in (None, old)
+
+
+def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end(fake_hub: FakeHub):
+    fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=1_000_000))
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "mlxchat", "models", "pull", "org/tiny"],
+        encoding="utf-8",
+        dimensions=(24, 100),
+    )
+    child.expect(pexpect.EOF, timeout=60)
+    shown = str(child.before)
+    assert shown.startswith("mlxchat: downloading org/tiny, 1.00 MB\r\n")
+    assert "org/tiny:" in shown
+    last_line = shown.rstrip().split("\r")[-1]
+    assert last_line == str(cached_snapshot("org/tiny"))
+
+
+def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
+    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+):
+    """The library by itself waits for the files that it has begun: minutes, on a slow line."""
+    fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
+    fake_hub.seconds_a_chunk = 0.1
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlxchat", "models", "pull", "org/tiny"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    wait_until(lambda: cached_file_count("org/tiny") == 4 and is_sent(fake_hub))
+    process.send_signal(signal.SIGINT)
+    interrupted_s = time.monotonic()
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - interrupted_s < 3
+    assert (process.returncode, out, err) == (130, b"", b"")
+    assert cached_snapshot("org/tiny") is None
+    assert list(repo_dir("org/tiny").glob("blobs/*.incomplete")) == []
+
+    listed = json.loads(run_mlxchat("models", "list", "--json").stdout.splitlines()[0])
+    assert listed["name"] == "org/tiny"
+    assert listed["problem"] == "partly downloaded: `mlxchat models pull org/tiny` goes on"
+
+    fake_hub.sent_names.clear()
+    fake_hub.seconds_a_chunk = 0
+    assert run_mlxchat("models", "pull", "org/tiny").returncode == 0
+    assert cached_snapshot("org/tiny") is not None
+    assert fake_hub.sent_names == ["model.safetensors"]
+
+
+def cached_file_count(repo_id: str) -> int:
+    return len(list(repo_dir(repo_id).glob("snapshots/*/*")))
+
+
+def is_sent(fake_hub: FakeHub) -> bool:
+    return "model.safetensors" in fake_hub.sent_names
+
+
+def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_complete(
+    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+):
+    """The library tries again a few times, a second apart, before it gives up."""
+    fake_hub.cut_off_after_bytes["model.safetensors"] = 10
+    message = pull_error(run_mlxchat)
+    assert message.startswith("the download of org/tiny broke off (")
+    assert message.endswith(
+        "): complete files are kept, `mlxchat models pull org/tiny` goes on from there"
+    )
+    assert cached_snapshot("org/tiny") is None
+
+
+def test_a_wrong_id_is_told(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
+    assert pull_error(run_mlxchat, "org/tinny") == (
+        f"{fake_hub.endpoint} has no model org/tinny: check the spelling, or log in with "
+        "`hf auth login` if it is private"
+    )
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gated_model_says_how_to_get_in(fake_hub: FakeHub, run_mlxchat: RunMlxchat, status: int):
+    fake_hub.repos["org/tiny"].gated_status = status
+    assert pull_error(run_mlxchat) == (
+        f"org/tiny is gated: ask for access at {fake_hub.endpoint}/org/tiny, "
+        "then log in with `hf auth login`"
+    )
+    assert cached_snapshot("org/tiny") is None
+
+
+def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, run_mlxchat: RunMlxchat):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    number = errno.ECONNREFUSED
+    assert pull_error(run_mlxchat) == (
+        f"cannot reach http://127.0.0.1:9 ([Errno {number}] {os.strerror(number)}): check the "
+        "network, or give a model that is on this disk"
+    )
+
+
+def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
+    fake_hub.always_answer = (503, b"busy")
+    assert pull_error(run_mlxchat) == (
+        f"{fake_hub.endpoint} answered 503 for org/tiny: try again later"
+    )
+
+
+def test_a_login_page_in_place_of_the_hub_is_told(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
+    fake_hub.always_answer = (200, b"<html>Welcome to the hotel</html>")
+    assert pull_error(run_mlxchat) == (
+        f"{fake_hub.endpoint} gave an answer that is not a hub's: a login page of this network, "
+        "a proxy, or a wrong HF_ENDPOINT"
+    )
+
+
+def test_the_offline_variable_forbids_a_pull(
+    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch, run_mlxchat: RunMlxchat
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert pull_error(run_mlxchat) == (
+        "HF_HUB_OFFLINE forbids asking the hub for org/tiny: unset it"
+    )
+    assert fake_hub.requests == []
+
+
+def test_a_model_larger_than_the_disk_is_refused_before_it_is_begun(
+    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+):
+    fake_hub.repos["org/tiny"].claimed_bytes["model.safetensors"] = 10**18
+    message = pull_error(run_mlxchat)
+    assert message.startswith(f"org/tiny needs 1000000 TB, but {hub_cache_dir()} has ")
+    assert message.endswith(" free: make room, or set HF_HOME to a larger disk")
+    assert not hub_cache_dir().exists()
+    assert fake_hub.sent_names == []
+
+
+def test_a_repository_without_safetensors_is_refused_before_it_is_begun(
+    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+):
+    fake_hub.repos["org/tiny"] = FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})
+    assert pull_error(run_mlxchat) == (
+        "org/tiny holds no config.json with model*.safetensors: look for a conversion of it at "
+        "https://huggingface.co/mlx-community, or download a .gguf file and give its path"
+    )
+    assert fake_hub.sent_names == []
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (
+            errno.ENOSPC,
+            "{cache} is full: make room, or set HF_HOME to a larger disk; complete files are "
+            "kept, `mlxchat models pull org/tiny` goes on from there",
+        ),
+        (errno.EACCES, "cannot write to {cache}: Permission denied"),
+        (errno.EROFS, "cannot write to {cache}: Read-only file system"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_told(number: int, message: str):
+    with pytest.raises(HubError) as caught, one_line_errors("org/tiny", downloading=True):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value) == message.format(cache=hub_cache_dir())
+
+
+def test_our_reading_of_the_environment_is_the_librarys(temporary_home: Path):
+    variables = [
+        {},
+        {"HF_HOME": "/a/$HOME/b"},
+        {"HF_HOME": "~/b"},
+        {"HF_HUB_CACHE": "/c"},
+        {"HF_HUB_CACHE": "~/c", "HF_HOME": "/d"},
+        {"HUGGINGFACE_HUB_CACHE": "/e"},
+        {"XDG_CACHE_HOME": "/f"},
+        {"HF_HUB_OFFLINE": "1"},
+        {"HF_HUB_OFFLINE": "0"},
+        {"HF_HUB_OFFLINE": "yes"},
+        {"TRANSFORMERS_OFFLINE": "on"},
+    ]
+    own = {"HOME": str(temporary_home), "PATH": os.environ["PATH"]}
+    subprocess.run(
+        [sys.executable, "-c", CACHE_DIRECTORIES, json.dumps(variables)], env=own, check=True
+    )

@@ -1,0 +1,308 @@
+"""`mlxchat models`: what each command prints, changes and refuses."""
+
+import json
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pexpect
+import pytest
+
+from mlxchat import paths, platform
+from mlxchat.models import describe as describe_module
+from mlxchat.models.describe import describe
+from mlxchat.models.hub_cache import hub_cache_dir, repo_dir
+from scripts.tiny_model import tiny_config, write_tiny_model
+from tests.conftest import RunMlxchat
+from tests.fake_hub import put_in_cache
+
+# Of scripts.tiny_model's default: 2 layers, 2 key-value heads of 8 values, float32.
+TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
+
+
+@pytest.fixture
+def cached_tiny(tiny_model: Path) -> Path:
+    """The tiny model in the hub's cache, as org/tiny."""
+    files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
+    return put_in_cache(hub_cache_dir(), "org/tiny", files)
+
+
+def listed(run_mlxchat: RunMlxchat) -> list[dict[str, object]]:
+    """What `list --json` writes, without the embedded model that may be installed."""
+    done = run_mlxchat("models", "list", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    entries = [json.loads(line) for line in done.stdout.splitlines()]
+    return [entry for entry in entries if entry["name"] != "smollm2"]
+
+
+def on_terminal(*arguments: str, answer: str | None = None) -> str:
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "mlxchat", "models", *arguments],
+        encoding="utf-8",
+        dimensions=(24, 100),
+    )
+    if answer is not None:
+        child.expect(r"\[y/N\]: ")
+        child.sendline(answer)
+    child.expect(pexpect.EOF, timeout=60)
+    return str(child.before).replace("\r\n", "\n")
+
+
+def test_list_tells_the_facts_of_a_cached_model(cached_tiny: Path, run_mlxchat: RunMlxchat):
+    (entry,) = listed(run_mlxchat)
+    size_bytes = sum(path.stat().st_size for path in cached_tiny.iterdir())
+    weight_bytes = 4 * int(str(entry["parameters"]))
+    assert entry == {
+        "name": "org/tiny",
+        "model_type": "llama",
+        "parameters": entry["parameters"],
+        "size_bytes": size_bytes,
+        "quantization": "float32",
+        "context_length": 4096,
+        "kv_bytes_per_token": TINY_KV_BYTES,
+        "memory_needed_bytes": weight_bytes + 4096 * TINY_KV_BYTES,
+        "fits": True,
+        "problem": None,
+    }
+
+
+def test_list_writes_columns_to_a_pipe_and_a_table_to_a_terminal(
+    cached_tiny: Path, run_mlxchat: RunMlxchat
+):
+    piped = run_mlxchat("models", "list").stdout.splitlines()[0].split("\t")
+    assert (piped[0], piped[3:]) == ("org/tiny", ["float32", "4096", f"{TINY_KV_BYTES} B", "yes"])
+    shown = on_terminal("list").split("\n")
+    assert shown[0].split() == [
+        "NAME",
+        "SIZE",
+        "PARAMETERS",
+        "QUANTIZATION",
+        "CONTEXT",
+        "KV/TOKEN",
+        "FITS",
+    ]
+    assert shown[2].split()[0] == "org/tiny"
+
+
+def test_list_leaves_out_what_writes_no_text(tiny_model: Path, run_mlxchat: RunMlxchat):
+    files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
+    encoder = {"model_type": "bert", "architectures": ["BertModel"]}
+    put_in_cache(
+        hub_cache_dir(), "org/encoder", files | {"config.json": json.dumps(encoder).encode()}
+    )
+    newer = {"model_type": "not_yet_known", "architectures": ["NewForCausalLM"]}
+    put_in_cache(hub_cache_dir(), "org/newer", files | {"config.json": json.dumps(newer).encode()})
+    (entry,) = listed(run_mlxchat)
+    assert entry["name"] == "org/newer"
+    assert entry["problem"] == (
+        "model type 'not_yet_known' is not one that the installed mlx-lm knows"
+    )
+
+
+def test_list_shows_a_broken_model_with_its_problem(cached_tiny: Path, run_mlxchat: RunMlxchat):
+    weights = (cached_tiny / "model.safetensors").resolve()
+    weights.write_bytes(weights.read_bytes()[:-10])
+    (entry,) = listed(run_mlxchat)
+    assert "is truncated" in str(entry["problem"])
+
+
+def test_a_name_on_the_disk_cannot_write_to_the_terminal(run_mlxchat: RunMlxchat):
+    """A directory may be called anything; its name must not set the terminal's title."""
+    write_tiny_model(paths.imported_models_dir() / "evil\x1b]0;title\x07\tname")
+    assert listed(run_mlxchat)[0]["name"] == "evil\x1b]0;title\x07\tname"
+    row = run_mlxchat("models", "list").stdout.splitlines()[0]
+    assert row.startswith("evil␛]0;title␇ name\t")
+
+
+def test_info_writes_the_facts(cached_tiny: Path, run_mlxchat: RunMlxchat):
+    done = run_mlxchat("models", "info", "org/tiny")
+    lines = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    facts = {label.strip(): value.strip() for label, value in lines.items()}
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(facts) == [
+        "name",
+        "type",
+        "parameters",
+        "size",
+        "quantization",
+        "context",
+        "KV a token",
+        "fits here",
+        "directory",
+    ]
+    assert facts["context"] == "4,096 tokens"
+    assert facts["KV a token"] == f"{TINY_KV_BYTES} B"
+    assert facts["directory"] == str(cached_tiny)
+
+
+def test_info_looks_at_this_disk_only(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = run_mlxchat("models", "info", "org/tiny")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "run `mlxchat models pull org/tiny` once" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("quantization", "words"),
+    [
+        ({"bits": 4, "group_size": 64}, "4-bit, group 64"),
+        ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "4-bit, group 32, mxfp4"),
+        ({"bits": 4, "group_size": 64, "lm_head": {"bits": 8}}, "32.0 bits a weight"),
+        (None, "float32"),
+    ],
+)
+def test_quantization_is_told_in_words(
+    tmp_path: Path, quantization: dict[str, object] | None, words: str
+):
+    """The headers say float32 throughout; what is told of them comes from the configuration."""
+    directory = write_tiny_model(tmp_path / "model")
+    config = tiny_config() | {"quantization": quantization}
+    (directory / "config.json").write_text(json.dumps(config))
+    assert describe("x", directory).quantization == words
+
+
+def test_keys_and_values_have_the_dtype_of_most_of_the_floating_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    directory = write_tiny_model(tmp_path / "model")
+    dtypes = []
+    monkeypatch.setattr(
+        describe_module, "kv_bytes_per_token", lambda _, dtype: dtypes.append(dtype) or 1
+    )
+    arrays = {
+        "weight": mx.zeros((64, 64), mx.uint32),
+        "scales": mx.zeros((64, 8), mx.bfloat16),
+        "norm": mx.zeros((64,), mx.float32),
+    }
+    mx.save_safetensors(str(directory / "model.safetensors"), arrays)
+    monkeypatch.setattr(platform, "on_gpu", lambda: True)
+    describe("x", directory)
+    # On a CPU the weights become float32, and keys and values with them.
+    monkeypatch.setattr(platform, "on_gpu", lambda: False)
+    describe("x", directory)
+    assert dtypes == [mx.bfloat16, mx.float32]
+
+
+def test_a_model_that_needs_more_than_is_free_does_not_fit(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    needed_bytes = describe("x", tiny_model).memory_needed_bytes
+    for free_bytes, fits in ((needed_bytes, True), (needed_bytes - 1, False)):
+        monkeypatch.setattr(
+            describe_module.platform, "free_memory_bytes", lambda free=free_bytes: free
+        )
+        assert describe("x", tiny_model).fits is fits
+
+
+def test_rm_removes_a_model_of_the_hub_and_nothing_else(
+    cached_tiny: Path, tiny_model: Path, run_mlxchat: RunMlxchat
+):
+    """A copy of a repository has the same commits; asked for one, the library took the other."""
+    other = put_in_cache(hub_cache_dir(), "org/other", {"config.json": b"{}"})
+    assert other.name == cached_tiny.name
+    done = run_mlxchat("models", "rm", "--yes", "org/tiny")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not repo_dir("org/tiny").exists()
+    assert (other / "config.json").is_file()
+
+
+def test_rm_removes_the_remains_of_an_interrupted_download(run_mlxchat: RunMlxchat):
+    remains = repo_dir("org/tiny") / "blobs" / "0123.incomplete"
+    remains.parent.mkdir(parents=True)
+    remains.write_bytes(b"half")
+    assert run_mlxchat("models", "rm", "-y", "org/tiny").returncode == 0
+    assert not repo_dir("org/tiny").exists()
+
+
+def test_rm_asks_on_a_terminal(cached_tiny: Path):
+    assert on_terminal("rm", "org/tiny", answer="") == "\n"
+    assert repo_dir("org/tiny").exists()
+    assert on_terminal("rm", "org/tiny", answer="y").startswith("y\nmlxchat: removed org/tiny, ")
+    assert not repo_dir("org/tiny").exists()
+
+
+def test_rm_without_a_terminal_wants_yes(cached_tiny: Path, run_mlxchat: RunMlxchat):
+    done = run_mlxchat("models", "rm", "org/tiny")
+    assert done.returncode == 2
+    assert done.stderr == "mlxchat: error: there is nobody to ask: confirm with --yes\n"
+    assert repo_dir("org/tiny").exists()
+
+
+def test_rm_removes_a_conversion(run_mlxchat: RunMlxchat):
+    directory = write_tiny_model(paths.imported_models_dir() / "some-0123456789ab")
+    assert run_mlxchat("models", "rm", "--yes", directory.name).returncode == 0
+    assert not directory.exists()
+    assert paths.imported_models_dir().is_dir()
+
+
+def test_rm_never_removes_a_directory_of_the_user(tiny_model: Path, run_mlxchat: RunMlxchat):
+    done = run_mlxchat("models", "rm", "--yes", str(tiny_model))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"mlxchat: error: {tiny_model} is a directory of yours: mlxchat does not delete it\n"
+    )
+    assert (tiny_model / "config.json").is_file()
+
+
+def test_rm_says_when_there_is_nothing_to_remove(run_mlxchat: RunMlxchat):
+    done = run_mlxchat("models", "rm", "--yes", "org/tiny")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "mlxchat: error: org/tiny is not on this disk: there is nothing to remove\n"
+    )
+
+
+def test_pull_has_nothing_to_do_for_a_directory(tiny_model: Path, run_mlxchat: RunMlxchat):
+    done = run_mlxchat("models", "pull", str(tiny_model))
+    assert done.returncode == 2
+    assert "there is nothing to fetch" in done.stderr
+
+
+def test_default_is_shown_set_and_unset(run_mlxchat: RunMlxchat):
+    unset = run_mlxchat("models", "default")
+    assert (unset.returncode, unset.stdout) == (0, "")
+    assert "no default model is set" in unset.stderr
+    assert run_mlxchat("models", "default", "llama3.2-1b").returncode == 0
+    assert run_mlxchat("models", "default").stdout == "mlx-community/Llama-3.2-1B-Instruct-4bit\n"
+    assert run_mlxchat("models", "default", "--unset").returncode == 0
+    assert run_mlxchat("models", "default").stdout == ""
+
+
+def test_default_keeps_a_path_that_holds_from_everywhere(
+    tiny_model: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    monkeypatch.chdir(tiny_model.parent)
+    assert run_mlxchat("models", "default", tiny_model.name).returncode == 0
+    assert run_mlxchat("models", "default").stdout == f"{tiny_model}\n"
+
+
+def test_default_refuses_a_name_that_means_nothing(run_mlxchat: RunMlxchat):
+    done = run_mlxchat("models", "default", "smolm2")
+    assert done.returncode == 1
+    assert "did you mean smollm2?" in done.stderr
+    assert not paths.config_file().exists()
+
+
+@pytest.mark.parametrize("command", ["list", "pull", "rm", "info", "default"])
+def test_every_command_has_help_with_an_example(run_mlxchat: RunMlxchat, command: str):
+    done = run_mlxchat("models", command, "--help")
+    assert done.returncode == 0
+    assert f"Example: mlxchat models {command}" in done.stdout
+
+
+@pytest.mark.model
+def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxchat):
+    before = run_mlxchat("models", "list", "--json").stdout
+    assert json.loads(before)["problem"] == "installed; converted when first used"
+    facts = json.loads(run_mlxchat("models", "info", "smollm2", "--json").stdout)
+    assert facts["name"] == "smollm2"
+    assert facts["parameters"] == 134_515_008
+    assert facts["context_length"] == 8192
+    (after,) = run_mlxchat("models", "list", "--json").stdout.splitlines()
+    assert json.loads(after)["problem"] is None
+    assert run_mlxchat("models", "rm", "--yes", "smollm2").returncode == 0
+    assert not Path(facts["directory"]).exists()
+    assert run_mlxchat("models", "list", "--json").stdout == before

