@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -71,6 +72,14 @@ def test_greedy_text_is_the_same_whatever_the_step_size(model: Model, step_size:
         return "".join(token.text for token in generation)
 
     assert text(step_size) == text(len(ids))
+
+
+def test_the_stored_form_computes_in_float16_throughout(directory: Path) -> None:
+    """Norms come in float32 from the file, and once made all activations float32."""
+    stored = load_directory(directory, "smollm2", dtype="stored", notify=lambda _: None)
+    cache = make_cache(stored.network, 64)
+    logits = stored.network(mx.array([[1, 9690, 198]]), cache=cache)
+    assert logits.dtype == cache[0].keys.dtype == stored.dtype == mx.float16
 
 
 def test_control_tokens_in_a_document_are_text_to_the_model(model: Model) -> None:

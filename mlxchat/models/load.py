@@ -170,6 +170,9 @@ def _fill_with_arrays(
     if sanitize is not None:
         arrays = sanitize(arrays)
     if target is None:
+        if "mlxchat" in config:
+            # A GGUF file has its norms in float32: beside float16 scales all would become float32.
+            arrays = _in_dtype(network, arrays, DTYPES[config["torch_dtype"]])
         if config.get("quantization") is not None:
             _quantize(network, config["quantization"], arrays)
     else:
