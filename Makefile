@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 .PHONY: demo test test-all lint types check format lock clean
 
 demo: $(READY)
-	cat README.md | $(BIN)/mlxchat generate --model smollm2 --max-tokens 120 --stats \
-		"In two sentences: what is this program for?"
+	sed '/^## The window/,$$d' README.md | $(BIN)/mlxchat generate --model smollm2 \
+		--max-tokens 80 --stats "What is mlxchat? Answer in two sentences."
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow"
