@@ -21,6 +21,7 @@ ORDER = [
     "template",
     "tokens",
     "stop",
+    "cache.positions",
     "cache.window",
     "cache.build",
     "cache",

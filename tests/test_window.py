@@ -1,4 +1,4 @@
-"""The cache's promises 1, 2, 3, 5 and 7 for plain global attention, against a plain reference.
+"""The cache's promises for plain global attention, against a plain reference.
 
 The reference keeps Python lists and sees one token at a time: append, and when there are more than
 `W` entries delete the oldest that is not kept. Whatever the sequence of operations, the model's
@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache import WindowCache, make_cache, tokens_evicted, tokens_held
+from mlxchat.cache import (
+    WindowCache,
+    build,
+    make_cache,
+    positions_bounded,
+    tokens_evicted,
+    tokens_held,
+)
+from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.errors import CacheError
 from scripts.tiny_model import tiny_config
 from tests.conftest import build_random_model
@@ -22,11 +30,23 @@ from tests.conftest import build_random_model
 MODEL = build_random_model()
 
 
+def rotate(key: mx.array, distance: int, base: float = 10000.0) -> mx.array:
+    """Rope by its definition: pairs of dimensions, half a head apart, turned as complex numbers."""
+    x = np.array(key).astype(np.float64)
+    half = x.shape[-1] // 2
+    angles = distance * base ** (-np.arange(half) / half)
+    turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
+    return mx.array(np.concatenate([turned.real, turned.imag], -1).astype(np.float32))
+
+
 class ReferenceCache:
-    """One layer's keys and values as a list of single tokens."""
+    """One layer's keys and values as a list of single tokens, positions running on for ever.
+
+    `anchor` is by how much the kept tokens are moved up: when is the real cache's choice.
+    """
 
     def __init__(self, window: int | None, keep: int) -> None:
-        self.window, self.keep, self.offset = window, keep, 0
+        self.window, self.keep, self.offset, self.anchor = window, keep, 0, 0
         self.entries: list[tuple[mx.array, mx.array]] = []
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -35,15 +55,20 @@ class ReferenceCache:
         if self.window is not None and len(self.entries) > self.window:
             del self.entries[self.keep]
         self.offset += 1
-        ks, vs = zip(*self.entries, strict=True)
-        return mx.concatenate(list(ks), axis=2), mx.concatenate(list(vs), axis=2)
+        ks = [rotate(k, self.anchor) for k, _ in self.entries[: self.keep]]
+        ks += [k for k, _ in self.entries[self.keep :]]
+        return mx.concatenate(ks, axis=2), mx.concatenate([v for _, v in self.entries], axis=2)
 
     def rewind(self, n: int) -> None:
-        hole = self.offset - len(self.entries)
         del self.entries[len(self.entries) - n :]
         self.offset -= n
         if len(self.entries) <= self.keep:
-            self.offset -= hole
+            self.offset, self.anchor = len(self.entries), 0
+
+    def evict(self, start: int, stop: int) -> None:
+        later = [(rotate(k, start - stop), v) for k, v in self.entries[stop:]]
+        self.entries = self.entries[:start] + later
+        self.offset -= stop - start
 
 
 def reference_logits(
@@ -54,58 +79,87 @@ def reference_logits(
 
 
 def logits(model: nn.Module, cache: list[Any], tokens: list[int]) -> np.ndarray:
-    return np.array(model(mx.array([tokens]), cache=cache)[0])
+    return np.array(model(mx.array([tokens]), cache=cache)[0].astype(mx.float32))
 
 
 def random_tokens(n: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 256, n).tolist()
 
 
+def step_both(
+    model: nn.Module, cache: list[Any], reference: list[ReferenceCache], step: list[int]
+) -> None:
+    """Feed a step to both and compare logits, storage and positions."""
+    found = logits(model, cache, step)
+    for layer, plain in zip(cache, reference, strict=True):
+        # Only differences of positions matter: the real cache may have moved everything back.
+        plain.anchor = layer._anchor + plain.offset + len(step) - layer.offset
+    np.testing.assert_allclose(found, reference_logits(model, reference, step), atol=1e-4)
+    for layer, plain in zip(cache, reference, strict=True):
+        assert layer.keys is not None
+        assert layer.keys.shape[2] <= layer.max_size + len(step) - 1
+        gap = plain.offset - len(plain.entries) - plain.anchor
+        assert 0 <= gap <= (len(step) if len(step) > 1 else REANCHOR_EVERY)
+        assert layer.position_limit is None or layer.offset < layer.position_limit
+
+
 operation = st.one_of(
     st.tuples(st.just("feed"), st.integers(1, 24)),
     st.tuples(st.just("decode"), st.integers(1, 12)),
+    st.tuples(st.just("decode"), st.integers(60, 80)),
     st.tuples(st.just("rewind"), st.integers(1, 14)),
+    st.tuples(st.just("evict"), st.integers(1, 5)),
     st.tuples(st.just("restore"), st.just(0)),
+    st.tuples(st.just("fork"), st.integers(1, 3)),
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     window=st.integers(2, 16),
     keep=st.integers(0, 15),
     operations=st.lists(operation, min_size=1, max_size=8),
+    limit=st.sampled_from([64, 128, 65_536]),
     seed=st.integers(0, 1000),
 )
 def test_any_sequence_of_operations_gives_the_logits_of_the_reference(
-    window: int, keep: int, operations: list[tuple[str, int]], seed: int
+    window: int, keep: int, operations: list[tuple[str, int]], limit: int, seed: int
 ) -> None:
     keep = min(keep, window - 1)
-    cache = make_cache(MODEL, window, keep)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "POSITION_LIMIT", limit)
+        cache = make_cache(MODEL, window, keep)
+    assert positions_bounded(cache)
     reference = [ReferenceCache(window, keep) for _ in cache]
     rng = np.random.default_rng(seed)
     for name, n in operations:
+        if name in ("rewind", "evict") and tokens_held(cache) > window:
+            # A prefill step still holds what the reference has already evicted: taking something
+            # away now leaves more in view, rightly.
+            continue
         if name == "rewind":
-            if tokens_held(cache) > window:
-                # A prefill step still holds what the reference has already evicted: rewinding now
-                # leaves more in view, rightly.
-                continue
             taken = min(n, tokens_held(cache))
             assert {layer.trim(n) for layer in cache} == {taken}
-            for layer in reference:
-                layer.rewind(taken)
+            for plain in reference:
+                plain.rewind(taken)
+        elif name == "evict":
+            start = min(keep + n, tokens_held(cache))
+            stop = min(start + n, tokens_held(cache))
+            if start < keep:
+                continue
+            for layer, plain in zip(cache, reference, strict=True):
+                layer.evict(start, stop)
+                plain.evict(start, stop)
         elif name == "restore":
             cache = [WindowCache.from_state(layer.state) for layer in cache]
+        elif name == "fork":
+            forks = [layer.copy() for layer in cache]
+            for _ in range(n):
+                logits(MODEL, forks, [7])
         else:
             tokens = rng.integers(0, 256, n).tolist()
-            steps = [tokens] if name == "feed" else [[token] for token in tokens]
-            found = np.concatenate([logits(MODEL, cache, step) for step in steps])
-            expected = reference_logits(MODEL, reference, tokens)
-            np.testing.assert_allclose(found, expected, atol=1e-4)
-            largest_step = len(steps[-1])
-            for layer in cache:
-                assert layer.keys is not None
-                assert layer.keys.shape[2] <= window + largest_step - 1
-        assert {layer.offset for layer in cache} == {reference[0].offset}
+            for step in [tokens] if name == "feed" else [[token] for token in tokens]:
+                step_both(MODEL, cache, reference, step)
 
 
 @pytest.mark.parametrize("step", [1, 7, 32, 50])
@@ -252,3 +306,168 @@ def test_a_layer_that_cannot_be_bounded_is_refused_by_name() -> None:
     with pytest.raises(CacheError, match="layer 0 keeps its past in a Hoarder"):
         make_cache(Model(), 16)  # type: ignore[arg-type]
     assert len(make_cache(Model())) == 1  # type: ignore[arg-type]
+
+
+def test_evicting_a_span_moves_the_later_tokens_up() -> None:
+    cache = make_cache(MODEL, 64, 4)
+    reference = [ReferenceCache(64, 4) for _ in cache]
+    step_both(MODEL, cache, reference, random_tokens(40))
+    for layer, plain in zip(cache, reference, strict=True):
+        layer.evict(10, 25)
+        plain.evict(10, 25)
+    assert {(layer.offset, layer.size(), layer.evicted) for layer in cache} == {(25, 25, 15)}
+    step_both(MODEL, cache, reference, random_tokens(10, seed=1))
+    for token in random_tokens(60, seed=2):
+        step_both(MODEL, cache, reference, [token])
+
+
+@pytest.mark.parametrize(("start", "stop"), [(3, 8), (8, 5), (5, 41)])
+def test_only_a_span_behind_the_kept_can_be_evicted(start: int, stop: int) -> None:
+    cache = make_cache(MODEL, 64, 4)
+    logits(MODEL, cache, random_tokens(40))
+    with pytest.raises(CacheError, match="cannot evict"):
+        cache[0].evict(start, stop)
+
+
+@pytest.mark.parametrize("fed", [10, 16, 40])
+def test_a_fork_and_its_origin_go_their_own_ways(fed: int) -> None:
+    cache = make_cache(MODEL, 16, 4)
+    for token in random_tokens(fed):
+        logits(MODEL, cache, [token])
+    twin = [WindowCache.from_state(layer.state) for layer in cache]
+    fork = [layer.copy() for layer in cache]
+    for token in random_tokens(30, seed=1):
+        logits(MODEL, fork, [token])
+    for token in random_tokens(30, seed=2):
+        expected = logits(MODEL, twin, [token])
+        assert (logits(MODEL, cache, [token]) == expected).all()
+
+
+def test_after_ten_million_tokens_the_logits_are_those_of_a_fresh_cache() -> None:
+    """The state is set forward, not run there: the same visible tokens, at small positions."""
+    cache = make_cache(MODEL, 64, 4)
+    for token in random_tokens(100):
+        logits(MODEL, cache, [token])
+    old = [layer.copy() for layer in cache]
+    for layer in old:
+        layer.total += 10_000_000
+        distance = 50_000
+        layer._kept_originals()
+        layer.keys = layer.shift(layer.keys, distance)
+        layer.offset += distance
+        layer._anchor += distance
+    for token in random_tokens(200, seed=3):
+        np.testing.assert_allclose(
+            logits(MODEL, old, [token]), logits(MODEL, cache, [token]), atol=1e-3
+        )
+    assert tokens_evicted(old) > 10_000_000
+
+
+def test_offsets_stay_below_the_limit_however_long_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "POSITION_LIMIT", 256)
+    cache = make_cache(MODEL, 32, 4)
+    offsets = []
+    for _ in range(20):
+        for layer_tokens in (random_tokens(50), [1], [2]):
+            logits(MODEL, cache, layer_tokens)
+            offsets.append({layer.offset for layer in cache})
+    assert all(len(together) == 1 for together in offsets)
+    assert max(max(together) for together in offsets) < 256
+    assert cache[0].total == 20 * 52
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "traditional": {"rope_traditional": True},
+    "linear": {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    "llama3": {
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "yarn": {
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    },
+    "longrope": {
+        "rope_scaling": {
+            "type": "longrope",
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0, 1.0, 1.0, 1.0],
+            "long_factor": [1.0, 1.5, 2.0, 4.0],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(ROPES))
+def test_each_rope_is_shifted_by_its_own_rotation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moved back every 64 tokens or never, the logits are the same."""
+    model = build_random_model(tiny_config() | ROPES[name])
+    never = make_cache(model, 32, 4)
+    monkeypatch.setattr(build, "POSITION_LIMIT", 128)
+    often = make_cache(model, 32, 4)
+    assert positions_bounded(often)
+    for token in random_tokens(300):
+        np.testing.assert_allclose(
+            logits(model, often, [token]), logits(model, never, [token]), atol=1e-3
+        )
+    assert often[0].offset < 128 < never[0].offset
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_keys_in_half_precision_do_not_drift_when_they_are_moved(dtype: mx.Dtype) -> None:
+    """The kept keys come from their originals each time: as far off after 60 moves as after one."""
+    model = build_random_model()
+    model.set_dtype(dtype)
+    cache = make_cache(model, 32, 4)
+    for token in random_tokens(60 * REANCHOR_EVERY):
+        logits(model, cache, [token])
+    layer = cache[0]
+    exact = layer.shift(layer._originals.astype(mx.float32), layer._anchor)
+    error = mx.abs(layer.keys[..., :4, :].astype(mx.float32) - exact).max()
+    tolerance = 0.02 if dtype == mx.bfloat16 else 0.003
+    assert bool((error <= tolerance * mx.abs(exact).max()).item())
+
+
+def test_a_rope_that_cannot_be_shifted_leaves_positions_to_run_on() -> None:
+    dynamic = {"rope_scaling": {"type": "dynamic", "factor": 4.0}}
+    model = build_random_model(tiny_config() | dynamic)
+    cache = make_cache(model, 16, 4)
+    assert not positions_bounded(cache)
+    for token in random_tokens(100):
+        logits(model, cache, [token])
+    assert cache[0].offset == 100
+    with pytest.raises(CacheError, match="cannot be shifted"):
+        cache[0].evict(5, 8)
+
+
+def test_a_layer_whose_keys_are_not_where_its_rope_says_is_not_shifted() -> None:
+    """A rope module that the layer does not use, or not so, must not move its keys."""
+    model = build_random_model()
+    layers: Any = model.layers
+    attention = layers[0].self_attn
+    real = attention.rope
+    attention.rope = nn.RoPE(8, base=100.0)
+    attention.decoy = real
+    assert not positions_bounded(make_cache(model, 16, 4))
+
+
+def test_a_token_fed_after_rewinding_into_the_kept_is_kept_itself() -> None:
+    """The originals of the kept tokens that were rewound once took its place at the next move."""
+    cache = make_cache(MODEL, 6, 4)
+    reference = [ReferenceCache(6, 4) for _ in cache]
+    for token in random_tokens(100):
+        step_both(MODEL, cache, reference, [token])
+    for layer, plain in zip(cache, reference, strict=True):
+        layer.trim(4)
+        plain.rewind(4)
+    for token in random_tokens(150, seed=1):
+        step_both(MODEL, cache, reference, [token])

@@ -2,8 +2,10 @@
 
 from mlxchat.cache.build import (
     bytes_held,
+    check_bound,
     kv_bytes_per_token,
     make_cache,
+    positions_bounded,
     tokens_evicted,
     tokens_held,
 )
@@ -12,8 +14,10 @@ from mlxchat.cache.window import WindowCache
 __all__ = [
     "WindowCache",
     "bytes_held",
+    "check_bound",
     "kv_bytes_per_token",
     "make_cache",
+    "positions_bounded",
     "tokens_evicted",
     "tokens_held",
 ]

@@ -11,11 +11,16 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
 
+from mlxchat.cache.positions import KeyShift, find_key_shifts
 from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
 
 LayerCache = Any
+
+# Offsets stay below this, so that float32 angles stay precise. Doubled for very large windows, so
+# that a key is moved back at most twice in its life.
+POSITION_LIMIT = 65_536
 
 
 def make_cache(
@@ -25,14 +30,47 @@ def make_cache(
 
     `max_kv_size` is the window in tokens, the first `keep` included, or None for no bound. Layers
     with a sliding window of their own get ours of that size, or of `max_kv_size` if that is
-    smaller; recurrent state is constant by nature and stays mlx-lm's.
+    smaller; recurrent state is constant by nature and stays mlx-lm's. With a bound, positions are
+    bounded too, on every layer whose keys can be shifted: see `positions_bounded`.
 
-    Raises CacheError naming the layer whose cache could not be bounded.
+    Runs the model on two tokens. Raises CacheError naming the layer whose cache cannot be bounded.
     """
+    cache = _make_layers(model, max_kv_size, keep)
+    if max_kv_size is not None:
+        _give_positions(model, cache, max_kv_size)
+    return cache
+
+
+def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_KEEP) -> None:
+    """Raise what `make_cache` would raise, without running the model: it needs no weights yet."""
+    _make_layers(model, max_kv_size, keep)
+
+
+def positions_bounded(cache: Sequence[LayerCache]) -> bool:
+    """Whether positions stay small however long the text: else they run on, and quality falls."""
+    return all(layer.position_limit for layer in cache if isinstance(layer, WindowCache))
+
+
+def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> list[LayerCache]:
     return [
         _bounded(layer, native, max_kv_size, keep)
         for layer, native in enumerate(make_prompt_cache(model))
     ]
+
+
+def _give_positions(model: nn.Module, cache: list[LayerCache], max_kv_size: int) -> None:
+    limit = POSITION_LIMIT
+    while limit < 2 * max_kv_size:
+        limit *= 2
+    shifts: dict[WindowCache, KeyShift | None] = {
+        layer: shift
+        for layer, shift in zip(cache, find_key_shifts(model, cache), strict=True)
+        if isinstance(layer, WindowCache)
+    }
+    for layer, shift in shifts.items():
+        layer.shift = shift
+        # Some models read one layer's offset for all: they move back together or not at all.
+        layer.position_limit = limit if all(shifts.values()) else None
 
 
 def _bounded(layer: int, native: LayerCache, max_kv_size: int | None, keep: int) -> LayerCache:

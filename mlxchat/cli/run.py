@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlxchat import __version__, platform
-from mlxchat.cache import make_cache
+from mlxchat.cache import check_bound, make_cache, positions_bounded
 from mlxchat.cli.signals import StopRequest
 from mlxchat.documents import piped_stdin, read_input
 from mlxchat.errors import CacheError, ExitStatus, UsageError
@@ -66,6 +66,10 @@ def run(request: Request) -> int:
 
     model = _load(request, cache_settings, messages)
     cache_settings, cache = _make_cache(request, cache_settings, model, messages)
+    if cache_settings.max_kv_size is not None and not positions_bounded(cache):
+        messages.note(
+            "this model's positions cannot be moved: beyond its trained context quality will fall"
+        )
     prompt = _encode(request, model, document.text)
     for notice in prompt.notices:
         messages.warn(notice)
@@ -139,7 +143,7 @@ def _load(request: Request, settings: CacheSettings, messages: Messages) -> Mode
         resolved.name,
         dtype=request.dtype,
         notify=messages.warn,
-        check=lambda network: make_cache(network, settings.max_kv_size, settings.keep),
+        check=lambda network: check_bound(network, settings.max_kv_size, settings.keep),
     )
 
 
