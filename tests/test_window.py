@@ -471,3 +471,92 @@ def test_a_token_fed_after_rewinding_into_the_kept_is_kept_itself() -> None:
         plain.rewind(4)
     for token in random_tokens(150, seed=1):
         step_both(MODEL, cache, reference, [token])
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {},
+    "qwen3": {},
+    "olmo2": {},
+    "phi3": {"rope_scaling": None},
+    "gemma2": {
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "query_pre_attn_scalar": 8,
+    },
+    "gemma3_text": {
+        "sliding_window": 8,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 8,
+    },
+    "cohere2": {
+        "layer_norm_eps": 1e-5,
+        "sliding_window": 8,
+        "sliding_window_pattern": 2,
+        "logit_scale": 1.0,
+    },
+    "smollm3": {"no_rope_layer_interval": 2, "no_rope_layers": [1, 0, 1, 0]},
+}
+
+
+def family_config(model_type: str, extra: dict[str, Any]) -> dict[str, Any]:
+    sizes = {"num_hidden_layers": 4, "head_dim": 8}
+    return tiny_config() | sizes | {"model_type": model_type} | extra
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_families_keep_the_bound_and_their_positions(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moved back often or never: the same logits."""
+    model = build_random_model(family_config(model_type, FAMILIES[model_type]))
+    never = make_cache(model, 32, 4)
+    monkeypatch.setattr(build, "POSITION_LIMIT", 128)
+    often = make_cache(model, 32, 4)
+    assert positions_bounded(often)
+    for step in [[token] for token in random_tokens(150)] + [random_tokens(20)] * 8:
+        np.testing.assert_allclose(
+            logits(model, often, step), logits(model, never, step), atol=1e-3
+        )
+    assert min(layer.offset for layer in never) > 300
+    assert max(layer.offset for layer in often) < 128
+    assert max(layer.size() for layer in often) <= 32 + 20 - 1
+
+
+@pytest.mark.parametrize(
+    ("model_type", "extra"),
+    [
+        (
+            "mamba",
+            {
+                "state_size": 8,
+                "conv_kernel": 4,
+                "use_bias": False,
+                "use_conv_bias": True,
+                "time_step_rank": 4,
+            },
+        ),
+        (
+            "lfm2",
+            {
+                "norm_eps": 1e-5,
+                "conv_bias": False,
+                "conv_L_cache": 3,
+                "block_dim": 32,
+                "block_ff_dim": 64,
+                "block_multiple_of": 8,
+                "block_ffn_dim_multiplier": 1.0,
+                "block_auto_adjust_ff_dim": False,
+                "full_attn_idxs": [1, 3],
+            },
+        ),
+    ],
+)
+def test_recurrent_state_stays_as_it_is_beside_bounded_attention(
+    model_type: str, extra: dict[str, Any]
+) -> None:
+    model = build_random_model(family_config(model_type, extra))
+    cache = make_cache(model, 16, 4)
+    for token in random_tokens(50):
+        logits(model, cache, [token])
+    assert all(layer.size() <= 16 for layer in cache if isinstance(layer, WindowCache))
+    assert tokens_held(cache) <= 16

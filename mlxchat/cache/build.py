@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
 
-from mlxchat.cache.positions import KeyShift, find_key_shifts
+from mlxchat.cache.positions import find_key_shifts
 from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
@@ -36,7 +36,7 @@ def make_cache(
     Runs the model on two tokens. Raises CacheError naming the layer whose cache cannot be bounded.
     """
     cache = _make_layers(model, max_kv_size, keep)
-    if max_kv_size is not None:
+    if max_kv_size is not None and all(isinstance(layer, WindowCache) for layer in cache):
         _give_positions(model, cache, max_kv_size)
     return cache
 
@@ -62,15 +62,11 @@ def _give_positions(model: nn.Module, cache: list[LayerCache], max_kv_size: int)
     limit = POSITION_LIMIT
     while limit < 2 * max_kv_size:
         limit *= 2
-    shifts: dict[WindowCache, KeyShift | None] = {
-        layer: shift
-        for layer, shift in zip(cache, find_key_shifts(model, cache), strict=True)
-        if isinstance(layer, WindowCache)
-    }
-    for layer, shift in shifts.items():
+    shifts = find_key_shifts(model, cache)
+    for layer, shift in zip(cache, shifts, strict=True):
         layer.shift = shift
         # Some models read one layer's offset for all: they move back together or not at all.
-        layer.position_limit = limit if all(shifts.values()) else None
+        layer.position_limit = limit if all(shifts) else None
 
 
 def _bounded(layer: int, native: LayerCache, max_kv_size: int | None, keep: int) -> LayerCache:

@@ -62,12 +62,18 @@ def find_key_shifts(model: nn.Module, caches: Sequence[Any]) -> list[KeyShift | 
     Runs the model once, on two tokens that cannot see each other: all that can tell their keys
     apart is their position, so a layer's second key must be its first, shifted by one. That finds
     out what a configuration only claims: layers without rope, other layouts, learned positions.
+    Not to be asked of a model with recurrent layers, through which tokens see each other anyway.
     """
+    nothing: list[KeyShift | None] = [None] * len(caches)
     layers = list(getattr(model, "layers", []))
     if len(layers) != len(caches):
-        return [None] * len(caches)
+        return nothing
     probes = [_Probe() for _ in caches]
-    model(mx.array([[1, 1]]), cache=probes)
+    try:
+        model(mx.array([[1, 1]]), cache=probes)
+    except (AttributeError, TypeError, ValueError, IndexError):
+        # The model wants more of a cache than a probe has: its keys stay where they are.
+        return nothing
     return [
         probe.verified(_shift_of_layer(layer)) for layer, probe in zip(layers, probes, strict=True)
     ]
