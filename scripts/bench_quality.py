@@ -28,7 +28,7 @@ from mlxchat.cache import make_cache
 from mlxchat.models.load import load
 
 KEEP, STEP = 4, 256
-SAMPLES = 40
+SAMPLES, STRETCH = 40, 4
 GAPS = (0, 7_500, 12_000, 16_000, 64_000, 1_000_000, 20_000_000)
 
 
@@ -75,18 +75,17 @@ def stream(network: nn.Module, ids: np.ndarray, window: int) -> None:
         print(f"{start:6}  {a:8.2f}  {b:15.2f}  {a / b:5.2f}", flush=True)
     # The gold standard, at samples: each predicts a stretch of tokens with only the window before
     # it in view, computed from scratch.
-    stretch = 16
-    places = np.linspace(2 * window, len(ids) - stretch - 1, SAMPLES).astype(int)
+    places = np.linspace(2 * window, len(ids) - STRETCH - 1, SAMPLES).astype(int)
     gold, same = [], []
     for place in places:
-        for end in range(place, place + stretch):
+        for end in range(place, place + STRETCH):
             logits = network(mx.array(ids[end - window + 1 : end + 1])[None])[0, -1]
             target = mx.array(int(ids[end + 1]))
             loss: Any = cross_entropy(logits.astype(mx.float32), target).item()
             gold.append(loss)
-        same += ours[place : place + stretch]
+        same += ours[place : place + STRETCH]
     print(
-        f"at {SAMPLES} places of {stretch} tokens: ours {perplexity(same):.3f}, from scratch "
+        f"at {SAMPLES} places of {STRETCH} tokens: ours {perplexity(same):.3f}, from scratch "
         f"{perplexity(gold):.3f}, ratio {perplexity(same) / perplexity(gold):.3f}"
     )
 
