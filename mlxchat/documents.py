@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
 
 STDIN = "-"
 SEPARATOR = "\n\n"
+
+# A document up to this size is read without a thought; a larger one may take, with its text and its
+# tokens at some ten times its size, no more than what is free. `yes |` never ends.
+MODEST_BYTES = 100_000_000
+COPIES = 10
+READ_BYTES = 1 << 20
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -41,7 +48,7 @@ def read_input(prompt: str | None, files: Sequence[str], stdin: BinaryIO | None)
         raise UsageError("-f -: standard input is a terminal; pipe a document into it")
     documents = [_read_file(path, stdin) for path in files]
     if stdin is not None and STDIN not in files:
-        data = stdin.read()
+        data = _read_bounded(stdin, "standard input")
         if data or (prompt is None and not files):
             documents.insert(0, _decode(data, "standard input"))
     if prompt is not None:
@@ -68,12 +75,32 @@ def piped_stdin() -> BinaryIO | None:
 def _read_file(path: str, stdin: BinaryIO | None) -> Input:
     if path == STDIN:
         assert stdin is not None
-        return _decode(stdin.read(), "standard input")
+        return _decode(_read_bounded(stdin, "standard input"), "standard input")
     try:
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as stream:
+            data = _read_bounded(stream, path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     return _decode(data, path)
+
+
+def _read_bounded(stream: BinaryIO, name: str) -> bytes:
+    """Read to the end, or to the first NUL, at which it will be refused anyway.
+
+    Raises InputError for what would not fit into memory.
+    """
+    pieces: list[bytes] = []
+    size_bytes, most_bytes = 0, None
+    while piece := stream.read(READ_BYTES):
+        pieces.append(piece)
+        size_bytes += len(piece)
+        if b"\0" in piece:
+            break
+        if size_bytes > MODEST_BYTES:
+            most_bytes = most_bytes or size_bytes + platform.free_memory_bytes() // COPIES
+            if size_bytes > most_bytes:
+                raise InputError(f"{name} is too long for this machine's memory")
+    return b"".join(pieces)
 
 
 def _decode(data: bytes, name: str) -> Input:

@@ -2,11 +2,13 @@
 
 import io
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxchat import platform
 from mlxchat.documents import read_input
 from mlxchat.errors import InputError, UsageError
 
@@ -65,6 +67,27 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path, data: bytes, complai
     with pytest.raises(InputError, match=complaint) as error:
         read_input("do it", [path], None)
     assert path in str(error.value)
+
+
+class Endless(io.RawIOBase):
+    """What `yes` writes, or /dev/zero."""
+
+    def __init__(self, byte: bytes) -> None:
+        self._byte = byte
+
+    def read(self, size: int = -1) -> bytes:
+        assert size > 0, "all of it was asked for"
+        return self._byte * size
+
+
+def test_input_without_an_end_is_refused_before_memory_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: 50_000_000)
+    with pytest.raises(InputError, match="standard input is too long"):
+        read_input(None, [], cast(BinaryIO, Endless(b"y")))
+    with pytest.raises(InputError, match="NUL at byte 0"):
+        read_input(None, [], cast(BinaryIO, Endless(b"\0")))
 
 
 def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
