@@ -111,9 +111,15 @@ def test_a_dumb_terminal_gets_no_escape_sequences(
     assert "\x1b" not in screen
 
 
-def test_quiet_shows_the_text_only(tiny_model: Path) -> None:
-    screen = screen_of(spawn(tiny_model, "-n", "12", "-q", "Hello"))
+def test_quiet_shows_the_text_only(tiny_model: Path, tmp_path: Path) -> None:
+    """The bar of a long prefill was once shown all the same."""
+    document = tmp_path / "long.txt"
+    document.write_text("x" * 4_000)
+    options = ["--raw", "--prefill-step-size", "2", "-n", "12", "-f", str(document)]
+    screen = screen_of(spawn(tiny_model, *options, "-q"))
     assert "prompt " not in screen
+    assert "reading" not in screen
+    assert "reading" in screen_of(spawn(tiny_model, *options))
 
 
 def test_no_input_on_a_terminal_is_a_usage_error_and_not_a_wait(tiny_model: Path) -> None:

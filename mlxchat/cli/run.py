@@ -79,7 +79,7 @@ def run(request: Request) -> int:
     events = EventWriter(model.tokenizer, request.logprobs is not None)
     if request.json_events:
         stdout.write(events.start(_start_facts(model, prompt, cache_settings, sampling)))
-    with StopRequest() as stop, progress("reading", "tokens") as on_prefill:
+    with StopRequest() as stop, progress("reading", "tokens", request.quiet) as on_prefill:
         generation = Generation(
             model,
             prompt.ids,
@@ -103,6 +103,8 @@ def run(request: Request) -> int:
 def _generation_settings(request: Request) -> GenerationSettings:
     if request.logprobs is not None and not request.json_events:
         raise UsageError("--logprobs needs --json: text has no place for log-probabilities")
+    if request.raw and request.system is not None:
+        raise UsageError("--system needs the chat template, which --raw leaves out")
     return GenerationSettings(
         max_tokens=request.max_tokens,
         stop=request.stop,
@@ -163,10 +165,8 @@ def _make_cache(
 
 
 def _encode(request: Request, model: Model, text: str) -> Prompt:
-    with progress("tokenizing", "characters") as on_progress:
+    with progress("tokenizing", "characters", request.quiet) as on_progress:
         if request.raw:
-            if request.system is not None:
-                raise UsageError("--system needs the chat template, which --raw leaves out")
             return model.tokenizer.raw_prompt(text, on_progress)
         return model.tokenizer.prompt(text, request.system, on_progress)
 

@@ -11,13 +11,13 @@ Progress = Callable[[int, int], None]
 
 
 @contextmanager
-def progress(what: str, unit: str) -> Iterator[Progress | None]:
-    """Yield a callback for `(done, total)`, or None where stderr is no terminal.
+def progress(what: str, unit: str, quiet: bool) -> Iterator[Progress | None]:
+    """Yield a callback for `(done, total)`, or None if `quiet` or stderr is no terminal.
 
     The bar appears once PATIENCE_S have passed, shows `unit`s, their rate and the time left, and
     is gone when all is done or the body ends.
     """
-    if not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     bar = _Bar(what, unit)
