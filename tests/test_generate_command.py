@@ -1,9 +1,12 @@
 """`mlxchat generate` as a subprocess: streams, exit statuses, signals, events."""
 
+import fcntl
 import json
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -202,17 +205,28 @@ def test_a_signal_during_prefill_ends_it_at_the_next_step(tmp_path: Path, tiny_m
     assert b"Traceback" not in stderr
 
 
+def wait_until_full(pipe: Any) -> None:
+    """Wait until nothing more goes into the pipe: its writer is waiting for a reader."""
+    waiting, before = -1, -2
+    while waiting != before or waiting == 0:
+        time.sleep(0.7)
+        before = waiting
+        (waiting,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
+
+
 def test_a_second_signal_ends_it_at_once_even_if_nobody_reads(tiny_model: Path) -> None:
-    process = start(tiny_model, "--json", "Hello")
-    assert process.stdout is not None
-    process.stdout.readline()
-    # The pipe fills up and the program waits for its reader.
-    time.sleep(1.5)
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-    assert process.wait(timeout=20) == 130
-    process.communicate()
+    """The interpreter once waited at exit to flush what nobody would ever read."""
+    with start(tiny_model, "--json", "Hello") as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            wait_until_full(process.stdout)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == 130
+        finally:
+            process.kill()
 
 
 def test_a_reader_that_goes_ends_it_without_a_word(tiny_model: Path) -> None:

@@ -36,6 +36,10 @@ class Stdout:
             if isinstance(error, BrokenPipeError):
                 raise ClosedPipe from error
             raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+        except BaseException:
+            # Told to end at once while nobody reads: at exit nobody would be reading either.
+            _abandon_stdout()
+            raise
         self._last = text[-1]
 
     def end(self) -> None:
