@@ -5,9 +5,12 @@ evaluates it. So what a cache holds a token, and whether a window can be kept, i
 single weight is read.
 """
 
+import contextlib
 import importlib
+import io
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import mlx.core as mx
@@ -69,19 +72,30 @@ def build_skeleton(config: dict[str, Any]) -> nn.Module:
             f"this model brings its own Python code ({config['model_file']!r}), "
             "which mlxchat does not run"
         )
-    module_name = MODULE_OF_TYPE.get(model_type, model_type)
-    if not module_name.isidentifier():
-        raise ModelUnsupported(f"model type {model_type!r} is not one that mlx-lm knows")
-    try:
-        module = importlib.import_module(f"mlx_lm.models.{module_name}")
-    except ModuleNotFoundError as error:
-        raise ModelUnsupported(
-            f"model type {model_type!r} is not one that the installed mlx-lm knows"
-        ) from error
+    module = _import_module(model_type, MODULE_OF_TYPE.get(model_type, model_type))
     try:
         return module.Model(module.ModelArgs.from_dict(config))
     except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
         raise ModelBroken(f"config.json does not describe a {model_type} model: {error}") from error
+
+
+def _import_module(model_type: str, name: str) -> ModuleType:
+    # Some of mlx-lm's modules have a hyphen in their name; none has a dot or a slash.
+    if not name.replace("-", "_").isidentifier():
+        raise ModelUnsupported(f"model type {model_type!r} is not one that mlx-lm knows")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            return importlib.import_module(f"mlx_lm.models.{name}")
+    except ModuleNotFoundError as error:
+        raise ModelUnsupported(
+            f"model type {model_type!r} is not one that the installed mlx-lm knows"
+        ) from error
+    except SystemExit as error:
+        # A module that misses a package of its own says so on stdout, and leaves.
+        raise ModelUnsupported(
+            f"mlx-lm cannot run the model type {model_type!r} here: {printed.getvalue().strip()}"
+        ) from error
 
 
 def context_length(config: dict[str, Any]) -> int | None:
