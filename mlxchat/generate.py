@@ -13,7 +13,8 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxchat.cache import bytes_held, tokens_evicted, tokens_held
+from mlxchat.cache import bytes_held, learned_positions, tokens_evicted, tokens_held
+from mlxchat.errors import CacheError
 from mlxchat.models.load import Model
 from mlxchat.platform import wired_limit
 from mlxchat.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
@@ -159,8 +160,10 @@ class Stats:
 class Generation:
     """Iterate over it for the tokens; afterwards `stats` tells what it took and why it ended.
 
-    `should_stop` is asked between prefill steps and between tokens; where it answers yes, the
-    generation ends with the reason "interrupted" and what it has.
+    A model whose positions come to an end (GPT-2) stops there, for the reason "length"; where the
+    prompt already goes beyond them, CacheError is raised. `should_stop` is asked between prefill
+    steps and between tokens; where it answers yes, the generation ends with the reason
+    "interrupted" and what it has.
     """
 
     def __init__(
@@ -181,6 +184,7 @@ class Generation:
         self._cache = cache
         self._sampling = sampling or SamplingSettings()
         self._settings = settings or GenerationSettings()
+        self._max_tokens = _within_positions(model, cache, len(ids), self._settings.max_tokens)
         self._prefill_step_size = prefill_step_size
         self._on_prefill = on_prefill
         self._should_stop = should_stop
@@ -233,7 +237,7 @@ class Generation:
             self._cache,
             self._ids,
             sampling=self._sampling,
-            max_tokens=self._settings.max_tokens,
+            max_tokens=self._max_tokens,
             logprobs=self._settings.logprobs,
         )
         for token in tokens:
@@ -267,6 +271,20 @@ class Generation:
             kv_bytes=bytes_held(self._cache),
             peak_memory_bytes=mx.get_peak_memory(),
         )
+
+
+def _within_positions(model: Model, cache: Cache, prompt_tokens: int, max_tokens: int) -> int:
+    """`max_tokens`, or how many the model has positions for if that is less."""
+    positions = learned_positions(model.network)
+    if positions is None:
+        return max_tokens
+    room = positions - tokens_held(cache) - prompt_tokens
+    if room <= 0:
+        raise CacheError(
+            f"the prompt is {prompt_tokens:,} tokens and this model has learned {positions:,} "
+            "positions, with no way past them: shorten the prompt or choose another model"
+        )
+    return room if max_tokens < 0 else min(max_tokens, room)
 
 
 def _rate(tokens: int, seconds: float) -> float:

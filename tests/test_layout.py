@@ -23,6 +23,8 @@ ORDER = [
     "stop",
     "cache.positions",
     "cache.window",
+    "cache.chunk",
+    "cache.layers",
     "cache.build",
     "cache",
     "sampling",
@@ -56,7 +58,7 @@ SOLE_IMPORTERS = {
     "transformers": ["models.tokenizer_files"],
     "gguf": ["models.gguf"],
     "psutil": ["platform"],
-    "mlx_lm": ["cache.build", "sampling", "models"],
+    "mlx_lm": ["cache.layers", "cache.build", "sampling", "models"],
     "jinja2": ["template"],
 }
 

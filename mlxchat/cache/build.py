@@ -9,18 +9,41 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models import cache as mlx_lm_cache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 
-from mlxchat.cache.positions import find_key_shifts
+from mlxchat.cache.chunk import ChunkCache
+from mlxchat.cache.layers import LayerCache, recurrent_states, windows
+from mlxchat.cache.positions import NEAR, Stored, alike, find_key_shifts, trial_position
 from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
 
-LayerCache = Any
-
 # Offsets stay below this, so that float32 angles stay precise. Doubled for very large windows, so
 # that a key is moved back at most twice in its life.
 POSITION_LIMIT = 65_536
+
+# Modules of mlx-lm whose code takes more from its cache than any window can give.
+UNBOUNDABLE = {
+    "afm7": "its last layers take positions from the number of keys they are shown",
+    "deepseek_v41": "it pools groups of tokens, in a cache of its own that grows with the text",
+    "gpt2": "it has learned a vector for each position, and has no more of them",
+    "gpt_bigcode": "it has learned a vector for each position, and has no more of them",
+}
+
+# Modules that group keys by their slot in the cache, so that the slots must be in temporal order.
+IN_ORDER = {"minimax_m3_vl", "phi3small"}
+
+# mlx-lm restores a saved cache by looking its classes up, by name, in this module.
+for _class in (WindowCache, ChunkCache):
+    setattr(mlx_lm_cache, _class.__name__, _class)
 
 
 def make_cache(
@@ -36,8 +59,8 @@ def make_cache(
     Runs the model on two tokens. Raises CacheError naming the layer whose cache cannot be bounded.
     """
     cache = _make_layers(model, max_kv_size, keep)
-    if max_kv_size is not None and all(isinstance(layer, WindowCache) for layer in cache):
-        _give_positions(model, cache, max_kv_size)
+    if max_kv_size is not None:
+        _give_positions(model, windows(cache), max_kv_size)
     return cache
 
 
@@ -46,43 +69,113 @@ def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_K
     _make_layers(model, max_kv_size, keep)
 
 
-def positions_bounded(cache: Sequence[LayerCache]) -> bool:
-    """Whether positions stay small however long the text: else they run on, and quality falls."""
-    return all(layer.position_limit for layer in cache if isinstance(layer, WindowCache))
-
-
 def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> list[LayerCache]:
-    return [
-        _bounded(layer, native, max_kv_size, keep)
-        for layer, native in enumerate(make_prompt_cache(model))
+    if max_kv_size is not None and keep >= max_kv_size:
+        raise CacheError(
+            f"a window of {max_kv_size} tokens cannot keep {keep}: it needs room for one more"
+        )
+    module = _module_name(model)
+    if max_kv_size is not None and module in UNBOUNDABLE:
+        raise CacheError(
+            f"--max-kv-size cannot bound a {module} model: {UNBOUNDABLE[module]}; "
+            "run it with --max-kv-size none"
+        )
+    layers = [
+        _bounded(f"layer {layer}", native, max_kv_size, keep)
+        for layer, native in enumerate(_native_cache(model))
     ]
+    for window in windows(layers):
+        window.in_order = module in IN_ORDER
+    return layers
 
 
-def _give_positions(model: nn.Module, cache: list[LayerCache], max_kv_size: int) -> None:
+def _module_name(model: nn.Module) -> str:
+    return type(model).__module__.rpartition(".")[2]
+
+
+def _native_cache(model: nn.Module) -> list[LayerCache]:
+    """What the model makes for itself, or a wrapper's language model does where it does not."""
+    inner = getattr(model, "language_model", None)
+    if not hasattr(model, "make_cache") and isinstance(inner, nn.Module):
+        model = inner if hasattr(inner, "make_cache") else model
+    return make_prompt_cache(model)
+
+
+def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) -> LayerCache:
+    # By exact type: a subclass may hold something that a window would lose.
+    kind = type(native)
+    if kind is CacheList:
+        parts = enumerate(native.caches)
+        return CacheList(*(_bounded(f"{name}.{i}", part, max_kv_size, keep) for i, part in parts))
+    if kind is KVCache:
+        return WindowCache(max_kv_size, keep if max_kv_size is not None else 0)
+    if kind is RotatingKVCache and native.keep == 0:
+        return WindowCache(*_narrower(native.max_size, max_kv_size, keep))
+    if kind is ChunkedKVCache:
+        return ChunkCache(native.chunk_size, *_narrower(native.chunk_size, max_kv_size, keep))
+    if kind is not ArraysCache and max_kv_size is not None:
+        raise CacheError(
+            f"this model's {name} keeps its past in a {kind.__name__}, which "
+            "--max-kv-size cannot bound: run it with --max-kv-size none"
+        )
+    return native
+
+
+def _narrower(native: int, max_kv_size: int | None, keep: int) -> tuple[int, int]:
+    """Size of a window, and tokens to keep in it: none in one that the model was trained with."""
+    if max_kv_size is None or native <= max_kv_size:
+        return native, 0
+    return max_kv_size, keep
+
+
+def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size: int) -> None:
+    """Give every window its shift, and to all the same limit, if all of them can be moved."""
+    far = trial_position(model)
+    near_run, far_run = _run_token_at(model, NEAR), _run_token_at(model, far)
+    shifts = find_key_shifts(model, _stored(near_run), _stored(far_run), far - NEAR)
+    for window, shift in zip(cache, shifts, strict=True):
+        window.shift = shift
+    limit = _position_limit(cache, max_kv_size)
+    if None in shifts or not _same_states(near_run, far_run):
+        # Some models read one layer's offset for all: they move back together or not at all.
+        limit = None
+    # Chunks begin at multiples of their size, and must go on to.
+    unit = max((w.chunk_size for w in cache if isinstance(w, ChunkCache)), default=1)
+    for window in cache:
+        window.position_limit = limit
+        window.position_unit = unit
+
+
+def _run_token_at(model: nn.Module, position: int) -> list[LayerCache]:
+    """What an unbounded cache holds when the model's first token is taken to be at `position`."""
+    cache = _make_layers(model, None, 0)
+    for window in windows(cache):
+        window.offset = position
+    model(mx.array([[1]]), cache=cache)
+    mx.eval([layer.state for layer in cache])
+    return cache
+
+
+def _stored(cache: Sequence[LayerCache]) -> list[Stored | None]:
+    return [None if window.empty() else window.keys_and_values() for window in windows(cache)]
+
+
+def _same_states(near: Sequence[LayerCache], far: Sequence[LayerCache]) -> bool:
+    """Whether recurrent layers know no positions: what they remember cannot be moved."""
+    pairs = zip(recurrent_states(near), recurrent_states(far), strict=True)
+    arrays = [pair for a, b in pairs for pair in zip(a.cache, b.cache, strict=True)]
+    return all(alike(a, b) for a, b in arrays if a is not None and b is not None)
+
+
+def _position_limit(cache: Sequence[WindowCache], max_kv_size: int) -> int | None:
+    """None where a rope changes too early for windows of this size."""
+    # Half, so that a prefill step has room as well.
+    ends = [w.shift.limit // 2 for w in cache if w.shift is not None and w.shift.limit is not None]
     limit = POSITION_LIMIT
     while limit < 2 * max_kv_size:
         limit *= 2
-    shifts = find_key_shifts(model, cache)
-    for layer, shift in zip(cache, shifts, strict=True):
-        layer.shift = shift
-        # Some models read one layer's offset for all: they move back together or not at all.
-        layer.position_limit = limit if all(shifts) else None
-
-
-def _bounded(layer: int, native: LayerCache, max_kv_size: int | None, keep: int) -> LayerCache:
-    # By exact type: a subclass may hold something that a window would lose.
-    if type(native) is KVCache:
-        return WindowCache(max_kv_size, keep if max_kv_size is not None else 0)
-    if type(native) is RotatingKVCache and native.keep == 0:
-        if max_kv_size is None or native.max_size <= max_kv_size:
-            return WindowCache(native.max_size)
-        return WindowCache(max_kv_size, keep)
-    if type(native) is ArraysCache or max_kv_size is None:
-        return native
-    raise CacheError(
-        f"this model's layer {layer} keeps its past in a {type(native).__name__}, which "
-        "--max-kv-size cannot bound yet: run it with --max-kv-size none"
-    )
+    limit = min([limit, *ends])
+    return limit if limit >= 2 * max_kv_size else None
 
 
 def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
@@ -92,27 +185,8 @@ def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
     shapes of what its layers stored are read. Layers with a window of their own, or recurrent
     state, stop growing and are not counted.
     """
-    cache = make_prompt_cache(model)
+    cache = _make_layers(model, None, 0)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
-    elements = sum(_elements_per_token(layer) for layer in cache if type(layer) is KVCache)
-    return elements * dtype.size
-
-
-def _elements_per_token(layer: LayerCache) -> int:
-    keys, values = layer.state[:2]
-    return sum(int(x.size) // x.shape[2] for x in (keys, values))
-
-
-def tokens_held(cache: Sequence[LayerCache]) -> int:
-    """Tokens in the fullest layer's window."""
-    return max((layer.size() for layer in cache if isinstance(layer, WindowCache)), default=0)
-
-
-def tokens_evicted(cache: Sequence[LayerCache]) -> int:
-    """Tokens that even the layer with the widest window has evicted."""
-    return min((layer.evicted for layer in cache if isinstance(layer, WindowCache)), default=0)
-
-
-def bytes_held(cache: Sequence[LayerCache]) -> int:
-    """Bytes allocated by all layers."""
-    return sum(layer.nbytes for layer in cache)
+    growing = [window for window in windows(cache) if window.max_size is None]
+    stored: list[Any] = [array for window in growing for array in (window.keys, window.values)]
+    return sum(int(x.size) // x.shape[2] for x in stored if x is not None) * dtype.size

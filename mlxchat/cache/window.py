@@ -35,8 +35,12 @@ class WindowCache:
     original keys.
 
     `shift` moves keys to other positions; None where the layer's rope does not allow it, and then
-    positions are the text's. Before `offset` would come to `position_limit`, all keys are moved
-    back: every layer of a model needs the same limit, since some read one layer's offset for all.
+    positions are the text's. When `offset` comes to `position_limit`, all keys are moved back by a
+    multiple of `position_unit`: every layer of a model needs the same, since some read one layer's
+    offset for all.
+
+    A model that looks for meaning in the order of the slots gets its cache `in_order`: then each
+    decoded token costs a copy of the window.
 
     Implements the interface that mlx-lm's models and loops expect of a layer's cache. `offset` is
     the RoPE position of the next token, `total` the number of tokens ever given (rewound ones
@@ -47,7 +51,8 @@ class WindowCache:
       entry that is not kept: `keep <= _next <= _size == max_size`;
     - in temporal order the entries that are not kept have consecutive positions up to `offset`;
     - the kept entries stand at the positions `_anchor`, `_anchor + 1`, …: their `_originals`,
-      which stood at 0, 1, …, moved by that.
+      where those are stored, were given at `_origin`, `_origin + 1`, …;
+    - `_moved` is how far the step that was added last has been moved back since it was fetched.
 
     Source: attention sinks and cache positions from StreamingLLM (Xiao et al., 2023); the storage
     bound of trim-and-concat prefill from mlx-lm's RotatingKVCache.
@@ -57,14 +62,19 @@ class WindowCache:
         self,
         max_size: int | None = None,
         keep: int = 0,
+        *,
         shift: KeyShift | None = None,
         position_limit: int | None = None,
+        position_unit: int = 1,
+        in_order: bool = False,
     ) -> None:
         assert max_size is None or 0 <= keep < max_size
         self.max_size = max_size
         self.keep = keep
         self.shift = shift
         self.position_limit = position_limit
+        self.position_unit = position_unit
+        self.in_order = in_order
         self.offset = 0
         self.total = 0
         self.keys: mx.array | None = None
@@ -72,6 +82,8 @@ class WindowCache:
         self._size = 0
         self._next = 0
         self._anchor = 0
+        self._origin = 0
+        self._moved = 0
         self._originals: mx.array | None = None
 
     # What the model calls
@@ -82,7 +94,9 @@ class WindowCache:
         T is ordered as the mask that `make_mask(S)` gave before the call.
         """
         added = keys.shape[2]
-        fetched = self._decode(keys, values) if added == 1 else self._prefill(keys, values)
+        self._moved = 0
+        in_ring = added == 1 and not self.in_order
+        fetched = self._decode(keys, values) if in_ring else self._prefill(keys, values)
         self.offset += added
         self.total += added
         if self.position_limit is not None and self.offset >= self.position_limit:
@@ -90,13 +104,26 @@ class WindowCache:
             self._rebase(self.position_limit // 2)
         return fetched
 
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What `update_and_fetch` returned last, for layers that share this one's cache."""
+        assert self.keys is not None
+        assert self.values is not None
+        keys, values = self.keys[..., : self._size, :], self.values[..., : self._size, :]
+        if self._moved == 0 or self.shift is None:
+            return keys, values
+        if self.shift.in_values:
+            return keys, self.shift(values, self._moved)
+        return self.shift(keys, self._moved), values
+
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
         """Mask for the next N tokens, to be called before they are added.
 
         Returns None (all visible), "causal", or a boolean array `(N, T)` that is true where a row
-        may look. `window_size` narrows the view further to the latest that many tokens, kept ones
-        not excepted: a layer with a sliding window of its own that shares this cache.
+        may look. `window_size`, where it is smaller than ours, narrows the view to the latest that
+        many tokens, kept ones not excepted: a layer with a sliding window that shares this cache.
         """
+        if window_size is not None and self.max_size is not None and window_size >= self.max_size:
+            window_size = None
         if N == 1:
             return self._decode_mask(window_size)
         held = self._held_before_prefill()
@@ -184,7 +211,7 @@ class WindowCache:
             return None
         visible = mx.arange(size) >= size - window_size
         wraps = self._size >= size
-        if not wraps:
+        if self.in_order or not wraps:
             return visible[None]
         # The token is about to be written at `newest`, and the slots behind it hold ever older
         # entries, going round: turn the temporal mask of the ring's part to match.
@@ -205,27 +232,39 @@ class WindowCache:
         self.keys = _without(self.keys, start, stop)
         self.values = _without(self.values, start, stop)
         self._size = self._next = self._size - (stop - start)
+        if self._size == 0:
+            self.keys = self.values = None
 
     def evict(self, start: int, stop: int) -> None:
         """Drop the entries `start` to `stop` in temporal order; those behind them move up.
 
-        Raises CacheError for kept entries, and where this layer's keys cannot be shifted.
+        Where nothing is kept, `start` may be negative: the span began with tokens that this layer
+        no longer holds. Raises what `check_evictable` raises.
         """
-        if not self.keep <= start <= stop <= self._size:
+        self.check_evictable(start, stop)
+        if start == stop:
+            return
+        assert self.shift is not None
+        first = max(start, 0)
+        if stop > first:
+            self._put_in_temporal_order()
+            self._drop(first, stop)
+        if self._size > first:
+            rotated = self._rotated
+            moved = self.shift(rotated[..., first:, :], start - stop)
+            self._rotated = mx.concatenate([rotated[..., :first, :], moved], axis=2)
+        self.offset -= stop - start
+
+    def check_evictable(self, start: int, stop: int) -> None:
+        """Raise CacheError for kept entries, and where this layer's keys cannot be shifted."""
+        least = self.keep if self.keep else start
+        if not least <= start <= stop <= self._size:
             raise CacheError(
                 f"cannot evict tokens {start} to {stop}: of {self._size} held, "
                 f"the first {self.keep} are kept"
             )
-        if start == stop:
-            return
         if self.shift is None:
             raise CacheError("this layer's keys cannot be shifted, so no span can be evicted")
-        self._put_in_temporal_order()
-        self._drop(start, stop)
-        assert self.keys is not None
-        moved = self.shift(self.keys[..., start:, :], start - stop)
-        self.keys = mx.concatenate([self.keys[..., :start, :], moved], axis=2)
-        self.offset -= stop - start
 
     def is_trimmable(self) -> bool:
         return True
@@ -233,39 +272,52 @@ class WindowCache:
     def trim(self, n: int) -> int:
         """Rewind: take back the latest n tokens and return how many there were to take.
 
-        Works after the ring has wrapped as well; what was evicted stays gone. Where nothing but
-        kept tokens remains, positions go on right behind them.
+        Works after the ring has wrapped as well; what was evicted stays gone. A layer whose own
+        window is narrower than n is left empty, its offset where all the other layers' are.
         """
-        n = min(n, self._size)
+        n = min(n, self.total)
         if n <= 0:
             return 0
+        remaining = max(self._size - n, 0)
         self._put_in_temporal_order()
-        assert self.keys is not None
-        assert self.values is not None
-        remaining = self._size - n
-        self.keys = self.keys[..., :remaining, :]
-        self.values = self.values[..., :remaining, :]
-        self._size = self._next = remaining
+        if remaining < self._size:
+            self._drop(remaining, self._size)
         self.total -= n
         self.offset -= n
         if remaining <= self.keep:
-            # Back to where they were given: what comes next may be among the kept itself.
-            self.offset = remaining
             self._reanchor()
-            self._originals = None
-        if remaining == 0:
-            self.keys = self.values = None
-            self.total = 0
+            self._begin_kept()
         return n
 
     # Positions
 
+    @property
+    def _rotated(self) -> mx.array:
+        """The buffer whose entries carry positions: the keys, or what takes their place."""
+        in_values = self.shift is not None and self.shift.in_values
+        rotated = self.values if in_values else self.keys
+        assert rotated is not None
+        return rotated
+
+    @_rotated.setter
+    def _rotated(self, rotated: mx.array) -> None:
+        if self.shift is not None and self.shift.in_values:
+            self.values = rotated
+        else:
+            self.keys = rotated
+
+    def _begin_kept(self) -> None:
+        """The next tokens may be among the kept, behind those that are: originals start here."""
+        self._originals = None
+        if self.shift is not None or self._size == 0:
+            self._anchor = self.offset - self._size
+        self._origin = self._anchor
+
     def _kept_originals(self) -> mx.array:
         """The kept keys as they were given, stored when they are about to be moved first."""
         if self._originals is None:
-            assert self.keys is not None
             # A product, because a slice would hold on to the whole buffer.
-            self._originals = self.keys[..., : self.keep, :] * 1
+            self._originals = self._rotated[..., : self.keep, :] * 1
         return self._originals
 
     def _reanchor(self, tolerance: int = 1) -> None:
@@ -276,23 +328,26 @@ class WindowCache:
         distance = self.offset - self._size
         if abs(distance - self._anchor) < tolerance or self.shift is None:
             return
-        assert self.keys is not None
         kept = min(self.keep, self._size)
         if kept:
-            moved = self.shift(self._kept_originals()[..., :kept, :], distance)
-            self.keys[..., :kept, :] = moved
+            originals = self._kept_originals()[..., :kept, :]
+            moved = self.shift(originals, distance - self._origin)
+            self._rotated[..., :kept, :] = moved
         self._anchor = distance
 
     def _rebase(self, offset: int) -> None:
-        """Move all keys so that the next token gets the position `offset`."""
+        """Move all keys back, so that the next token gets the position `offset` or little more."""
         assert self.shift is not None
-        assert self.keys is not None
-        distance = offset - self.offset
-        self._kept_originals()
+        back = (self.offset - offset) // self.position_unit * self.position_unit
+        if self._size > self.keep:
+            self._kept_originals()
+        else:
+            self._origin -= back
         # Not in place: the step that is under way holds the keys where they were.
-        self.keys = self.shift(self.keys, distance)
-        self.offset = offset
-        self._anchor += distance
+        self._rotated = self.shift(self._rotated, -back)
+        self.offset -= back
+        self._anchor -= back
+        self._moved = back
 
     # What the cache tells of itself
 
@@ -340,17 +395,18 @@ class WindowCache:
             None if self.keys is None else self._unrolled(self.keys),
             None if self.values is None else self._unrolled(self.values),
             self._originals,
-            *(self.max_size, self.keep, self.position_limit),
-            *(self.offset, self.total, self._next, self._anchor),
-            *(self.shift is not None, shift.dims, shift.traditional, shift.base, shift.scale),
-            shift.freqs,
+            *(self.max_size, self.keep, self.in_order, self.position_limit, self.position_unit),
+            *(self.offset, self.total, self._next, self._anchor, self._origin, self._moved),
+            *(self.shift is not None, *shift.parts()),
         )
 
     @state.setter
     def state(self, state: tuple[Any, ...]) -> None:
         keys, values, self._originals, *numbers = state
-        self.max_size, self.keep, self.position_limit, *numbers = numbers
-        self.offset, self.total, self._next, self._anchor, *numbers = numbers
+        self.max_size, self.keep, self.in_order, *numbers = numbers
+        self.position_limit, self.position_unit, *numbers = numbers
+        self.offset, self.total, self._next, *numbers = numbers
+        self._anchor, self._origin, self._moved, *numbers = numbers
         has_shift, *shift = numbers
         self.shift = KeyShift(*shift) if has_shift else None
         self._size = 0 if keys is None else keys.shape[2]

@@ -67,7 +67,7 @@ def run(request: Request) -> int:
     model = _load(request, cache_settings, messages)
     cache_settings, cache = _make_cache(request, cache_settings, model, messages)
     if cache_settings.max_kv_size is not None and not positions_bounded(cache):
-        messages.note(
+        messages.warn(
             "this model's positions cannot be moved: beyond its trained context quality will fall"
         )
     prompt = _encode(request, model, document.text)
@@ -77,8 +77,6 @@ def run(request: Request) -> int:
 
     sampling = _sampling_settings(request, model.generation_config)
     events = EventWriter(model.tokenizer, request.logprobs is not None)
-    if request.json_events:
-        stdout.write(events.start(_start_facts(model, prompt, cache_settings, sampling)))
     with StopRequest() as stop, progress("reading", "tokens", request.quiet) as on_prefill:
         generation = Generation(
             model,
@@ -90,6 +88,8 @@ def run(request: Request) -> int:
             on_prefill=on_prefill,
             should_stop=stop.requested,
         )
+        if request.json_events:
+            stdout.write(events.start(_start_facts(model, prompt, cache_settings, sampling)))
         for token in generation:
             stdout.write(events.token(token) if request.json_events else token.text)
     stats = generation.stats

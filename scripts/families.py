@@ -1,0 +1,143 @@
+"""Every model that mlx-lm has, in small: whether its memory and its positions can be bounded.
+
+    python -m scripts.families            # print the README's table of families
+    python -m scripts.families --write    # put it into the README
+
+`families.json` holds a tiny configuration of each of mlx-lm's modules, made of what its real family
+is made of: both kinds of layers where it has two, recurrent layers, shared keys, experts, sinks.
+The models get random weights, and the table says what `make_cache` then makes of them.
+"""
+
+import argparse
+import json
+import pkgutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+
+# isort: split
+
+import mlx.core as mx
+import mlx_lm.models
+from mlx import nn
+from mlx.utils import tree_map
+
+from mlxchat.cache import make_cache, positions_bounded
+from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.errors import CacheError, ModelUnsupported
+from mlxchat.models.skeleton import build_skeleton
+from scripts.tiny_model import tiny_config
+
+CONFIGS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("families.json").read_text(encoding="utf-8")
+)
+COMMON = tiny_config(layers=4) | {"head_dim": 8, "rope_traditional": False, "rope_scaling": None}
+
+
+README = Path(__file__).parent.parent / "README.md"
+BEGIN, END = "<!-- families: made by scripts/families.py -->", "<!-- end of families -->"
+
+# Their kernels are written in Metal: elsewhere they cannot be run, and are not judged.
+METAL_ONLY = {"bitnet", "muse_spark"}
+
+
+def module_names() -> list[str]:
+    """mlx-lm's modules that hold a model, those of a newer version than ours too."""
+    names = [module.name for module in pkgutil.iter_modules(mlx_lm.models.__path__)]
+    return [name for name in names if _holds_a_model(name)]
+
+
+def _holds_a_model(name: str) -> bool:
+    source = Path(mlx_lm.models.__path__[0], f"{name}.py").read_text(encoding="utf-8")
+    return "class Model(" in source or "import Model" in source
+
+
+def family_config(name: str) -> dict[str, Any]:
+    """What the config.json of the tiny model says."""
+    return COMMON | CONFIGS[name] | {"model_type": name}
+
+
+def build_family(name: str, **overrides: Any) -> nn.Module:
+    """The tiny model of a module, all its weights random: also those that begin as 0 or 1."""
+    mx.random.seed(0)
+    model = build_skeleton(family_config(name) | overrides)
+    model.update(tree_map(_randomized, model.parameters()))
+    model.eval()
+    mx.eval(model.parameters())
+    return model
+
+
+def _randomized(weight: mx.array) -> mx.array:
+    if not mx.issubdtype(weight.dtype, mx.floating):
+        return weight
+    return weight + 0.1 * mx.random.normal(weight.shape, dtype=weight.dtype)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Verdict:
+    """What a window does to a family, in the words of the README."""
+
+    memory: str
+    positions: str
+
+
+def judge(name: str) -> Verdict:
+    """Build the family's cache with a window, and say what came of it."""
+    if name in METAL_ONLY:
+        return Verdict("needs Metal", "tried on Linux, where it does not run")
+    try:
+        model = build_family(name)
+        cache = make_cache(model, max_kv_size=24)
+    except ModelUnsupported:
+        return Verdict("not built", "its module needs a package that mlx-lm does not bring")
+    except CacheError as error:
+        reason = str(error).partition(": ")[2] or str(error)
+        return Verdict("refused", reason.partition("; run it")[0].partition(": run it")[0])
+    return Verdict(_memory(cache), _positions(cache))
+
+
+def _memory(cache: list[Any]) -> str:
+    if not windows(cache):
+        return "constant by nature"
+    return "bounded, beside recurrent state" if recurrent_states(cache) else "bounded"
+
+
+def _positions(cache: list[Any]) -> str:
+    shifts = [window.shift for window in windows(cache)]
+    if not any(shift is None or shift.dims for shift in shifts):
+        return "it has none"
+    if positions_bounded(cache):
+        return "bounded"
+    if None in shifts:
+        return "run on: they do more to a layer than rotate its keys"
+    return "run on: its recurrent state is rotated by them"
+
+
+def families_table() -> str:
+    """The README's table: every module, by its verdict."""
+    by_verdict: dict[Verdict, list[str]] = {}
+    for name in sorted(CONFIGS, key=str.lower):
+        by_verdict.setdefault(judge(name), []).append(f"`{name}`")
+    rows = [
+        f"| {verdict.memory} | {verdict.positions} | {', '.join(names)} |"
+        for verdict, names in sorted(by_verdict.items())
+    ]
+    return "\n".join(["| memory | positions | modules |", "|---|---|---|", *rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The README's table of families.")
+    parser.add_argument("--write", action="store_true", help="put it into the README")
+    table = families_table()
+    if not parser.parse_args().write:
+        print(table)
+        return
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    README.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

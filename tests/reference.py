@@ -1,0 +1,147 @@
+"""The plain reference of a bounded cache, obviously right: a list of single tokens.
+
+It is fed one token at a time. Each token attends to what the list holds: appended, and when there
+are more than the window has room for, the oldest that is not kept is deleted. Keys are rotated from
+where they were given to where they stand, as complex numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+from mlx_lm.models.cache import ArraysCache, CacheList, RotatingKVCache, make_prompt_cache
+
+from mlxchat.cache.layers import windows
+from mlxchat.cache.window import REANCHOR_EVERY
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Rope by its definition, on `dims` dimensions from `start` on: pairs of them, next to each
+    other (traditional) or half of `dims` apart, turned as complex numbers."""
+
+    dims: int
+    base: float = 10_000.0
+    traditional: bool = False
+    start: int = 0
+    in_values: bool = False
+
+    def __call__(self, key: mx.array, distance: int) -> mx.array:
+        if distance == 0 or self.dims == 0:
+            return key
+        x = np.array(key).astype(np.float64)
+        part = x[..., self.start : self.start + self.dims]
+        half = self.dims // 2
+        real = part[..., ::2] if self.traditional else part[..., :half]
+        imaginary = part[..., 1::2] if self.traditional else part[..., half:]
+        angles = distance * self.base ** (-np.arange(half) / half)
+        turned = (real + 1j * imaginary) * np.exp(1j * angles)
+        if self.traditional:
+            part[..., ::2], part[..., 1::2] = turned.real, turned.imag
+        else:
+            part[..., :half], part[..., half:] = turned.real, turned.imag
+        return mx.array(x.astype(np.float32))
+
+
+NO_ROTATION = Rotation(0)
+
+
+class ReferenceCache:
+    """One layer's keys and values as a list of single tokens, each with the position it was given.
+
+    `anchor` is the position of the first kept token: where the kept stand is the real cache's
+    choice, within bounds. All others have consecutive positions up to the next token's.
+    """
+
+    def __init__(self, window: int, keep: int, rotation: Rotation) -> None:
+        self.window, self.keep, self.rotation = window, keep, rotation
+        self.offset, self.anchor = 0, 0
+        self.entries: list[tuple[mx.array, mx.array, int]] = []
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        assert keys.shape[2] == 1, "the reference is fed one token at a time"
+        self.entries.append((keys, values, self.offset))
+        if len(self.entries) > self.window:
+            del self.entries[self.keep]
+        self.offset += 1
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        first = self.offset - len(self.entries)
+        keys, values = [], []
+        for i, (key, value, given) in enumerate(self.entries):
+            position = (self.anchor if i < self.keep else first) + i
+            if self.rotation.in_values:
+                keys.append(key)
+                values.append(self.rotation(value, position - given))
+            else:
+                keys.append(self.rotation(key, position - given))
+                values.append(value)
+        return mx.concatenate(keys, axis=2), mx.concatenate(values, axis=2)
+
+    def rewind(self, n: int) -> None:
+        del self.entries[max(len(self.entries) - n, 0) :]
+        self.offset -= n
+
+    def evict(self, start: int, stop: int) -> None:
+        del self.entries[max(start, 0) : max(stop, 0)]
+        self.offset -= stop - start
+
+
+def reference_cache(
+    model: nn.Module, window: int, keep: int, rotations: Sequence[Rotation]
+) -> list[Any]:
+    """A reference for each window of the model, beside mlx-lm's own recurrent states."""
+    remaining = iter(rotations)
+
+    def layer(native: Any) -> Any:
+        if isinstance(native, ArraysCache):
+            return native
+        if isinstance(native, CacheList):
+            return CacheList(*(layer(part) for part in native.caches))
+        if isinstance(native, RotatingKVCache) and native.max_size <= window:
+            return ReferenceCache(native.max_size, 0, next(remaining))
+        return ReferenceCache(window, keep, next(remaining))
+
+    return [layer(native) for native in make_prompt_cache(model)]
+
+
+def references(cache: Sequence[Any]) -> list[ReferenceCache]:
+    """The references among a model's caches."""
+    found = [part for layer in cache for part in getattr(layer, "caches", [layer])]
+    return [part for part in found if isinstance(part, ReferenceCache)]
+
+
+def reference_logits(model: nn.Module, cache: list[Any], tokens: Sequence[int]) -> np.ndarray:
+    """The model's logits `(T, vocabulary)` for the tokens, one at a time."""
+    rows = [model(mx.array([[token]]), cache=cache) for token in tokens]
+    return np.array(mx.concatenate(rows, axis=1)[0])
+
+
+def logits(model: nn.Module, cache: list[Any], tokens: Sequence[int]) -> np.ndarray:
+    return np.array(model(mx.array([tokens]), cache=cache)[0].astype(mx.float32))
+
+
+def step_both(model: nn.Module, cache: list[Any], reference: list[Any], step: list[int]) -> None:
+    """Feed a step to both and compare logits, storage and positions."""
+    pairs = list(zip(windows(cache), references(reference), strict=True))
+    found = logits(model, cache, step)
+    for window, plain in pairs:
+        # Only differences of positions matter: the real cache may have moved everything back.
+        plain.anchor = window._anchor + plain.offset + len(step) - window.offset
+    np.testing.assert_allclose(found, reference_logits(model, reference, step), atol=1e-4)
+    for window, plain in pairs:
+        assert window.keys is not None
+        assert window.max_size == plain.window
+        assert window.keys.shape[2] <= plain.window + len(step) - 1
+        assert 0 <= window.gap <= (len(step) if len(step) > 1 else REANCHOR_EVERY)
+        assert window.position_limit is not None
+        assert window.offset < window.position_limit
+    assert len({window.offset for window, _ in pairs}) == 1
+
+
+def random_tokens(n: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 256, n).tolist()

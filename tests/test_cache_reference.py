@@ -1,0 +1,132 @@
+"""Any sequence of operations, on families of every make, against the plain reference."""
+
+from functools import cache as remembered
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx import nn
+from mlx_lm.models.cache import CacheList
+
+from mlxchat.cache import build, evict, fork, make_cache, rewind, tokens_held
+from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.errors import CacheError
+from scripts.families import build_family
+from tests.reference import (
+    NO_ROTATION,
+    Rotation,
+    logits,
+    reference_cache,
+    references,
+    step_both,
+)
+
+# The rotation of each of a family's windows, read off its paper rather than its module.
+ROTATIONS: dict[str, list[Rotation]] = {
+    "llama": [Rotation(8, 500_000.0)] * 4,
+    "qwen2": [Rotation(8, 1_000_000.0)] * 4,
+    "qwen3": [Rotation(16, 1_000_000.0)] * 4,
+    "mixtral": [Rotation(8)] * 4,
+    "olmo2": [Rotation(8)] * 4,
+    "stablelm": [Rotation(4)] * 4,
+    "gpt_oss": [Rotation(8, 150_000.0)] * 4,
+    "gemma3_text": [Rotation(8)] * 3 + [Rotation(8, 1_000_000.0)],
+    "cohere2": [Rotation(8, 50_000.0, traditional=True)] * 3 + [NO_ROTATION],
+    "smollm3": [Rotation(8, 5_000_000.0)] * 3 + [NO_ROTATION],
+    "deepseek_v3": [Rotation(8, traditional=True, in_values=True)] * 4,
+    "minicpm3": [Rotation(8, start=8)] * 4,
+    "lfm2": [Rotation(8, 1_000_000.0)] * 2,
+    "qwen3_next": [Rotation(4, 10_000_000.0)],
+    "falcon_h1": [Rotation(8, 100_000_000_000.0)] * 4,
+}
+
+
+@remembered
+def family(name: str) -> nn.Module:
+    return build_family(name, rope_scaling={} if name == "minicpm3" else None)
+
+
+def restored(layer: Any) -> Any:
+    if isinstance(layer, CacheList):
+        return CacheList(*(restored(part) for part in layer.caches))
+    return type(layer).from_state(layer.state)
+
+
+operation = st.one_of(
+    st.tuples(st.just("feed"), st.integers(1, 24)),
+    st.tuples(st.just("decode"), st.integers(1, 12)),
+    st.tuples(st.just("decode"), st.integers(60, 70)),
+    st.tuples(st.just("rewind"), st.integers(1, 14)),
+    st.tuples(st.just("evict"), st.integers(1, 5)),
+    st.tuples(st.just("restore"), st.just(0)),
+    st.tuples(st.just("fork"), st.integers(1, 3)),
+)
+
+
+@pytest.mark.parametrize("name", sorted(ROTATIONS))
+@settings(max_examples=12, deadline=None)
+@given(
+    size=st.integers(2, 16).flatmap(lambda w: st.tuples(st.just(w), st.integers(0, w - 1))),
+    operations=st.lists(operation, min_size=1, max_size=7),
+    limit=st.sampled_from([64, 128, 65_536]),
+    seed=st.integers(0, 1000),
+)
+def test_any_sequence_of_operations_gives_the_logits_of_the_reference(
+    name: str, size: tuple[int, int], operations: list[tuple[str, int]], limit: int, seed: int
+) -> None:
+    model = family(name)
+    window, keep = size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "POSITION_LIMIT", limit)
+        cache = make_cache(model, window, keep)
+    reference = reference_cache(model, window, keep, ROTATIONS[name])
+    rng = np.random.default_rng(seed)
+    for operation_name, n in operations:
+        held = tokens_held(cache)
+        if operation_name in ("rewind", "evict") and not _settled(cache):
+            # A prefill step still holds what the reference has already evicted: taking something
+            # away now leaves more in view, rightly.
+            continue
+        if operation_name == "rewind":
+            rewind_both(cache, reference, min(n, held))
+        elif operation_name == "evict":
+            start = min(keep + n, held)
+            evict_both(cache, reference, start, min(start + n, held))
+        elif operation_name == "restore":
+            cache = [restored(layer) for layer in cache]
+        elif operation_name == "fork":
+            other = fork(cache)
+            for _ in range(n):
+                logits(model, other, [7])
+        else:
+            tokens = rng.integers(0, 256, n).tolist()
+            for step in [tokens] if operation_name == "feed" else [[token] for token in tokens]:
+                step_both(model, cache, reference, step)
+
+
+def _settled(cache: list[Any]) -> bool:
+    return all(window.max_size and window.size() <= window.max_size for window in windows(cache))
+
+
+def rewind_both(cache: list[Any], reference: list[Any], n: int) -> None:
+    if n and recurrent_states(cache):
+        before = [window.offset for window in windows(cache)]
+        with pytest.raises(CacheError, match="recurrent layers"):
+            rewind(cache, n)
+        assert [window.offset for window in windows(cache)] == before
+        return
+    rewind(cache, n)
+    for plain in references(reference):
+        plain.rewind(n)
+
+
+def evict_both(cache: list[Any], reference: list[Any], start: int, stop: int) -> None:
+    held = tokens_held(cache)
+    if start < max(window.keep for window in windows(cache)):
+        return
+    evict(cache, start, stop)
+    for plain in references(reference):
+        missing = held - len(plain.entries)
+        plain.evict(start - missing, stop - missing)

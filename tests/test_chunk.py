@@ -1,0 +1,121 @@
+"""Llama 4's local layers, which attend within chunks of eight tokens here."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxchat.cache import ChunkCache, build, evict, make_cache
+from scripts.families import CONFIGS, build_family
+from tests.reference import logits, random_tokens
+
+# Without the scale that the global layers' queries get from the position: what is moved back would
+# rightly get another.
+TEXT = CONFIGS["llama4"]["text_config"] | {"attn_temperature_tuning": 0}
+MODEL = build_family("llama4", text_config=TEXT)
+WIDE_MODEL = build_family("llama4", text_config=TEXT | {"attention_chunk_size": 32})
+
+
+class ChunkReference:
+    """One layer fed one token at a time: the list is emptied where a chunk begins, and holds the
+    chunk's first `keep` tokens and the latest others."""
+
+    def __init__(self, chunk_size: int, window: int, keep: int) -> None:
+        self.chunk_size, self.window, self.keep, self.offset = chunk_size, window, keep, 0
+        self.entries: list[tuple[mx.array, mx.array]] = []
+
+    def maybe_trim_front(self) -> None:
+        if self.offset % self.chunk_size == 0:
+            self.entries = []
+
+    @property
+    def start_position(self) -> int:
+        # The model's mask must let everything be seen that is in the list.
+        return self.offset - min(len(self.entries), self.window - 1)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        self.entries.append((keys, values))
+        if len(self.entries) > self.window:
+            del self.entries[self.keep]
+        self.offset += 1
+        return (
+            mx.concatenate([keys for keys, _ in self.entries], axis=2),
+            mx.concatenate([values for _, values in self.entries], axis=2),
+        )
+
+
+def chunks(cache: list[Any]) -> list[ChunkCache]:
+    return [layer for layer in cache if isinstance(layer, ChunkCache)]
+
+
+def steps(sizes: list[int], seed: int = 0) -> list[list[int]]:
+    tokens = iter(random_tokens(sum(sizes), seed))
+    return [[next(tokens) for _ in range(size)] for size in sizes]
+
+
+def test_a_chunk_within_the_window_is_seen_as_the_model_would() -> None:
+    cache, own = make_cache(MODEL, 32, 4), build._native_cache(MODEL)
+    for step in steps([3, 8, 7, *[1] * 14]):
+        np.testing.assert_allclose(logits(MODEL, cache, step), logits(MODEL, own, step), atol=1e-4)
+
+
+@pytest.mark.parametrize(("window", "keep"), [(8, 0), (8, 2), (12, 4), (31, 4)])
+def test_within_a_chunk_the_window_is_the_chunks_first_and_latest_tokens(
+    window: int, keep: int
+) -> None:
+    cache = _left_in_place(make_cache(WIDE_MODEL, window, keep))
+    reference = [
+        ChunkReference(32, window, keep) if isinstance(layer, ChunkCache) else layer
+        for layer in _left_in_place(make_cache(WIDE_MODEL, window, keep))
+    ]
+    for step in steps([1] * 100):
+        np.testing.assert_allclose(
+            logits(WIDE_MODEL, cache, step), logits(WIDE_MODEL, reference, step), atol=1e-4
+        )
+        assert all(layer.size() <= window for layer in chunks(cache))
+
+
+def _left_in_place(cache: list[Any]) -> list[Any]:
+    """Kept tokens stay where they were given, so that the reference needs no rotation."""
+    for layer in cache:
+        layer.shift = layer.position_limit = None
+    return cache
+
+
+@pytest.mark.parametrize("window", [6, 12, 40])
+def test_chunks_begin_where_they_did_after_everything_is_moved_back(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = make_cache(WIDE_MODEL, window, 4)
+    monkeypatch.setattr(build, "POSITION_LIMIT", 128)
+    often = make_cache(WIDE_MODEL, window, 4)
+    for step in steps([1] * 150 + [20] * 5 + [1] * 50):
+        np.testing.assert_allclose(
+            logits(WIDE_MODEL, often, step), logits(WIDE_MODEL, never, step), atol=1e-3
+        )
+    assert often[0].offset < 128 < never[0].offset
+    assert often[0].offset % 32 == never[0].offset % 32
+
+
+@pytest.mark.parametrize("span", [(4, 9), (10, 14), (20, 30)])
+def test_a_span_is_evicted_from_chunks_that_hold_only_part_of_it(span: tuple[int, int]) -> None:
+    cache = make_cache(WIDE_MODEL, 40, 4)
+    for step in steps([1] * 44):
+        logits(WIDE_MODEL, cache, step)
+    assert {layer.size() for layer in chunks(cache)} == {12}
+    evict(cache, *span)
+    assert len({layer.offset for layer in cache}) == 1
+    for step in steps([5, *[1] * 60], seed=1):
+        assert np.isfinite(logits(WIDE_MODEL, cache, step)).all()
+    assert len({layer.offset for layer in cache}) == 1
+
+
+def test_a_chunk_restores_to_the_bit() -> None:
+    cache = make_cache(WIDE_MODEL, 12, 4)
+    for step in steps([20, *[1] * 30]):
+        logits(WIDE_MODEL, cache, step)
+    restored = [type(layer).from_state(layer.state) for layer in cache]
+    for step in steps([1] * 40, seed=1):
+        found = logits(WIDE_MODEL, restored, step)
+        assert (found == logits(WIDE_MODEL, cache, step)).all()

@@ -1,0 +1,175 @@
+"""Positions that never run out: keys are moved, and the logits do not notice."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+
+from mlxchat.cache import build, evict, make_cache, positions_bounded, tokens_evicted
+from mlxchat.cache.window import REANCHOR_EVERY
+from mlxchat.errors import CacheError
+from scripts.families import build_family
+from scripts.tiny_model import tiny_config
+from tests.conftest import build_random_model
+from tests.reference import logits, random_tokens
+
+MODEL = build_random_model()
+
+
+def test_after_ten_million_tokens_the_logits_are_those_of_a_fresh_cache() -> None:
+    """The state is set forward, not run there: the same visible tokens, at small positions."""
+    cache = make_cache(MODEL, 64, 4)
+    for token in random_tokens(100):
+        logits(MODEL, cache, [token])
+    old = [layer.copy() for layer in cache]
+    for layer in old:
+        layer.total += 10_000_000
+        distance = 50_000
+        layer._kept_originals()
+        layer.keys = layer.shift(layer.keys, distance)
+        layer.offset += distance
+        layer._anchor += distance
+    for token in random_tokens(200, seed=3):
+        np.testing.assert_allclose(
+            logits(MODEL, old, [token]), logits(MODEL, cache, [token]), atol=1e-3
+        )
+    assert tokens_evicted(old) > 10_000_000
+
+
+def test_offsets_stay_below_the_limit_however_long_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "POSITION_LIMIT", 256)
+    cache = make_cache(MODEL, 32, 4)
+    offsets = []
+    for _ in range(20):
+        for layer_tokens in (random_tokens(50), [1], [2]):
+            logits(MODEL, cache, layer_tokens)
+            offsets.append({layer.offset for layer in cache})
+    assert all(len(together) == 1 for together in offsets)
+    assert max(max(together) for together in offsets) < 256
+    assert cache[0].total == 20 * 52
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "traditional": {"rope_traditional": True},
+    "linear": {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    "llama3": {
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "yarn": {
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    },
+    "longrope": {
+        "rope_scaling": {
+            "type": "longrope",
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0, 1.0, 1.0, 1.0],
+            "long_factor": [1.0, 1.5, 2.0, 4.0],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(ROPES))
+def test_each_rope_is_shifted_by_its_own_rotation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moved back every 64 tokens or never, the logits are the same."""
+    model = build_random_model(tiny_config() | ROPES[name])
+    never = make_cache(model, 32, 4)
+    monkeypatch.setattr(build, "POSITION_LIMIT", 128)
+    often = make_cache(model, 32, 4)
+    assert positions_bounded(often)
+    for token in random_tokens(300):
+        np.testing.assert_allclose(
+            logits(model, often, [token]), logits(model, never, [token]), atol=1e-3
+        )
+    assert often[0].offset < 128 < never[0].offset
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_keys_in_half_precision_do_not_drift_when_they_are_moved(dtype: mx.Dtype) -> None:
+    """The kept keys come from their originals each time: as far off after 60 moves as after one."""
+    model = build_random_model()
+    model.set_dtype(dtype)
+    cache = make_cache(model, 32, 4)
+    for token in random_tokens(60 * REANCHOR_EVERY):
+        logits(model, cache, [token])
+    layer = cache[0]
+    exact = layer.shift(layer._originals.astype(mx.float32), layer._anchor)
+    error = mx.abs(layer.keys[..., :4, :].astype(mx.float32) - exact).max()
+    tolerance = 0.02 if dtype == mx.bfloat16 else 0.003
+    assert bool((error <= tolerance * mx.abs(exact).max()).item())
+
+
+class RopeOfSquares(nn.Module):
+    """Positions that no rotation can move: each is squared first."""
+
+    def __call__(self, x: mx.array, offset: int = 0) -> mx.array:
+        return mx.fast.rope(
+            x, 8, traditional=False, base=10_000.0, scale=1.0, offset=offset * offset
+        )
+
+
+def test_a_rope_that_cannot_be_shifted_leaves_positions_to_run_on() -> None:
+    model = build_random_model()
+    layers: Any = model.layers
+    layers[1].self_attn.rope = RopeOfSquares()
+    cache = make_cache(model, 16, 4)
+    assert not positions_bounded(cache)
+    for token in random_tokens(100):
+        logits(model, cache, [token])
+    assert {layer.offset for layer in cache} == {100}
+    with pytest.raises(CacheError, match="cannot be shifted"):
+        evict(cache, 5, 8)
+    assert {layer.size() for layer in cache} == {16}
+
+
+def test_a_rope_that_nothing_uses_moves_nothing() -> None:
+    model = build_random_model()
+    layers: Any = model.layers
+    layers[0].self_attn.decoy = nn.RoPE(8, base=100.0)
+    layers[1].self_attn.rope = nn.RoPE(8, base=500.0)
+    assert [layer.shift.base for layer in make_cache(model, 16, 4)] == [10_000.0, 500.0]
+
+
+DYNAMIC = {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
+
+
+def test_dynamic_ntk_positions_stay_where_its_rope_is_the_same() -> None:
+    model = build_random_model(tiny_config() | DYNAMIC)
+    plain = build_random_model(tiny_config())
+    cache, expected = make_cache(model, 16, 4), make_cache(plain, 16, 4)
+    assert positions_bounded(cache)
+    for token in random_tokens(200):
+        np.testing.assert_allclose(
+            logits(model, cache, [token]), logits(plain, expected, [token]), atol=1e-3
+        )
+        assert cache[0].offset < 32
+
+
+def test_a_window_too_wide_for_a_dynamic_ntk_rope_leaves_positions_to_run_on() -> None:
+    model = build_random_model(tiny_config() | DYNAMIC)
+    cache = make_cache(model, 20, 4)
+    assert not positions_bounded(cache)
+
+
+def test_norms_behind_a_rope_are_undone_before_a_key_is_moved() -> None:
+    """HunYuan multiplies its keys by weights after rotating them."""
+    model = build_family("hunyuan_v1_dense")
+    (near, far) = (build._stored(build._run_token_at(model, position)) for position in (5, 900))
+    for layer, a, b in zip(make_cache(model, 16, 4), near, far, strict=True):
+        assert layer.shift.gain is not None
+        assert a is not None
+        assert b is not None
+        np.testing.assert_allclose(np.array(layer.shift(a[0], 895)), np.array(b[0]), atol=1e-3)
