@@ -1,16 +1,23 @@
 """Measure whether quality decays with length: perplexity of a text in a stream, at a fixed window.
 
-    python -m scripts.bench_quality stream|gap TEXT [-m MODEL] [--tokens 40000] [--window 512]
+    python -m scripts.bench_quality stream|gold|gap|decode|cost TEXT
+        [-m MODEL] [--tokens 40000] [--window 512]
 
 TEXT is a file of real text, for example `bible -f gen1:1-deut34:12 > kjv.txt` with Debian's
-package bible-kjv. `stream` compares our cache, mlx-lm's rotating cache and, at samples, the gold
-standard: the last window of tokens computed from scratch. `gap` moves the cache's window forward
-as if so many more tokens had been read, with our positions and with the gap left open.
+package bible-kjv.
+
+stream  our cache and mlx-lm's rotating cache, by thousands of tokens
+gold    our cache and, at samples, the last window of tokens computed from scratch
+gap     as if so many more tokens had been read, with our positions and with the gap left open
+decode  the same, one token at a time
+cost    what moving keys takes of the time of decoding
 """
 
 import argparse
 import math
-from collections.abc import Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +31,14 @@ from mlx import nn
 from mlx.nn.losses import cross_entropy
 from mlx_lm.models.cache import RotatingKVCache
 
-from mlxchat.cache import make_cache
+from mlxchat.cache import fork, make_cache
+from mlxchat.cache.build import POSITION_LIMIT
+from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.models.load import load
 
 KEEP, STEP = 4, 256
-SAMPLES, STRETCH = 40, 4
+SAMPLES, STRETCH = 40, 6
+TOTALS, DECODED = (0, 16_000, 1_000_000, 10_000_000), 2_000
 GAPS = (0, 7_500, 12_000, 16_000, 64_000, 1_000_000, 20_000_000)
 
 
@@ -36,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["stream", "gap"])
+    parser.add_argument("what", choices=[run.__name__ for run in RUNS])
     parser.add_argument("text", type=Path)
     parser.add_argument("-m", "--model", default="smollm2")
     parser.add_argument("--tokens", type=int, default=40_000)
@@ -44,15 +54,17 @@ def main() -> None:
     options = parser.parse_args()
     model = load(options.model, offline=True)
     ids = model.tokenizer.encode(options.text.read_text())[: options.tokens]
-    run = stream if options.what == "stream" else gap
+    run = next(run for run in RUNS if run.__name__ == options.what)
     run(model.network, ids, options.window)
 
 
-def losses(network: nn.Module, cache: list[Any], ids: np.ndarray) -> Iterator[float]:
-    """Negative log-likelihood of each token after the first, read in steps of STEP tokens."""
-    for start in range(0, len(ids) - 1, STEP):
-        step = ids[start : start + STEP]
-        targets = mx.array(ids[start + 1 : start + STEP + 1])
+def losses(
+    network: nn.Module, cache: list[Any], ids: np.ndarray, step_size: int = STEP
+) -> Iterator[float]:
+    """Negative log-likelihood of each token after the first, read `step_size` at a time."""
+    for start in range(0, len(ids) - 1, step_size):
+        step = ids[start : start + step_size]
+        targets = mx.array(ids[start + 1 : start + step_size + 1])
         logits = network(mx.array(step)[None], cache=cache)[0, : targets.size]
         loss = cross_entropy(logits.astype(mx.float32), targets)
         mx.eval(loss, [layer.state for layer in cache])
@@ -73,21 +85,30 @@ def stream(network: nn.Module, ids: np.ndarray, window: int) -> None:
     for start in range(0, len(ours), 1000):
         a, b = perplexity(ours[start : start + 1000]), perplexity(theirs[start : start + 1000])
         print(f"{start:6}  {a:8.2f}  {b:15.2f}  {a / b:5.2f}", flush=True)
-    # The gold standard, at samples: each predicts a stretch of tokens with only the window before
-    # it in view, computed from scratch.
+
+
+def gold(network: nn.Module, ids: np.ndarray, window: int) -> None:
+    ours = list(losses(network, make_cache(network, window, KEEP), ids))
+    print("from token  mlxchat  from scratch  ratio")
     places = np.linspace(2 * window, len(ids) - STRETCH - 1, SAMPLES).astype(int)
-    gold, same = [], []
+    same: list[float] = []
+    scratch: list[float] = []
     for place in places:
-        for end in range(place, place + STRETCH):
-            logits = network(mx.array(ids[end - window + 1 : end + 1])[None])[0, -1]
-            target = mx.array(int(ids[end + 1]))
-            loss: Any = cross_entropy(logits.astype(mx.float32), target).item()
-            gold.append(loss)
         same += ours[place : place + STRETCH]
-    print(
-        f"at {SAMPLES} places of {STRETCH} tokens: ours {perplexity(same):.3f}, from scratch "
-        f"{perplexity(gold):.3f}, ratio {perplexity(same) / perplexity(gold):.3f}"
-    )
+        scratch += [
+            _loss_from_scratch(network, ids, int(place) + i, window) for i in range(STRETCH)
+        ]
+        a, b = perplexity(same[-STRETCH:]), perplexity(scratch[-STRETCH:])
+        print(f"{place:10}  {a:7.2f}  {b:12.2f}  {a / b:5.2f}", flush=True)
+    a, b = perplexity(same), perplexity(scratch)
+    print(f"       all  {a:7.3f}  {b:12.3f}  {a / b:5.3f}")
+
+
+def _loss_from_scratch(network: nn.Module, ids: np.ndarray, last: int, window: int) -> float:
+    """Of the token behind `last`, with only the window up to `last` in view, and never more."""
+    logits = network(mx.array(ids[last - window + 1 : last + 1])[None])[0, -1]
+    loss: Any = cross_entropy(logits.astype(mx.float32), mx.array(int(ids[last + 1]))).item()
+    return loss
 
 
 def gap(network: nn.Module, ids: np.ndarray, window: int) -> None:
@@ -103,6 +124,51 @@ def gap(network: nn.Module, ids: np.ndarray, window: int) -> None:
             for cache in (ours_ahead(before, distance), with_gap(before, distance))
         ]
         print(f"{distance:12,}  {figures[0]:29.2f}  {figures[1]:22.2f}", flush=True)
+
+
+def decode(network: nn.Module, ids: np.ndarray, window: int) -> None:
+    before = make_cache(network, window, KEEP)
+    list(losses(network, before, ids[: 4 * window]))
+    following = ids[4 * window : 4 * window + DECODED + 1]
+    print("tokens before  perplexity of the next 2,000")
+    for total in TOTALS:
+        cache = ours_ahead(before, total)
+        values = list(losses(network, cache, following, step_size=1))
+        print(f"{total:13,}  {perplexity(values):10.3f}", flush=True)
+
+
+def cost(network: nn.Module, ids: np.ndarray, window: int) -> None:
+    cache = make_cache(network, window, KEEP)
+    list(losses(network, cache, ids[: 2 * window]))
+    list(losses(network, cache, ids[:2], step_size=1))
+    token_s = _median_s(lambda: network(mx.array([[1]]), cache=cache))
+    anchored_s = _median_s(lambda: _state_after(cache, lambda layer: layer._reanchor(tolerance=0)))
+    rebased_s = _median_s(
+        lambda: _state_after(cache, lambda layer: layer._rebase(layer.offset - 1))
+    )
+    share = anchored_s / REANCHOR_EVERY / token_s, rebased_s / (POSITION_LIMIT // 2) / token_s
+    print(
+        f"a token {token_s * 1e3:.2f} ms; moving the kept {anchored_s * 1e3:.3f} ms, every "
+        f"{REANCHOR_EVERY} tokens: {share[0]:.3%}; moving all back {rebased_s * 1e3:.2f} ms, every "
+        f"{POSITION_LIMIT // 2:,}: {share[1]:.5%}"
+    )
+
+
+def _state_after(cache: list[Any], move: Callable[[Any], None]) -> list[mx.array]:
+    forked = fork(cache)
+    for layer in forked:
+        layer._anchor -= 1
+        move(layer)
+    return [layer.keys for layer in forked]
+
+
+def _median_s(run: Callable[[], Any], times: int = 50) -> float:
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        mx.eval(run())
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
 
 
 def ours_ahead(before: list[Any], distance: int) -> list[Any]:
@@ -126,6 +192,8 @@ def with_gap(before: list[Any], distance: int) -> list[Any]:
         layer.shift = layer.position_limit = None
     return cache
 
+
+RUNS = (stream, gold, gap, decode, cost)
 
 if __name__ == "__main__":
     main()
