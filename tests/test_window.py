@@ -31,6 +31,23 @@ def test_up_to_the_window_any_step_size_is_plain_attention(step: int) -> None:
     np.testing.assert_allclose(np.concatenate(rows), plain, atol=1e-4)
 
 
+@pytest.mark.parametrize("keep", [0, 4, 9])
+@pytest.mark.parametrize("step", [4, 7, 16, 100])
+@pytest.mark.parametrize("length", [15, 16, 17, 48])
+def test_a_prompt_about_as_long_as_the_window_goes_on_as_the_reference(
+    length: int, step: int, keep: int
+) -> None:
+    """Steps that end exactly at the window, steps wider than it, a next turn after the ring."""
+    cache = make_cache(MODEL, 16, keep)
+    reference = reference_cache(MODEL, 16, keep, [Rotation(8)] * 2)
+    for turn in range(2):
+        tokens = random_tokens(length, seed=turn)
+        for start in range(0, length, step):
+            step_both(MODEL, cache, reference, tokens[start : start + step])
+        for token in random_tokens(6, seed=turn):
+            step_both(MODEL, cache, reference, [token])
+
+
 @pytest.mark.parametrize(("window", "keep"), [(16, 4), (16, 0), (16, 15), (5, 4), (1, 0)])
 def test_every_row_of_a_prefill_step_sees_itself_the_kept_and_the_latest(
     window: int, keep: int

@@ -26,9 +26,9 @@ from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
 
-# Offsets stay below this, so that float32 angles stay precise. Doubled for very large windows, so
-# that a key is moved back at most twice in its life.
-POSITION_LIMIT = 65_536
+# Offsets stay below this, or twice the window where that is more: the nearer to zero, the more
+# precise are float32 angles, and a key is still moved back at most twice in its life.
+POSITION_LIMIT = 2_048
 
 # Modules of mlx-lm whose code takes more from its cache than any window can give.
 UNBOUNDABLE = {
@@ -135,12 +135,12 @@ def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size:
     shifts = find_key_shifts(model, _stored(near_run), _stored(far_run), far - NEAR)
     for window, shift in zip(cache, shifts, strict=True):
         window.shift = shift
-    limit = _position_limit(cache, max_kv_size)
+    # Chunks begin at multiples of their size, and must go on to.
+    unit = max((w.chunk_size for w in cache if isinstance(w, ChunkCache)), default=1)
+    limit = _position_limit(cache, max(max_kv_size, unit))
     if None in shifts or not _same_states(near_run, far_run):
         # Some models read one layer's offset for all: they move back together or not at all.
         limit = None
-    # Chunks begin at multiples of their size, and must go on to.
-    unit = max((w.chunk_size for w in cache if isinstance(w, ChunkCache)), default=1)
     for window in cache:
         window.position_limit = limit
         window.position_unit = unit
@@ -167,15 +167,15 @@ def _same_states(near: Sequence[LayerCache], far: Sequence[LayerCache]) -> bool:
     return all(alike(a, b) for a, b in arrays if a is not None and b is not None)
 
 
-def _position_limit(cache: Sequence[WindowCache], max_kv_size: int) -> int | None:
-    """None where a rope changes too early for windows of this size."""
+def _position_limit(cache: Sequence[WindowCache], tokens: int) -> int | None:
+    """The limit for what spans so many tokens; None where a rope changes too early for that."""
     # Half, so that a prefill step has room as well.
     ends = [w.shift.limit // 2 for w in cache if w.shift is not None and w.shift.limit is not None]
     limit = POSITION_LIMIT
-    while limit < 2 * max_kv_size:
+    while limit < 2 * tokens:
         limit *= 2
     limit = min([limit, *ends])
-    return limit if limit >= 2 * max_kv_size else None
+    return limit if limit >= 2 * tokens else None
 
 
 def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
