@@ -11,6 +11,7 @@
     │   └── NotEnoughMemory    larger than what this machine has free
     ├── HubError           1   the network, the hub, a permission
     ├── CacheError         1   the window cannot be kept on this model
+    ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
     ├── TemplateError      1   the chat template is missing or refuses the messages
     └── OutputError        1   stdout cannot be written
         └── ClosedPipe   141   whoever read stdout has gone, as `head` does: not worth a word
@@ -73,6 +74,10 @@ class HubError(MlxchatError):
 
 
 class CacheError(MlxchatError):
+    pass
+
+
+class WindowFull(MlxchatError):
     pass
 
 

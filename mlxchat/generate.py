@@ -26,11 +26,16 @@ CLEAR_EVERY = 256
 
 Cache = Sequence[Any]
 Progress = Callable[[int, int], None]
+OnHeld = Callable[[np.ndarray], None]
 ShouldStop = Callable[[], bool]
 
 
 def never() -> bool:
     return False
+
+
+def nobody(_: np.ndarray) -> None:
+    return
 
 
 def prefill(
@@ -40,12 +45,14 @@ def prefill(
     *,
     step_size: int,
     on_progress: Progress | None = None,
+    on_held: OnHeld = nobody,
     should_stop: ShouldStop = never,
 ) -> int:
     """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
 
-    Only the cache's state is ever evaluated, so no logits are computed. Stops early, between two
-    steps, where `should_stop` says so.
+    Only the cache's state is ever evaluated, so no logits are computed. `on_held` is given the ids
+    of each step once the cache holds them. Stops early, between two steps, where `should_stop`
+    says so.
     """
     done = 0
     while done < len(ids) and not should_stop():
@@ -54,6 +61,7 @@ def prefill(
         mx.eval([layer.state for layer in cache])
         mx.clear_cache()
         done += len(step)
+        on_held(step)
         if on_progress is not None:
             on_progress(done, len(ids))
     return done
@@ -76,17 +84,20 @@ def decode(
     sampling: SamplingSettings,
     max_tokens: int = -1,
     logprobs: int | None = None,
+    on_held: OnHeld = nobody,
 ) -> Iterator[Decoded]:
     """Yield tokens that follow `ids: (T,)`, whose last one alone is not in the cache yet.
 
     While the caller handles a token, the next one is already being computed: when a token is
-    yielded the cache holds it too, except for the last of `max_tokens`.
+    yielded the cache holds it too, except for the last of `max_tokens`. `on_held` is given each
+    id that the cache holds, before it is yielded.
     """
 
     def run(token: mx.array) -> mx.array:
         return network(token[None], cache=cache)[:, -1, :]
 
     logits = run(mx.array(ids[-1:]))
+    on_held(ids[-1:])
     draw = make_draw(sampling, vocabulary_size=logits.shape[-1])
     penalize = make_penalty(sampling)
     # One short of the whole: the token that each step is given completes it.
@@ -109,7 +120,10 @@ def decode(
             if penalize is not None:
                 latest = mx.concatenate([latest, token])[-REPETITION_CONTEXT:]
             following = finish_step(run(token))
-        yield _decoded(token, told)
+        decoded = _decoded(token, told)
+        if following is not None:
+            on_held(np.array([decoded.id], ids.dtype))
+        yield decoded
         if following is None:
             return
         token, told = following
@@ -158,7 +172,8 @@ class Stats:
 
 
 class Generation:
-    """Iterate over it for the tokens; afterwards `stats` tells what it took and why it ended.
+    """Iterate over it for the tokens that follow `ids: (T,)`; afterwards `stats` tells what it took
+    and why it ended. The first `cached_tokens` of `ids` are in the cache already.
 
     A model whose positions come to an end (GPT-2) stops there, for the reason "length"; where the
     prompt already goes beyond them, CacheError is raised. `should_stop` is asked between prefill
@@ -175,18 +190,24 @@ class Generation:
         sampling: SamplingSettings | None = None,
         settings: GenerationSettings | None = None,
         prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE,
+        cached_tokens: int = 0,
         on_prefill: Progress | None = None,
+        on_held: OnHeld = nobody,
         should_stop: ShouldStop = never,
     ) -> None:
-        assert len(ids) > 0
+        assert 0 <= cached_tokens < len(ids)
         self._model = model
         self._ids = ids
         self._cache = cache
         self._sampling = sampling or SamplingSettings()
         self._settings = settings or GenerationSettings()
-        self._max_tokens = _within_positions(model, cache, len(ids), self._settings.max_tokens)
+        self._max_tokens = _within_positions(
+            model, cache, len(ids) - cached_tokens, self._settings.max_tokens
+        )
         self._prefill_step_size = prefill_step_size
+        self._cached_tokens = cached_tokens
         self._on_prefill = on_prefill
+        self._on_held = on_held
         self._should_stop = should_stop
         self._generated = 0
         self._started_s = self._first_token_s = self._ended_s = 0.0
@@ -199,13 +220,14 @@ class Generation:
         with wired_limit():
             self._started_s = time.perf_counter()
             # All but the last token: what that one's logits say is where decoding begins.
-            rest = self._ids[:-1]
+            rest = self._ids[self._cached_tokens : -1]
             done = prefill(
                 self._model.network,
                 self._cache,
                 rest,
                 step_size=self._prefill_step_size,
                 on_progress=self._on_prefill,
+                on_held=self._on_held,
                 should_stop=self._should_stop,
             )
             try:
@@ -239,6 +261,7 @@ class Generation:
             sampling=self._sampling,
             max_tokens=self._max_tokens,
             logprobs=self._settings.logprobs,
+            on_held=self._on_held,
         )
         for token in tokens:
             if self._generated == 0:
@@ -260,11 +283,11 @@ class Generation:
         return Stats(
             finish_reason=self._finish_reason,
             prompt_tokens=len(self._ids),
-            cached_tokens=0,
+            cached_tokens=self._cached_tokens,
             generated_tokens=self._generated,
             evicted_tokens=tokens_evicted(self._cache),
             ttft_s=ttft_s,
-            prefill_tokens_per_s=_rate(len(self._ids), ttft_s),
+            prefill_tokens_per_s=_rate(len(self._ids) - self._cached_tokens, ttft_s),
             # The first token's time belongs to the prefill.
             decode_tokens_per_s=_rate(self._generated - 1, decode_s),
             kv_tokens=tokens_held(self._cache),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from mlxchat.errors import UsageError
@@ -102,6 +103,14 @@ class GenerationSettings:
             self.logprobs is None or self.logprobs >= 0,
             f"--logprobs must not be negative, got {self.logprobs}",
         )
+
+
+class Roll(StrEnum):
+    """What a conversation does when its window is full."""
+
+    SHIFT = "shift"
+    REFILL = "refill"
+    STOP = "stop"
 
 
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:

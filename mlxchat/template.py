@@ -7,6 +7,7 @@ resulting text may become control tokens is the tokenizer's business: see `token
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -16,6 +17,8 @@ import jinja2.sandbox
 from mlxchat.errors import TemplateError
 
 Message = Mapping[str, str]
+
+NO_SYSTEM_ROLE = "this model's chat template has no system role: the system text leads the prompt"
 
 
 class ChatTemplate:
@@ -32,10 +35,13 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template cannot be read: {error}") from error
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def render(
+        self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
         """Write the messages out. Raises TemplateError with the template's own words if it refuses.
 
-        Source: the variables and functions are those of Hugging Face's `apply_chat_template`.
+        `variables` are the template's own, such as `enable_thinking`. Source: the variables and
+        functions are those of Hugging Face's `apply_chat_template`.
         """
         try:
             return self._template.render(
@@ -44,23 +50,32 @@ class ChatTemplate:
                 tools=None,
                 documents=None,
                 **self._special_texts,
+                **variables,
             )
         except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
             raise TemplateError(f"the model's chat template refuses this: {error}") from error
 
-    def render_with_system(self, prompt: str, system: str | None) -> tuple[str, bool]:
-        """Write out one user message, after a system message if there is one.
-
-        Returns the text and whether the template knows a system role. Where it does not, the
-        system text goes before the user's, as such models were trained.
-        """
-        user = {"role": "user", "content": prompt}
-        if system is None:
-            return self.render([user]), True
+    @cached_property
+    def has_system_role(self) -> bool:
+        """Whether the template writes a system message out, rather than refuse or drop it."""
+        mark = "a system text"
+        messages = [{"role": "system", "content": mark}, {"role": "user", "content": "a"}]
         try:
-            return self.render([{"role": "system", "content": system}, user]), True
+            return mark in self.render(messages)
         except TemplateError:
-            return self.render([{"role": "user", "content": f"{system}\n\n{prompt}"}]), False
+            return False
+
+    def with_system(self, system: str | None, messages: Sequence[Message]) -> list[Message]:
+        """The messages behind a system message, or behind its text where there is no such role.
+
+        There the text leads the first message, which is the user's, as such models were trained.
+        """
+        if system is None:
+            return list(messages)
+        if self.has_system_role:
+            return [{"role": "system", "content": system}, *messages]
+        first = {**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}
+        return [first, *messages[1:]]
 
 
 def _environment() -> jinja2.Environment:

@@ -4,14 +4,15 @@ Works on what the `tokenizers` library loaded; which files that comes from is `m
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tokenizers
 
 from mlxchat.errors import InputError, TemplateError
-from mlxchat.template import ChatTemplate
+from mlxchat.template import NO_SYSTEM_ROLE, ChatTemplate
 
 TokenIds = np.ndarray  # one dimension, int32
 Progress = Callable[[int, int], None]
@@ -20,10 +21,13 @@ Progress = Callable[[int, int], None]
 # that a document of 100 MB in one piece would take gigabytes.
 CHUNK_CHARS = 1 << 18
 
-# Unicode's noncharacters are for internal use and never text: one of them marks a cut.
-_CUT_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+# Unicode's noncharacters are for internal use and never text: they mark cuts and spans.
+_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
-_CONTROL_SHAPE = re.compile(r"<\|.*\|>|<｜.*｜>")
+# What control tokens look like, where neither their flag nor the chat template tells.
+_CONTROL_SHAPE = re.compile(
+    r"<\|.*\|>|<｜.*｜>|</?(?:think|thinking|tool_call|tool_response|tools)>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,15 @@ class Prompt:
 
     ids: TokenIds
     notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a conversation; `ids` are the tokens of a reply as the model wrote them."""
+
+    role: str
+    content: str
+    ids: TokenIds | None = None
 
 
 class Tokenizer:
@@ -62,23 +75,67 @@ class Tokenizer:
     ) -> Prompt:
         """Render `text` as the user's message and encode it up to where the reply begins.
 
-        `on_progress(done, total)` counts characters. Raises TemplateError where the model has no
-        chat template or its template refuses.
+        `on_progress(done, total)` counts characters. Raises what `chat` raises.
+        """
+        return self.chat([ChatMessage("user", text)], system, on_progress=on_progress)
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        system: str | None = None,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        on_progress: Progress | None = None,
+    ) -> Prompt:
+        """Render a conversation and encode it up to where the next reply begins.
+
+        Replies that come with their ids, and that the template writes out as they are, get those
+        ids: encoded again, their text may come apart at other places. `variables` are the
+        template's own. Raises TemplateError where the model has no chat template or its template
+        refuses.
         """
         if self.template is None:
             raise TemplateError("this model has no chat template: use --raw to continue plain text")
-        mark = _unused_mark(text + (system or ""))
-        rendered, has_system_role = self.template.render_with_system(
-            self._control.cut(text, mark),
-            None if system is None else self._control.cut(system, mark),
-        )
-        ids = self._encode_cut(rendered, mark, on_progress)
+        mark, span = _unused_marks("".join([system or "", *(m.content for m in messages)]))
+        cut = [self._control.cut(m.content, mark, self._own_controls(m)) for m in messages]
+        cut_system = None if system is None else self._control.cut(system, mark)
+
+        def render(contents: Sequence[str]) -> str:
+            assert self.template is not None
+            written = [
+                {"role": message.role, "content": content}
+                for message, content in zip(messages, contents, strict=True)
+            ]
+            return self.template.render(
+                self.template.with_system(cut_system, written), **(variables or {})
+            )
+
+        rendered = render(cut)
+        parts: list[tuple[str, TokenIds | None]] = [(rendered, None)]
+        # A template that trims what it is given shows so in the replies that can be trimmed.
+        known = [m.ids for m in messages]
+        untrimmed = [m.ids if m.content == m.content.strip() else None for m in messages]
+        for ids in (untrimmed, known):
+            spans = _Spans(span, ids)
+            found = spans.split(render(spans.marked(cut)), cut)
+            if "".join(text for text, _ in found) == rendered:
+                parts = found
+        ids = self._encode_parts(parts, mark, on_progress)
         if len(ids) == 0:
             raise TemplateError("the model's chat template renders this to nothing")
-        if has_system_role:
-            return Prompt(ids)
-        notice = "this model's chat template has no system role: the system text leads the prompt"
-        return Prompt(ids, (notice,))
+        refused = system is not None and not self.template.has_system_role
+        return Prompt(ids, (NO_SYSTEM_ROLE,) if refused else ())
+
+    def spells(self, ids: TokenIds, text: str) -> bool:
+        """Whether the ids, control tokens and all, are no more and no less than `text`."""
+        return self._backend.decode(ids.tolist(), skip_special_tokens=False) == text
+
+    def _own_controls(self, message: ChatMessage) -> Collection[str]:
+        """Control tokens that the model itself wrote into a reply, such as those around a thought:
+        the template has to find them there."""
+        if message.ids is None:
+            return ()
+        return {self._control_ids[i] for i in set(message.ids.tolist()) & self._control_ids.keys()}
 
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
         """Encode `text` alone, behind the token that the model begins every text with, if any."""
@@ -88,7 +145,7 @@ class Tokenizer:
 
     def encode(self, text: str, on_progress: Progress | None = None) -> TokenIds:
         """Token ids `(T,)` of plain text, in which nothing is a control token."""
-        mark = _unused_mark(text)
+        mark, _ = _unused_marks(text)
         return self._encode_cut(self._control.cut(text, mark), mark, on_progress)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -102,14 +159,30 @@ class Tokenizer:
     def stream_decoder(self) -> "StreamDecoder":
         return StreamDecoder(self)
 
-    def _encode_cut(self, text: str, mark: str, on_progress: Progress | None) -> TokenIds:
+    def _encode_parts(
+        self,
+        parts: Sequence[tuple[str, TokenIds | None]],
+        mark: str,
+        on_progress: Progress | None,
+    ) -> TokenIds:
+        encoded = [np.empty(0, np.int32)]
+        for number, (text, ids) in enumerate(parts):
+            begins = number == 0
+            encoded.append(
+                self._encode_cut(text, mark, on_progress, begins) if ids is None else ids
+            )
+        return np.concatenate(encoded)
+
+    def _encode_cut(
+        self, text: str, mark: str, on_progress: Progress | None, begins: bool = True
+    ) -> TokenIds:
         """Encode text whose marks say where a control token's text was cut in two."""
         done = 0
         encoded: list[TokenIds] = [np.empty(0, np.int32)]
         for part_number, part in enumerate(text.split(mark)):
             for chunk_number, chunk in enumerate(_chunks(part)):
-                begins = part_number == chunk_number == 0
-                encode = self._encode_piece if begins else self._encode_anchored
+                first = begins and part_number == chunk_number == 0
+                encode = self._encode_piece if first else self._encode_anchored
                 encoded.append(encode(chunk))
                 done += len(chunk)
                 if on_progress is not None:
@@ -204,11 +277,14 @@ class _Literals:
     def count(self, text: str) -> int:
         return sum(1 for _ in self.starts(text))
 
-    def cut(self, text: str, mark: str) -> str:
-        """Put `mark` behind the first character of each occurrence, so that none is left whole."""
+    def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
+        """Put `mark` behind the first character of each occurrence, so that none is left whole but
+        those `spared`."""
         pieces: list[str] = []
         done = 0
         for start in self.starts(text):
+            if any(text.startswith(each, start) for each in spared):
+                continue
             pieces.append(text[done : start + 1])
             done = start + 1
         return mark.join([*pieces, text[done:]])
@@ -223,11 +299,44 @@ def _is_control(content: str, special: bool, template_source: str) -> bool:
     return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
 
 
-def _unused_mark(text: str) -> str:
-    for mark in _CUT_MARKS:
-        if mark not in text:
-            return mark
-    raise InputError("the text holds every one of Unicode's noncharacters: it is not text")
+class _Spans:
+    """Marks around the replies whose ids are known, to see what a template makes of each."""
+
+    def __init__(self, mark: str, ids: Sequence[TokenIds | None]) -> None:
+        self._mark = mark
+        self._ids = ids
+        self._any = re.compile(f"{mark}/?[0-9]+{mark}")
+
+    def marked(self, contents: Sequence[str]) -> list[str]:
+        return [
+            content if ids is None else f"{self._opening(i)}{content}{self._closing(i)}"
+            for i, (content, ids) in enumerate(zip(contents, self._ids, strict=True))
+        ]
+
+    def split(self, rendered: str, contents: Sequence[str]) -> list[tuple[str, TokenIds | None]]:
+        """Rendered text in parts, with their ids where a reply was written out as it is."""
+        parts: list[tuple[str, TokenIds | None]] = []
+        for i, ids in enumerate(self._ids):
+            whole = f"{self._opening(i)}{contents[i]}{self._closing(i)}"
+            if ids is None or rendered.count(whole) != 1:
+                continue
+            before, rendered = rendered.split(whole)
+            parts += [(self._any.sub("", before), None), (contents[i], ids)]
+        return [*parts, (self._any.sub("", rendered), None)]
+
+    def _opening(self, i: int) -> str:
+        return f"{self._mark}{i}{self._mark}"
+
+    def _closing(self, i: int) -> str:
+        return f"{self._mark}/{i}{self._mark}"
+
+
+def _unused_marks(text: str) -> tuple[str, str]:
+    """Two characters that do not occur in the text."""
+    unused = [mark for mark in _MARKS if mark not in text]
+    if len(unused) < 2:
+        raise InputError("the text holds nearly all of Unicode's noncharacters: it is not text")
+    return unused[0], unused[1]
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -45,6 +45,8 @@ ORDER = [
     "models.describe",
     "models.inventory",
     "generate",
+    "ledger",
+    "conversation",
     "events",
     "terminal",
     "cli",
@@ -53,6 +55,7 @@ ORDER = [
 # Who alone may import a package, by the beginnings of the names of our modules.
 SOLE_IMPORTERS = {
     "rich": ["terminal"],
+    "prompt_toolkit": ["terminal"],
     "typer": ["cli"],
     "huggingface_hub": ["models.hub"],
     "transformers": ["models.tokenizer_files"],

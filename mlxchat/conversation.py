@@ -1,0 +1,420 @@
+"""A conversation: its transcript, its ledger and its cache, kept in step. No input, no output.
+
+The transcript keeps every turn for ever; the window forgets the oldest whole turns. What the
+template renders for the turns that are retained is compared, token by token, with what the cache
+holds, and only what differs is prefilled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mlxchat.cache import evict, fork, make_cache, rewind
+from mlxchat.errors import CacheError, WindowFull
+from mlxchat.generate import Generation, Progress, ShouldStop, Stats, Token, never
+from mlxchat.ledger import Ledger, TokenIds
+from mlxchat.models.load import Model
+from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
+from mlxchat.tokens import ChatMessage
+
+NOTHING = np.empty(0, np.int32)
+
+# Tokens left free for a reply, at the least, when a turn begins.
+RESERVE = 64
+
+
+@dataclass(slots=True)
+class Turn:
+    """What the user said and what was answered: all of it, whatever the window has forgotten.
+
+    `ids` are the reply's tokens as they were generated; `exact` is whether they spell `reply`, and
+    not something cut off or left out.
+    """
+
+    user: str
+    reply: str = ""
+    ids: TokenIds | None = None
+    exact: bool = False
+    pinned: bool = False
+    forgotten: bool = False
+    finish_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgot:
+    """So many whole turns, the oldest, have just left the window; or, where there were none left to
+    leave it, so many single tokens of this very turn."""
+
+    turns: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens in the window: of the pinned beginning, of each retained turn, and how many it can
+    hold (None: any number)."""
+
+    pinned: int
+    turns: tuple[tuple[Turn, int], ...]
+    held: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """All that a turn changes, from before it: a fork costs no copy until the cache is written."""
+
+    turns: int
+    forgotten: tuple[bool, ...]
+    held_turns: tuple[Turn, ...]
+    cache: list[Any]
+    ledger: Ledger
+
+
+class Conversation:
+    """Turns with a model at a fixed window. `say` answers; everything else changes what it sees.
+
+    `system` is pinned: it is in the cache once and is never evicted. `variables` go to the chat
+    template. Raises TemplateError where the model has no template, CacheError where the pinned
+    beginning leaves no room in the window.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: CacheSettings | None = None,
+        *,
+        system: str | None = None,
+        roll: Roll = Roll.SHIFT,
+        sampling: SamplingSettings | None = None,
+        generation: GenerationSettings | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.settings = settings or CacheSettings()
+        self.system = system
+        self.roll = roll
+        self.sampling = sampling or SamplingSettings()
+        self.generation = generation or GenerationSettings()
+        self.variables = dict(variables or {})
+        self.turns: list[Turn] = []
+        self.stats: Stats | None = None
+        self.notices: tuple[str, ...] = ()
+        # The turns that the ledger is made of, and what was rendered for them last.
+        self._held_turns: list[Turn] = []
+        self._prompt = NOTHING
+        # From before the last turn, and from before the one before it.
+        self._before: _Snapshot | None = None
+        self._earlier: _Snapshot | None = None
+        self.restart()
+
+    # Turns
+
+    def say(
+        self,
+        text: str,
+        *,
+        on_prefill: Progress | None = None,
+        should_stop: ShouldStop = never,
+    ) -> Iterator[Token | Forgot]:
+        """Add a turn and yield the reply's tokens, and what was forgotten to make room for it.
+
+        A reply that ends early, for whatever reason, is closed properly when the next turn begins.
+        Stopped before its first token, the turn is taken back. Raises WindowFull where nothing may
+        be forgotten and the turn does not fit; then it is as if it had not been said.
+        """
+        self._begin_turn()
+        turn = Turn(text)
+        self.turns.append(turn)
+        try:
+            yield from self._make_room()
+        except WindowFull:
+            self.undo()
+            raise
+        yield from self._answer(turn, NOTHING, on_prefill, should_stop)
+        if not turn.reply and turn.finish_reason == "interrupted":
+            self.undo()
+
+    def go_on(self, should_stop: ShouldStop = never) -> Iterator[Token | Forgot]:
+        """Continue the last reply where it ended, as if it had not."""
+        self._begin_turn()
+        turn = self.turns[-1]
+        turn.forgotten = False
+        written = turn.ids if turn.ids is not None else self.model.tokenizer.encode(turn.reply)
+        yield from self._make_room()
+        yield from self._answer(turn, written, None, should_stop)
+
+    def _begin_turn(self) -> None:
+        self._earlier, self._before = self._before, self._snapshot()
+
+    def undo(self) -> Turn:
+        """Take the last turn back, with all that it made the window forget."""
+        before = self._before
+        turn = self.turns[-1]
+        if before is not None and before.turns == len(self.turns) - 1:
+            self._restore(before)
+            self._before = None
+        del self.turns[-1]
+        return turn
+
+    def restart(self) -> None:
+        """Begin with an empty cache: whatever is retained is prefilled by the next turn.
+
+        Raises CacheError where the pinned beginning leaves no room in the window.
+        """
+        window = self.settings.max_kv_size
+        self._pinned_tokens = self._count_pinned()
+        if window is not None and window < self._pinned_tokens + 2 * RESERVE:
+            raise CacheError(
+                f"the system prompt and the template take {self._pinned_tokens} tokens of a window "
+                f"of {window}: --max-kv-size must be {self._pinned_tokens + 2 * RESERVE} at least"
+            )
+        keep = self._pinned_tokens if window is not None else 0
+        self._cache = make_cache(self.model.network, window, keep)
+        self._ledger = Ledger(window, keep)
+        self._held_turns = []
+
+    def set_system(self, text: str | None) -> None:
+        """Change the system prompt: all that is retained will be prefilled afresh behind it."""
+        before, self.system = self.system, text
+        try:
+            self.restart()
+        except CacheError:
+            self.system = before
+            self.restart()
+            raise
+        self._before = None
+
+    def forget(self, count: int) -> int:
+        """Forget so many of the oldest turns that are not pinned; return how many there were."""
+        oldest = [turn for turn in self.retained if not turn.pinned][:count]
+        for turn in oldest:
+            turn.forgotten = True
+        return len(oldest)
+
+    def clear(self) -> None:
+        """Forget all turns, pinned ones too, and keep none of them in the transcript."""
+        self.turns = []
+        self._before = None
+        self.restart()
+
+    # What is there
+
+    @property
+    def retained(self) -> list[Turn]:
+        """The turns that the model can see."""
+        return [turn for turn in self.turns if not turn.forgotten]
+
+    @property
+    def forgotten(self) -> list[Turn]:
+        return [turn for turn in self.turns if turn.forgotten]
+
+    @property
+    def held_ids(self) -> TokenIds:
+        """What the cache holds, `(T,)`, in temporal order."""
+        return self._ledger.ids
+
+    @property
+    def cache(self) -> list[Any]:
+        return self._cache
+
+    def usage(self) -> Usage:
+        """What the window holds, by turns; tokens are counted as the template renders them."""
+        counted: list[tuple[Turn, int]] = []
+        so_far = len(self._render([Turn("a")]))
+        for n, turn in enumerate(self._held_turns, start=1):
+            rendered = len(self._render([*self._held_turns[:n], Turn("a")]))
+            counted.append((turn, rendered - so_far))
+            so_far = rendered
+        return Usage(
+            self._pinned_tokens, tuple(counted), len(self._ledger), self.settings.max_kv_size
+        )
+
+    # Rendering
+
+    def _render(self, turns: Sequence[Turn]) -> TokenIds:
+        """Token ids of complete turns and one to be answered, up to where its reply begins."""
+        messages: list[ChatMessage] = []
+        for turn in turns:
+            messages.append(ChatMessage("user", turn.user))
+            messages.append(ChatMessage("assistant", turn.reply, turn.ids if turn.exact else None))
+        prompt = self.model.tokenizer.chat(messages[:-1], self.system, variables=self.variables)
+        self.notices = prompt.notices
+        return prompt.ids
+
+    def _count_pinned(self) -> int:
+        """Tokens before the first user's text, which no turn can change."""
+        one, other = self._render([Turn("a")]), self._render([Turn("b")])
+        return Ledger(None, 0, one).common_prefix(other)
+
+    # Making room
+
+    def _make_room(self) -> Iterator[Forgot]:
+        """Forget the oldest turns until the rendered ones fit, and render what is left.
+
+        The result is in `_prompt`: an iterator cannot return it in a for loop.
+        """
+        ids = self._render(self.retained)
+        while self._is_too_long(ids):
+            oldest = self._oldest()
+            if self.roll is Roll.STOP:
+                raise WindowFull(
+                    f"the window of {self.settings.max_kv_size:,} tokens is full, and --roll stop "
+                    "lets nothing be forgotten: /clear, or --roll shift"
+                )
+            if oldest is None:
+                break
+            oldest.forgotten = True
+            ids = self._render(self.retained)
+        gone = [turn for turn in self._held_turns if turn.forgotten]
+        if gone:
+            answered = [turn for turn in self._held_turns if turn is not self.turns[-1]]
+            held = self._render([*answered, self.turns[-1]])
+            if self.roll is Roll.REFILL:
+                self.restart()
+            else:
+                self._evict_in_place(ids, len(held) - len(ids))
+            yield Forgot(len(gone), len(held) - len(ids))
+        self._prompt = ids
+
+    def _is_too_long(self, ids: TokenIds) -> bool:
+        window = self.settings.max_kv_size
+        return window is not None and len(ids) + RESERVE > window
+
+    def _oldest(self) -> Turn | None:
+        """The turn to be forgotten next: never the one that is being answered."""
+        return next((turn for turn in self.retained[:-1] if not turn.pinned), None)
+
+    def _evict_in_place(self, ids: TokenIds, tokens: int) -> bool:
+        """Evict a span of so many tokens after which the cache holds a beginning of `ids`, or what
+        continues them. False, and nothing done, where there is none or keys cannot be shifted: then
+        what differs is rewound and prefilled."""
+        start = self._ledger.common_prefix(ids)
+        rest, wanted = self._ledger.ids[start + tokens :], ids[start:]
+        n = min(len(rest), len(wanted))
+        if tokens <= 0 or n == 0 or not np.array_equal(rest[:n], wanted[:n]):
+            return False
+        try:
+            evict(self._cache, start, start + tokens)
+        except CacheError:
+            return False
+        self._ledger.evict(start, start + tokens)
+        return True
+
+    def _place(self, ids: TokenIds) -> int:
+        """Rewind the cache to what it has in common with `ids`; return how many tokens that is,
+        one short of all of them at most."""
+        cached = min(self._ledger.common_prefix(ids), len(ids) - 1)
+        surplus = len(self._ledger) - cached
+        if surplus:
+            try:
+                rewind(self._cache, surplus)
+            except CacheError:
+                return self._place_recurrent(ids)
+            self._ledger.rewind(surplus)
+        return cached
+
+    def _place_recurrent(self, ids: TokenIds) -> int:
+        """Recurrent layers cannot be rewound: go back to before the last turn, or begin again."""
+        earlier = self._earlier
+        if earlier is not None and len(earlier.ledger) < len(ids):
+            n = len(earlier.ledger)
+            if earlier.ledger.common_prefix(ids) == n:
+                self._cache, self._ledger = fork(earlier.cache), earlier.ledger.copy()
+                return n
+        self.restart()
+        return 0
+
+    # Answering
+
+    def _answer(
+        self,
+        turn: Turn,
+        written: TokenIds,
+        on_prefill: Progress | None,
+        should_stop: ShouldStop,
+    ) -> Iterator[Token | Forgot]:
+        """Generate the reply, or what follows the tokens of it that are `written` already."""
+        ids = np.concatenate([self._prompt, written])
+        cached = self._place(ids)
+        self._held_turns = self.retained
+        generation = Generation(
+            self.model,
+            ids,
+            self._cache,
+            sampling=self.sampling,
+            settings=self._within_window(self.generation, len(ids)),
+            prefill_step_size=self.settings.prefill_step_size,
+            cached_tokens=cached,
+            on_prefill=on_prefill,
+            on_held=self._ledger.add,
+            should_stop=should_stop,
+        )
+        overflowed = self._ledger.overflowed
+        generated: list[int] = []
+        in_place = True
+        try:
+            for token in generation:
+                turn.reply += token.text
+                if token.id is not None:
+                    generated.append(token.id)
+                yield token
+                while in_place and self._is_full() and (oldest := self._oldest()) is not None:
+                    tokens = self._forget_while_answering(oldest)
+                    in_place = tokens > 0
+                    if in_place:
+                        yield Forgot(1, tokens)
+        finally:
+            turn.ids = np.concatenate([written, np.array(generated, np.int32)])
+            turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply)
+            self.stats = generation.stats
+            turn.finish_reason = self.stats.finish_reason
+        if self._ledger.overflowed > overflowed:
+            yield Forgot(0, self._ledger.overflowed - overflowed)
+
+    def _within_window(
+        self, settings: GenerationSettings, prompt_tokens: int
+    ) -> GenerationSettings:
+        window = self.settings.max_kv_size
+        if self.roll is not Roll.STOP or window is None:
+            return settings
+        room = window - prompt_tokens
+        most = settings.max_tokens
+        return replace(settings, max_tokens=room if most < 0 else min(most, room))
+
+    def _is_full(self) -> bool:
+        window = self.settings.max_kv_size
+        return window is not None and len(self._ledger) >= window
+
+    def _forget_while_answering(self, oldest: Turn) -> int:
+        """Evict the oldest turn while its successor is being answered; return its tokens, or 0."""
+        oldest.forgotten = True
+        ids = self._render(self.retained)
+        tokens = len(self._prompt) - len(ids)
+        if not self._evict_in_place(ids, tokens):
+            oldest.forgotten = False
+            return 0
+        self._prompt = ids
+        self._held_turns = self.retained
+        return tokens
+
+    # Going back
+
+    def _snapshot(self) -> _Snapshot:
+        return _Snapshot(
+            len(self.turns),
+            tuple(turn.forgotten for turn in self.turns),
+            tuple(self._held_turns),
+            fork(self._cache),
+            self._ledger.copy(),
+        )
+
+    def _restore(self, snapshot: _Snapshot) -> None:
+        for turn, forgotten in zip(self.turns, snapshot.forgotten, strict=False):
+            turn.forgotten = forgotten
+        self._held_turns = list(snapshot.held_turns)
+        self._cache, self._ledger = snapshot.cache, snapshot.ledger

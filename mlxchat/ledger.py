@@ -1,0 +1,54 @@
+"""The ledger: which tokens the cache holds, in order. A mirror of the cache that can be compared.
+
+It follows the same rule as the cache's widest window, so that the two never differ in length; what
+the tokens mean is `conversation`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+TokenIds = np.ndarray
+
+
+def _nothing() -> TokenIds:
+    return np.empty(0, np.int32)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Token ids `(T,)` in temporal order: the first `keep` are never evicted, `window` bounds T
+    between two steps (None: nothing does). `overflowed` counts what left because it was full."""
+
+    window: int | None
+    keep: int
+    ids: TokenIds = field(default_factory=_nothing)
+    overflowed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, step: TokenIds) -> None:
+        """Append the tokens of one step, for which the window evicts the oldest if it is full."""
+        surplus = 0 if self.window is None else max(len(self.ids) - (self.window - 1), 0)
+        if surplus:
+            self.evict(self.keep, self.keep + surplus)
+            self.overflowed += surplus
+        self.ids = np.concatenate([self.ids, step])
+
+    def evict(self, start: int, stop: int) -> None:
+        self.ids = np.concatenate([self.ids[:start], self.ids[stop:]])
+
+    def rewind(self, n: int) -> None:
+        self.ids = self.ids[: len(self.ids) - n]
+
+    def common_prefix(self, ids: TokenIds) -> int:
+        """How many of the first tokens are the same."""
+        n = min(len(self.ids), len(ids))
+        different = np.flatnonzero(self.ids[:n] != ids[:n])
+        return int(different[0]) if len(different) else n
+
+    def copy(self) -> Ledger:
+        return Ledger(self.window, self.keep, self.ids, self.overflowed)
