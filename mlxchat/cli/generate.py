@@ -1,23 +1,34 @@
 """`mlxchat generate`: reads a pipe, writes a pipe."""
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from mlxchat.cli.options import (
+    END,
+    INPUT,
+    OUTPUT,
+    WINDOW,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MinPOption,
+    ModelOption,
+    OfflineOption,
+    PenaltyOption,
+    QuietOption,
+    SeedOption,
+    StepOption,
+    StopOption,
+    SystemOption,
+    TempOption,
+    TopKOption,
+    TopPOption,
+    WindowOption,
+)
 from mlxchat.cli.version import VersionOption
 from mlxchat.settings import DEFAULT_KEEP, DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
-from mlxchat.settings import SamplingSettings as Sampling
-
-INPUT, WINDOW, SAMPLING, END, OUTPUT, MODEL = (
-    "Input",
-    "Window",
-    "Sampling (defaults: the model's generation_config.json, else those given)",
-    "When to end",
-    "Output",
-    "Model and machine",
-)
-DEFAULT = Sampling()
 
 
 def generate(
@@ -35,17 +46,7 @@ def generate(
             rich_help_panel=INPUT,
         ),
     ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "-s",
-            "--system",
-            "--system-prompt",
-            help="System prompt.",
-            show_default="the chat template's own",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
+    system: SystemOption = None,
     raw: Annotated[
         bool,
         typer.Option(
@@ -54,47 +55,11 @@ def generate(
             rich_help_panel=INPUT,
         ),
     ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "-m",
-            "--model",
-            help="Directory, .gguf file, alias or hub id.",
-            show_default="$MLXCHAT_MODEL, the configuration file's, a recommended one that fits, "
-            "the embedded one",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
-    offline: Annotated[
-        bool,
-        typer.Option(
-            "--offline/--no-offline",
-            help="Never use the network.",
-            rich_help_panel=MODEL,
-        ),
-    ] = False,
-    device: Annotated[
-        Literal["auto", "cpu", "gpu"],
-        typer.Option(help="Where to compute. auto: gpu if there is one.", rich_help_panel=MODEL),
-    ] = "auto",
-    dtype: Annotated[
-        Literal["auto", "float16", "bfloat16", "float32", "stored"],
-        typer.Option(
-            help="Form to hold the weights in. auto: stored on a GPU, float32 on a CPU where "
-            "that fits.",
-            rich_help_panel=MODEL,
-        ),
-    ] = "auto",
-    max_kv_size: Annotated[
-        str,
-        typer.Option(
-            "--max-kv-size",
-            metavar="auto|none|TOKENS",
-            help="Window in tokens; older ones are forgotten. auto: the trained context or what "
-            "fits in memory; none: unbounded.",
-            rich_help_panel=WINDOW,
-        ),
-    ] = "auto",
+    model: ModelOption = None,
+    offline: OfflineOption = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    max_kv_size: WindowOption = "auto",
     keep: Annotated[
         int,
         typer.Option(
@@ -103,64 +68,13 @@ def generate(
             rich_help_panel=WINDOW,
         ),
     ] = DEFAULT_KEEP,
-    prefill_step_size: Annotated[
-        int,
-        typer.Option(
-            metavar="TOKENS",
-            help="Prompt tokens processed at once.",
-            rich_help_panel=WINDOW,
-        ),
-    ] = DEFAULT_PREFILL_STEP_SIZE,
-    temp: Annotated[
-        float | None,
-        typer.Option(
-            "--temp",
-            help="Temperature, no unit; 0 is greedy.",
-            show_default=str(DEFAULT.temp),
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Least likely tokens beyond this probability are left out; 1 is off.",
-            show_default=str(DEFAULT.top_p),
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            metavar="TOKENS",
-            help="Only this many likeliest tokens; 0 is off.",
-            show_default=str(DEFAULT.top_k),
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Tokens below this share of the likeliest's probability are left out; 0 is off.",
-            show_default=str(DEFAULT.min_p),
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None,
-        typer.Option(
-            help="Divides the logits of the latest 20 tokens; 1 is off.",
-            show_default=str(DEFAULT.repetition_penalty),
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Whole number that fixes the sampling.",
-            show_default="random, told by --json",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
+    prefill_step_size: StepOption = DEFAULT_PREFILL_STEP_SIZE,
+    temp: TempOption = None,
+    top_p: TopPOption = None,
+    top_k: TopKOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: PenaltyOption = None,
+    seed: SeedOption = None,
     max_tokens: Annotated[
         int,
         typer.Option(
@@ -171,15 +85,7 @@ def generate(
             rich_help_panel=END,
         ),
     ] = GenerationSettings().max_tokens,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="End before this text; repeatable.",
-            show_default="none",
-            rich_help_panel=END,
-        ),
-    ] = None,
+    stop: StopOption = None,
     ignore_eos: Annotated[
         bool,
         typer.Option(
@@ -188,14 +94,7 @@ def generate(
             rich_help_panel=END,
         ),
     ] = False,
-    json_events: Annotated[
-        bool,
-        typer.Option(
-            "--json/--no-json",
-            help="Write JSON Lines instead of text.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    json_events: JsonOption = False,
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -206,15 +105,7 @@ def generate(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "--quiet/--no-quiet",
-            "-q",
-            help="No progress, warnings or stats on stderr.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    quiet: QuietOption = False,
     stats: Annotated[
         bool | None,
         typer.Option(
@@ -238,12 +129,9 @@ def generate(
     """
     # Here, behind the parsing: what follows imports MLX.
     from mlxchat.cli.run import Request, run
+    from mlxchat.cli.setup import Setup
 
-    request = Request(
-        prompt=prompt,
-        files=tuple(file or ()),
-        system=system,
-        raw=raw,
+    setup = Setup(
         model=model,
         offline=offline,
         device=device,
@@ -259,12 +147,19 @@ def generate(
             "repetition_penalty": repetition_penalty,
         },
         seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
+        quiet=quiet,
+    )
+    request = Request(
+        setup=setup,
+        prompt=prompt,
+        files=tuple(file or ()),
+        system=system,
+        raw=raw,
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
         json_events=json_events,
         logprobs=logprobs,
-        quiet=quiet,
         stats=stats,
     )
     raise typer.Exit(run(request))

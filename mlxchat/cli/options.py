@@ -1,0 +1,144 @@
+"""The options that several commands have, each defined once: its flags, its help, its panel."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from mlxchat.settings import SamplingSettings as Sampling
+
+INPUT, WINDOW, SAMPLING, END, OUTPUT, MODEL = (
+    "Input",
+    "Window",
+    "Sampling (defaults: the model's generation_config.json, else those given)",
+    "When to end",
+    "Output",
+    "Model and machine",
+)
+DEFAULT = Sampling()
+
+SystemOption = Annotated[
+    str | None,
+    typer.Option(
+        "-s",
+        "--system",
+        "--system-prompt",
+        help="System prompt.",
+        show_default="the chat template's own",
+        rich_help_panel=INPUT,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "-m",
+        "--model",
+        help="Directory, .gguf file, alias or hub id.",
+        show_default="$MLXCHAT_MODEL, the configuration file's, a recommended one that fits, "
+        "the embedded one",
+        rich_help_panel=MODEL,
+    ),
+]
+OfflineOption = Annotated[
+    bool,
+    typer.Option("--offline/--no-offline", help="Never use the network.", rich_help_panel=MODEL),
+]
+DeviceOption = Annotated[
+    Literal["auto", "cpu", "gpu"],
+    typer.Option(help="Where to compute. auto: gpu if there is one.", rich_help_panel=MODEL),
+]
+DtypeOption = Annotated[
+    Literal["auto", "float16", "bfloat16", "float32", "stored"],
+    typer.Option(
+        help="Form to hold the weights in. auto: stored on a GPU, float32 on a CPU where that "
+        "fits.",
+        rich_help_panel=MODEL,
+    ),
+]
+WindowOption = Annotated[
+    str,
+    typer.Option(
+        "--max-kv-size",
+        metavar="auto|none|TOKENS",
+        help="Window in tokens; older ones are forgotten. auto: the trained context or what "
+        "fits in memory; none: unbounded.",
+        rich_help_panel=WINDOW,
+    ),
+]
+StepOption = Annotated[
+    int,
+    typer.Option(metavar="TOKENS", help="Prompt tokens processed at once.", rich_help_panel=WINDOW),
+]
+TempOption = Annotated[
+    float | None,
+    typer.Option(
+        "--temp",
+        help="Temperature, no unit; 0 is greedy.",
+        show_default=str(DEFAULT.temp),
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Least likely tokens beyond this probability are left out; 1 is off.",
+        show_default=str(DEFAULT.top_p),
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopKOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Only this many likeliest tokens; 0 is off.",
+        show_default=str(DEFAULT.top_k),
+        rich_help_panel=SAMPLING,
+    ),
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Tokens below this share of the likeliest's probability are left out; 0 is off.",
+        show_default=str(DEFAULT.min_p),
+        rich_help_panel=SAMPLING,
+    ),
+]
+PenaltyOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Divides the logits of the latest 20 tokens; 1 is off.",
+        show_default=str(DEFAULT.repetition_penalty),
+        rich_help_panel=SAMPLING,
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Whole number that fixes the sampling.",
+        show_default="random, told by --json",
+        rich_help_panel=SAMPLING,
+    ),
+]
+StopOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT",
+        help="End before this text; repeatable.",
+        show_default="none",
+        rich_help_panel=END,
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json/--no-json", help="Write JSON Lines instead of text.", rich_help_panel=OUTPUT
+    ),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option(
+        "--quiet/--no-quiet",
+        "-q",
+        help="No progress, warnings or stats on stderr.",
+        rich_help_panel=OUTPUT,
+    ),
+]

@@ -1,0 +1,103 @@
+"""What every command that runs a model does first: its settings, the model, the window."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlxchat import platform
+from mlxchat.cache import check_bound
+from mlxchat.errors import CacheError, UsageError
+from mlxchat.models.fit import automatic_window, check_window
+from mlxchat.models.load import Model, load_directory
+from mlxchat.models.resolve import ResolvedModel, resolve_model
+from mlxchat.settings import CacheSettings, SamplingSettings, recommended
+from mlxchat.terminal.ask import terminal_question
+from mlxchat.terminal.messages import Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The options as they were given; `window` is "auto", "none" or a number of tokens."""
+
+    model: str | None
+    offline: bool
+    device: str
+    dtype: str
+    window: str
+    keep: int
+    prefill_step_size: int
+    sampling: dict[str, Any]
+    seed: int
+    quiet: bool
+
+    def cache_settings(self) -> CacheSettings:
+        """The window as far as it is known before the model is: not yet where it is "auto"."""
+        if self.window in ("auto", "none"):
+            max_kv_size = None
+        else:
+            try:
+                max_kv_size = int(self.window)
+            except ValueError:
+                raise UsageError(
+                    f"--max-kv-size must be auto, none or a number of tokens, got {self.window!r}"
+                ) from None
+        return CacheSettings(max_kv_size, self.keep, self.prefill_step_size)
+
+    def sampling_settings(self, generation_config: dict[str, Any]) -> SamplingSettings:
+        """What was given, else what the model's makers recommend, else the defaults."""
+        given = {name: value for name, value in self.sampling.items() if value is not None}
+        return SamplingSettings(**(recommended(generation_config) | given), seed=self.seed)
+
+
+def start(setup: Setup, messages: Messages) -> None:
+    """Say what is unusual about this machine, and choose the device. Before any model."""
+    platform.require_supported_system()
+    for name in platform.untested_versions():
+        messages.warn(f"{name} is outside the range that this release was tested with")
+    platform.select_device(setup.device)
+
+
+def find_model(setup: Setup, messages: Messages) -> ResolvedModel:
+    """Where the model's files are, once they are all there: asks and downloads where it must."""
+    return resolve_model(
+        setup.model,
+        offline=setup.offline,
+        ask=terminal_question(),
+        notify=messages.warn,
+        show_progress=not setup.quiet,
+    )
+
+
+def load_model(setup: Setup, found: ResolvedModel, notify: Callable[[str], None]) -> Model:
+    """The model in memory; refused before its weights are read where its window cannot be kept."""
+    settings = setup.cache_settings()
+    return load_directory(
+        found.directory,
+        found.name,
+        dtype=setup.dtype,
+        notify=notify,
+        check=lambda network: check_bound(network, settings.max_kv_size, settings.keep),
+    )
+
+
+def fit_window(setup: Setup, model: Model, notify: Callable[[str], None]) -> CacheSettings:
+    """The settings with a window that this machine has the memory for and this model can keep.
+
+    Raises NotEnoughMemory for one that was asked for and does not fit.
+    """
+    settings = setup.cache_settings()
+    if setup.window != "auto":
+        check_window(model, settings.max_kv_size)
+        return settings
+    fitting = replace(settings, max_kv_size=automatic_window(model))
+    try:
+        check_bound(model.network, fitting.max_kv_size, fitting.keep)
+    except CacheError as error:
+        notify(f"memory will grow with the text: {error}")
+        return settings
+    return fitting
+
+
+POSITIONS_RUN_ON = (
+    "this model's positions cannot be moved: beyond its trained context quality will fall"
+)
