@@ -1,0 +1,191 @@
+"""The line editor of a chat on a terminal that can move its cursor: keys, history, completion.
+
+Terminals that cannot have `plain_input`. What a slash command does is the caller's business.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from mlxchat.errors import InputError
+from mlxchat.terminal import visible
+from mlxchat.terminal.messages import show_error
+from mlxchat.terminal.plain_input import (
+    CONTINUATION,
+    LEAVING_HINT,
+    PROMPT,
+    EndOfInput,
+    edit,
+    is_open,
+    message_of,
+    run_editor,
+)
+
+REFRESH_S = 0.5
+_FILE_COMMANDS = ("/file", "/load", "/save", "/export")
+
+
+class Editor:
+    """Reads messages with the keys of Emacs; `toolbar()` is shown below and may change."""
+
+    def __init__(
+        self, *, history_file: Path, commands: Mapping[str, str], toolbar: Callable[[], str]
+    ) -> None:
+        self._warned = self._was_warned = False
+        self._editing = False
+        self._session: PromptSession[str] = PromptSession(
+            PROMPT,
+            multiline=True,
+            prompt_continuation=CONTINUATION,
+            history=_PrivateHistory(history_file),
+            completer=_ChatCompleter(commands),
+            complete_while_typing=Condition(self._is_typing_a_command),
+            key_bindings=self._keys(),
+            placeholder=self._hint,
+            bottom_toolbar=lambda: " ".join(visible(toolbar()).split("\n")),
+            refresh_interval=REFRESH_S,
+            eof_exception=EndOfInput,
+        )
+        self._session.app.key_processor.before_key_press += self._expire_warning
+
+    def read(self, draft: str = "") -> str:
+        """Return the next message, edited from `draft`. Raises EndOfInput."""
+        self._warned = False
+        try:
+            return message_of(self._session.prompt(default=draft))
+        except EOFError:
+            # The terminal itself has gone.
+            raise EndOfInput from None
+
+    def edit(self, text: str) -> str:
+        """Return `text` as changed in the user's editor. Raises InputError."""
+        return edit(text)
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+        at_prompt = has_focus(DEFAULT_BUFFER)
+        # Ctrl-O sends as well in Emacs' bindings, and would send what Enter does not.
+        for sends in ("enter", "c-o"):
+            keys.add(sends, filter=at_prompt)(_send)
+        # Typed ahead, Enter is a newline character.
+        for enter in ("enter", "c-j"):
+            keys.add("escape", enter, filter=at_prompt)(_insert_newline)
+        keys.add("c-g", filter=at_prompt)(self._open_editor)
+        keys.add("c-c", filter=at_prompt)(self._interrupt)
+        keys.add("<sigint>")(self._interrupt)
+        return keys
+
+    def _is_typing_a_command(self) -> bool:
+        return _is_command_name(self._session.default_buffer.text)
+
+    def _interrupt(self, event: KeyPressEvent) -> None:
+        if self._editing:
+            # The editor's own Ctrl-C, which reaches every process of the terminal.
+            return
+        if self._session.default_buffer.text:
+            self._session.default_buffer.reset()
+        elif self._was_warned:
+            event.app.exit(exception=EndOfInput())
+        else:
+            self._warned = True
+
+    def _expire_warning(self, _: object) -> None:
+        self._was_warned, self._warned = self._warned, False
+
+    def _hint(self) -> StyleAndTextTuples:
+        return [("ansibrightblack", LEAVING_HINT if self._warned else "")]
+
+    def _open_editor(self, event: KeyPressEvent) -> None:
+        if not self._editing:
+            self._editing = True
+            event.app.create_background_task(self._edit_buffer())
+
+    async def _edit_buffer(self) -> None:
+        buffer = self._session.default_buffer
+        try:
+            text = await run_in_terminal(lambda: _edited_or_same(buffer.text), in_executor=True)
+            buffer.document = Document(text)
+        finally:
+            self._editing = False
+
+
+class _ChatCompleter(Completer):
+    """Commands as they are typed; file names after some of them when asked for with Tab."""
+
+    def __init__(self, commands: Mapping[str, str]) -> None:
+        self._commands = commands
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        typed = document.text_before_cursor
+        if _is_command_name(typed):
+            return self._names(typed)
+        command, _, argument = typed.partition(" ")
+        if command in _FILE_COMMANDS and complete_event.completion_requested:
+            path = Document(argument.lstrip(" "))
+            return self._paths.get_completions(path, complete_event)
+        return ()
+
+    def _names(self, typed: str) -> Iterable[Completion]:
+        return (
+            Completion(name, start_position=-len(typed), display_meta=description)
+            for name, description in self._commands.items()
+            if name.startswith(typed)
+        )
+
+
+class _PrivateHistory(FileHistory):
+    """A history for its owner's eyes only, which stays in memory if the file cannot be had."""
+
+    def load_history_strings(self) -> Iterable[str]:
+        with suppress(OSError):
+            return list(super().load_history_strings())
+        return ()
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            _make_private(Path(os.fsdecode(self.filename)))
+            super().store_string(string)
+
+
+def _send(event: KeyPressEvent) -> None:
+    buffer = event.current_buffer
+    if is_open(buffer.text):
+        buffer.insert_text("\n")
+    elif message_of(buffer.text).strip():
+        buffer.validate_and_handle()
+
+
+def _insert_newline(event: KeyPressEvent) -> None:
+    event.current_buffer.insert_text("\n")
+
+
+def _edited_or_same(text: str) -> str:
+    try:
+        return run_editor(text)
+    except InputError as error:
+        show_error(str(error))
+        return text
+
+
+def _is_command_name(text: str) -> bool:
+    return text.startswith("/") and not any(c.isspace() for c in text)
+
+
+def _make_private(file: Path) -> None:
+    for directory in reversed([d for d in file.parents if not d.exists()]):
+        directory.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))

@@ -1,0 +1,155 @@
+"""What a person types where the terminal can do nothing but lines; also what any input needs:
+the rules of a message in triple quotes, and the external editor. Editing keys are `editor`'s."""
+
+import io
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mlxchat.errors import InputError
+from mlxchat.terminal import visible
+
+PROMPT = "> "
+CONTINUATION = "  "
+LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
+
+_QUOTES = '"""'
+# In the order in which prompt_toolkit and Debian look for one.
+_EDITORS = ("editor", "nano", "pico", "vi", "emacs")
+
+
+class EndOfInput(Exception):
+    """The user leaves: Ctrl-D on an empty line, or Ctrl-C twice in a row."""
+
+
+class PlainInput:
+    """Reads messages from stdin line by line; writes no escape sequence."""
+
+    def __init__(self) -> None:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            # Refused once something was read; then the terminal had better send valid text.
+            with suppress(io.UnsupportedOperation):
+                sys.stdin.reconfigure(errors="replace")
+
+    def read(self, draft: str = "") -> str:
+        """Return the next message. A `draft` is shown, and an empty line sends it.
+
+        Raises EndOfInput.
+        """
+        draft = message_of(draft)
+        if draft.strip():
+            _write(f"{visible(draft)}\n(Enter sends this, anything else replaces it)\n")
+        interrupted = False
+        while True:
+            try:
+                typed = _typed_message()
+            except KeyboardInterrupt:
+                _write("\n")
+                if interrupted:
+                    raise EndOfInput from None
+                interrupted = True
+                _write(f"{LEAVING_HINT}\n")
+                continue
+            interrupted = False
+            text = message_of(typed) if typed else draft
+            if text.strip():
+                return text
+
+    def edit(self, text: str) -> str:
+        """Return `text` as changed in the user's editor. Raises InputError."""
+        return edit(text)
+
+
+def is_open(typed: str) -> bool:
+    """Whether `typed` begins with triple quotes that nothing closes yet."""
+    typed = typed.strip()
+    closed = len(typed) >= 2 * len(_QUOTES) and typed.endswith(_QUOTES)
+    return typed.startswith(_QUOTES) and not closed
+
+
+def message_of(typed: str) -> str:
+    """Return what is sent: without triple quotes, without newlines at the end, valid Unicode."""
+    bare = typed.strip()
+    if bare.startswith(_QUOTES) and not is_open(bare):
+        typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
+    # Bytes that were no UTF-8 arrive as lone surrogates, which no tokenizer takes.
+    return typed.rstrip("\n").encode("utf-8", "replace").decode()
+
+
+def edit(text: str) -> str:
+    """Run the user's editor from the main thread; Ctrl-C meanwhile is the editor's."""
+    with _interrupts_left_to_the_editor():
+        return run_editor(text)
+
+
+def run_editor(text: str) -> str:
+    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found, from any thread.
+
+    Raises InputError if it cannot be started, fails, or saves what is not text.
+    """
+    command = _editor_command()
+    try:
+        with tempfile.TemporaryDirectory(prefix="mlxchat-") as directory:
+            file = Path(directory) / "message.md"
+            file.write_text(text, encoding="utf-8", errors="replace")
+            status = subprocess.run([*command, str(file)], check=False).returncode
+            edited = file.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot edit with {shlex.join(command)}: {error.strerror}: set $VISUAL or $EDITOR"
+        ) from error
+    if status != 0:
+        raise InputError(f"{shlex.join(command)} ended with status {status}: nothing was changed")
+    try:
+        return edited.decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise InputError(f"{shlex.join(command)} saved what is not UTF-8 text") from None
+
+
+def _typed_message() -> str:
+    typed = _line(PROMPT)
+    while is_open(typed):
+        typed += "\n" + _line(CONTINUATION)
+    return typed
+
+
+def _line(prompt: str) -> str:
+    assert sys.stdin is not None
+    _write(prompt)
+    line = sys.stdin.readline()
+    if not line:
+        _write("\n")
+        raise EndOfInput
+    return line.removesuffix("\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _editor_command() -> list[str]:
+    wanted = os.environ.get("VISUAL", "").strip() or os.environ.get("EDITOR", "").strip()
+    if not wanted:
+        return [next(filter(shutil.which, _EDITORS), "vi")]
+    try:
+        return shlex.split(wanted)
+    except ValueError as error:
+        raise InputError(f"cannot understand $VISUAL or $EDITOR: {wanted}: {error}") from None
+
+
+@contextmanager
+def _interrupts_left_to_the_editor() -> Iterator[None]:
+    # A handler of ours, unlike SIG_IGN, is not inherited by the editor.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

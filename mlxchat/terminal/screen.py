@@ -1,0 +1,56 @@
+"""What a chat shows beside replies: dim notices, the rule where memory begins, the window drawn."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from mlxchat.terminal import visible
+
+
+def is_dumb() -> bool:
+    """Whether the terminal obeys no escape sequences."""
+    return os.environ.get("TERM", "dumb") in ("", "dumb")
+
+
+class Screen:
+    """Lines between the replies. All text is untrusted."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, markup=False, emoji=False)
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(visible(text), style="dim"))
+
+    def complain(self, text: str) -> None:
+        self._console.print(Text(visible(text), style="red"))
+
+    def rule(self, text: str) -> None:
+        """A line across the screen with words in it."""
+        if is_dumb():
+            self._console.print(f"-- {visible(text)} --")
+        else:
+            self._console.print(Rule(Text(visible(text), style="dim"), style="dim", align="left"))
+
+    def bars(self, rows: Sequence[tuple[str, int]], whole: int) -> None:
+        """One row each: a name, a bar of its share in `whole`, and the number."""
+        width = 30
+        for name, number in rows:
+            filled = round(width * number / whole) if whole else 0
+            bar = "█" * max(filled, 1 if number else 0)
+            label = visible(name).replace("\n", " ")[:36]
+            self._console.print(Text(f"{label:36}  {bar:{width}}  {number:7,}", style="dim"))
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A spinner while the body runs; a line on a dumb terminal."""
+        if is_dumb() or not sys.stdout.isatty():
+            self.say(text)
+            yield
+            return
+        with self._console.status(Text(visible(text), style="dim")):
+            yield

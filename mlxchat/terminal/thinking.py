@@ -1,0 +1,93 @@
+"""Tells a reply's thinking from its answer while it streams. How either is shown is for `reply`."""
+
+from enum import Enum, auto
+
+Piece = tuple[bool, str]
+
+
+class _Place(Enum):
+    START = auto()
+    THINKING = auto()
+    BEHIND_CLOSE_TAG = auto()
+    ANSWER = auto()
+
+
+class ThinkSplitter:
+    """Splits text into pieces of `(is_thinking, text)`, without the tags.
+
+    Only a block at the very beginning, whitespace before it aside, is thinking: a later tag is
+    text like any other. `inside` tells that the prompt has opened the block already. Of the
+    text behind the close tag, leading newlines are dropped.
+    """
+
+    def __init__(self, open_tag: str, close_tag: str, inside: bool = False) -> None:
+        assert open_tag
+        assert close_tag
+        self._open_tag, self._close_tag = open_tag, close_tag
+        self._place = _Place.THINKING if inside else _Place.START
+        self._held = ""
+
+    def add(self, text: str) -> list[Piece]:
+        """Return what is decided by now; what may be the beginning of a tag is held back."""
+        self._held += text
+        pieces: list[Piece] = []
+        if self._place is _Place.START:
+            self._look_for_open_tag()
+        if self._place is _Place.THINKING:
+            pieces.append((True, self._take_thinking()))
+        if self._place is _Place.BEHIND_CLOSE_TAG:
+            self._drop_newlines()
+        if self._place is _Place.ANSWER:
+            pieces.append((False, self._held))
+            self._held = ""
+        return [piece for piece in pieces if piece[1]]
+
+    def finish(self) -> list[Piece]:
+        """Return what was held back: no more text will come."""
+        held, self._held = self._held, ""
+        return [(self._place is _Place.THINKING, held)] if held else []
+
+    def _look_for_open_tag(self) -> None:
+        begun = self._held.lstrip()
+        if begun.startswith(self._open_tag):
+            self._held = begun[len(self._open_tag) :]
+            self._place = _Place.THINKING
+        elif not self._open_tag.startswith(begun):
+            self._place = _Place.ANSWER
+
+    def _take_thinking(self) -> str:
+        thinking, tag, behind = self._held.partition(self._close_tag)
+        if tag:
+            self._held = behind
+            self._place = _Place.BEHIND_CLOSE_TAG
+            return thinking
+        held = _length_of_begun_tag(self._held, self._close_tag)
+        decided = len(self._held) - held
+        thinking, self._held = self._held[:decided], self._held[decided:]
+        return thinking
+
+    def _drop_newlines(self) -> None:
+        self._held = self._held.lstrip("\n")
+        if self._held:
+            self._place = _Place.ANSWER
+
+
+class OuterWhitespace:
+    """Strips a text that comes in pieces: `add` returns what can be shown by now."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._held = ""
+
+    def add(self, text: str) -> str:
+        text = self._held + text if self._begun else text.lstrip()
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        self._begun = self._begun or bool(shown)
+        return shown
+
+
+def _length_of_begun_tag(text: str, tag: str) -> int:
+    """How many characters at the end of `text` are a beginning of `tag`."""
+    longest = min(len(text), len(tag) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

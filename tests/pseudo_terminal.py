@@ -1,0 +1,80 @@
+"""A program in a pseudo-terminal, and the screen that a person would see."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pexpect
+import pyte
+import pytest
+
+
+class PseudoTerminal:
+    """Runs `command` in it. `shows` waits for what the screen is to show."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        columns: int = 100,
+        lines: int = 24,
+        patience_s: float = 15,
+    ) -> None:
+        self.child: pexpect.spawn[str] = pexpect.spawn(
+            command[0],
+            list(command[1:]),
+            cwd=None if cwd is None else str(cwd),
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(lines, columns),
+        )
+        self._patience_s = patience_s
+        self._screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=1)
+        # Where the cursor is, for one, is asked for and told.
+        self._screen.write_process_input = self.send
+        self._stream = pyte.Stream(self._screen)
+        self.written = ""
+
+    def send(self, data: str) -> None:
+        self.child.send(data)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._screen.resize(lines, columns)
+        self.child.setwinsize(lines, columns)
+
+    def shows(self, pattern: str) -> None:
+        """Wait until the screen does; `^` and `$` are the ends of one of its lines."""
+        self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is not None)
+
+    def shows_no(self, pattern: str) -> None:
+        self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is None)
+
+    def ends(self) -> int | None:
+        """Wait for the end of the program; its exit status."""
+        self.child.expect(pexpect.EOF)
+        written = self.child.before or ""
+        self.written += written
+        self._stream.feed(written)
+        self.child.close()
+        return self.child.exitstatus
+
+    def text(self) -> str:
+        """What is on the screen now, without what has scrolled off."""
+        return "\n".join(line.rstrip() for line in self._screen.display)
+
+    def _read_until(self, seen: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + self._patience_s
+        while not seen():
+            try:
+                left_s = deadline_s - time.monotonic()
+                if left_s < 0:
+                    raise pexpect.TIMEOUT("it writes, but not this")
+                written = self.child.read_nonblocking(1000, timeout=left_s)
+            except (pexpect.EOF, pexpect.TIMEOUT):
+                pytest.fail(f"not on the screen:\n{self.text()}")
+            self.written += written
+            self._stream.feed(written)

@@ -1,0 +1,437 @@
+"""The chat's input: the line editor, the plain one, and what is typed while the model replies."""
+
+import os
+import re
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from mlxchat.errors import InputError
+from mlxchat.terminal.editor import Editor
+from mlxchat.terminal.plain_input import (
+    LEAVING_HINT,
+    EndOfInput,
+    PlainInput,
+    is_open,
+    message_of,
+)
+from mlxchat.terminal.typeahead import held_typeahead
+from tests.pseudo_terminal import PseudoTerminal
+
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")
+CTRL_C, CTRL_D, CTRL_G, CTRL_R = "\x03", "\x04", "\x07", "\x12"
+ALT_ENTER, UP, LEFT = "\x1b\r", "\x1b[A", "\x1b[D"
+PROMPT, HINTED = "^>$", f"^> {LEAVING_HINT}$"
+
+DRIVER = """
+import fcntl, itertools, os, struct, sys, termios, time
+from pathlib import Path
+from mlxchat.terminal.plain_input import EndOfInput, PlainInput
+from mlxchat.terminal.typeahead import held_typeahead
+
+def editor():
+    from mlxchat.terminal.editor import Editor
+    redraws = itertools.count(1)
+    return Editor(
+        history_file=Path("history"),
+        commands={"/help": "what there is", "/hello": "greets", "/file": "adds a file"},
+        toolbar=lambda: f"redraw {next(redraws)}\\x1b[5m",
+    )
+
+def wait_for_bytes(n):
+    while struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, b"0000"))[0] < n:
+        time.sleep(0.01)
+
+def chat(lines, once=False):
+    try:
+        while True:
+            print("got", ascii(lines.read()), flush=True)
+            if once:
+                raise EndOfInput
+    except EndOfInput:
+        print("the end", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "VISUAL", "EDITOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def keys() -> Iterator[PipeInput]:
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
+        yield pipe
+
+
+def make_editor(history_file: Path) -> Editor:
+    return Editor(history_file=history_file, commands={}, toolbar=lambda: "")
+
+
+class Terminal(PseudoTerminal):
+    """A chat whose replies are what was read."""
+
+    def __init__(self, directory: Path, body: str) -> None:
+        super().__init__([sys.executable, "-c", DRIVER + body], cwd=directory)
+
+    def ends(self) -> int | None:
+        self.shows("^the end$")
+        return super().ends()
+
+
+def editor_script(directory: Path, commands: str) -> str:
+    """An editor named with a space, which $VISUAL has to quote."""
+    script = directory / "my editor"
+    script.write_text(f"#!/bin/sh\n{commands}\n")
+    script.chmod(0o755)
+    return f"'{script}' --wait"
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("hello\r", "hello"),
+        ("\r \r\rhello\r", " hello"),
+        (f"one{ALT_ENTER}two\r", "one\ntwo"),
+        ('"""one\rtwo"""\r', "one\ntwo"),
+        ('"""\rone\r\rtwo\r"""\r', "one\n\ntwo"),
+        ('""""""\r\x15x\r', "x"),
+        ("\x1b[200~one\r\ntwo\rthree\n\x1b[201~\r", "one\ntwo\nthree"),
+        ("\x1b[200~\x1b[31mred\x1b]0;title\x07\x1b[201~\r", "\x1b[31mred\x1b]0;title\x07"),
+        (f"clear me{CTRL_C}kept\r", "kept"),
+        (f"cd{LEFT}{LEFT}ab\r", "abcd"),
+        (f"ab{LEFT}{CTRL_D}\r", "a"),
+        (f"{CTRL_C}x\x7f{CTRL_C}again\r", "again"),
+        (f"{CTRL_C}{LEFT}{CTRL_C}again\r", "again"),
+        (f"text{CTRL_C}{CTRL_C}again\r", "again"),
+        ("\x0fhello\x0f", "hello"),
+        ("größe 😀\r", "größe 😀"),
+    ],
+)
+def test_the_keys_typed_give_one_message(
+    keys: PipeInput, tmp_path: Path, typed: str, message: str
+) -> None:
+    keys.send_text(typed)
+    assert make_editor(tmp_path / "history").read() == message
+
+
+@pytest.mark.parametrize("typed", [CTRL_D, CTRL_C + CTRL_C, f"text{CTRL_C}{CTRL_C}{CTRL_C}"])
+def test_these_keys_leave(keys: PipeInput, tmp_path: Path, typed: str) -> None:
+    keys.send_text(typed)
+    with pytest.raises(EndOfInput):
+        make_editor(tmp_path / "history").read()
+
+
+def test_a_terminal_that_goes_away_is_the_end_of_input(keys: PipeInput, tmp_path: Path) -> None:
+    keys.close()
+    with pytest.raises(EndOfInput):
+        make_editor(tmp_path / "history").read()
+
+
+def test_a_draft_is_edited_and_sent(keys: PipeInput, tmp_path: Path) -> None:
+    keys.send_text(" there\r")
+    assert make_editor(tmp_path / "history").read("hello") == "hello there"
+
+
+def test_bytes_that_are_no_text_do_not_reach_the_tokenizer(keys: PipeInput, tmp_path: Path) -> None:
+    keys.send_bytes(b"a\xffb\r")
+    assert make_editor(tmp_path / "history").read() == "a?b"
+
+
+def test_a_message_of_several_lines_survives_in_a_private_history(
+    keys: PipeInput, tmp_path: Path
+) -> None:
+    history = tmp_path / "new" / "directory" / "history"
+    keys.send_text(f"one{ALT_ENTER}two\r")
+    make_editor(history).read()
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    for directory in history.parents[:2]:
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    keys.send_text(f"{CTRL_R}tw\r\r")
+    assert make_editor(history).read() == "one\ntwo"
+
+
+def test_a_history_that_cannot_be_kept_lasts_as_long_as_the_chat(
+    keys: PipeInput, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    editor = make_editor(tmp_path / "file" / "history")
+    keys.send_text("first\r")
+    assert editor.read() == "first"
+    keys.send_text(f"{CTRL_R}fir\r\r")
+    assert editor.read() == "first"
+
+
+def test_the_up_arrow_brings_back_the_message_before(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send(f"one{ALT_ENTER}two\r")
+    terminal.shows(r"^> one\n  two\n+got 'one\\ntwo'$")
+    terminal.shows(PROMPT)
+    terminal.send(UP)
+    terminal.shows(r"got.*\n> one\n  two$")
+    terminal.send("!\r")
+    terminal.shows(r"^got 'one\\ntwo!'$")
+    terminal.send(CTRL_D)
+    terminal.ends()
+
+
+def test_an_empty_prompt_tells_after_ctrl_c_how_to_leave(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send(CTRL_C)
+    terminal.shows(HINTED)
+    terminal.send(LEFT)
+    terminal.shows(PROMPT)
+    terminal.send(CTRL_C)
+    terminal.shows(HINTED)
+    terminal.send(CTRL_C)
+    terminal.ends()
+    assert "Traceback" not in terminal.text()
+
+
+def test_commands_are_shown_with_what_they_do_and_completed(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send("/hel")
+    terminal.shows(r"/help +what there is *\n +/hello +greets")
+    terminal.send("\t\t\r")
+    terminal.shows("^got '/hello'$")
+
+
+def test_file_names_are_completed_after_a_command_that_takes_one(
+    tmp_path: Path, temporary_home: Path
+) -> None:
+    (temporary_home / "a_long_name.txt").write_text("")
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send("/file ~/a_l")
+    terminal.shows("^> /file ~/a_l$")
+    terminal.send("\t")
+    terminal.shows(r"^> /file ~/a_long_name\.txt$")
+    terminal.send("\r")
+    terminal.shows(r"^got '/file ~/a_long_name\.txt'$")
+
+
+def test_the_toolbar_changes_while_nobody_types_and_is_not_obeyed(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(r"^redraw \d+␛\[5m$")
+    first = re.search(r"redraw \d+", terminal.text())
+    assert first is not None
+    terminal.shows_no(first[0])
+    terminal.shows(r"^redraw \d+␛\[5m$")
+
+
+def test_the_message_stays_on_the_screen_and_the_toolbar_does_not(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(editor(), once=True)")
+    terminal.shows("redraw")
+    terminal.send("hello\r")
+    terminal.ends()
+    assert terminal.text().rstrip() == "> hello\ngot 'hello'\nthe end"
+
+
+def colours_written(directory: Path) -> bool:
+    terminal = Terminal(directory, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send(CTRL_C)
+    terminal.shows(HINTED)
+    terminal.send("/hel\t")
+    terminal.shows("greets")
+    return COLOUR.search(terminal.written) is not None
+
+
+def test_without_colour_nothing_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert colours_written(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colours_written(tmp_path)
+
+
+def test_ctrl_g_opens_the_editor_and_the_text_can_still_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = editor_script(tmp_path, 'case "$2" in *.md) echo "added" >> "$2";; esac')
+    monkeypatch.setenv("VISUAL", script)
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send(f"draft {CTRL_G}")
+    terminal.shows("^> draft added$")
+    terminal.send("!\r")
+    terminal.shows("^got 'draft added!'$")
+
+
+def test_ctrl_c_in_the_editor_is_the_editors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = editor_script(tmp_path, 'trap "" INT; echo up; read x; printf %s "$x" > "$2"')
+    monkeypatch.setenv("EDITOR", script)
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send(CTRL_G)
+    terminal.shows("^up$")
+    terminal.send(CTRL_C)
+    terminal.shows(r"\^C")
+    terminal.send(CTRL_C)
+    terminal.shows(r"\^C\^C")
+    terminal.send("fine\r")
+    terminal.shows("^> fine$")
+    terminal.send("\r")
+    terminal.shows("^got 'fine'$")
+
+
+def test_an_editor_that_fails_leaves_the_text_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISUAL", "/no/such/editor")
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send(f"draft{CTRL_G}")
+    terminal.shows("^mlxchat: error: cannot edit with /no/such/editor: No such file or directory")
+    terminal.shows("error.*\n> draft$")
+    terminal.send("\r")
+    terminal.shows("^got 'draft'$")
+
+
+def test_edit_returns_what_the_editor_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setenv("EDITOR", editor_script(tmp_path, 'echo " two" >> "$2"'))
+    assert PlainInput().edit("one") == "one two"
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize(
+    ("editor", "complaint"),
+    [
+        (
+            "/no/such",
+            "cannot edit with /no/such: No such file or directory: set $VISUAL or $EDITOR",
+        ),
+        ("false -x", "false -x ended with status 1: nothing was changed"),
+        ("vi '", "cannot understand $VISUAL or $EDITOR: vi ': No closing quotation"),
+        ("rm", "cannot edit with rm: No such file or directory: set $VISUAL or $EDITOR"),
+        ("cp /bin/sh", "cp /bin/sh saved what is not UTF-8 text"),
+    ],
+)
+def test_an_editor_that_cannot_be_used_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, editor: str, complaint: str
+) -> None:
+    monkeypatch.setenv("EDITOR", editor)
+    with pytest.raises(InputError) as refused:
+        PlainInput().edit("text")
+    assert str(refused.value) == complaint
+
+
+def test_triple_quotes_stay_open_until_others_close_them() -> None:
+    for typed in ('"""', '""""', '"""""', '"""a', '"""a"""b', '\n """a"'):
+        assert is_open(typed)
+    for typed in ("", "a", '""', '""""""', '"""a"""', '"""a\n""" \n', 'a"""'):
+        assert not is_open(typed)
+    assert message_of('"""\n  a\n""" \n') == "  a"
+    assert message_of('a """b"""') == 'a """b"""'
+
+
+def test_a_dumb_terminal_gets_a_prompt_and_no_escape_sequences(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(PlainInput())")
+    terminal.shows(PROMPT)
+    terminal.send("   \r")
+    terminal.shows("^>\n>$")
+    terminal.send('"""one\r')
+    terminal.shows('^> """one\n$')
+    terminal.send('two"""\r')
+    terminal.shows(r'^  two"""\ngot .one\\ntwo.\n>$')
+    terminal.send(CTRL_C)
+    terminal.shows(f"^{LEAVING_HINT}\n>$")
+    terminal.send("again\r")
+    terminal.shows("^got 'again'\n>$")
+    terminal.send(CTRL_C)
+    terminal.shows(f"got 'again'\n.*\n{LEAVING_HINT}\n>$")
+    terminal.send(CTRL_C)
+    terminal.ends()
+    assert "\x1b" not in terminal.written
+
+
+def test_a_draft_on_a_dumb_terminal_is_shown_and_sent_by_an_empty_line(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "print(ascii(PlainInput().read('a\\x1b[2J\\nb')))")
+    terminal.shows(PROMPT)
+    terminal.send("\r")
+    terminal.shows(r"^'a\\x1b\[2J\\nb'$")
+    assert "\x1b" not in terminal.written
+
+
+def test_the_end_of_plain_input_leaves(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(PlainInput())")
+    terminal.shows(PROMPT)
+    terminal.send(CTRL_D)
+    terminal.ends()
+
+
+@pytest.mark.parametrize("lines", ["editor()", "PlainInput()"])
+def test_what_is_typed_during_a_reply_is_unseen_and_then_sent(tmp_path: Path, lines: str) -> None:
+    body = f"""
+with held_typeahead():
+    print("busy", flush=True)
+    wait_for_bytes(15)
+    print("done", flush=True)
+chat({lines})
+"""
+    terminal = Terminal(tmp_path, body)
+    terminal.shows("^busy$")
+    terminal.send("first\rsecond\rth")
+    terminal.shows("^done$")
+    assert terminal.written.partition("done")[0] == "busy\r\n"
+    terminal.shows("got 'first'$")
+    terminal.shows("got 'second'$")
+    terminal.send("ird\r")
+    terminal.shows("got 'third'$")
+
+
+def test_alt_enter_during_a_reply_is_a_newline(tmp_path: Path) -> None:
+    body = "with held_typeahead(): print('busy'); wait_for_bytes(5)\nchat(editor())"
+    terminal = Terminal(tmp_path, body)
+    terminal.shows("^busy$")
+    terminal.send(f"a{ALT_ENTER}b\r")
+    terminal.shows(r"^got 'a\\nb'$")
+
+
+def test_ctrl_c_during_a_reply_interrupts_and_keeps_what_was_typed(tmp_path: Path) -> None:
+    body = """
+before = termios.tcgetattr(0)
+try:
+    with held_typeahead():
+        print("busy", flush=True)
+        wait_for_bytes(3)
+        print("seen", flush=True)
+        wait_for_bytes(1000)
+except KeyboardInterrupt:
+    print("restored", termios.tcgetattr(0) == before, flush=True)
+chat(editor())
+"""
+    terminal = Terminal(tmp_path, body)
+    terminal.shows("^busy$")
+    terminal.send("dra")
+    terminal.shows("^seen$")
+    terminal.send(CTRL_C)
+    terminal.shows("^restored True$")
+    terminal.shows("^> dra$")
+    terminal.send("ft\r")
+    terminal.shows("^got 'draft'$")
+
+
+def test_typeahead_off_a_terminal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        with held_typeahead():
+            pass
+    monkeypatch.setattr(sys, "stdin", None)
+    with held_typeahead():
+        pass

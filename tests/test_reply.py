@@ -1,0 +1,346 @@
+"""A reply on the screen: in whatever pieces it comes, what is read in the end is the same."""
+
+import io
+import re
+import signal
+import sys
+
+import pyte
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from mlxchat.errors import OutputError
+from mlxchat.terminal import visible
+from mlxchat.terminal.reply import (
+    MarkdownView,
+    PlainView,
+    ReplyMarkdown,
+    Thinking,
+    _parse,
+    reply_view,
+)
+from mlxchat.terminal.thinking import ThinkSplitter
+
+WIDTH, HEIGHT = 60, 15
+TAGS = ("<think>", "</think>")
+
+PARAGRAPH = "A *long* paragraph with `code`, **bold** and [a link](http://x.y/z). " * 9
+LIST = "".join(f"{n}. item **{n}** has some text\n   - below\n" for n in range(1, 25))
+BULLETS = "- a\n- b\n  continued\n\n- c\n\n      code\n* another list\n\n  paragraph\n- d\n"
+FENCE = (
+    "```python\n" + "".join(f"def f{n}(x):\n\n\treturn 'y' * {n}\n\n" for n in range(20)) + "```\n"
+)
+TABLE = "| a | b |\n|---|--:|\n" + "".join(f"| row {n} | {n**n} |\n" for n in range(12))
+REPLIES = [
+    PARAGRAPH,
+    f"# Title\nText\n{LIST}\nlazy end\n\nThe end",
+    f"Here:\n{FENCE}Text right behind.\n\n- one\n\n{TABLE}\n> quoted\n> more\nlazy\n\n---\nx",
+    f"{BULLETS}\n{PARAGRAPH}\n***\n***\n# \n#\n\n{FENCE[:-4]}",
+    "```\n```\ntext\n```text\n\n\n\n``` \n~~~~ what is=this\n```\n" + "word " * 50,
+    "<b>bold</b> <script>\n\n<div>\nx\n</div>\n\n![alt](http://src) <http://auto> [1]\n\n[1]: http://d",
+    "\x1b[31mred\x07 &#27;[2J &#13;x &#x9b;1m `\x1b]0;t\x07`\n\n```\n\x1b[2J\n```\n"
+    "[bold]x[/bold] :smile:",
+    "> - a\n>   ```\n>   code\n\n5) five\n6) six\n\n7. seven\n99. eight\n"
+    + "text\n---\nmore\n===\n",
+    "\n\n    indented\n\n    code\n日本語のテキスト " + "漢字" * 70 + "\n\n| a |\nb\n|-|\n\n-\n- x",
+]
+ATOMS = [
+    *("a", "word ", "\n", "\n", "\n\n", "- ", "* ", "1. ", "10) ", "> ", "```", "```py\n", "~~~"),
+    *("  ", "    ", "|", "| a | b |\n|--|--|\n", "# ", "---", "**", "_", "`", "[x](y)", "[", "]"),
+    *("&lt;", "&#10;", "\\", "\t", "漢", "<b>", "===", "~~", "<!--", "x" * 70, "text " * 20),
+]
+
+
+def display(text: str, height: int = HEIGHT) -> list[str]:
+    """All that a terminal has shown, what has scrolled off included."""
+    screen = pyte.HistoryScreen(WIDTH, height, history=10_000, ratio=0.5)
+    pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
+    assert screen.cursor.hidden is False
+    assert screen.cursor.x == 0
+    scrolled = ["".join(row[x].data for x in range(WIDTH)) for row in screen.history.top]
+    lines = [line.rstrip() for line in [*scrolled, *screen.display]]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def terminal(height: int = HEIGHT) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=WIDTH, height=height)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def rendered_at_once(reply: str) -> list[str]:
+    console = terminal()
+    console.print(ReplyMarkdown(_parse(visible(reply))))
+    return display(written(console))
+
+
+def stream(pieces: list[str], view: MarkdownView) -> None:
+    with view:
+        for piece in pieces:
+            view.add(piece)
+
+
+def cut(text: str, cuts: list[int]) -> list[str]:
+    places = sorted({place % (len(text) + 1) for place in cuts})
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+cuts = st.lists(st.integers(0, 10_000), max_size=60)
+
+
+class EveryDrawing:
+    """A clock by which each drawing is due and, between its two readings, takes no time."""
+
+    def __init__(self) -> None:
+        self._readings = 0
+
+    def __call__(self) -> float:
+        self._readings += 1
+        return float((self._readings + 1) // 2)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(REPLIES), cuts, st.sampled_from([4, 15, 60]))
+def test_a_reply_in_pieces_ends_as_one_rendered_at_once(
+    reply: str, places: list[int], height: int
+) -> None:
+    console = terminal(height)
+    stream(cut(reply, places), MarkdownView(console, clock=EveryDrawing()))
+    assert display(written(console), height) == rendered_at_once(reply)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from(ATOMS), max_size=40), cuts)
+def test_whatever_markdown_comes_ends_as_if_rendered_at_once(
+    atoms: list[str], places: list[int]
+) -> None:
+    reply = "".join(atoms)
+    console = terminal()
+    stream(cut(reply, places), MarkdownView(console, clock=EveryDrawing()))
+    assert display(written(console)) == rendered_at_once(reply)
+
+
+def test_a_drawing_waits_until_it_is_due() -> None:
+    console = terminal()
+    view = MarkdownView(console, clock=lambda: 1.0)
+    view.add("one")
+    drawn = written(console)
+    view.add(" two")
+    assert written(console) == drawn
+    view.finish()
+    assert display(written(console)) == ["one two"]
+
+
+def test_lines_of_an_open_code_block_are_printed_once_and_for_good() -> None:
+    console = terminal(height=6)
+    stream(FENCE.splitlines(keepends=True), MarkdownView(console, clock=EveryDrawing()))
+    names = re.findall(r"f\d+\b", written(console))
+    assert names == [f"f{n}" for n in range(20)]
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_no_control_of_the_model_reaches_the_terminal(reply: str) -> None:
+    console = terminal()
+    stream(list(reply), MarkdownView(console, clock=EveryDrawing()))
+    ours = r"\x1b\[(\?25[lh]|\d+A|J|[\d;]*m)|\r"
+    text = re.sub(ours, "", written(console))
+    assert text == visible(text)
+
+
+def test_what_is_no_markdown_to_us_is_shown_as_it_was_written() -> None:
+    reply = "<b>x</b> ![alt](http://src) <http://auto> [bold]x[/bold] :smile:\n\n<div>\n\n[1]: /d"
+    assert rendered_at_once(reply) == [
+        "<b>x</b> !alt (http://src) <http://auto> [bold]x[/bold]",
+        ":smile:",
+        "",
+        "<div>",
+        "",
+        "[1]: /d",
+    ]
+
+
+def test_what_is_nested_too_deeply_does_not_vanish() -> None:
+    for marker in ("> ", "- ", "1. "):
+        assert rendered_at_once(marker * 30 + "deep")[-1].endswith("deep")
+
+
+def test_a_wider_terminal_gets_the_lines_still_to_come_at_its_width() -> None:
+    console = terminal()
+    view = MarkdownView(console, clock=EveryDrawing())
+    view.add("a " * 40 + "\n\n" + "b " * 40 + "\n")
+    console.width = 100
+    view.add("b\n")
+    view.finish()
+    screen = pyte.Screen(100, HEIGHT)
+    pyte.Stream(screen).feed(written(console).replace("\n", "\r\n"))
+    lines = [line.rstrip() for line in screen.display if line.strip()]
+    assert lines == [("a " * 30).rstrip(), ("a " * 10).rstrip(), ("b " * 41).rstrip()]
+
+
+def interrupted_stream(pieces: list[str], view: MarkdownView) -> None:
+    with view:
+        for piece in pieces:
+            view.add(piece)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_the_text_and_a_cursor_on_a_line_of_its_own() -> None:
+    console = terminal()
+    view = MarkdownView(console, clock=EveryDrawing())
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_stream(["one\n\ntwo **th"], view)
+    assert display(written(console)) == ["one", "", "two **th"]
+
+
+class Interrupting(io.StringIO):
+    """A terminal on which the person types Ctrl-C while a word is being written."""
+
+    def write(self, text: str, /) -> int:
+        count = super().write(text)
+        if "two" in text:
+            signal.raise_signal(signal.SIGINT)
+        return count
+
+
+def test_an_interrupt_while_drawing_loses_and_doubles_nothing() -> None:
+    file = Interrupting()
+    console = Console(file=file, force_terminal=True, width=WIDTH, height=HEIGHT)
+    view = MarkdownView(console, clock=EveryDrawing())
+    with pytest.raises(KeyboardInterrupt):
+        stream(["one\n\n", "two\n\n", "three"], view)
+    assert display(file.getvalue()) == ["one", "", "two"]
+
+
+class Closed(io.StringIO):
+    def write(self, text: str, /) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def test_a_terminal_that_has_gone_is_an_error_that_a_user_can_read() -> None:
+    console = Console(file=Closed(), force_terminal=True, width=WIDTH, height=HEIGHT)
+    with pytest.raises(OutputError, match="Input/output error"):
+        stream(["text"], MarkdownView(console))
+
+
+def view_with_thoughts(console: Console, thinking: Thinking) -> MarkdownView:
+    return MarkdownView(console, ThinkSplitter(*TAGS), thinking, EveryDrawing())
+
+
+THOUGHTFUL = "<think>\nIt is **so**.\n\nOr not.\n</think>\n\n    code\n\n# Title"
+
+
+def test_thinking_is_shown_dim_and_as_it_was_written() -> None:
+    console = terminal()
+    stream(list(THOUGHTFUL), view_with_thoughts(console, "on"))
+    assert "\x1b[2mIt is **so**.\x1b[0m" in written(console)
+    shown = display(written(console))
+    assert shown[:5] == ["It is **so**.", "", "Or not.", "", "  code"]
+    assert shown[-1].strip() == "Title"
+
+
+def test_hidden_thinking_leaves_no_trace_when_the_answer_begins() -> None:
+    console = terminal()
+    view = view_with_thoughts(console, "hide")
+    view.add("<think>Hm")
+    assert display(written(console)) == ["thinking …"]
+    view.add("</think>\nAnswer")
+    view.finish()
+    assert display(written(console)) == ["Answer"]
+
+
+def test_an_empty_thought_shows_nothing() -> None:
+    for thinking in ("on", "hide"):
+        console = terminal()
+        view = view_with_thoughts(console, thinking)
+        view.add("<think>\n\n")
+        assert written(console) == ""
+        view.add("</think>\n\nAnswer")
+        view.finish()
+        assert display(written(console)) == ["Answer"]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "shown"),
+    [("on", "It is **so**.\n\nOr not.\n\n"), ("hide", "")],
+)
+def test_a_plain_view_writes_what_comes_and_ends_the_line(thinking: Thinking, shown: str) -> None:
+    sink = io.StringIO()
+    with PlainView(sink, ThinkSplitter(*TAGS), thinking) as view:
+        for character in THOUGHTFUL + "\x1b[2J":
+            view.add(character)
+    assert sink.getvalue() == shown + "    code\n\n# Title␛[2J\n"
+
+
+def test_a_plain_view_of_no_reply_writes_nothing() -> None:
+    sink = io.StringIO()
+    with PlainView(sink):
+        pass
+    assert sink.getvalue() == ""
+
+
+def test_stdout_that_is_no_terminal_gets_the_plain_view(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with reply_view(plain=False, thinking="hide", think_tags=TAGS, inside_thinking=True) as view:
+        assert isinstance(view, PlainView)
+        view.add("thought</think>\n**answer**")
+    assert capsys.readouterr().out == "**answer**\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("term", "plain", "kind"),
+    [
+        ("xterm", False, MarkdownView),
+        ("xterm", True, PlainView),
+        ("dumb", False, PlainView),
+        ("", False, PlainView),
+    ],
+)
+def test_markdown_needs_a_terminal_that_can_move_its_cursor(
+    monkeypatch: pytest.MonkeyPatch, term: str, plain: bool, kind: type
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("TERM", term)
+    for name in ("TTY_COMPATIBLE", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    assert type(reply_view(plain=plain, thinking="on", think_tags=None)) is kind
+
+
+def split(pieces: list[str], inside: bool = False) -> tuple[str, str]:
+    splitter = ThinkSplitter(*TAGS, inside)
+    found = [piece for text in pieces for piece in splitter.add(text)] + splitter.finish()
+    thinking = "".join(text for is_thinking, text in found if is_thinking)
+    return thinking, "".join(text for is_thinking, text in found if not is_thinking)
+
+
+tagged = st.lists(st.sampled_from([*TAGS, "<", "think", "</th", ">", "\n", " ", "a"])).map("".join)
+
+
+@given(tagged, cuts, st.booleans())
+def test_thinking_is_split_off_the_same_in_whatever_pieces_it_comes(
+    text: str, places: list[int], inside: bool
+) -> None:
+    pattern = (
+        r"(?s)(.*?)(?:</think>\n*(.*))?" if inside else r"(?s)\s*<think>(.*?)(?:</think>\n*(.*))?"
+    )
+    match = re.fullmatch(pattern, text)
+    expected = (match[1], match[2] or "") if match else ("", text)
+    assert split(cut(text, places), inside) == expected
+
+
+def test_only_a_block_at_the_beginning_is_thinking() -> None:
+    assert split(["a <think>b</think>"]) == ("", "a <think>b</think>")
+    assert split([" <think>a</think>\n\nb<think>c</think>"]) == ("a", "b<think>c</think>")
+    assert split(["a</think>b</think>"], inside=True) == ("a", "b</think>")
