@@ -24,7 +24,7 @@ from mlxchat import paths
 from mlxchat.errors import ConfigError
 from mlxchat.files import write_atomically
 
-COMMANDS = ("generate",)
+COMMANDS = ("chat", "generate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,12 @@ class Conversation:
     def cache(self) -> list[Any]:
         return self._cache
 
+    @property
+    def begins_in_thought(self) -> bool:
+        """Whether the template has opened a thought for the reply to begin in."""
+        end = "".join(self.model.tokenizer.text_of(int(id_)) for id_ in self._prompt[-4:])
+        return end.rstrip().endswith("<think>")
+
     def usage(self) -> Usage:
         """What the window holds, by turns; tokens are counted as the template renders them."""
         counted: list[tuple[Turn, int]] = []

@@ -5,10 +5,11 @@ model sees. Text only: no tokens here.
 """
 
 import codecs
+import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -58,6 +59,47 @@ def read_input(prompt: str | None, files: Sequence[str], stdin: BinaryIO | None)
         raise UsageError("nothing to read: give a PROMPT, a file with -f, or pipe a document in")
     notices = tuple(notice for document in documents for notice in document.notices)
     return Input(SEPARATOR.join(document.text for document in documents), notices)
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One turn of a piped chat: who says what (`role` is "user" or "system")."""
+
+    role: str
+    text: str
+    notice: str | None = None
+
+
+def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
+    """The turns of a stream, each as soon as its line is there; blank lines are none.
+
+    A line is what the user says, or a JSON object with `role` and `content`. Raises InputError for
+    a line that is not text, and for a role that has nothing to say here.
+    """
+    number = 0
+    while data := stream.readline(MODEST_BYTES):
+        number += 1
+        name = f"line {number:,} of standard input"
+        if len(data) == MODEST_BYTES:
+            raise InputError(f"{name} is longer than {MODEST_BYTES:,} bytes")
+        if not data.strip():
+            continue
+        read = _decode(data, name)
+        role, text = _message(read.text.rstrip("\r\n"), name)
+        yield Spoken(role, text, read.notices[0] if read.notices else None)
+
+
+def _message(line: str, name: str) -> tuple[str, str]:
+    try:
+        value = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not {"role", "content"} <= value.keys():
+        return "user", line
+    role, content = value["role"], value["content"]
+    if role not in ("user", "system") or not isinstance(content, str):
+        raise InputError(f"{name}: role must be user or system, and content a text")
+    return role, content
 
 
 def piped_stdin() -> BinaryIO | None:

@@ -6,25 +6,34 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from mlxchat.conversation import Forgot
 from mlxchat.generate import Stats, Token
 from mlxchat.tokens import Tokenizer
 
 
 class EventWriter:
-    """Turns a generation into lines, and keeps its text for the last one."""
+    """Turns a generation into lines, and keeps its text for the last one.
 
-    def __init__(self, tokenizer: Tokenizer, with_top: bool) -> None:
+    In a chat each turn has a writer of its own, and its number in every line.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, with_top: bool, turn: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._with_top = with_top
+        self._turn = {} if turn is None else {"turn": turn}
         self._text = io.StringIO()
 
     def start(self, facts: dict[str, Any]) -> str:
         return _line({"event": "start"} | facts)
 
+    def forgot(self, forgot: Forgot) -> str:
+        return _line({"event": "forgot"} | self._turn | asdict(forgot))
+
     def token(self, token: Token) -> str:
         self._text.write(token.text)
         event: dict[str, Any] = {
             "event": "token",
+            **self._turn,
             "text": token.text,
             "id": token.id,
             "logprob": _finite(token.logprob),
@@ -40,6 +49,7 @@ class EventWriter:
         figures = asdict(stats)
         event: dict[str, Any] = {
             "event": "done",
+            **self._turn,
             "text": self._text.getvalue(),
             "finish_reason": figures.pop("finish_reason"),
         }

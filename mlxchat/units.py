@@ -12,3 +12,8 @@ def format_bytes(size_bytes: float) -> str:
         return f"{value:.0f} B"
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f} {_BYTE_UNITS[unit]}"
+
+
+def count(number: int, noun: str) -> str:
+    """So many of something, in words: "1 turn", "1,200 turns"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -70,7 +70,7 @@ def test_a_file_is_read_whole_with_options_in_underscores():
     [
         ("modle = 'x'", "unknown key 'modle'; did you mean 'model'?"),
         ("[gnerate]", "unknown key 'gnerate'; did you mean 'generate'?"),
-        ("xyz = 1", "unknown key 'xyz'; known: aliases, generate, model"),
+        ("xyz = 1", "unknown key 'xyz'; known: aliases, chat, generate, model"),
         ("model = 3", "model must be a text in quotes, not 3"),
         ("model = ' '", "model must not be empty"),
         ("aliases = 'x'", "aliases must be a table, [aliases], not the text 'x'"),

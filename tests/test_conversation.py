@@ -228,6 +228,7 @@ def test_a_turn_larger_than_the_window_works_and_its_evicted_tokens_are_told() -
 @pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
 def test_undo_brings_back_what_the_turn_made_the_window_forget(roll: Roll) -> None:
     conversation = make_conversation(300, roll=roll)
+    before = conversation.held_ids
     while not conversation.forgotten:
         before = conversation.held_ids
         say(conversation, "question " + "x" * 40)

@@ -47,6 +47,7 @@ ORDER = [
     "generate",
     "ledger",
     "conversation",
+    "transcript",
     "events",
     "terminal",
     "cli",

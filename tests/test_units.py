@@ -1,6 +1,6 @@
 import pytest
 
-from mlxchat.units import format_bytes
+from mlxchat.units import count, format_bytes
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,12 @@ from mlxchat.units import format_bytes
 )
 def test_bytes_are_written_with_three_digits(size_bytes: int, text: str):
     assert format_bytes(size_bytes) == text
+
+
+def test_one_is_singular_and_many_are_grouped() -> None:
+    assert [count(n, "turn") for n in (0, 1, 2, 1200)] == [
+        "0 turns",
+        "1 turn",
+        "2 turns",
+        "1,200 turns",
+    ]

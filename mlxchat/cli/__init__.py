@@ -7,8 +7,10 @@ import sys
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from mlxchat.cli.chat import chat
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
 from mlxchat.cli.signals import Terminated, terminate_by_exception
@@ -17,23 +19,34 @@ from mlxchat.config_file import check_option_names, read_user_config
 from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError
 from mlxchat.terminal.messages import show_error
 
+GROUP_OPTIONS = {"-h", "--help", "--version", "--install-completion", "--show-completion"}
+
+
+class ChatByDefault(TyperGroup):
+    """`mlxchat`, and `mlxchat --max-kv-size 512`, are `mlxchat chat` with those options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in GROUP_OPTIONS):
+            args = ["chat", *args]
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="mlxchat",
-    help="Chat and text generation in the terminal with MLX that never has to stop.",
-    invoke_without_command=True,
+    cls=ChatByDefault,
+    help="Chat and text generation in the terminal with MLX that never has to stop. Without a "
+    "command: chat.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Try: cat README.md | mlxchat generate -n 100 'What is this program for?'",
 )
+app.command()(chat)
 app.command()(generate)
 app.add_typer(models_app, name="models")
 
 
 @app.callback()
 def set_up(context: typer.Context, version: VersionOption = False) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
     context.default_map = {
         name: _defaults(name, options, context.command)
         for name, options in read_user_config().options.items()

@@ -1,0 +1,141 @@
+"""`mlxchat chat`, and `mlxchat` alone: a conversation that goes on for ever."""
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from mlxchat.cli.options import (
+    END,
+    OUTPUT,
+    WINDOW,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MinPOption,
+    ModelOption,
+    OfflineOption,
+    PenaltyOption,
+    QuietOption,
+    SeedOption,
+    StepOption,
+    StopOption,
+    SystemOption,
+    TempOption,
+    TopKOption,
+    TopPOption,
+    WindowOption,
+)
+from mlxchat.cli.version import VersionOption
+from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, Roll
+
+
+def chat(
+    system: SystemOption = None,
+    model: ModelOption = None,
+    offline: OfflineOption = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    max_kv_size: WindowOption = "auto",
+    roll: Annotated[
+        Roll,
+        typer.Option(
+            help="What happens when the window is full. shift: the oldest turns are evicted in "
+            "place; refill: they are dropped and the rest is read again; stop: nothing is "
+            "forgotten and no more is said.",
+            rich_help_panel=WINDOW,
+        ),
+    ] = Roll.SHIFT,
+    prefill_step_size: StepOption = DEFAULT_PREFILL_STEP_SIZE,
+    temp: TempOption = None,
+    top_p: TopPOption = None,
+    top_k: TopKOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: PenaltyOption = None,
+    seed: SeedOption = None,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "-n",
+            "--max-tokens",
+            metavar="TOKENS",
+            help="Most tokens of a reply; -1: no limit.",
+            rich_help_panel=END,
+        ),
+    ] = GenerationSettings().max_tokens,
+    stop: StopOption = None,
+    think: Annotated[
+        Literal["on", "off", "hide"],
+        typer.Option(
+            help="Reasoning, where the model has it: shown dim, turned off, or not shown.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "on",
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain/--no-plain",
+            help="Replies as they are, not rendered as Markdown.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    json_events: JsonOption = False,
+    quiet: QuietOption = False,
+    stats: Annotated[
+        bool | None,
+        typer.Option(
+            "--stats/--no-stats",
+            help="A line of figures on stderr after each reply.",
+            show_default="off",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    version: VersionOption = False,
+) -> None:
+    """Chat in the terminal; or, with a pipe, answer one turn a line.
+
+    A line of a pipe may be JSON with role ("user" or "system") and content.
+
+    Examples:
+
+        mlxchat --max-kv-size 512
+
+        mlxchat chat -s "You answer in one sentence." -m mlx-community/Qwen3-4B-4bit
+
+        mlxchat chat --temp 0 --stats < turns.txt
+    """
+    # Here, behind the parsing: what follows imports MLX.
+    from mlxchat.cli.chat_setup import ChatRequest
+    from mlxchat.cli.chat_setup import run as run_chat
+    from mlxchat.cli.setup import Setup
+
+    setup = Setup(
+        model=model,
+        offline=offline,
+        device=device,
+        dtype=dtype,
+        window=max_kv_size,
+        keep=0,
+        prefill_step_size=prefill_step_size,
+        sampling={
+            "temp": temp,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+        },
+        seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
+        quiet=quiet,
+    )
+    request = ChatRequest(
+        setup=setup,
+        system=system,
+        roll=roll,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        think=think,
+        plain=plain,
+        json_events=json_events,
+        stats=bool(stats),
+    )
+    raise typer.Exit(run_chat(request))

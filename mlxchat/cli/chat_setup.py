@@ -1,0 +1,77 @@
+"""What `mlxchat chat` does with its options: a conversation, and who is talking to it."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mlxchat.cache import positions_bounded
+from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window, start
+from mlxchat.conversation import Conversation
+from mlxchat.models.load import Model
+from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.terminal.messages import Messages
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """The options as they were given."""
+
+    setup: Setup
+    system: str | None
+    roll: Roll
+    max_tokens: int
+    stop: tuple[str, ...]
+    think: str
+    plain: bool
+    json_events: bool
+    stats: bool
+
+    def generation_settings(self) -> GenerationSettings:
+        return GenerationSettings(
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            logprobs=0 if self.json_events else None,
+        )
+
+    def variables(self) -> dict[str, Any]:
+        """What the chat template is told, by the name that such templates know it by."""
+        return {"enable_thinking": self.think != "off"}
+
+
+def run(request: ChatRequest) -> int:
+    """Chat, and return the exit status. Raises MlxchatError for all that a user can mend."""
+    messages = Messages(request.setup.quiet)
+    # Whatever can be refused is refused before anything takes time.
+    request.setup.cache_settings()
+    request.setup.sampling_settings({})
+    request.generation_settings()
+    start(request.setup, messages)
+    if sys.stdin is not None and sys.stdin.isatty() and not request.json_events:
+        from mlxchat.cli.repl import Repl
+
+        return Repl(request, messages).run()
+    from mlxchat.cli.piped_chat import run_piped
+
+    return run_piped(request, messages)
+
+
+def new_conversation(
+    request: ChatRequest, model: Model, notify: Callable[[str], None]
+) -> Conversation:
+    """A conversation with a loaded model, and what the user should know of it."""
+    settings = fit_window(request.setup, model, notify)
+    conversation = Conversation(
+        model,
+        settings,
+        system=request.system,
+        roll=request.roll,
+        sampling=request.setup.sampling_settings(model.generation_config),
+        generation=request.generation_settings(),
+        variables=request.variables(),
+    )
+    for notice in conversation.notices:
+        notify(notice)
+    if settings.max_kv_size is not None and not positions_bounded(conversation.cache):
+        notify(POSITIONS_RUN_ON)
+    return conversation

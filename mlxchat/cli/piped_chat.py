@@ -1,0 +1,130 @@
+"""A chat with a pipe: one turn a line in, replies or events out. It ends where the input does."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from mlxchat import __version__
+from mlxchat.cli.chat_setup import ChatRequest, new_conversation
+from mlxchat.cli.setup import find_model, load_model
+from mlxchat.cli.signals import StopRequest
+from mlxchat.conversation import Conversation, Forgot
+from mlxchat.documents import Spoken, piped_stdin, read_turns
+from mlxchat.errors import ExitStatus, UsageError
+from mlxchat.events import EventWriter
+from mlxchat.generate import Stats, Token
+from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.text_output import Stdout
+from mlxchat.units import count
+
+
+def run_piped(request: ChatRequest, messages: Messages) -> int:
+    """Answer each turn of standard input; return the exit status."""
+    stdin = piped_stdin()
+    if stdin is None:
+        raise UsageError("there are no turns to answer: pipe them in, one a line")
+    stdout = Stdout()
+    model = load_model(request.setup, find_model(request.setup, messages), messages.warn)
+    conversation = new_conversation(request, model, messages.warn)
+    chat = _PipedChat(request, conversation, messages, stdout)
+    with StopRequest() as stop:
+        chat.start()
+        for spoken in read_turns(stdin):
+            chat.take(spoken, stop)
+            if stop.status is not None:
+                break
+    return stop.status or ExitStatus.OK
+
+
+class _PipedChat:
+    def __init__(
+        self,
+        request: ChatRequest,
+        conversation: Conversation,
+        messages: Messages,
+        stdout: Stdout,
+    ) -> None:
+        self._request = request
+        self._conversation = conversation
+        self._messages = messages
+        self._stdout = stdout
+        self._sampling = conversation.sampling
+        self._turn = 0
+
+    def start(self) -> None:
+        if not self._request.json_events:
+            return
+        settings = asdict(self._conversation.settings)
+        settings["keep"] = self._conversation.usage().pinned
+        facts: dict[str, Any] = {
+            "version": __version__,
+            "model": self._conversation.model.name,
+            "roll": str(self._conversation.roll),
+            **settings,
+            **asdict(self._sampling),
+        }
+        self._stdout.write(self._events().start(facts))
+
+    def take(self, spoken: Spoken, stop: StopRequest) -> None:
+        if spoken.notice is not None:
+            self._messages.warn(spoken.notice)
+        if spoken.role == "system":
+            self._conversation.set_system(spoken.text)
+            return
+        self._turn += 1
+        # Each turn draws from a stream of its own, whatever was said before.
+        seed = self._request.setup.seed + self._turn - 1
+        self._conversation.sampling = replace(self._sampling, seed=seed % 2**64)
+        started_s = time.perf_counter()
+        for piece in self._pieces(self._conversation.say(spoken.text, should_stop=stop.requested)):
+            self._stdout.write(piece)
+        stats = self._conversation.stats
+        assert stats is not None
+        self._messages.stats(
+            turn_line(self._turn, stats, time.perf_counter() - started_s), self._request.stats
+        )
+
+    def _pieces(self, reply: Iterator[Token | Forgot]) -> Iterator[str]:
+        as_events = self._request.json_events
+        events = self._events()
+        last = ""
+        for said in reply:
+            if isinstance(said, Forgot):
+                if as_events:
+                    yield events.forgot(said)
+                else:
+                    self._messages.warn(forgotten_line(said))
+            elif as_events:
+                yield events.token(said)
+            else:
+                last = said.text or last
+                yield said.text
+        if as_events:
+            assert self._conversation.stats is not None
+            seed = self._conversation.sampling.seed
+            assert seed is not None
+            yield events.done(self._conversation.stats, self._conversation.model.name, seed)
+        elif not last.endswith("\n"):
+            yield "\n"
+
+    def _events(self) -> EventWriter:
+        return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
+
+
+def turn_line(turn: int, stats: Stats, seconds: float) -> str:
+    """The figures of one turn, for people."""
+    return (
+        f"turn {turn} · {seconds:.2f} s, first token {stats.ttft_s:.2f} s · "
+        f"prefilled {stats.prompt_tokens - stats.cached_tokens:,} of {stats.prompt_tokens:,} "
+        f"tokens · generated {stats.generated_tokens:,}, {stats.decode_tokens_per_s:,.1f} tok/s · "
+        f"stopped: {stats.finish_reason}"
+    )
+
+
+def forgotten_line(forgot: Forgot) -> str:
+    """What has left the window, in words."""
+    if forgot.turns == 0:
+        return f"this turn is larger than the window: {forgot.tokens:,} of its tokens were evicted"
+    turns = count(forgot.turns, "turn")
+    return f"{turns} forgotten ({forgot.tokens:,} tokens), memory begins after that"

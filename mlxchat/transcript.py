@@ -1,0 +1,76 @@
+"""Conversations as files: JSON Lines to be read again, Markdown to be read by people."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mlxchat.conversation import Turn
+from mlxchat.errors import InputError, OutputError
+from mlxchat.files import write_atomically
+
+MOST_BYTES = 1 << 30
+
+
+def save(path: Path, system: str | None, turns: Iterable[Turn]) -> None:
+    """Write one message a line, `role` and `content`, readable by its owner only.
+
+    Raises OutputError where that is not possible; then what was there is as it was.
+    """
+    messages = [] if system is None else [("system", system)]
+    for turn in turns:
+        messages += [("user", turn.user), ("assistant", turn.reply)]
+    lines = [json.dumps({"role": r, "content": c}, ensure_ascii=False) for r, c in messages]
+    _write(path, "".join(f"{line}\n" for line in lines))
+
+
+def load(path: Path) -> tuple[str | None, list[Turn]]:
+    """Read what `save` wrote. Raises InputError naming the line that is something else."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} is too large to be a conversation")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    system: str | None = None
+    turns: list[Turn] = []
+    for number, line in enumerate(lines, start=1):
+        role, content = _message(path, number, line)
+        if role == "system" and not turns:
+            system = content
+        elif role == "user":
+            turns.append(Turn(content))
+        elif role == "assistant" and turns and not turns[-1].reply:
+            turns[-1].reply = content
+        else:
+            raise InputError(f"{path}, line {number}: a {role!r} message has no place here")
+    return system, turns
+
+
+def _message(path: Path, number: int, line: str) -> tuple[str, str]:
+    try:
+        value = json.loads(line)
+        role, content = value["role"], value["content"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}, line {number} is not a message: {error}") from error
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise InputError(f"{path}, line {number}: role and content must be texts")
+    return role, content
+
+
+def export_markdown(path: Path, system: str | None, turns: Sequence[Turn]) -> None:
+    """Write the conversation for people. Raises OutputError; refuses to overwrite a file."""
+    if path.exists():
+        raise OutputError(f"{path} exists: choose another name")
+    parts = [] if system is None else [f"*{system}*\n"]
+    for turn in turns:
+        quoted = "\n".join(f"> {line}" for line in turn.user.splitlines())
+        parts.append(f"{quoted}\n\n{turn.reply}\n")
+    _write(path, "\n".join(parts))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, text.encode("utf-8", "replace"), 0o600)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,195 @@
+"""Measure a long conversation at a fixed window: what a turn costs, and what forgetting costs.
+
+    python -m scripts.bench_chat cost|system|divergence [-m MODEL] [--turns 60] [--window 512]
+
+cost        tokens prefilled and time to first token, by turns, for --roll shift and refill, beside
+            the tokens that re-prefilling the whole conversation each turn would take
+system      whether the system prompt still holds at the last turn: the log-probability of the name
+            that it gives, with the prompt pinned and without it
+divergence  mean KL divergence (nats a token) of shift's next-token distributions from refill's, on
+            the user's turns of the same conversation
+
+The questions are scripted; replies are greedy, of at most REPLY tokens.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+
+# isort: split
+
+import mlx.core as mx
+import numpy as np
+
+from mlxchat.conversation import Conversation, Turn
+from mlxchat.generate import prefill
+from mlxchat.models.load import Model, load
+from mlxchat.settings import CacheSettings, GenerationSettings, Roll
+
+REPLY = 24
+SYSTEM = "You are a ship's cook called Zorblax. Answer in one short sentence."
+TOPICS = ("bread", "storms", "onions", "maps", "whales", "rope", "salt", "stars", "cats", "pirates")
+QUESTIONS = (
+    "What do you think of {}?",
+    "Tell me something that I may not know about {}.",
+    "Why would anybody at sea care about {}?",
+    "Compare {} with what we talked about before.",
+    "What did your grandmother say about {}?",
+    "Give me one rule about {} for the crew.",
+)
+
+
+def questions(count: int) -> list[str]:
+    return [
+        QUESTIONS[n % len(QUESTIONS)].format(TOPICS[n // len(QUESTIONS) % len(TOPICS)])
+        for n in range(count)
+    ]
+
+
+def converse(model: Model, window: int | None, roll: Roll, system: str | None) -> Conversation:
+    return Conversation(
+        model,
+        CacheSettings(window),
+        system=system,
+        roll=roll,
+        generation=GenerationSettings(max_tokens=REPLY),
+    )
+
+
+def cost(model: Model, window: int, turns: int) -> None:
+    print("medians of the first ten turns but one / of the last ten (ratio)")
+    for roll in (Roll.SHIFT, Roll.REFILL):
+        conversation = converse(model, window, roll, SYSTEM)
+        own, prefilled, ttft_s, whole = [], [], [], []
+        behind_last_reply = 0
+        for question in questions(turns):
+            list(conversation.say(question))
+            stats = conversation.stats
+            assert stats is not None
+            # All that was ever said, up to where this reply begins: what its own turn adds to it,
+            # and what reading everything again would take.
+            whole.append(len(conversation._render(conversation.turns)))
+            own.append(whole[-1] - behind_last_reply)
+            ids = conversation.turns[-1].ids
+            behind_last_reply = whole[-1] + (0 if ids is None else len(ids))
+            prefilled.append(stats.prompt_tokens - stats.cached_tokens)
+            ttft_s.append(stats.ttft_s)
+        print(f"--roll {roll}, {len(conversation.forgotten)} turns forgotten")
+        print(f"  tokens of the turn itself     {_ends(own)}")
+        print(f"  tokens prefilled              {_ends(prefilled)}")
+        print(f"  time to first token, s        {_ends(ttft_s)}")
+        print(f"  tokens if all were read again {_ends(whole)}", flush=True)
+
+
+def _ends(values: list[Any]) -> str:
+    first, last = statistics.median(values[1:11]), statistics.median(values[-10:])
+    return f"{first:.4g} / {last:.4g} ({last / first:.2f})"
+
+
+def system(model: Model, window: int, turns: int) -> None:
+    asked, answer = "What is your name?", "My name is Zorblax"
+    for name, text in (("pinned", SYSTEM), ("without", None)):
+        conversation = converse(model, window, Roll.SHIFT, text)
+        for question in questions(turns - 1):
+            list(conversation.say(question))
+        logprobs = _read(conversation, asked)
+        ids = model.tokenizer.encode(answer)
+        logits = model.network(mx.array(ids)[None], cache=conversation.cache)[0]
+        told = mx.concatenate([logprobs[-1:], _logprobs(logits)])[: len(ids)]
+        total: Any = mx.take_along_axis(told, mx.array(ids)[:, None], axis=1).sum().item()
+        print(f"system prompt {name:8} turn {turns}: log-probability of {answer!r} {total:8.2f}")
+
+
+def divergence(model: Model, window: int, turns: int) -> None:
+    """Both read the same conversation, that of the shifting one."""
+    source = converse(model, window, Roll.SHIFT, SYSTEM)
+    for question in questions(turns):
+        list(source.say(question))
+    readers = {roll: converse(model, window, roll, SYSTEM) for roll in (Roll.SHIFT, Roll.REFILL)}
+    by_turn: list[float] = []
+    for turn in source.turns:
+        found = {roll: _read(reader, turn.user) for roll, reader in readers.items()}
+        n = min(len(rows) for rows in found.values())
+        kept, afresh = found[Roll.SHIFT][-n:], found[Roll.REFILL][-n:]
+        kl: Any = (mx.exp(afresh) * (afresh - kept)).sum(axis=1).mean().item()
+        by_turn.append(kl)
+        for reader in readers.values():
+            _answer_with(reader, turn)
+    forgotten = len(readers[Roll.SHIFT].forgotten)
+    in_view = turns - forgotten
+    print(f"turns 1 to {in_view}, while about all were in view: mean KL {_mean(by_turn[:in_view])}")
+    print(f"the {forgotten} turns behind them: mean KL {_mean(by_turn[in_view:])}")
+
+
+def _mean(values: list[float]) -> str:
+    return f"{statistics.mean(values):.4f} nats a token" if values else "none"
+
+
+def _logprobs(logits: mx.array) -> mx.array:
+    logits = logits.astype(mx.float32)
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def _read(conversation: Conversation, text: str) -> mx.array:
+    """Say it without asking for an answer; log-probabilities `(T, vocabulary)` of what was new."""
+    conversation._begin_turn()
+    conversation.turns.append(Turn(text))
+    list(conversation._make_room())
+    ids = conversation._prompt
+    # Whatever has been prefilled, the last turn's own tokens are looked at.
+    own = len(ids) - len(conversation._render([*conversation.retained[:-1], Turn("")]))
+    cached = min(conversation._place(ids), len(ids) - own)
+    conversation._held_turns = conversation.retained
+    first = ids[len(conversation.held_ids) : len(ids) - own]
+    prefill(
+        conversation.model.network,
+        conversation.cache,
+        first,
+        step_size=512,
+        on_held=conversation._ledger.add,
+    )
+    rest = ids[max(cached, len(ids) - own) :]
+    logits = conversation.model.network(mx.array(rest)[None], cache=conversation.cache)[0]
+    conversation._ledger.add(rest)
+    mx.eval(logits)
+    return _logprobs(logits)
+
+
+def _answer_with(conversation: Conversation, turn: Turn) -> None:
+    """Put a given reply behind what was read."""
+    answered = conversation.turns[-1]
+    answered.reply, answered.ids, answered.exact = turn.reply, turn.ids, turn.exact
+    ids = turn.ids if turn.ids is not None else np.empty(0, np.int32)
+    prefill(
+        conversation.model.network,
+        conversation.cache,
+        ids,
+        step_size=512,
+        on_held=conversation._ledger.add,
+    )
+
+
+RUNS: dict[str, Callable[[Model, int, int], None]] = {
+    "cost": cost,
+    "system": system,
+    "divergence": divergence,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("what", choices=list(RUNS))
+    parser.add_argument("-m", "--model", default="smollm2")
+    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--window", type=int, default=512)
+    options = parser.parse_args()
+    RUNS[options.what](load(options.model, offline=True), options.window, options.turns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""`mlxchat chat` with a pipe: one turn a line in, replies or events out."""
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def events_of(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def test_each_line_is_answered_and_nothing_else_is_on_stdout(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1"],
+        stdin="hello\n\nhow are you?\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    again = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1", "--json"],
+        stdin="hello\nhow are you?\n",
+    )
+    replies = [event["text"] for event in events_of(again.stdout) if event["event"] == "done"]
+    assert len(replies) == 2
+    assert done.stdout == "".join(r if r.endswith("\n") else f"{r}\n" for r in replies)
+
+
+def test_events_have_the_turns_number_and_follow_the_schema(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    schema = json.loads(README.read_text().split("```json schema\n")[1].split("```")[0])
+    done = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "20", "--max-kv-size", "240", "--json"],
+        stdin="".join(f"question {number} {'x' * 30}\n" for number in range(6)),
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    start, *events = events_of(done.stdout)
+    for event in (start, *events):
+        jsonschema.validate(event, schema)
+    assert (start["event"], start["max_kv_size"], start["roll"]) == ("start", 240, "shift")
+    turns = {turn: list(each) for turn, each in groupby(events, lambda event: event["turn"])}
+    assert list(turns) == [1, 2, 3, 4, 5, 6]
+    assert all(each[-1]["event"] == "done" for each in turns.values())
+    forgot = [event for event in events if event["event"] == "forgot"]
+    assert forgot
+    ends = [each[-1] for each in turns.values()]
+    new = [end["prompt_tokens"] - end["cached_tokens"] for end in ends]
+    assert max(new[1:]) - min(new[1:]) <= 2
+    assert max(end["kv_tokens"] for end in ends) <= 240
+
+
+def test_messages_may_be_json_and_the_system_prompt_may_change(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "1", "--json"],
+        stdin='{"role": "system", "content": "Be brief."}\n{"role": "user", "content": "a"}\na\n',
+    )
+    ends = [event for event in events_of(done.stdout) if event["event"] == "done"]
+    rendered = "<system\nBe brief.>\n<user\na>\n<assistant\n"
+    assert ends[0]["prompt_tokens"] == len(rendered)
+    assert len(ends) == 2
+
+
+def test_a_role_without_a_voice_is_refused_with_its_line(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "1"],
+        stdin='hello\n{"role": "assistant", "content": "a"}\n',
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "mlxchat: error: line 2 of standard input: role must be user or system, and content a "
+        "text\n"
+    )
+
+
+def test_stats_tell_what_each_turn_cost(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "3", "--stats", stdin="a\nb\n")
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("turn 1 · ")
+    assert "prefilled 20 of 20 tokens" in lines[0]
+    assert "stopped: length" in lines[1]
+
+
+def test_what_is_forgotten_is_said_in_scripts_too(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160"],
+        stdin="x" * 60 + "\n" + "y" * 60 + "\n",
+    )
+    assert "1 turn forgotten" in done.stderr
+    larger = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160"], stdin="x" * 300 + "\n"
+    )
+    assert "this turn is larger than the window" in larger.stderr
+    assert larger.returncode == 0
+
+
+def test_a_full_window_ends_it_where_nothing_may_be_forgotten(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160", "--roll", "stop"],
+        stdin="x" * 60 + "\n" + "y" * 60 + "\n",
+    )
+    assert done.returncode == 1
+    assert "the window of 160 tokens is full" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["chat", "--roll", "about"], 2, "--roll"),
+        (["chat", "--max-kv-size", "much"], 2, "--max-kv-size must be"),
+        (["chat", "--max-kv-size", "64"], 1, "--max-kv-size must be"),
+        (["--max-kv-size", "much"], 2, "--max-kv-size must be"),
+        (["--think", "hard"], 2, "--think"),
+    ],
+)
+def test_what_makes_no_sense_is_one_clear_line(
+    arguments: list[str],
+    status: int,
+    complaint: str,
+    run_mlxchat: RunMlxchat,
+    tiny_model: Path,
+) -> None:
+    done = run_mlxchat(*arguments, "-m", str(tiny_model), stdin="hello\n")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_a_command_it_is_a_chat(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    arguments = ["-m", str(tiny_model), "-n", "5", "--temp", "0"]
+    bare = run_mlxchat(*arguments, stdin="hello\n")
+    assert bare.returncode == 0
+    assert bare.stdout == run_mlxchat("chat", *arguments, stdin="hello\n").stdout
+
+
+def test_a_model_without_a_chat_template_cannot_chat(
+    run_mlxchat: RunMlxchat, tmp_path: Path
+) -> None:
+    model = write_tiny_model(tmp_path / "model", chat_template=None)
+    done = run_mlxchat("chat", "-m", str(model), stdin="hello\n")
+    assert done.returncode == 1
+    assert "no chat template" in done.stderr
+
+
+def test_text_is_answered_as_it_is_even_if_it_looks_like_json(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat(
+        *["chat", "-m", str(tiny_model), "-n", "1", "--json"], stdin='{"x": 1}\n{broken\n'
+    )
+    assert done.returncode == 0
+    assert sum(event["event"] == "done" for event in events_of(done.stdout)) == 2

@@ -1,0 +1,236 @@
+"""The chat as a person has it: a real pseudo-terminal, a real model, every key."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pseudo_terminal import PseudoTerminal
+
+CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+PROMPT = "^>$"
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9\d|10\d)(?:;\d+)*m")
+
+
+@pytest.fixture(autouse=True)
+def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "VISUAL", "EDITOR", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Chat(PseudoTerminal):
+    def __init__(self, model: str, *arguments: str, lines: int = 40) -> None:
+        command = [sys.executable, "-m", "mlxchat", "-m", model, "--temp", "0", *arguments]
+        super().__init__(command, columns=90, lines=lines, patience_s=60)
+        self.shows(PROMPT)
+
+    def says(self, text: str) -> None:
+        """Send a line and wait for the next prompt."""
+        self.send(f"{text}\r")
+        self.shows(f"^> {re.escape(text[:40])}")
+        self.shows(PROMPT)
+
+
+def tiny(model: Path, *arguments: str) -> Chat:
+    return Chat(str(model), "-n", "8", *arguments)
+
+
+@pytest.mark.model
+def test_a_real_conversation() -> None:
+    chat = Chat("smollm2", "--max-kv-size", "200", "-n", "30", "-s", "You are a helpful assistant.")
+    chat.says("The capital of France is")
+    chat.shows("Paris")
+    # A pasted paragraph is one message.
+    chat.send("\x1b[200~one\ntwo\nthree\x1b[201~")
+    chat.shows("^  three$")
+    chat.send("\r")
+    chat.shows(PROMPT)
+    chat.shows(r"· 2 turns")
+    # Ctrl-C in the middle of a reply keeps what was said of it.
+    chat.send("/set max-tokens 500\r")
+    chat.shows("max-tokens 500")
+    chat.send("Write a very long story about a whale.\r")
+    chat.shows("long story about a whale[^$]*\n.*[a-z]{3,} [a-z]+")
+    chat.send(CTRL_C)
+    chat.shows("^stopped$")
+    chat.shows(PROMPT)
+    # The window overflows, and it is shown where memory begins.
+    chat.says("/set max-tokens 30")
+    chat.says("Tell me about the history of bread, please, in a few words and no more than that.")
+    chat.says("Tell me about the history of rope, please, in a few words and no more than that.")
+    chat.shows(r"turns? forgotten \(\d+ tokens\), memory begins after that ─")
+    chat.shows(r"· \d forgotten ·")
+    chat.says("/context")
+    chat.shows("^pinned: system prompt")
+    chat.says("/retry")
+    chat.send("/undo\r")
+    chat.shows("^> Tell me about the history of rope, please")
+    chat.send(CTRL_C)
+    chat.shows(PROMPT)
+    chat.send("/recall France #1\r")
+    chat.shows(r"^#1 turn 1 \(.*\): The capital of France is$")
+    chat.shows("^> > The capital of France is$")
+    chat.resize(60, 30)
+    chat.send(CTRL_C)
+    chat.send("/stats\r")
+    chat.shows("^turn ")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+@pytest.mark.model
+def test_markdown_is_rendered_and_plain_is_as_it_is() -> None:
+    question = "Write a python function named add that adds two numbers, in a code block."
+    chat = Chat("smollm2", "-n", "40")
+    chat.says(question)
+    assert "```" not in chat.text()
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    chat = Chat("smollm2", "-n", "40", "--plain")
+    chat.says(question)
+    assert "```python" in chat.text()
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_what_is_typed_while_loading_and_replying_is_not_lost(tiny_model: Path) -> None:
+    chat = tiny(tiny_model)
+    chat.send("first\rsecond")
+    chat.shows("^> second$")
+    chat.send(" half\r")
+    chat.shows(r"· 2 turns")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_ctrl_c_clears_the_line_and_twice_leaves(tiny_model: Path) -> None:
+    chat = tiny(tiny_model)
+    chat.send("never mind")
+    chat.shows("^> never mind$")
+    chat.send(CTRL_C)
+    chat.shows_no("never mind")
+    chat.send(CTRL_C)
+    chat.shows("Ctrl-C again")
+    chat.send(CTRL_C)
+    assert chat.ends() == 0
+
+
+def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tiny_model: Path) -> None:
+    """A model of random weights at a high temperature writes every byte, escape among them."""
+    chat = Chat(str(tiny_model), "-n", "500", "--plain", "--temp", "50", "--seed", "1")
+    for turn in range(1, 9):
+        chat.send(f"hello {turn}\r")
+        chat.shows(f"· {turn} turn")
+    assert "␛" in chat.written
+    assert "\x07" not in chat.written
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_commands_answer_and_unknown_ones_suggest_the_nearest(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("the notes")
+    chat = tiny(tiny_model, "-s", "Be brief.")
+    for typed, answer in [
+        ("/contxt", "^there is no command /contxt: did you mean /context"),
+        ("/undo", "^nothing has been said yet$"),
+        ("/system", "^system prompt: Be brief.$"),
+        ("/system Be long.", "^system prompt: Be long.$"),
+        (f"/file {notes}", ": 9 characters,"),
+        ("/set temp 0.5", "^temp 0.5 "),
+        ("/set temp hot", "^'hot' is no value for temp$"),
+        ("/set heat 1", "^there is no option 'heat'"),
+        ("/think off", "knows no thoughts"),
+        ("/forget x", "^'x' is not a number$"),
+        ("/sessions", "^none is saved"),
+    ]:
+        chat.send(f"{typed}\r")
+        chat.shows(answer)
+        chat.shows(PROMPT)
+    chat.says("hello")
+    chat.shows("· 1 turn ")
+    chat.send("//slash\r")
+    chat.shows("· 2 turns")
+    chat.says("/save talk")
+    chat.shows("^saved to ")
+    chat.says(f"/export {tmp_path}/talk.md")
+    assert (tmp_path / "talk.md").read_text().startswith("*Be long.*\n\n> the notes\n> \n> hello\n")
+    chat.says(f"/export {tmp_path}/talk.md")
+    chat.shows("exists: choose")
+    chat.says("/clear")
+    chat.says("/load talk")
+    chat.shows("^2 turns; ")
+    chat.says("/pin 7")
+    chat.shows("^there is no turn 7$")
+    chat.says("/pin")
+    chat.shows("^turn 2 is pinned$")
+    chat.says("again")
+    chat.shows("· 3 turns")
+    chat.says("/continue")
+    chat.send("/exit\r")
+    assert chat.ends() == 0
+
+
+def test_history_is_there_in_the_next_chat(tiny_model: Path) -> None:
+    chat = tiny(tiny_model)
+    chat.says("remember this")
+    chat.send(CTRL_D)
+    chat.ends()
+    chat = tiny(tiny_model)
+    chat.send(UP)
+    chat.shows("^> remember this$")
+    chat.send(CTRL_C + CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_another_model_goes_on_with_the_same_conversation(tiny_model: Path) -> None:
+    chat = tiny(tiny_model)
+    chat.says("hello")
+    chat.says(f"/model {tiny_model}")
+    chat.says("again")
+    chat.shows("· 2 turns")
+    chat.says("/model nothing-like-that")
+    chat.shows("nothing-like-that")
+    chat.says("still here")
+    chat.shows("· 3 turns")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_without_colour_there_is_none(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    chat = tiny(tiny_model)
+    chat.says("hello")
+    chat.says("/context")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    assert not COLOUR.search(chat.written)
+
+
+def test_on_a_dumb_terminal_there_is_not_one_escape_sequence(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    chat = Chat(str(tiny_model), "-n", "8", "--max-kv-size", "160")
+    for text in ("x" * 60, "y" * 60):
+        chat.send(f"{text}\r")
+        chat.shows(PROMPT)
+    chat.shows("-- 1 turn forgotten")
+    chat.send("/context\r")
+    chat.shows("^pinned")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    assert "\x1b" not in chat.written
+
+
+def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    chat = PseudoTerminal([sys.executable, "-m", "mlxchat", "-m", str(tmp_path)])
+    chat.shows(PROMPT)
+    chat.send("hello\r")
+    chat.shows("^mlxchat: error: ")
+    assert chat.ends() == 1
