@@ -1,6 +1,9 @@
 """`mlxchat chat` with a pipe: one turn a line in, replies or events out."""
 
 import json
+import signal
+import subprocess
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -169,3 +172,51 @@ def test_text_is_answered_as_it_is_even_if_it_looks_like_json(
     )
     assert done.returncode == 0
     assert sum(event["event"] == "done" for event in events_of(done.stdout)) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+)
+def test_a_signal_while_it_waits_for_a_line_ends_it_at_once(
+    number: signal.Signals, status: int, tiny_model: Path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlxchat", "chat", "-m", str(tiny_model), "-n", "3", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    while '"done"' not in process.stdout.readline():
+        pass
+    process.send_signal(number)
+    assert process.wait(60) == status
+    assert process.stderr.read() == ""
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
+
+
+def test_a_signal_during_a_reply_ends_it_with_what_it_has(tiny_model: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlxchat", "chat", "-m", str(tiny_model), "--json", "--temp", "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\nagain\n")
+    process.stdin.flush()
+    while '"token"' not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate()
+    last = json.loads(rest.splitlines()[-1])
+    assert (process.returncode, errors) == (130, "")
+    assert (last["event"], last["finish_reason"], last["turn"]) == ("done", "interrupted", 1)

@@ -1,6 +1,7 @@
 """The chat as a person has it: a real pseudo-terminal, a real model, every key."""
 
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -234,3 +235,11 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> 
     chat.send("hello\r")
     chat.shows("^mlxchat: error: ")
     assert chat.ends() == 1
+
+
+def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model: Path) -> None:
+    chat = tiny(tiny_model)
+    chat.says("hello")
+    chat.child.kill(signal.SIGTERM)
+    assert chat.ends() == 143
+    assert "Traceback" not in chat.written

@@ -28,13 +28,14 @@ def run_piped(request: ChatRequest, messages: Messages) -> int:
     model = load_model(request.setup, find_model(request.setup, messages), messages.warn)
     conversation = new_conversation(request, model, messages.warn)
     chat = _PipedChat(request, conversation, messages, stdout)
-    with StopRequest() as stop:
-        chat.start()
-        for spoken in read_turns(stdin):
+    chat.start()
+    for spoken in read_turns(stdin):
+        # Only a reply is ended well: while it waits for the next line, a signal ends it at once.
+        with StopRequest() as stop:
             chat.take(spoken, stop)
-            if stop.status is not None:
-                break
-    return stop.status or ExitStatus.OK
+        if stop.status is not None:
+            return stop.status
+    return ExitStatus.OK
 
 
 class _PipedChat:

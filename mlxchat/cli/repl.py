@@ -76,6 +76,10 @@ class Repl:
                 # Without a model there is no chat.
                 raise
             self.screen.complain(str(error))
+        except KeyboardInterrupt:
+            # While something else than a reply took its time: what was typed is not lost.
+            self.screen.say("stopped")
+            return text
         return ""
 
     def _leave(self) -> None:

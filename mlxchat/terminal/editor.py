@@ -4,9 +4,11 @@ Terminals that cannot have `plain_input`. What a slash command does is the calle
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
@@ -62,11 +64,25 @@ class Editor:
     def read(self, draft: str = "") -> str:
         """Return the next message, edited from `draft`. Raises EndOfInput."""
         self._warned = False
+        told_to_end: list[int] = []
+
+        def end(number: int, _: FrameType | None) -> None:
+            if not told_to_end:
+                self._session.app.exit(exception=EOFError())
+            told_to_end.append(number)
+
+        # What handles it otherwise raises, which inside the prompt's event loop nobody would see.
+        handler = signal.signal(signal.SIGTERM, end)
         try:
             return message_of(self._session.prompt(default=draft))
         except EOFError:
-            # The terminal itself has gone.
-            raise EndOfInput from None
+            # The terminal itself has gone, unless it was the signal.
+            if not told_to_end:
+                raise EndOfInput from None
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        signal.raise_signal(signal.SIGTERM)
+        raise EndOfInput
 
     def edit(self, text: str) -> str:
         """Return `text` as changed in the user's editor. Raises InputError."""
