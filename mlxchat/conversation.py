@@ -7,6 +7,7 @@ holds, and only what differs is prefilled.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -265,17 +266,13 @@ class Conversation:
         The result is in `_prompt`: an iterator cannot return it in a for loop.
         """
         ids = self._render(self.retained)
-        while self._is_too_long(ids):
-            oldest = self._oldest()
+        if self._is_too_long(ids):
             if self.roll is Roll.STOP:
                 raise WindowFull(
                     f"the window of {self.settings.max_kv_size:,} tokens is full, and --roll stop "
                     "lets nothing be forgotten: /clear, or --roll shift"
                 )
-            if oldest is None:
-                break
-            oldest.forgotten = True
-            ids = self._render(self.retained)
+            ids = self._forget_until_it_fits()
         gone = [turn for turn in self._held_turns if turn.forgotten]
         if gone:
             answered = [turn for turn in self._held_turns if turn is not self.turns[-1]]
@@ -286,6 +283,19 @@ class Conversation:
                 self._evict_in_place(ids, len(held) - len(ids))
             yield Forgot(len(gone), len(held) - len(ids))
         self._prompt = ids
+
+    def _forget_until_it_fits(self) -> TokenIds:
+        """Forget as few of the oldest turns as will do, or all; return what is then rendered."""
+        oldest = [turn for turn in self.retained[:-1] if not turn.pinned]
+
+        def render_without(count: int) -> TokenIds:
+            for n, turn in enumerate(oldest):
+                turn.forgotten = n < count
+            return self._render(self.retained)
+
+        counts = range(len(oldest))
+        count = bisect_left(counts, True, key=lambda n: not self._is_too_long(render_without(n)))
+        return render_without(count)
 
     def _is_too_long(self, ids: TokenIds) -> bool:
         window = self.settings.max_kv_size

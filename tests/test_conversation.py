@@ -5,6 +5,7 @@ and its position, so a cache in which turns were evicted and keys shifted must g
 of one that is filled afresh with the same tokens.
 """
 
+from collections.abc import Sequence
 from functools import cache as remembered
 from typing import Any
 
@@ -372,3 +373,22 @@ def test_a_reply_without_tokens_is_still_a_turn() -> None:
     assert [type(x) for x in conversation.turns] == [Turn, Turn]
     check_in_step(conversation)
     assert all(isinstance(x, Token | Forgot) for x in conversation.say("more"))
+
+
+def test_a_long_transcript_is_cut_to_what_fits_without_trying_every_turn() -> None:
+    conversation = make_conversation(300, system="Be brief.")
+    conversation.turns = [Turn(f"question {n}", f"answer {n}") for n in range(2000)]
+    rendered = 0
+    render = conversation._render
+
+    def counting(turns: Sequence[Turn]) -> np.ndarray:
+        nonlocal rendered
+        rendered += 1
+        return render(turns)
+
+    conversation._render = counting  # type: ignore[method-assign]
+    say(conversation, "and now?")
+    assert rendered < 20
+    assert 3 < len(conversation.retained) < 10
+    assert len(conversation.held_ids) + 30 > 200
+    check_in_step(conversation)

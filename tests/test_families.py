@@ -86,6 +86,9 @@ def test_the_bound_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert entries(window) <= window.max_size + (STEP - 1 if in_prefill else 0)
             kept = 0 if window._originals is None else window._originals.shape[2]
             assert kept <= KEEP
+            stored = [x for x in (window.keys, window.values) if x is not None]
+            entry_bytes = sum(x.nbytes // x.shape[2] for x in stored)
+            assert window.nbytes <= (entries(window) + kept) * entry_bytes
             assert window.position_limit is None or window.offset < window.position_limit
         constant_bytes.add(sum(state.nbytes for state in recurrent_states(cache)))
     assert len(constant_bytes) == 1
