@@ -19,6 +19,7 @@ from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
     from mlxchat.cache import make_cache
+    from mlxchat.conversation import Conversation
     from mlxchat.errors import MlxchatError
     from mlxchat.generate import Generation, Token
     from mlxchat.models.load import Model, load
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheSettings",
+    "Conversation",
     "Generation",
     "GenerationSettings",
     "MlxchatError",
@@ -40,6 +42,7 @@ __all__ = [
 
 _HOME = {
     "CacheSettings": "mlxchat.settings",
+    "Conversation": "mlxchat.conversation",
     "Generation": "mlxchat.generate",
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
