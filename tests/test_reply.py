@@ -13,14 +13,8 @@ from rich.console import Console
 
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.reply import (
-    MarkdownView,
-    PlainView,
-    ReplyMarkdown,
-    Thinking,
-    _parse,
-    reply_view,
-)
+from mlxchat.terminal.markdown import ReplyMarkdown, parse
+from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
 from mlxchat.terminal.thinking import ThinkSplitter
 
 WIDTH, HEIGHT = 60, 15
@@ -77,7 +71,7 @@ def written(console: Console) -> str:
 
 def rendered_at_once(reply: str) -> list[str]:
     console = terminal()
-    console.print(ReplyMarkdown(_parse(visible(reply))))
+    console.print(ReplyMarkdown(parse(visible(reply))))
     return display(written(console))
 
 

@@ -125,13 +125,13 @@ class Repl:
         with self.screen.waiting(f"loading {found.name} …"):
             model = Loading(lambda: self._load(found)).wait()
         old = self.conversation
-        self._found = found
-        self._conversation = None
+        # Until all of it has gone well, the old one stays.
         new = self._begin(model)
         new.set_system(old.system)
         for turn in old.turns:
+            # Another tokenizer spells otherwise.
             new.turns.append(replace(turn, ids=None, exact=False))
-        self._conversation = new
+        self._found, self._conversation = found, new
 
     # The model
 

@@ -1,0 +1,96 @@
+"""Rows at the bottom of a terminal that are replaced in place, and signals held back meanwhile.
+
+It writes rows as they are given: what they show, and when it becomes permanent, is decided above.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NamedTuple
+
+from rich.console import Console
+
+from mlxchat.errors import OutputError
+
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_ERASE_BELOW = "\r\x1b[J"
+
+
+class Row(NamedTuple):
+    """A row of the screen: what to write, without the newline, and how wide it is."""
+
+    ansi: str
+    cells: int
+
+
+class LiveRows:
+    """Rows at the bottom of a terminal that can still be replaced; above them all is permanent.
+
+    The cursor always stands at the beginning of the row below them.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: list[Row] = []
+        self._width = console.width
+        self.has_printed = False
+
+    def draw(self, final: list[Row], live: list[Row]) -> None:
+        """Put `final`, for good, and `live` in place of the live rows; the last of `live` only
+        where the screen is too small for all. Rows that stay the same are not written again.
+        """
+        live = live[-max(1, self._console.height - 2) :]
+        rows = [*final, *live]
+        same = self._count_same(rows)
+        if rows != self._shown:
+            self._write(self._height(self._shown[same:]), rows[same:])
+        self._shown = live
+        self._width = self._console.width
+        self.has_printed = self.has_printed or bool(final)
+
+    def _count_same(self, rows: list[Row]) -> int:
+        if self._console.width != self._width:
+            return 0
+        pairs = enumerate(zip(rows, self._shown, strict=False))
+        return next((i for i, (a, b) in pairs if a != b), min(len(rows), len(self._shown)))
+
+    def _height(self, rows: list[Row]) -> int:
+        """How far up `rows` begin: a terminal that was made narrower has wrapped them."""
+        width = self._console.width
+        height = sum(max(1, -(-row.cells // width)) for row in rows)
+        return min(height, self._console.height - 1)
+
+    def _write(self, up: int, rows: list[Row]) -> None:
+        move = f"\x1b[{up}A" if up else ""
+        text = "".join(row.ansi + "\n" for row in rows)
+        try:
+            self._console.file.write(_HIDE_CURSOR + move + _ERASE_BELOW + text + _SHOW_CURSOR)
+            self._console.file.flush()
+        except OSError as error:
+            raise OutputError(f"cannot write to the terminal: {error.strerror}") from error
+
+
+@contextmanager
+def signals_later() -> Iterator[None]:
+    """Let no signal come between what is written and the memory of it."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    if threading.current_thread() is not threading.main_thread() or None in handlers.values():
+        yield
+        return
+    came: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    try:
+        for number in numbers:
+            signal.signal(number, remember)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

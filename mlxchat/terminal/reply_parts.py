@@ -1,0 +1,148 @@
+"""The parts of a reply, thinking and answer: which rows of each are final and which may change.
+
+A part is a value that takes more text and steps to what is left of it. It renders its rows here;
+when they are drawn is left to `reply`, and writing them to `live_rows`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rich.color import ColorSystem
+from rich.console import Console, RenderableType
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from mlxchat.terminal.live_rows import Row
+from mlxchat.terminal.markdown import Block, ReplyMarkdown, parse, split_blocks
+
+_COLOR_SYSTEMS = {
+    "standard": ColorSystem.STANDARD,
+    "256": ColorSystem.EIGHT_BIT,
+    "truecolor": ColorSystem.TRUECOLOR,
+}
+
+
+class Renderer:
+    """Turns what Rich can render into rows, at the width that the terminal has now."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def rows(self, renderable: RenderableType) -> list[Row]:
+        lines = self._console.render_lines(renderable, pad=False)
+        # A wide row would be wrapped by the terminal, and the rows to be replaced miscounted.
+        lines = [Segment.adjust_line_length(line, self._console.width, pad=False) for line in lines]
+        lines = [_without_trailing_blanks(line) for line in lines]
+        return [Row(self._ansi(line), Segment.get_line_length(line)) for line in lines]
+
+    def _ansi(self, line: list[Segment]) -> str:
+        return "".join(self._styled(text, style or Style.null()) for text, style, _ in line)
+
+    def _styled(self, text: str, style: Style) -> str:
+        if self._console.no_color:
+            style = style.without_color
+        color_system = _COLOR_SYSTEMS.get(self._console.color_system or "none")
+        return style.render(text, color_system=color_system)
+
+    def block_rows(self, blocks: Iterable[Block], skip: int) -> list[Row]:
+        """Render `blocks`, the first without the `skip` lines of code that are printed."""
+        rows: list[Row] = []
+        for block in blocks:
+            if block.has_space_before and not skip:
+                rows.append(Row("", 0))
+            rows += self.rows(ReplyMarkdown(block.tokens, skip))
+            skip = 0
+        return rows
+
+
+def _without_trailing_blanks(line: list[Segment]) -> list[Segment]:
+    line = list(line)
+    while line and not line[-1].text.strip(" ") and not _is_seen_on_blanks(line[-1].style):
+        line.pop()
+    return line
+
+
+def _is_seen_on_blanks(style: Style | None) -> bool:
+    return bool(style and (style.bgcolor or style.underline or style.reverse or style.strike))
+
+
+class Step(NamedTuple):
+    """What to draw now, and what has to be rendered again the next time."""
+
+    final: list[Row]
+    live: list[Row]
+    rest: "Thoughts | HiddenThoughts | Answer"
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """Thinking as dim text: lines are printed as they are completed."""
+
+    text: str = ""
+
+    def more(self, text: str) -> "Thoughts":
+        return Thoughts(self.text + text)
+
+    def step(self, renderer: Renderer, is_done: bool) -> Step:
+        *complete, last = self.text.split("\n")
+        final = [row for line in complete for row in renderer.rows(Text(line, "dim"))]
+        live = renderer.rows(Text(last, "dim")) if last else []
+        if is_done:
+            return Step(final + live, [], Thoughts())
+        return Step(final, live, Thoughts(last))
+
+
+@dataclass(frozen=True)
+class HiddenThoughts:
+    """Thinking as a sign that there is some, gone when the answer begins."""
+
+    has_begun: bool = False
+
+    def more(self, text: str) -> "HiddenThoughts":
+        return HiddenThoughts(self.has_begun or bool(text))
+
+    def step(self, renderer: Renderer, is_done: bool) -> Step:
+        is_shown = self.has_begun and not is_done
+        return Step([], renderer.rows(Text("thinking …", "dim")) if is_shown else [], self)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The Markdown that is not printed yet, beginning with the start of a block.
+
+    `is_behind` tells that something stands above. `number` is that of the list item it begins
+    with, where the list's first items are printed; `skip` counts the printed lines of the code
+    block it begins with.
+    """
+
+    source: str = ""
+    is_behind: bool = False
+    number: int | None = None
+    skip: int = 0
+
+    def more(self, text: str) -> "Answer":
+        return replace(self, source=self.source + text)
+
+    def step(self, renderer: Renderer, is_done: bool) -> Step:
+        if is_done:
+            rows = renderer.block_rows(self._blocks(self.source), self.skip)
+            return Step(rows, [], Answer(is_behind=self.is_behind or bool(rows)))
+        # Half a line can still become anything; whole lines never reopen a block.
+        *closed, last = self._blocks(self.source[: self.source.rfind("\n") + 1]) or [None]
+        rest = self._behind(last) if last and closed else self
+        final = renderer.block_rows([block for block in closed if block], self.skip)
+        if last and last.code_lines > rest.skip:
+            final += renderer.block_rows([last], rest.skip)
+            rest = replace(rest, skip=last.code_lines)
+        live = renderer.block_rows(rest._blocks(rest.source), rest.skip)
+        return Step(final, live, rest)
+
+    def _blocks(self, source: str) -> list[Block]:
+        return list(split_blocks(parse(source), self.is_behind, self.number))
+
+    def _behind(self, block: Block) -> "Answer":
+        """What is left, from `block` on, when all before it is printed."""
+        lines = self.source.split("\n")[block.first_line :]
+        return Answer("\n".join(lines), is_behind=True, number=block.number)
