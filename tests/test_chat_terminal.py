@@ -243,3 +243,34 @@ def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model:
     chat.child.kill(signal.SIGTERM)
     assert chat.ends() == 143
     assert "Traceback" not in chat.written
+
+
+@pytest.mark.parametrize("variable", [("TERM", "dumb"), ("NO_COLOR", "1")], ids=["dumb", "plain"])
+def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
+    variable: tuple[str, str], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*variable)
+    chat = Chat(str(tiny_model), "-n", "5", "--max-kv-size", "170")
+    for text in ("first " + "x" * 60, "second " + "y" * 60):
+        chat.send(f"{text}\r")
+        chat.shows("cut at its most tokens[^$]*\n>$")
+    chat.shows("1 turn forgotten")
+    chat.send("/set max-tokens 100000\r")
+    chat.shows("max-tokens 100000")
+    chat.send("/set top-k 1\r")
+    chat.send("/continue\r")
+    chat.shows("^> /continue\n.")
+    chat.send(CTRL_C)
+    chat.shows("^stopped|^turn|^>$")
+    chat.send("/set max-tokens 5\r")
+    chat.shows("max-tokens 5 ")
+    chat.send("/retry\r")
+    chat.shows("^> /retry[^$]*cut at its most")
+    chat.send("/undo\r")
+    chat.shows("^taken back")
+    chat.send(CTRL_C)
+    chat.send(CTRL_D)
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    assert "Traceback" not in chat.written
+    assert not COLOUR.search(chat.written)
