@@ -1,7 +1,9 @@
 """From a directory to a model: in every form of the weights, and refused in one clear line."""
 
+import importlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -315,3 +317,25 @@ def test_a_skeleton_takes_no_memory() -> None:
     network = build_skeleton(tiny_config(layers=4, width=4096, vocabulary=100_000))
     assert len(named_parameters(network)) > 30
     assert mx.get_active_memory() - before < 1_000_000
+
+
+def test_a_model_on_its_way_into_memory_leaves_stdout_to_others(tiny_model: Path) -> None:
+    """A chat's prompt was sometimes lost: the import of the model's module held stdout back."""
+    seen: list[object] = []
+    module = "mlx_lm.models.llama"
+    importlib.import_module(module)
+    before = sys.modules.pop(module)
+
+    class Watcher:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == module:
+                seen.append(sys.stdout)
+
+    watcher: Any = Watcher()
+    sys.meta_path.insert(0, watcher)
+    try:
+        load_directory(tiny_model, "tiny", dtype="auto", notify=lambda _: None)
+    finally:
+        sys.meta_path.remove(watcher)
+        sys.modules[module] = before
+    assert seen == [sys.stdout]

@@ -38,6 +38,10 @@ MODULE_OF_TYPE = {
 }
 
 
+# Modules that print, and leave, where a package of their own is missing.
+PRINTS = {"olmo"}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raises ModelBroken naming the file if it is anything else."""
     try:
@@ -84,8 +88,10 @@ def _import_module(model_type: str, name: str) -> ModuleType:
     if not name.replace("-", "_").isidentifier():
         raise ModelUnsupported(f"model type {model_type!r} is not one that mlx-lm knows")
     printed = io.StringIO()
+    # For that one module only: it takes stdout from all threads, a chat's prompt among them.
+    held = contextlib.redirect_stdout(printed) if name in PRINTS else contextlib.nullcontext()
     try:
-        with contextlib.redirect_stdout(printed):
+        with held:
             return importlib.import_module(f"mlx_lm.models.{name}")
     except ModuleNotFoundError as error:
         raise ModelUnsupported(

@@ -38,12 +38,15 @@ class Screen:
 
     def bars(self, rows: Sequence[tuple[str, int]], whole: int) -> None:
         """One row each: a name, a bar of its share in `whole`, and the number."""
-        width = 30
+        # Two gaps of two columns and a number of seven; the rest is for the name and the bar.
+        left = max(min(self._console.width, 90) - 11, 10)
+        name_width, bar_width = left - left // 2, left // 2
         for name, number in rows:
-            filled = round(width * number / whole) if whole else 0
+            filled = round(bar_width * number / whole) if whole else 0
             bar = "█" * max(filled, 1 if number else 0)
-            label = visible(name).replace("\n", " ")[:36]
-            self._console.print(Text(f"{label:36}  {bar:{width}}  {number:7,}", style="dim"))
+            label = visible(name).replace("\n", " ")[:name_width]
+            line = f"{label:{name_width}}  {bar:{bar_width}}  {number:7,}"
+            self._console.print(Text(line, style="dim"), no_wrap=True, overflow="crop")
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
