@@ -149,6 +149,18 @@ class Conversation:
         yield from self._make_room()
         yield from self._answer(turn, written, None, should_stop)
 
+    def retry(
+        self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
+    ) -> Iterator[Token | Forgot]:
+        """Answer the last turn again; where nothing new comes of it, the old reply stays."""
+        old = self.undo()
+        before = len(self.turns)
+        try:
+            yield from self.say(old.user, on_prefill=on_prefill, should_stop=should_stop)
+        finally:
+            if len(self.turns) == before:
+                self.turns.append(old)
+
     def _begin_turn(self) -> None:
         self._earlier, self._before = self._before, self._snapshot()
 

@@ -404,3 +404,16 @@ def test_what_a_reply_spells_out_is_never_a_control_token() -> None:
         say(conversation, "again")
         controls = conversation.held_ids[conversation.held_ids > 255].tolist()
         assert controls == [257, 258] * 3 + [257]
+
+
+def test_a_retry_that_is_stopped_before_its_first_token_leaves_the_old_reply() -> None:
+    """The turn once vanished, with the reply that it had."""
+    conversation = make_conversation()
+    say(conversation, "hello")
+    reply = conversation.turns[0].reply
+    list(conversation.retry(should_stop=lambda: True))
+    assert [(turn.user, turn.reply) for turn in conversation.turns] == [("hello", reply)]
+    say(conversation, "again")
+    check_in_step(conversation)
+    list(conversation.retry())
+    assert [turn.user for turn in conversation.turns] == ["hello", "again"]

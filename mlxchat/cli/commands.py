@@ -94,7 +94,7 @@ def _clear(chat: Repl, _: str) -> None:
 def _retry(chat: Repl, _: str) -> None:
     _last_turn(chat)
     chat.retries += 1
-    chat.answer(chat.conversation.undo().user)
+    chat.answer(None)
 
 
 @command("/undo", "take the last message and its reply back")

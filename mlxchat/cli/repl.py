@@ -101,17 +101,17 @@ class Repl:
             self._conversation = self._begin(self._loading.wait())
         return self._conversation
 
-    def answer(self, text: str) -> None:
-        """Say it to the model and show the reply."""
+    def answer(self, text: str | None) -> None:
+        """Say it to the model and show the reply; None answers the last message again."""
         conversation = self.conversation
         # Each turn, and each retry of it, draws from a stream of its own.
         seed = self.request.setup.seed if self.sampling.seed is None else self.sampling.seed
         seed += len(conversation.turns) + 1_000_003 * self.retries
         conversation.sampling = replace(self.sampling, seed=seed % 2**64)
         with StopRequest() as stop, progress("reading", "tokens", False) as on_prefill:
-            self._show(
-                conversation.say(text, on_prefill=on_prefill, should_stop=stop.requested), stop
-            )
+            how: dict[str, Any] = {"on_prefill": on_prefill, "should_stop": stop.requested}
+            reply = conversation.retry(**how) if text is None else conversation.say(text, **how)
+            self._show(reply, stop)
 
     def go_on(self) -> None:
         """Let the last reply continue, and show how."""
