@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """All that a turn changes, from before it: a fork costs no copy until the cache is written."""
+    """All that a turn changes, from before it: a fork costs no copy until the cache is written.
+
+    `last` is the last turn as it was then: a reply that goes on changes it.
+    """
 
     turns: int
+    last: Turn | None
     forgotten: tuple[bool, ...]
     held_turns: tuple[Turn, ...]
     cache: list[Any]
@@ -79,9 +83,10 @@ class _Snapshot:
 class Conversation:
     """Turns with a model at a fixed window. `say` answers; everything else changes what it sees.
 
-    `system` is pinned: it is in the cache once and is never evicted. `variables` go to the chat
-    template. Raises TemplateError where the model has no template, CacheError where the pinned
-    beginning leaves no room in the window.
+    `system` is pinned: it is in the cache once and is never evicted. Where the tokens before the
+    first user's text are fewer than `settings.keep`, as many of the first turn stay as well.
+    `variables` go to the chat template. Raises TemplateError where the model has no template,
+    CacheError where the pinned beginning leaves no room in the window.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class Conversation:
         variables: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
-        self.settings = settings or CacheSettings()
+        self.settings = settings or CacheSettings(keep=0)
         self.system = system
         self.roll = roll
         self.sampling = sampling or SamplingSettings()
@@ -105,6 +110,8 @@ class Conversation:
         self.turns: list[Turn] = []
         self.stats: Stats | None = None
         self.notices: tuple[str, ...] = ()
+        # Turns before this one were cleared away, and no later one stands behind them.
+        self._begins_at = 0
         # The turns that the ledger is made of, and what was rendered for them last.
         self._held_turns: list[Turn] = []
         self._prompt = NOTHING
@@ -122,15 +129,21 @@ class Conversation:
         on_prefill: Progress | None = None,
         should_stop: ShouldStop = never,
     ) -> Iterator[Token | Forgot]:
-        """Add a turn and yield the reply's tokens, and what was forgotten to make room for it.
+        """Add a turn; the iterator that is returned yields the reply's tokens, and what was
+        forgotten to make room for it.
 
         A reply that ends early, for whatever reason, is closed properly when the next turn begins.
-        Stopped before its first token, the turn is taken back. Raises WindowFull where nothing may
-        be forgotten and the turn does not fit; then it is as if it had not been said.
+        Stopped before its first token, the turn is taken back. The iterator raises WindowFull where
+        nothing may be forgotten and the turn does not fit; then it is as if it had not been said.
         """
         self._begin_turn()
         turn = Turn(text)
         self.turns.append(turn)
+        return self._reply(turn, on_prefill, should_stop)
+
+    def _reply(
+        self, turn: Turn, on_prefill: Progress | None, should_stop: ShouldStop
+    ) -> Iterator[Token | Forgot]:
         try:
             yield from self._make_room()
         except WindowFull:
@@ -166,13 +179,26 @@ class Conversation:
 
     def undo(self) -> Turn:
         """Take the last turn back, with all that it made the window forget."""
-        before = self._before
         turn = self.turns[-1]
-        if before is not None and before.turns == len(self.turns) - 1:
-            self._restore(before)
-            self._before = None
+        for before in (self._before, self._earlier):
+            if before is not None and before.turns == len(self.turns) - 1:
+                self._restore(before)
+                self._before = self._earlier = None
+                break
         del self.turns[-1]
+        self._begins_at = min(self._begins_at, len(self.turns))
         return turn
+
+    def take_back_continuation(self) -> bool:
+        """Take back what `go_on` added to the last reply; False where it was not what came last."""
+        before = self._before
+        if before is None or before.last is None or before.turns != len(self.turns):
+            return False
+        self._restore(before)
+        for field in fields(Turn):
+            setattr(self.turns[-1], field.name, getattr(before.last, field.name))
+        self._before, self._earlier = self._earlier, None
+        return True
 
     def restart(self) -> None:
         """Begin with an empty cache: whatever is retained is prefilled by the next turn.
@@ -181,12 +207,13 @@ class Conversation:
         """
         window = self.settings.max_kv_size
         self._pinned_tokens = self._count_pinned()
-        if window is not None and window < self._pinned_tokens + 2 * RESERVE:
+        pinned = max(self._pinned_tokens, self.settings.keep)
+        if window is not None and window < pinned + 2 * RESERVE:
             raise CacheError(
-                f"the system prompt and the template take {self._pinned_tokens} tokens of a window "
-                f"of {window}: --max-kv-size must be {self._pinned_tokens + 2 * RESERVE} at least"
+                f"the system prompt, the template and --keep take {pinned} tokens of a window "
+                f"of {window}: --max-kv-size must be {pinned + 2 * RESERVE} at least"
             )
-        keep = self._pinned_tokens if window is not None else 0
+        keep = pinned if window is not None else 0
         self._cache = make_cache(self.model.network, window, keep)
         self._ledger = Ledger(window, keep)
         self._held_turns = []
@@ -210,8 +237,10 @@ class Conversation:
         return len(oldest)
 
     def clear(self) -> None:
-        """Forget all turns, pinned ones too, and keep none of them in the transcript."""
-        self.turns = []
+        """Forget all turns, pinned ones too, and begin anew; the transcript keeps them."""
+        for turn in self.turns:
+            turn.forgotten, turn.pinned = True, False
+        self._begins_at = len(self.turns)
         self._before = None
         self.restart()
 
@@ -221,6 +250,11 @@ class Conversation:
     def retained(self) -> list[Turn]:
         """The turns that the model can see."""
         return [turn for turn in self.turns if not turn.forgotten]
+
+    @property
+    def last(self) -> Turn | None:
+        """The last turn, if there is one since all was cleared."""
+        return self.turns[-1] if len(self.turns) > self._begins_at else None
 
     @property
     def forgotten(self) -> list[Turn]:
@@ -249,14 +283,21 @@ class Conversation:
             rendered = len(self._render([*self._held_turns[:n], Turn("a")]))
             counted.append((turn, rendered - so_far))
             so_far = rendered
-        return Usage(
-            self._pinned_tokens, tuple(counted), len(self._ledger), self.settings.max_kv_size
-        )
+        pinned = self._pinned_tokens + len(self._kept_of_first_turn([]))
+        return Usage(pinned, tuple(counted), len(self._ledger), self.settings.max_kv_size)
 
     # Rendering
 
     def _render(self, turns: Sequence[Turn]) -> TokenIds:
-        """Token ids of complete turns and one to be answered, up to where its reply begins."""
+        """Token ids of complete turns and one to be answered, up to where its reply begins.
+
+        Where the first turn of all is forgotten, what `keep` holds of it stands before them.
+        """
+        ids = self._render_alone(turns)
+        kept = self._kept_of_first_turn(turns)
+        return np.concatenate([ids[: self._pinned_tokens], kept, ids[self._pinned_tokens :]])
+
+    def _render_alone(self, turns: Sequence[Turn]) -> TokenIds:
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))
@@ -265,9 +306,19 @@ class Conversation:
         self.notices = prompt.notices
         return prompt.ids
 
+    def _kept_of_first_turn(self, turns: Sequence[Turn]) -> TokenIds:
+        start, stop = self._pinned_tokens, self.settings.keep
+        first = next(iter(self.turns[self._begins_at :]), None)
+        if self.settings.max_kv_size is None or start >= stop or first is None:
+            return NOTHING
+        if not first.forgotten or any(turn is first for turn in turns):
+            return NOTHING
+        alone, with_first = (self._render_alone([*t, Turn("a")]) for t in ([], [first]))
+        return with_first[start : min(stop, start + len(with_first) - len(alone))]
+
     def _count_pinned(self) -> int:
         """Tokens before the first user's text, which no turn can change."""
-        one, other = self._render([Turn("a")]), self._render([Turn("b")])
+        one, other = self._render_alone([Turn("a")]), self._render_alone([Turn("b")])
         return Ledger(None, 0, one).common_prefix(other)
 
     # Making room
@@ -435,6 +486,7 @@ class Conversation:
     def _snapshot(self) -> _Snapshot:
         return _Snapshot(
             len(self.turns),
+            replace(self.turns[-1]) if self.turns else None,
             tuple(turn.forgotten for turn in self.turns),
             tuple(self._held_turns),
             fork(self._cache),

@@ -47,12 +47,13 @@ def make_conversation(
     template: str = chat_templates.CHATML,
     *,
     max_tokens: int = 20,
+    keep: int = 0,
     net: Any = None,
     **options: Any,
 ) -> Conversation:
     return Conversation(
         make_model(template, net),
-        CacheSettings(window, keep=0, prefill_step_size=64),
+        CacheSettings(window, keep=keep, prefill_step_size=64),
         sampling=SamplingSettings(temp=1.0, seed=1),
         generation=GenerationSettings(max_tokens=max_tokens),
         **options,
@@ -89,6 +90,8 @@ action = st.one_of(
     st.tuples(st.just("undo"), st.just(0)),
     st.tuples(st.just("retry"), st.just(0)),
     st.tuples(st.just("go_on"), st.just(0)),
+    st.tuples(st.just("take back"), st.just(0)),
+    st.tuples(st.just("clear"), st.just(0)),
     st.tuples(st.just("forget"), st.integers(1, 3)),
     st.tuples(st.just("pin"), st.just(0)),
     st.tuples(st.just("system"), st.integers(0, 20)),
@@ -101,11 +104,14 @@ action = st.one_of(
     actions=st.lists(action, min_size=1, max_size=12),
     system=st.sampled_from([None, "Be brief."]),
     roll=st.sampled_from([Roll.SHIFT, Roll.REFILL]),
+    keep=st.sampled_from([0, 40]),
 )
 def test_whatever_is_said_the_ledger_is_what_the_cache_holds(
-    template: str, actions: list[tuple[str, int]], system: str | None, roll: Roll
+    template: str, actions: list[tuple[str, int]], system: str | None, roll: Roll, keep: int
 ) -> None:
-    conversation = make_conversation(240, chat_templates.ALL[template], system=system, roll=roll)
+    conversation = make_conversation(
+        240, chat_templates.ALL[template], keep=keep, system=system, roll=roll
+    )
     for number, (name, n) in enumerate(actions):
         before = len(conversation.turns)
         if name == "say":
@@ -116,7 +122,9 @@ def test_whatever_is_said_the_ledger_is_what_the_cache_holds(
             say(conversation, "stop!", should_stop=lambda asked=asked: next(asked, True))
         elif name == "system":
             conversation.set_system("s" * n or None)
-        elif conversation.turns:
+        elif name == "clear":
+            conversation.clear()
+        elif conversation.last is not None:
             act_on_last(conversation, name, n)
         check_in_step(conversation)
         assert len(conversation.held_ids) <= 240
@@ -129,6 +137,8 @@ def act_on_last(conversation: Conversation, name: str, n: int) -> None:
         say(conversation, conversation.undo().user)
     elif name == "go_on":
         list(conversation.go_on())
+    elif name == "take back":
+        conversation.take_back_continuation()
     elif name == "forget":
         conversation.forget(n)
     elif name == "pin":
@@ -197,7 +207,7 @@ def test_nothing_is_forgotten_where_that_is_refused() -> None:
     check_in_step(conversation)
     conversation.clear()
     say(conversation, "hello")
-    assert len(conversation.turns) == 1
+    assert len(conversation.retained) == 1
 
 
 def test_a_reply_that_fills_the_window_pushes_whole_turns_out() -> None:
@@ -417,3 +427,45 @@ def test_a_retry_that_is_stopped_before_its_first_token_leaves_the_old_reply() -
     check_in_step(conversation)
     list(conversation.retry())
     assert [turn.user for turn in conversation.turns] == ["hello", "again"]
+
+
+def test_what_a_continuation_added_is_taken_back_alone() -> None:
+    conversation = make_conversation(400, max_tokens=5)
+    say(conversation, "hello")
+    held, reply = conversation.held_ids, conversation.turns[0].reply
+    list(conversation.go_on())
+    once = conversation.turns[0].reply
+    list(conversation.go_on())
+    assert conversation.take_back_continuation()
+    assert conversation.turns[0].reply == once != reply
+    assert conversation.take_back_continuation()
+    assert conversation.turns[0].reply == reply
+    np.testing.assert_array_equal(conversation.held_ids, held)
+    assert not conversation.take_back_continuation()
+    check_in_step(conversation)
+
+
+def test_what_was_cleared_stays_in_the_transcript_and_out_of_the_window() -> None:
+    conversation = make_conversation(400, max_tokens=5)
+    say(conversation, "hello")
+    conversation.clear()
+    assert conversation.last is None
+    assert [turn.user for turn in conversation.forgotten] == ["hello"]
+    say(conversation, "again")
+    assert conversation.undo().user == "again"
+    assert conversation.last is None
+    assert len(conversation.turns) == 1
+
+
+def test_more_can_be_kept_than_the_template_begins_with() -> None:
+    """The first turn goes, but as many of its tokens stay as `keep` is more than the beginning."""
+    conversation = make_conversation(240, keep=40, max_tokens=5)
+    pinned = conversation.usage().pinned
+    say(conversation, "first " + "x" * 60)
+    beginning = conversation.held_ids[:40]
+    for n in range(8):
+        say(conversation, f"{n} " + "y" * 60)
+    assert conversation.turns[0].forgotten
+    np.testing.assert_array_equal(conversation.held_ids[:40], beginning)
+    assert conversation.usage().pinned == 40 > pinned
+    check_in_step(conversation)

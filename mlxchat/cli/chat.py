@@ -46,6 +46,15 @@ def chat(
             rich_help_panel=WINDOW,
         ),
     ] = Roll.SHIFT,
+    keep: Annotated[
+        int,
+        typer.Option(
+            metavar="TOKENS",
+            help="First tokens, never forgotten, where the system prompt and what the template "
+            "puts before the first message are fewer.",
+            rich_help_panel=WINDOW,
+        ),
+    ] = 0,
     prefill_step_size: StepOption = DEFAULT_PREFILL_STEP_SIZE,
     temp: TempOption = None,
     top_p: TopPOption = None,
@@ -115,7 +124,7 @@ def chat(
         device=device,
         dtype=dtype,
         window=max_kv_size,
-        keep=0,
+        keep=keep,
         prefill_step_size=prefill_step_size,
         sampling={
             "temp": temp,

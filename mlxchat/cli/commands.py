@@ -66,9 +66,10 @@ def _number(argument: str, default: int) -> int:
 
 
 def _last_turn(chat: Repl) -> Turn:
-    if not chat.conversation.turns:
+    turn = chat.conversation.last
+    if turn is None:
         raise UsageError("nothing has been said yet")
-    return chat.conversation.turns[-1]
+    return turn
 
 
 @command("/help", "list the commands")
@@ -97,9 +98,12 @@ def _retry(chat: Repl, _: str) -> None:
     chat.answer(None)
 
 
-@command("/undo", "take the last message and its reply back")
+@command("/undo", "take the last message and its reply back, or what /continue added")
 def _undo(chat: Repl, _: str) -> str:
     _last_turn(chat)
+    if chat.conversation.take_back_continuation():
+        chat.screen.say("taken back; the reply is as it was before it went on")
+        return ""
     turn = chat.conversation.undo()
     chat.screen.say("taken back; it is in the prompt, to be changed")
     return turn.user

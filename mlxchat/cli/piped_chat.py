@@ -57,7 +57,7 @@ class _PipedChat:
         if not self._request.json_events:
             return
         settings = asdict(self._conversation.settings)
-        settings["keep"] = self._conversation.usage().pinned
+        settings["keep"] = max(settings["keep"], self._conversation.usage().pinned)
         facts: dict[str, Any] = {
             "version": __version__,
             "model": self._conversation.model.name,
