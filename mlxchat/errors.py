@@ -13,6 +13,10 @@
     ├── CacheError         1   the window cannot be kept on this model
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
     ├── TemplateError      1   the chat template is missing or refuses the messages
+    ├── SessionError       1   a saved conversation: its name, its files, who has it open
+    ├── SnapshotError      1   a snapshot or checkpoint that cannot be used
+    │   ├── SnapshotBroken     truncated, corrupted, or no snapshot at all
+    │   └── SnapshotMismatch   made with something else than what is to use it
     └── OutputError        1   stdout cannot be written
         └── ClosedPipe   141   whoever read stdout has gone, as `head` does: not worth a word
 
@@ -82,6 +86,22 @@ class WindowFull(MlxchatError):
 
 
 class TemplateError(MlxchatError):
+    pass
+
+
+class SessionError(MlxchatError):
+    pass
+
+
+class SnapshotError(MlxchatError):
+    pass
+
+
+class SnapshotBroken(SnapshotError):
+    pass
+
+
+class SnapshotMismatch(SnapshotError):
     pass
 
 

@@ -2,12 +2,13 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace `path`, or make it, with `data` and the permission bits `mode`.
+def write_atomically(path: Path, data: bytes | Iterable[bytes], mode: int = 0o600) -> None:
+    """Replace `path`, or make it, with `data`, whole or in pieces, and the permission bits `mode`.
 
     The data is written beside the target, forced to the disk and renamed over it. A symbolic link
     stays one: what it points to is replaced. The directory must exist.
@@ -18,7 +19,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
     descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)

@@ -156,6 +156,10 @@ class Tokenizer:
         """One token as people read it, control tokens included."""
         return self._control_ids.get(id_) or self._backend.decode([id_], skip_special_tokens=False)
 
+    def definition(self) -> str:
+        """All that decides how text becomes tokens, to be compared."""
+        return self._backend.to_str()
+
     def stream_decoder(self) -> "StreamDecoder":
         return StreamDecoder(self)
 

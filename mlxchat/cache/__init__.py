@@ -1,6 +1,6 @@
 """Keys and values: what the model remembers. MLX only; no text, no files."""
 
-from mlxchat.cache.build import check_bound, kv_bytes_per_token, make_cache
+from mlxchat.cache.build import check_bound, kv_bytes_per_token, make_cache, run_lazily
 from mlxchat.cache.chunk import ChunkCache
 from mlxchat.cache.layers import (
     bytes_held,
@@ -26,6 +26,7 @@ __all__ = [
     "make_cache",
     "positions_bounded",
     "rewind",
+    "run_lazily",
     "tokens_evicted",
     "tokens_held",
 ]

@@ -181,12 +181,16 @@ def _position_limit(cache: Sequence[WindowCache], tokens: int) -> int | None:
 def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
     """Bytes that one more token takes in all the layers whose cache grows with the text.
 
-    Found by asking: the model is built into a graph on one token, which nothing evaluates, and the
-    shapes of what its layers stored are read. Layers with a window of their own, or recurrent
-    state, stop growing and are not counted.
+    Layers with a window of their own, or recurrent state, stop growing and are not counted.
     """
-    cache = _make_layers(model, None, 0)
-    model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
-    growing = [window for window in windows(cache) if window.max_size is None]
+    growing = [window for window in windows(run_lazily(model)) if window.max_size is None]
     stored: list[Any] = [array for window in growing for array in (window.keys, window.values)]
     return sum(int(x.size) // x.shape[2] for x in stored if x is not None) * dtype.size
+
+
+def run_lazily(model: nn.Module) -> list[LayerCache]:
+    """What an unbounded cache holds behind one token: shapes and dtypes, since nothing evaluates
+    the graph that the model is built into."""
+    cache = _make_layers(model, None, 0)
+    model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
+    return cache

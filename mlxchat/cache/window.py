@@ -23,6 +23,9 @@ GROWTH = 256
 # of K keys a layer, while the gap of positions between them and the window stays below it.
 REANCHOR_EVERY = 64
 
+# What positions can be at all: MLX counts them in 32 bits.
+MOST_POSITIONS = 2**31 - 1
+
 Mask = mx.array | str | None
 
 
@@ -392,26 +395,20 @@ class WindowCache:
         """
         shift = self.shift or NO_POSITIONS
         return (
-            None if self.keys is None else self._unrolled(self.keys),
-            None if self.values is None else self._unrolled(self.values),
-            self._originals,
+            *self.entries,
             *(self.max_size, self.keep, self.in_order, self.position_limit, self.position_unit),
-            *(self.offset, self.total, self._next, self._anchor, self._origin, self._moved),
+            *self.placement,
             *(self.shift is not None, *shift.parts()),
         )
 
     @state.setter
     def state(self, state: tuple[Any, ...]) -> None:
-        keys, values, self._originals, *numbers = state
+        keys, values, originals, *numbers = state
         self.max_size, self.keep, self.in_order, *numbers = numbers
         self.position_limit, self.position_unit, *numbers = numbers
-        self.offset, self.total, self._next, *numbers = numbers
-        self._anchor, self._origin, self._moved, *numbers = numbers
-        has_shift, *shift = numbers
+        self._place(keys, values, originals, tuple(numbers[:6]))
+        has_shift, *shift = numbers[6:]
         self.shift = KeyShift(*shift) if has_shift else None
-        self._size = 0 if keys is None else keys.shape[2]
-        self.keys = None if keys is None else self._rolled(keys)
-        self.values = None if values is None else self._rolled(values)
 
     def _rolled(self, x: mx.array) -> mx.array:
         """The inverse of `_unrolled`; a new object in any case."""
@@ -421,6 +418,60 @@ class WindowCache:
         return mx.concatenate(
             [x[..., : self.keep, :], x[..., older:, :], x[..., self.keep : older, :]], axis=2
         )
+
+    @property
+    def entries(self) -> tuple[mx.array | None, mx.array | None, mx.array | None]:
+        """Keys and values in temporal order, without padding, and the kept keys' originals."""
+        return (
+            None if self.keys is None else self._unrolled(self.keys),
+            None if self.values is None else self._unrolled(self.values),
+            self._originals,
+        )
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """The numbers that place the stored entries: what `state` has beside them and settings."""
+        return self.offset, self.total, self._next, self._anchor, self._origin, self._moved
+
+    def restore(
+        self,
+        keys: mx.array | None,
+        values: mx.array | None,
+        originals: mx.array | None,
+        placement: tuple[int, ...],
+    ) -> None:
+        """Take the entries of a `state` over into this cache, whose own settings stay.
+
+        Raises CacheError, with nothing done, where the numbers contradict the entries or settings.
+        """
+        offset, total, following, *positions = placement
+        size = 0 if keys is None else keys.shape[2]
+        in_ring = size == self.max_size and self.keep <= following <= size
+        kept = self.keep if originals is None else originals.shape[2]
+        consistent = (
+            size == (0 if values is None else values.shape[2])
+            and (following == size or in_ring)
+            and kept == self.keep
+            and size <= total
+            and 0 <= offset < 2 * (self.position_limit or MOST_POSITIONS)
+            and all(abs(position) <= MOST_POSITIONS for position in positions)
+        )
+        if not consistent:
+            raise CacheError("the numbers of a saved layer contradict one another")
+        self._place(keys, values, originals, placement)
+
+    def _place(
+        self,
+        keys: mx.array | None,
+        values: mx.array | None,
+        originals: mx.array | None,
+        placement: tuple[int, ...],
+    ) -> None:
+        self.offset, self.total, self._next, self._anchor, self._origin, self._moved = placement
+        self._originals = originals
+        self._size = 0 if keys is None else keys.shape[2]
+        self.keys = None if keys is None else self._rolled(keys)
+        self.values = None if values is None else self._rolled(values)
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> WindowCache:

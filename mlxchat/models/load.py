@@ -6,7 +6,7 @@ transformers in. Packings that only its loader knows go through it all the same.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,8 @@ class Model:
     """A network ready to run, its tokenizer, and what its files say of it.
 
     `dtype` is that of its activations, so of its keys and values. `context_length` is in tokens.
-    `generation_config` holds the sampling its makers recommend, as in the file of that name.
+    `generation_config` holds the sampling its makers recommend, as in the file of that name, and
+    `config` what config.json says.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Model:
     dtype: mx.Dtype
     context_length: int | None
     generation_config: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 def load(name: str | None = None, *, dtype: str = "auto", offline: bool = False) -> Model:
@@ -101,6 +103,7 @@ def load_directory(
         dtype=_activation_dtype(network),
         context_length=context_length(config),
         generation_config=read_json(generation_config) if generation_config.is_file() else {},
+        config=config,
     )
 
 

@@ -1,0 +1,112 @@
+"""What a saved cache was made with. Used with anything else it would be silently wrong.
+
+A model is known by its configuration and by its weights as they are in memory: samples from every
+tensor, since hashing gigabytes at each start would take longer than reading a window again.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+
+from mlxchat import __version__
+from mlxchat.models.load import Model
+from mlxchat.tokens import Tokenizer
+
+FORMAT = 1
+SAMPLES = 64  # values of each tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """All of it, as JSON can hold it; hashes in hexadecimal. `keep` is what the cache never evicts,
+    in tokens, and `window` None where it is unbounded."""
+
+    format: int
+    mlxchat: str
+    mlx_lm: str
+    model: str
+    weights: str
+    dtype: str
+    tokenizer: str
+    template: str
+    window: int | None
+    keep: int
+    system: str
+
+    def differences(self, saved: object) -> list[str]:
+        """What `saved`, a fingerprint's dictionary that was read, differs in; in words."""
+        if not isinstance(saved, dict):
+            return ["no fingerprint"]
+        mine = asdict(self)
+        return [
+            IN_WORDS[field.name]
+            for field in fields(self)
+            if saved.get(field.name, _MISSING) != mine[field.name]
+        ]
+
+
+_MISSING = object()
+
+IN_WORDS = {
+    "format": "another format of snapshots",
+    "mlxchat": "another version of mlxchat",
+    "mlx_lm": "another version of mlx-lm",
+    "model": "another model",
+    "weights": "other weights",
+    "dtype": "another dtype",
+    "tokenizer": "another tokenizer",
+    "template": "another chat template",
+    "window": "another window",
+    "keep": "another number of kept tokens",
+    "system": "another system prompt",
+}
+
+
+class ModelPrint:
+    """The part of a fingerprint that a loaded model never changes: computed once, tens of
+    milliseconds."""
+
+    def __init__(self, model: Model) -> None:
+        self._of_model: dict[str, Any] = {
+            "format": FORMAT,
+            "mlxchat": __version__,
+            "mlx_lm": version("mlx-lm"),
+            "model": _hash(json.dumps(model.config, sort_keys=True, default=str)),
+            "weights": _weights(model),
+            "dtype": str(model.dtype),
+            "tokenizer": _tokenizer(model.tokenizer),
+            "template": _hash(
+                "" if model.tokenizer.template is None else model.tokenizer.template.source
+            ),
+        }
+
+    def of(self, window: int | None, keep: int, system: str | None) -> Fingerprint:
+        """The whole, of a cache that is used like this."""
+        return Fingerprint(**self._of_model, window=window, keep=keep, system=_hash(system or ""))
+
+
+def _weights(model: Model) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    parameters: Any = tree_flatten(model.network.parameters())
+    for name, array in parameters:
+        flat = array.reshape(-1)
+        sample = flat[:: max(flat.size // SAMPLES, 1)][: SAMPLES + 1]
+        if sample.dtype == mx.bfloat16:
+            sample = sample.view(mx.uint16)
+        digest.update(f"{name} {array.shape} {array.dtype} ".encode())
+        digest.update(np.array(sample).tobytes())
+    return digest.hexdigest()
+
+
+def _tokenizer(tokenizer: Tokenizer) -> str:
+    return _hash(tokenizer.definition() + str(sorted(tokenizer.eos_ids)))
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()

@@ -1,0 +1,174 @@
+"""A snapshot: the whole state of a cache, its ledger and the random numbers to come, in one file.
+
+Entries lie in temporal order and without padding, with the numbers that put each back into its own
+slot, so that what is generated next agrees to the bit. Whose state it is, a conversation's or a
+generation's, is told by the facts that the caller adds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxchat import platform
+from mlxchat.cache import WindowCache, fork, run_lazily, tokens_held
+from mlxchat.cache.layers import LayerCache, recurrent_states, windows
+from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
+from mlxchat.ledger import Ledger, TokenIds
+from mlxchat.store import tensor_file
+from mlxchat.store.fingerprint import Fingerprint
+from mlxchat.store.tensor_file import Tensor
+
+# Keys, values, and the kept keys as they were given.
+ARRAYS = ("keys", "values", "originals")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state held still, to be written by any thread while the cache goes on."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    def write(self, path: Path) -> int:
+        """Replace `path`, aside and renamed; return its size in bytes. Raises OSError."""
+        return tensor_file.write(path, self.tensors, self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a snapshot held. `random` is the seed that MLX's random numbers go on from; `facts` are
+    the caller's own: JSON, and no more is known of them."""
+
+    cache: list[LayerCache]
+    ledger: Ledger
+    random: int
+    facts: dict[str, Any]
+
+
+def take(
+    cache: Sequence[LayerCache],
+    ledger: Ledger,
+    fingerprint: Fingerprint,
+    facts: dict[str, Any],
+) -> Snapshot:
+    """Hold the state still: at most one copy of the window."""
+    assert len(ledger) >= tokens_held(cache)
+    arrays: dict[str, mx.array | None] = {
+        "ledger": mx.array(ledger.ids.astype(np.int32)),
+    }
+    for i, window in enumerate(windows(cache)):
+        for name, array in zip(ARRAYS, window.entries, strict=True):
+            arrays[f"window.{i}.{name}"] = array
+    for i, state in enumerate(recurrent_states(cache)):
+        for j, array in enumerate(state.cache):
+            arrays[f"recurrent.{i}.{j}"] = array
+    tensors = {name: tensor_file.hold(array) for name, array in arrays.items() if array is not None}
+    own = {
+        "fingerprint": asdict(fingerprint),
+        "placement": [list(window.placement) for window in windows(cache)],
+        "overflowed": ledger.overflowed,
+        "random": random_state(),
+        "facts": facts,
+    }
+    return Snapshot(tensors, own)
+
+
+def random_state() -> int:
+    """Where MLX's random numbers go on from: a seed that leads there."""
+    state: Any = mx.random.state
+    high, low = state[0].tolist()
+    return high << 32 | low
+
+
+def restore(
+    path: Path, network: nn.Module, empty: Sequence[LayerCache], fingerprint: Fingerprint
+) -> Restored:
+    """Read a snapshot into a fork of `empty`, a cache that was made for the same fingerprint.
+
+    Raises SnapshotMismatch naming what differs, SnapshotBroken for a file that is damaged or
+    contradicts itself, OSError where it cannot be read.
+    """
+    tensors, own = tensor_file.read(path, most_bytes=platform.free_memory_bytes() // 3)
+    differences = fingerprint.differences(own.get("fingerprint"))
+    if differences:
+        raise SnapshotMismatch(f"{path} was made with {' and '.join(differences)}")
+    try:
+        return _restored(tensors, own, network, empty, fingerprint)
+    except (KeyError, IndexError, ValueError, TypeError, CacheError) as error:
+        raise SnapshotBroken(f"{path} contradicts itself: {error}") from error
+
+
+def _restored(
+    tensors: dict[str, mx.array],
+    own: dict[str, Any],
+    network: nn.Module,
+    empty: Sequence[LayerCache],
+    fingerprint: Fingerprint,
+) -> Restored:
+    like = run_lazily(network)
+    cache = fork(empty)
+    placements = zip(windows(cache), windows(like), own["placement"], strict=True)
+    for i, (window, filled, placement) in enumerate(placements):
+        arrays = [tensors.get(f"window.{i}.{name}") for name in ARRAYS]
+        _fill_window(window, filled, arrays, placement)
+    for i, (state, filled) in enumerate(
+        zip(recurrent_states(cache), recurrent_states(like), strict=True)
+    ):
+        arrays = [tensors.get(f"recurrent.{i}.{j}") for j in range(len(state.cache))]
+        for array, expected in zip(arrays, filled.cache, strict=True):
+            _require(array is None or _of_same_kind(array, expected), "a recurrent layer")
+        state.cache = arrays
+    ids: TokenIds = np.array(tensors["ledger"])
+    overflowed, random, facts = own["overflowed"], own["random"], own["facts"]
+    _require(ids.ndim == 1 and ids.dtype == np.int32 and len(ids) >= tokens_held(cache), "ledger")
+    _require(type(overflowed) is int and overflowed >= 0, "ledger")
+    _require(type(random) is int and 0 <= random < 2**64, "random state")
+    _require(isinstance(facts, dict), "facts")
+    ledger = Ledger(fingerprint.window, fingerprint.keep, ids, overflowed)
+    return Restored(cache, ledger, random, facts)
+
+
+def _fill_window(
+    window: WindowCache, like: WindowCache, arrays: list[mx.array | None], placement: object
+) -> None:
+    """Restore a layer, of which `like` is what the model itself stores behind one token."""
+    in_values = window.shift is not None and window.shift.in_values
+    rotated = like.values if in_values else like.keys
+    for array, expected in zip(arrays, (like.keys, like.values, rotated), strict=True):
+        _require(array is None or _of_same_layer(array, expected), "a layer")
+    _require(
+        isinstance(placement, list)
+        and len(placement) == len(window.placement)
+        and all(type(number) is int for number in placement),
+        "a layer's numbers",
+    )
+    assert isinstance(placement, list)
+    keys, values, originals = arrays
+    window.restore(keys, values, originals, tuple(placement))
+
+
+def _of_same_layer(array: mx.array, expected: mx.array | None) -> bool:
+    return _of_same_kind(array, expected) and _without_tokens(array) == _without_tokens(expected)
+
+
+def _of_same_kind(array: mx.array, expected: mx.array | None) -> bool:
+    return (
+        expected is not None
+        and array.dtype == expected.dtype
+        and array.ndim == expected.ndim
+        and array.shape[0] == expected.shape[0]
+    )
+
+
+def _without_tokens(array: mx.array | None) -> tuple[int, ...]:
+    return () if array is None else (*array.shape[:2], *array.shape[3:])
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)

@@ -1,0 +1,195 @@
+"""Named tensors and facts in one file that anybody can read and that no damage goes unseen in.
+
+The format is safetensors; the facts, and a checksum over them and all tensors, are in its metadata.
+What the tensors mean is `snapshot`'s business. A file is trusted in nothing: sizes are checked
+before memory is taken for them, and the checksum before anything is returned.
+
+Source: https://github.com/huggingface/safetensors for the format.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NoReturn
+
+import mlx.core as mx
+import numpy as np
+
+from mlxchat.errors import SnapshotBroken
+from mlxchat.files import write_atomically
+
+MOST_HEADER_BYTES = 1 << 24
+MOST_DIMENSIONS = 8
+
+# Safetensors' name of a type, MLX's, and the numpy type of the same size that carries its bits.
+TYPES: dict[str, tuple[mx.Dtype, Any]] = {
+    "F32": (mx.float32, np.float32),
+    "F16": (mx.float16, np.float16),
+    "BF16": (mx.bfloat16, np.uint16),
+    "I32": (mx.int32, np.int32),
+    "U32": (mx.uint32, np.uint32),
+    "I64": (mx.int64, np.int64),
+    "U8": (mx.uint8, np.uint8),
+    "BOOL": (mx.bool_, np.bool_),
+}
+NAME_OF_TYPE = {dtype: name for name, (dtype, _) in TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor's bits, which any thread may read: an MLX array belongs to the one it is from."""
+
+    type: str
+    shape: tuple[int, ...]
+    bits: np.ndarray
+
+
+def hold(array: mx.array) -> Tensor:
+    """Evaluate the array and take hold of its bits; a copy only where they do not lie in order."""
+    name = NAME_OF_TYPE[array.dtype]
+    in_order = mx.contiguous(array)
+    if array.dtype == mx.bfloat16:
+        in_order = in_order.view(mx.uint16)
+    return Tensor(name, tuple(array.shape), np.array(in_order, copy=False))
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> int:
+    """Write them aside, force them to the disk and rename; return the size in bytes.
+
+    `facts` are JSON. Raises OSError; then what was at `path` is as it was.
+    """
+    entries: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.bits.nbytes
+        entries[name] = {
+            "dtype": tensor.type,
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = _canonical(facts)
+    buffers = [_bytes(tensor.bits) for tensor in tensors.values()]
+    metadata = {"facts": text, "checksum": _checksum(entries, text, buffers)}
+    header = _canonical({"__metadata__": metadata, **entries}).encode()
+    header += b" " * (-len(header) % 8)
+    if len(header) > MOST_HEADER_BYTES:
+        raise OSError("the facts are too large for a file")
+
+    def pieces() -> Iterator[Any]:
+        yield struct.pack("<Q", len(header)) + header
+        yield from buffers
+
+    write_atomically(path, pieces(), 0o600)
+    return 8 + len(header) + end
+
+
+def read(path: Path, most_bytes: int) -> tuple[dict[str, mx.array], dict[str, Any]]:
+    """Return the tensors and the facts.
+
+    Raises SnapshotBroken for a file that is larger than `most_bytes`, cut off, changed, or no such
+    file at all; OSError where it cannot be read.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            _refuse(path, f"{size:,} bytes are more than it can have")
+        entries, metadata = _read_header(path, file.read(8), file, size)
+        data = file.read(size)
+    buffers = _slices(path, entries, data)
+    text, checksum = metadata.get("facts"), metadata.get("checksum")
+    if not isinstance(text, str) or checksum != _checksum(entries, text, list(buffers.values())):
+        _refuse(path, "its checksum is wrong")
+    facts = _parse(path, text)
+    return {name: _array(entries[name], buffer) for name, buffer in buffers.items()}, facts
+
+
+def _read_header(
+    path: Path, length: bytes, file: Any, size: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    if len(length) < 8:
+        _refuse(path, "it is cut off")
+    (header_bytes,) = struct.unpack("<Q", length)
+    if header_bytes > min(MOST_HEADER_BYTES, size - 8):
+        _refuse(path, "it is cut off, or no such file")
+    header = _parse(path, file.read(header_bytes))
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict):
+        _refuse(path, "it has no metadata")
+    return header, metadata
+
+
+def _slices(path: Path, entries: dict[str, Any], data: bytes) -> dict[str, memoryview]:
+    """Each tensor's bytes; all of the data belongs to one of them, in the order of the header."""
+    whole = memoryview(data)
+    slices: dict[str, memoryview] = {}
+    end = 0
+    for name, entry in entries.items():
+        if not _is_entry(entry) or entry["data_offsets"][0] != end:
+            _refuse(path, f"its entry {name[:40]!r} makes no sense")
+        start, end = entry["data_offsets"]
+        if end - start != prod(entry["shape"]) * TYPES[entry["dtype"]][0].size:
+            _refuse(path, f"its tensor {name[:40]!r} has another size than its shape")
+        slices[name] = whole[start:end]
+    if end != len(data):
+        _refuse(path, "it is cut off, or longer than its header says")
+    return slices
+
+
+def _is_entry(entry: object) -> bool:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        return False
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    return (
+        isinstance(entry["dtype"], str)
+        and entry["dtype"] in TYPES
+        and isinstance(shape, list)
+        and isinstance(offsets, list)
+        and len(shape) <= MOST_DIMENSIONS
+        and len(offsets) == 2
+        and all(type(n) is int and 0 <= n < 2**40 for n in [*shape, *offsets])
+        and offsets[0] <= offsets[1]
+    )
+
+
+def _array(entry: dict[str, Any], buffer: memoryview) -> mx.array:
+    dtype, carrier = TYPES[entry["dtype"]]
+    array = mx.array(np.frombuffer(buffer, carrier).reshape(entry["shape"]))
+    return array.view(dtype) if dtype == mx.bfloat16 else array
+
+
+def _parse(path: Path, text: str | bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        _refuse(path, "its header is no JSON")
+    if not isinstance(value, dict):
+        _refuse(path, "its header is no JSON object")
+    return value
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _bytes(bits: np.ndarray) -> memoryview:
+    # A view of no elements has no bytes to be cast to.
+    flat: Any = bits.reshape(-1)
+    return memoryview(flat).cast("B") if bits.size else memoryview(b"")
+
+
+def _checksum(entries: dict[str, Any], facts: str, buffers: list[memoryview]) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    for text in (_canonical(entries), facts):
+        digest.update(struct.pack("<Q", len(text)) + text.encode())
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.hexdigest()
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise SnapshotBroken(f"{path} cannot be used: {reason}")

@@ -1,0 +1,394 @@
+"""Snapshots: what is restored goes on to the bit; what is damaged, or another's, is refused."""
+
+import errno
+import io
+import json
+import random
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+
+from mlxchat.cache import fork, make_cache
+from mlxchat.cache.layers import windows
+from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch
+from mlxchat.generate import decode, prefill
+from mlxchat.ledger import Ledger
+from mlxchat.models.load import Model
+from mlxchat.settings import SamplingSettings
+from mlxchat.store import snapshot, tensor_file
+from mlxchat.store.fingerprint import Fingerprint, ModelPrint
+from mlxchat.template import ChatTemplate
+from mlxchat.tokens import Tokenizer
+from scripts.families import build_family
+from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer, tiny_config
+from tests.conftest import build_random_model
+
+WINDOW, KEEP = 24, 3
+# Empty, filling, one short of full, exactly full, and wrapped at different indices.
+LENGTHS = [(0, 0), (5, 0), (5, 6), (24, 0), (23, 1), (24, 1), (24, 9), (24, 21), (60, 0), (60, 33)]
+FAMILIES = ["gemma3_text", "llama4", "deepseek_v3", "falcon_h1", "qwen3_next", "mamba2", "lfm2"]
+
+
+def make_model(network: nn.Module, dtype: mx.Dtype = mx.float32, **options: Any) -> Model:
+    tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(CHAT_TEMPLATE, {}), (258,))
+    return Model("tiny", network, tokenizer, dtype, 4096, {}, **options)
+
+
+def fingerprint(model: Model, window: int | None = WINDOW) -> Fingerprint:
+    return ModelPrint(model).of(window, KEEP, None)
+
+
+class Run:
+    """A cache, its ledger and what is drawn from it, going on as it is told to."""
+
+    def __init__(self, network: nn.Module, cache: Sequence[Any], ledger: Ledger) -> None:
+        self.network, self.cache, self.ledger = network, cache, ledger
+
+    def read(self, n: int) -> None:
+        ids = np.arange(n, dtype=np.int32) * 7 % 200
+        prefill(self.network, self.cache, ids, step_size=16, on_held=self.ledger.add)
+
+    def draw(self, n: int, temp: float = 1.0) -> list[int]:
+        start = np.array([65], np.int32)
+        tokens = decode(
+            self.network,
+            self.cache,
+            start,
+            sampling=SamplingSettings(temp=temp),
+            max_tokens=n,
+            on_held=self.ledger.add,
+        )
+        return [token.id for token in tokens]
+
+    def logits(self) -> np.ndarray:
+        logits = self.network(mx.array([[65]]), cache=fork(self.cache))
+        return np.array(logits.astype(mx.float32))
+
+
+def begin(network: nn.Module, window: int | None = WINDOW) -> Run:
+    keep = KEEP if window is not None else 0
+    return Run(network, make_cache(network, window, keep), Ledger(window, keep))
+
+
+def restore(path: Path, model: Model, window: int | None = WINDOW) -> Run:
+    keep = KEEP if window is not None else 0
+    empty = make_cache(model.network, window, keep)
+    print_ = ModelPrint(model).of(window, KEEP, None)
+    restored = snapshot.restore(path, model.network, empty, print_)
+    mx.random.seed(restored.random)
+    assert restored.facts == {"said": "hello"}
+    return Run(model.network, restored.cache, restored.ledger)
+
+
+def save(path: Path, run: Run, model: Model, window: int | None = WINDOW) -> None:
+    taken = snapshot.take(run.cache, run.ledger, fingerprint(model, window), {"said": "hello"})
+    assert taken.write(path) == path.stat().st_size
+
+
+def check_goes_on_to_the_bit(path: Path, run: Run, model: Model, window: int | None) -> None:
+    save(path, run, model, window)
+    logits = run.logits()
+    drawn = run.draw(30)
+    later = run.logits()
+    mx.random.seed(12345)
+    again = restore(path, model, window)
+    np.testing.assert_array_equal(again.logits(), logits)
+    assert again.draw(30) == drawn
+    np.testing.assert_array_equal(again.logits(), later)
+    np.testing.assert_array_equal(again.ledger.ids, run.ledger.ids)
+
+
+@pytest.mark.parametrize(("read", "drawn"), LENGTHS)
+@pytest.mark.parametrize("window", [WINDOW, None])
+def test_what_is_restored_goes_on_to_the_bit(
+    read: int, drawn: int, window: int | None, tmp_path: Path
+) -> None:
+    model = make_model(build_random_model())
+    run = begin(model.network, window)
+    run.read(read)
+    if drawn:
+        run.draw(drawn)
+    check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, window)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("read", "drawn"), [(0, 0), (10, 3), (60, 5)])
+def test_other_families_do_as_well(family: str, read: int, drawn: int, tmp_path: Path) -> None:
+    model = make_model(build_family(family))
+    run = begin(model.network)
+    run.read(read)
+    if drawn:
+        run.draw(drawn)
+    check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, WINDOW)
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_quantized_weights_and_half_precision_do_as_well(dtype: mx.Dtype, tmp_path: Path) -> None:
+    network = build_random_model(tiny_config(width=64))
+    network.set_dtype(dtype)
+    nn.quantize(network, group_size=32, bits=4)
+    model = make_model(network, dtype)
+    run = begin(network)
+    run.read(40)
+    run.draw(7)
+    check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, WINDOW)
+
+
+def test_a_cache_whose_keys_have_been_moved_back_goes_on_too(tmp_path: Path) -> None:
+    """Moved back, the kept keys' originals and their places are part of the state."""
+    model = make_model(build_random_model())
+    run = begin(model.network)
+    for window in windows(run.cache):
+        window.position_limit = 64
+    run.read(30)
+    run.draw(150)
+    assert all(window.total > 2 * window.offset for window in windows(run.cache))
+    for window in windows(run.cache):
+        window.position_limit = 2048
+    check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, WINDOW)
+
+
+def test_the_file_is_what_others_can_read_and_holds_no_padding(tmp_path: Path) -> None:
+    model = make_model(build_random_model())
+    run = begin(model.network)
+    run.read(10)
+    run.draw(3)
+    save(tmp_path / "snapshot.safetensors", run, model)
+    arrays: Any = mx.load(str(tmp_path / "snapshot.safetensors"))
+    assert arrays["window.0.keys"].shape == (1, 2, 13, 8)
+    assert arrays["ledger"].tolist() == run.ledger.ids.tolist()
+    assert (tmp_path / "snapshot.safetensors").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, bytes]:
+    model = make_model(build_random_model())
+    path = tmp_path_factory.mktemp("saved") / "snapshot"
+    run = begin(model.network)
+    run.read(60)
+    run.draw(7)
+    save(path, run, model)
+    return model, path.read_bytes()
+
+
+def test_whatever_byte_is_changed_it_is_refused(saved: tuple[Model, bytes], tmp_path: Path) -> None:
+    model, data = saved
+    path = tmp_path / "snapshot"
+    empty = make_cache(model.network, WINDOW, KEEP)
+    print_ = fingerprint(model)
+    chance = random.Random(1)
+    places = [*range(16), *(chance.randrange(len(data)) for _ in range(500))]
+    for place in places:
+        changed = bytearray(data)
+        changed[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(changed)
+        with pytest.raises(SnapshotError):
+            snapshot.restore(path, model.network, empty, print_)
+
+
+def test_wherever_it_is_cut_off_it_is_refused(saved: tuple[Model, bytes], tmp_path: Path) -> None:
+    model, data = saved
+    path = tmp_path / "snapshot"
+    empty = make_cache(model.network, WINDOW, KEEP)
+    print_ = fingerprint(model)
+    chance = random.Random(2)
+    for length in [*range(24), *(chance.randrange(len(data)) for _ in range(500))]:
+        path.write_bytes(data[:length])
+        with pytest.raises(SnapshotBroken):
+            snapshot.restore(path, model.network, empty, print_)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(SnapshotBroken, match="longer"):
+        snapshot.restore(path, model.network, empty, print_)
+
+
+def test_what_it_was_made_with_is_named_where_it_differs(
+    saved: tuple[Model, bytes], tmp_path: Path
+) -> None:
+    model, data = saved
+    path = tmp_path / "snapshot"
+    path.write_bytes(data)
+    other_template = Tokenizer(byte_tokenizer(), ChatTemplate("{{ messages }}", {}), (258,))
+    others: list[tuple[Model, int | None, int, str | None, str]] = [
+        (make_model(build_random_model(seed=1)), WINDOW, KEEP, None, "other weights"),
+        (make_model(model.network, config={"a": 1}), WINDOW, KEEP, None, "another model"),
+        (make_model(model.network, mx.float16), WINDOW, KEEP, None, "another dtype"),
+        (
+            Model("tiny", model.network, other_template, mx.float32, 4096, {}),
+            WINDOW,
+            KEEP,
+            None,
+            "another chat template",
+        ),
+        (model, WINDOW + 1, KEEP, None, "another window"),
+        (model, WINDOW, KEEP + 1, None, "another number of kept tokens"),
+        (model, WINDOW, KEEP, "Be brief.", "another system prompt"),
+    ]
+    for other, window, keep, system, difference in others:
+        print_ = ModelPrint(other).of(window, keep, system)
+        empty = make_cache(other.network, window, keep)
+        with pytest.raises(SnapshotMismatch, match=f"was made with {difference}$"):
+            snapshot.restore(path, other.network, empty, print_)
+
+
+def forged(data: bytes, change: Any) -> bytes:
+    """The file with its facts changed and a checksum that is right: somebody means harm."""
+    (n,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + n])
+    metadata = header.pop("__metadata__")
+    facts = json.loads(metadata["facts"])
+    change(header, facts)
+    text = json.dumps(facts, separators=(",", ":"))
+    body = data[8 + n :]
+    slices = [
+        memoryview(body)[e["data_offsets"][0] : e["data_offsets"][1]] for e in header.values()
+    ]
+    checksum = tensor_file._checksum(header, text, slices)
+    whole = {"__metadata__": {"facts": text, "checksum": checksum}, **header}
+    written = json.dumps(whole, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(written)) + written + body
+
+
+def _set(path: list[Any], value: Any) -> Any:
+    def change(header: dict[str, Any], facts: dict[str, Any]) -> None:
+        where: Any = {"header": header, "facts": facts}
+        for key in path[:-1]:
+            where = where[key]
+        where[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(["facts", "placement"], []),
+        _set(["facts", "placement", 0], [1, 2, 3]),
+        _set(["facts", "placement", 0], "abcdef"),
+        _set(["facts", "placement", 0, 0], 2**62),
+        _set(["facts", "placement", 0, 0], -1),
+        _set(["facts", "placement", 0, 1], 3),
+        _set(["facts", "placement", 0, 2], 999),
+        _set(["facts", "placement", 0, 3], 2**80),
+        _set(["facts", "placement", 0, 4], 1.5),
+        _set(["facts", "overflowed"], "many"),
+        _set(["facts", "facts"], []),
+        _set(["facts", "fingerprint"], None),
+        _set(["header", "window.0.keys", "shape"], [1, 1, 48, 8]),
+        _set(["header", "window.0.keys", "shape"], [1, 2, 8, 24]),
+        _set(["header", "window.0.keys", "shape"], [384]),
+        _set(["header", "window.0.keys", "dtype"], "I32"),
+        _set(["header", "window.0.keys", "dtype"], ["F32"]),
+        _set(["header", "ledger", "dtype"], "F32"),
+        _set(["header", "ledger", "data_offsets"], [0, 2**70]),
+        _set(["facts", "random"], 2**64),
+        lambda header, facts: header.update({"window.0.keys": header.pop("ledger")}),
+        lambda header, facts: facts.clear(),
+    ],
+)
+def test_a_hostile_file_is_refused(change: Any, saved: tuple[Model, bytes], tmp_path: Path) -> None:
+    model, data = saved
+    path = tmp_path / "snapshot"
+    path.write_bytes(forged(data, lambda header, facts: None))
+    empty = make_cache(model.network, WINDOW, KEEP)
+    snapshot.restore(path, model.network, empty, fingerprint(model))
+    path.write_bytes(forged(data, change))
+    with pytest.raises(SnapshotError):
+        snapshot.restore(path, model.network, empty, fingerprint(model))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 100_000) + b"[" * 100_000,
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 19) + b'{"__metadata__": 1} ',
+        struct.pack("<Q", 4) + b"\xff\xfe{}",
+    ],
+)
+def test_what_is_no_snapshot_at_all_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "snapshot").write_bytes(data)
+    with pytest.raises(SnapshotBroken):
+        tensor_file.read(tmp_path / "snapshot", most_bytes=1 << 30)
+
+
+def test_a_file_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot"
+    with path.open("wb") as file:
+        file.truncate(1 << 32)
+    with pytest.raises(SnapshotBroken, match="more than it can have"):
+        tensor_file.read(path, most_bytes=1 << 30)
+
+
+class FaultyFile(io.FileIO):
+    """A disk that is full, or breaks, after so many bytes: what fits is written."""
+
+    def __init__(self, descriptor: int, room: int, fault: int) -> None:
+        super().__init__(descriptor, "wb")
+        self.room, self.fault = room, fault
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        if self.room == 0:
+            raise OSError(self.fault, "injected")
+        # Now and then a disk takes less than it is given.
+        written = super().write(view[: min(self.room, max(len(view) // 2, 1))])
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_fault_while_it_is_written_leaves_the_one_before(
+    call: str,
+    fault: int,
+    saved: tuple[Model, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, data = saved
+    path = tmp_path / "snapshot"
+    path.write_bytes(data)
+    run = begin(model.network)
+    run.read(60)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(fault, "injected")
+
+    for room in range(0, len(data) - 200, 997) if call == "write" else [0]:
+        with monkeypatch.context() as patch:
+            if call == "write":
+                patch.setattr(
+                    "mlxchat.files.os.fdopen",
+                    lambda fd, *_, room=room: io.BufferedWriter(FaultyFile(fd, room, fault)),
+                )
+            elif call == "fsync":
+                patch.setattr("mlxchat.files.os.fsync", fail)
+            else:
+                patch.setattr(Path, "replace", fail)
+            with pytest.raises(OSError, match="injected"):
+                save(path, run, model)
+        assert path.read_bytes() == data
+        assert list(tmp_path.iterdir()) == [path]
+    restore(path, model)
+
+
+def test_a_disk_that_takes_less_than_it_is_given_gets_it_all(
+    saved: tuple[Model, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = saved
+    run = begin(model.network)
+    run.read(60)
+    monkeypatch.setattr(
+        "mlxchat.files.os.fdopen",
+        lambda fd, *_: io.BufferedWriter(FaultyFile(fd, 1 << 30, errno.EIO)),
+    )
+    save(tmp_path / "snapshot", run, model)
+    restore(tmp_path / "snapshot", model)
