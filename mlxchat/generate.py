@@ -5,6 +5,7 @@ and timing. Nothing here prints, and nothing knows where the prompt came from.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,9 @@ from mlxchat.stop import StopTexts
 
 # MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
 CLEAR_EVERY = 256
+
+# Tokens that the next step may look at: the one that it is given completes the penalty's context.
+LATEST = REPETITION_CONTEXT + 1
 
 Cache = Sequence[Any]
 Progress = Callable[[int, int], None]
@@ -85,12 +89,14 @@ def decode(
     max_tokens: int = -1,
     logprobs: int | None = None,
     on_held: OnHeld = nobody,
+    should_stop: ShouldStop = never,
 ) -> Iterator[Decoded]:
     """Yield tokens that follow `ids: (T,)`, whose last one alone is not in the cache yet.
 
     While the caller handles a token, the next one is already being computed: when a token is
-    yielded the cache holds it too, except for the last of `max_tokens`. `on_held` is given each
-    id that the cache holds, before it is yielded.
+    yielded the cache holds it too, except for the very last, of `max_tokens` or once `should_stop`
+    says so. Then nothing is ahead of what was yielded: another `decode` can go on from there as if
+    there had been no end. `on_held` is given each id that the cache holds, before it is yielded.
     """
 
     def run(token: mx.array) -> mx.array:
@@ -116,7 +122,7 @@ def decode(
     while True:
         count += 1
         following: tuple[mx.array, LogProbs | None] | None = None
-        if count != max_tokens:
+        if count != max_tokens and not should_stop():
             if penalize is not None:
                 latest = mx.concatenate([latest, token])[-REPETITION_CONTEXT:]
             following = finish_step(run(token))
@@ -171,14 +177,37 @@ class Stats:
     peak_memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Midway:
+    """Where a generation stands between two tokens, beside its cache and the random state.
+
+    `latest` are the last ids, as many as the next step looks at: the very last one alone is not in
+    the cache. `shown` and `pending` are the text decoder's, `held` may begin a stop text.
+    """
+
+    latest: tuple[int, ...]
+    generated: int
+    shown: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    held: str = ""
+
+
+OnPause = Callable[[Midway], SamplingSettings]
+
+
 class Generation:
     """Iterate over it for the tokens that follow `ids: (T,)`; afterwards `stats` tells what it took
-    and why it ended. The first `cached_tokens` of `ids` are in the cache already.
+    and why it ended. The first `cached_tokens` of `ids` are in the cache already, and `generated`
+    of the tokens that `max_tokens` allows are the last of `ids`.
 
     A model whose positions come to an end (GPT-2) stops there, for the reason "length"; where the
     prompt already goes beyond them, CacheError is raised. `should_stop` is asked between prefill
     steps and between tokens; where it answers yes, the generation ends with the reason
     "interrupted" and what it has.
+
+    Every `pause_every` tokens `on_pause` is told where it stands, and tells how to draw the next
+    ones: nothing is being computed then, and all that was yielded has been handled. From there, or
+    from `midway` after it was interrupted between two tokens, `resume` goes on.
     """
 
     def __init__(
@@ -191,9 +220,12 @@ class Generation:
         settings: GenerationSettings | None = None,
         prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE,
         cached_tokens: int = 0,
+        generated: int = 0,
         on_prefill: Progress | None = None,
         on_held: OnHeld = nobody,
         should_stop: ShouldStop = never,
+        pause_every: int | None = None,
+        on_pause: OnPause | None = None,
     ) -> None:
         assert 0 <= cached_tokens < len(ids)
         self._model = model
@@ -202,16 +234,44 @@ class Generation:
         self._sampling = sampling or SamplingSettings()
         self._settings = settings or GenerationSettings()
         self._max_tokens = _within_positions(
-            model, cache, len(ids) - cached_tokens, self._settings.max_tokens
+            model, cache, len(ids) - cached_tokens, self._settings.max_tokens, generated
         )
         self._prefill_step_size = prefill_step_size
         self._cached_tokens = cached_tokens
         self._on_prefill = on_prefill
         self._on_held = on_held
         self._should_stop = should_stop
-        self._generated = 0
+        self._pause_every = pause_every
+        self._on_pause = on_pause
+        self._decoder = model.tokenizer.stream_decoder()
+        self._stop = StopTexts(self._settings.stop)
+        self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
+        self._generated = self._generated_before = generated
+        self._interrupted = False
+        self.midway: Midway | None = None
         self._started_s = self._first_token_s = self._ended_s = 0.0
         self._finish_reason = "interrupted"
+
+    @classmethod
+    def resume(cls, model: Model, midway: Midway, cache: Cache, **options: Any) -> "Generation":
+        """Go on from `midway` with its cache, and the random state as it was then: the sampling in
+        `options` must have no seed. `max_tokens` counts the tokens from before as well."""
+        ids = np.array(midway.latest, np.int32)
+        generation = cls(
+            model,
+            ids,
+            cache,
+            cached_tokens=len(ids) - 1,
+            generated=midway.generated,
+            **options,
+        )
+        generation._decoder.restore(midway.shown, midway.pending)
+        generation._stop.restore(midway.held)
+        return generation
+
+    def _stand(self) -> Midway:
+        shown, pending = self._decoder.state
+        return Midway(tuple(self._latest), self._generated, shown, pending, self._stop.held)
 
     def __iter__(self) -> Iterator[Token]:
         if self._sampling.seed is not None:
@@ -237,43 +297,59 @@ class Generation:
                 self._ended_s = time.perf_counter()
 
     def _decode_text(self) -> Iterator[Token]:
-        decoder = self._model.tokenizer.stream_decoder()
-        stop = StopTexts(self._settings.stop)
         for token in self._decode_until_end():
-            text = stop.add(decoder.add(token.id))
+            text = self._stop.add(self._decoder.add(token.id))
             yield Token(text, token.id, token.logprob, token.top)
-            if stop.found:
+            if self._stop.found:
                 self._finish_reason = "stop_text"
                 return
-        rest = stop.add(decoder.finish())
-        if stop.found:
+        # Now, because what follows belongs to an end, and not to what would go on.
+        self.midway = self._stand()
+        rest = self._stop.add(self._decoder.finish())
+        if self._stop.found:
             self._finish_reason = "stop_text"
-        rest += stop.finish()
+        rest += self._stop.finish()
         if rest:
             yield Token(rest, None)
 
     def _decode_until_end(self) -> Iterator[Decoded]:
         eos_ids = frozenset() if self._settings.ignore_eos else self._model.tokenizer.eos_ids
-        tokens = decode(
+        sampling = self._sampling
+        while self._max_tokens < 0 or self._generated < self._max_tokens:
+            for token in self._decode_stretch(sampling):
+                if not self._first_token_s:
+                    self._first_token_s = time.perf_counter()
+                if token.id in eos_ids:
+                    self._finish_reason = "stop"
+                    return
+                self._generated += 1
+                self._latest.append(token.id)
+                yield token
+            if self._interrupted:
+                return
+            if self._on_pause is not None and self._generated != self._max_tokens:
+                sampling = self._on_pause(self._stand())
+        self._finish_reason = "length"
+
+    def _decode_stretch(self, sampling: SamplingSettings) -> Iterator[Decoded]:
+        """Decode up to the next pause, or the end."""
+        ends = [self._max_tokens - self._generated] if self._max_tokens >= 0 else []
+        if self._pause_every is not None:
+            ends.append(self._pause_every - self._generated % self._pause_every)
+        return decode(
             self._model.network,
             self._cache,
-            self._ids,
-            sampling=self._sampling,
-            max_tokens=self._max_tokens,
+            np.array(self._latest, self._ids.dtype),
+            sampling=sampling,
+            max_tokens=min(ends, default=-1),
             logprobs=self._settings.logprobs,
             on_held=self._on_held,
+            should_stop=self._asked_to_stop,
         )
-        for token in tokens:
-            if self._generated == 0:
-                self._first_token_s = time.perf_counter()
-            if token.id in eos_ids:
-                self._finish_reason = "stop"
-                return
-            self._generated += 1
-            yield token
-            if self._should_stop():
-                return
-        self._finish_reason = "length"
+
+    def _asked_to_stop(self) -> bool:
+        self._interrupted = self._should_stop()
+        return self._interrupted
 
     @property
     def stats(self) -> Stats:
@@ -289,14 +365,16 @@ class Generation:
             ttft_s=ttft_s,
             prefill_tokens_per_s=_rate(len(self._ids) - self._cached_tokens, ttft_s),
             # The first token's time belongs to the prefill.
-            decode_tokens_per_s=_rate(self._generated - 1, decode_s),
+            decode_tokens_per_s=_rate(self._generated - self._generated_before - 1, decode_s),
             kv_tokens=tokens_held(self._cache),
             kv_bytes=bytes_held(self._cache),
             peak_memory_bytes=mx.get_peak_memory(),
         )
 
 
-def _within_positions(model: Model, cache: Cache, prompt_tokens: int, max_tokens: int) -> int:
+def _within_positions(
+    model: Model, cache: Cache, prompt_tokens: int, max_tokens: int, generated: int
+) -> int:
     """`max_tokens`, or how many the model has positions for if that is less."""
     positions = learned_positions(model.network)
     if positions is None:
@@ -307,7 +385,8 @@ def _within_positions(model: Model, cache: Cache, prompt_tokens: int, max_tokens
             f"the prompt is {prompt_tokens:,} tokens and this model has learned {positions:,} "
             "positions, with no way past them: shorten the prompt or choose another model"
         )
-    return room if max_tokens < 0 else min(max_tokens, room)
+    most = room + generated
+    return most if max_tokens < 0 else min(max_tokens, most)
 
 
 def _rate(tokens: int, seconds: float) -> float:

@@ -24,6 +24,15 @@ class StopTexts:
             return shown
         return self._release(len(self._held) - self._possible_beginning())
 
+    @property
+    def held(self) -> str:
+        """What is held back now."""
+        return self._held
+
+    def restore(self, held: str) -> None:
+        """Go on from what was held back."""
+        self._held = held
+
     def finish(self) -> str:
         """What was held back and turned out to be no stop text."""
         return self._release(len(self._held))

@@ -243,6 +243,15 @@ class StreamDecoder:
         final = len(self._pending) - self._UNFINISHED_TOKENS
         return self._show(final, self._pending_text(final)) if final > 0 else ""
 
+    @property
+    def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens that it looks back at, and those whose text is not complete."""
+        return tuple(self._shown), tuple(self._pending)
+
+    def restore(self, shown: Sequence[int], pending: Sequence[int]) -> None:
+        """Go on from a `state`."""
+        self._shown, self._pending = list(shown), list(pending)
+
     def finish(self) -> str:
         """Text of whatever is still incomplete, replacement characters and all."""
         n = len(self._pending)

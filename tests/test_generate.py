@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import make_cache, tokens_held
-from mlxchat.generate import Generation, Token, decode, prefill
+from mlxchat.cache import fork, make_cache, tokens_held
+from mlxchat.generate import Generation, Midway, Token, decode, prefill
 from mlxchat.models.load import Model, load_directory
 from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.store.snapshot import random_state
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import build_random_model
 
@@ -203,7 +204,8 @@ def test_an_interruption_ends_it_between_tokens_and_between_prefill_steps(model:
     for token in generation:
         seen.append(token)
     assert generation.stats.finish_reason == "interrupted"
-    assert generation.stats.generated_tokens == 5
+    # The one that was being computed already comes out as well.
+    assert generation.stats.generated_tokens == 6
     steps: list[int] = []
     stopped = Generation(
         model,
@@ -271,3 +273,75 @@ def test_a_model_directory_is_all_that_a_library_user_needs(tiny_model: Path) ->
     settings = mlxchat.GenerationSettings(max_tokens=5, ignore_eos=True)
     tokens = list(mlxchat.Generation(loaded, prompt.ids, cache, settings=settings))
     assert len(ids_of(tokens)) == 5
+
+
+@pytest.mark.parametrize("pause_every", [1, 7, 20])
+def test_a_pause_changes_nothing_and_from_it_another_generation_goes_on(
+    model: Model, pause_every: int
+) -> None:
+    """Text of random bytes, with characters and stop texts that are never finished."""
+    sampling = SamplingSettings(temp=1.5, top_p=0.95, repetition_penalty=1.3, seed=3)
+    settings = GenerationSettings(max_tokens=60, ignore_eos=True, stop=("\x7f\x7f\x7f",))
+    paused: list[tuple[Midway, list[Any], int, int]] = []
+    seen: list[Token] = []
+    cache = make_cache(model.network, 40, 4)
+
+    def on_pause(midway: Midway) -> SamplingSettings:
+        assert midway.generated == len(seen)
+        paused.append((midway, fork(cache), random_state(), len(seen)))
+        return sampling
+
+    whole = list(
+        Generation(
+            model, PROMPT, make_cache(model.network, 40, 4), sampling=sampling, settings=settings
+        )
+    )
+    for token in Generation(
+        model,
+        PROMPT,
+        cache,
+        sampling=sampling,
+        settings=settings,
+        pause_every=pause_every,
+        on_pause=on_pause,
+    ):
+        seen.append(token)
+    assert seen == whole
+    assert [midway.generated for midway, *_ in paused] == list(range(pause_every, 60, pause_every))
+    for midway, forked, random, count in paused[:: max(len(paused) // 6, 1)]:
+        mx.random.seed(random)
+        resumed = Generation.resume(
+            model, midway, forked, sampling=replace(sampling, seed=None), settings=settings
+        )
+        assert list(resumed) == whole[count:]
+        assert resumed.stats.generated_tokens == 60
+
+
+def test_from_where_it_was_interrupted_it_goes_on(model: Model) -> None:
+    sampling = SamplingSettings(temp=1.0, seed=3)
+    settings = GenerationSettings(max_tokens=30, ignore_eos=True)
+    whole = list(
+        Generation(model, PROMPT, make_cache(model.network), sampling=sampling, settings=settings)
+    )
+    cache = make_cache(model.network)
+    seen: list[Token] = []
+    generation = Generation(
+        model,
+        PROMPT,
+        cache,
+        sampling=sampling,
+        settings=settings,
+        should_stop=lambda: len(seen) >= 11,
+    )
+    for token in generation:
+        seen.append(token)
+    assert generation.midway is not None
+    resumed = Generation.resume(
+        model,
+        generation.midway,
+        cache,
+        sampling=replace(sampling, seed=None),
+        settings=settings,
+    )
+    before = [token for token in seen if token.id is not None]
+    assert [*before, *resumed] == whole
