@@ -27,10 +27,11 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], mode: int = 0o60
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Force to the disk which files are in it, where the file system can do that."""
     # The rename itself is only safe from a power cut once the directory is on the disk. Some file
     # systems cannot do it: then the rename stands, and only that guarantee is lost.
     with suppress(OSError):

@@ -1,0 +1,93 @@
+"""Who has a session or a checkpoint open: a lock that dies with its process, and names it."""
+
+import fcntl
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from mlxchat.errors import SessionError
+
+# Whoever asks who holds a lock holds it for an instant.
+_TRIES = 5
+_PAUSE_S = 0.01
+
+
+class Lock:
+    """Held from the beginning until `release`, or until this process ends in whatever way.
+
+    The file at `path` is made if there is none, and stays. Raises SessionError naming the process
+    that has it open, as `what`, OSError where nothing can be locked.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._descriptor = _take(path, what)
+        with suppress(OSError):
+            # Without it the lock holds as well, and only its holder cannot be named.
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._descriptor < 0:
+            return
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def holder(path: Path) -> int | None:
+    """The process that holds the lock; None where none does or that cannot be told."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        # Of a lock that was released nothing is written; one whose process was killed is free.
+        process = _written_in(descriptor)
+        return None if process is None or _lock(descriptor, fcntl.LOCK_SH) else process
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _take(path: Path, what: str) -> int:
+    """The descriptor that holds the lock."""
+    process: int | None = None
+    for _ in range(_TRIES):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            if _lock(descriptor, fcntl.LOCK_EX) and _is_at(descriptor, path):
+                return descriptor
+            process = _written_in(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        time.sleep(_PAUSE_S)
+    who = "another process" if process is None else f"process {process}"
+    raise SessionError(f"{what} is open in {who}: close it there, or choose another one")
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the file is still the one of that name: it could have been removed or replaced
+    between being opened and being locked."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _written_in(descriptor: int) -> int | None:
+    found = re.fullmatch(rb"([1-9][0-9]{0,9})\n", os.pread(descriptor, 16, 0))
+    return int(found[1]) if found else None

@@ -1,0 +1,76 @@
+"""The reply that is being written, in a file beside the transcript until it stands there.
+
+One line of JSON, `{"turn": serial, "so_far": characters}`, and then the whole reply as far as it
+has come, raw UTF-8; the first `so_far` characters of it were there before it was continued.
+"""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from mlxchat.store.append_file import WRITING, open_to_read, write_all
+
+NAME = "reply.part"
+MOST_BYTES = 1 << 28
+
+
+class ReplyPart:
+    """The file at `path`. What could not be written yet is tried again with what comes next."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # The turn whose reply is being written.
+        self.serial: int | None = None
+        self._descriptor: int | None = None
+        self._data = bytearray()
+        self._written_bytes = 0
+
+    def begin(self, serial: int, so_far: str) -> None:
+        """Start on a reply, or its continuation, once the last one is removed or closed; nothing is
+        written yet."""
+        header = json.dumps({"turn": serial, "so_far": len(so_far)})
+        self._data = bytearray(f"{header}\n{so_far}".encode("utf-8", "replace"))
+        self._written_bytes = 0
+        self.serial = serial
+
+    def add(self, text: str) -> None:
+        """Give more of the reply to the system, which keeps it whatever becomes of this process.
+
+        Raises OSError.
+        """
+        self._data += text.encode("utf-8", "replace")
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, WRITING | os.O_CREAT | os.O_TRUNC, 0o600)
+        # From a known place, so that it does no harm to write the same twice.
+        os.lseek(self._descriptor, self._written_bytes, os.SEEK_SET)
+        write_all(self._descriptor, bytes(self._data[self._written_bytes :]))
+        self._written_bytes = len(self._data)
+
+    def remove(self) -> None:
+        """Remove the file, if there is one. Where that fails, it can be tried again."""
+        self.close()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        self.serial = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def read_part(path: Path) -> tuple[int, str] | None:
+    """The serial and the reply; None where there is no such file, or nothing that can be used."""
+    try:
+        with open_to_read(path) as file:
+            header, newline, text = file.read(MOST_BYTES).partition(b"\n")
+        value = json.loads(header)
+        serial, so_far = value["turn"], value["so_far"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if type(serial) is not int or type(so_far) is not int or not newline:
+        return None
+    # A power cut can leave zeros at the end, and a kill half a character.
+    return serial, text.rstrip(b"\0").decode("utf-8", "ignore")

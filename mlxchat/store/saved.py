@@ -1,0 +1,292 @@
+"""Reading a saved conversation: a transcript's lines, replayed, and the reply that was cut short.
+
+A transcript is JSON Lines. The first tells the format, and each of the others is one of
+
+    {"settings": {...}}                                             merged into those before
+    {"role": "system", "content": str | null}
+    {"role": "user", "turn": serial, "content": str, "time": str}
+    {"role": "assistant", "turn": serial, "content": str, "ids": [int, ...] | null,
+     "exact": bool, "finish_reason": str}                           the last one of a turn counts
+    {"undo": [serial, ...]}
+    {"forgot": [...]}, {"remembered": [...]}, {"pinned": [...]}, {"unpinned": [...]}
+
+Serials only ever grow. What `/save` writes, roles and contents without serials, is read as well,
+and may go on with such lines. A file is trusted in nothing.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+
+from mlxchat.conversation import Turn
+from mlxchat.errors import SessionError
+from mlxchat.store import reply_part
+from mlxchat.store.append_file import open_to_read
+
+FORMAT = "mlxchat session"
+VERSION = 1
+MOST_BYTES = 1 << 30
+MOST_SERIAL = 2**53
+
+_DAMAGED = object()
+
+Scalar = str | int | float | bool | None
+
+# What becomes of the turns that a line names.
+FLAGS = {
+    "forgot": ("forgotten", True),
+    "remembered": ("forgotten", False),
+    "pinned": ("pinned", True),
+    "unpinned": ("pinned", False),
+}
+
+
+@dataclass(slots=True)
+class Saved:
+    """A conversation as a file tells it. `created` is ISO 8601, `updated_s` seconds since 1970.
+
+    Of the file's `size_bytes` the first `good_bytes` are whole lines, the last of them perhaps
+    without its end; `last_serial` is the highest that was ever given to a turn, undone or not.
+    """
+
+    system: str | None = None
+    turns: list[Turn] = field(default_factory=list[Turn])
+    serials: list[int] = field(default_factory=list[int])
+    settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    created: str | None = None
+    notices: tuple[str, ...] = ()
+    updated_s: float = 0.0
+    last_serial: int = 0
+    good_bytes: int = 0
+    size_bytes: int = 0
+    ends_line: bool = True
+
+
+def read(path: Path) -> Saved:
+    """Read a transcript, and the reply beside it that did not come to its end.
+
+    Raises SessionError, naming the file and the line, where it is something else.
+    """
+    saved = replay(path)
+    add_part(saved, path.with_name(reply_part.NAME))
+    return saved
+
+
+def replay(path: Path) -> Saved:
+    """Read a transcript alone. Raises SessionError."""
+    try:
+        with open_to_read(path) as file:
+            return _replay(path, file)
+    except FileNotFoundError:
+        raise SessionError(f"there is no {path}") from None
+    except OSError as error:
+        raise SessionError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def add_part(saved: Saved, path: Path) -> None:
+    """Put what was shown of the last reply in its place, where that is more than was recorded."""
+    part = reply_part.read_part(path)
+    if part is None or not saved.turns or part[0] != saved.serials[-1]:
+        return
+    turn, text = saved.turns[-1], part[1]
+    if len(text) <= len(turn.reply):
+        return
+    turn.reply, turn.ids, turn.exact, turn.finish_reason = text, None, False, "interrupted"
+    saved.notices += ("the last reply was interrupted: what had been shown of it is kept",)
+
+
+def _replay(path: Path, file: BinaryIO) -> Saved:
+    status = os.fstat(file.fileno())
+    if status.st_size > MOST_BYTES:
+        raise SessionError(f"{path} is too large to be a conversation")
+    replay = _Replay()
+    saved = replay.saved
+    saved.updated_s = status.st_mtime
+    for number, line in enumerate(iter(file.readline, b""), start=1):
+        try:
+            value = _parse(line)
+            if value is _DAMAGED and not file.readline():
+                saved.notices += (f"the last line of {path} was cut off, and is left out",)
+                break
+            replay.take(value)
+        except ValueError as error:
+            raise SessionError(f"{path}, line {number}: {error}") from error
+        saved.good_bytes += len(line)
+        saved.ends_line = line.endswith(b"\n")
+    saved.size_bytes = file.seek(0, os.SEEK_END)
+    replay.finish()
+    return saved
+
+
+def _parse(line: bytes) -> object:
+    """The line's JSON, or that a kill or a power cut has damaged it, which only the last can be."""
+    if b"\0" in line:
+        return _DAMAGED
+    try:
+        return json.loads(line.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError, MemoryError) as error:
+        if line.endswith(b"\n"):
+            raise ValueError("it is damaged, or no JSON") from error
+        return _DAMAGED
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+class _Replay:
+    """The lines so far, as the conversation that they make. `take` raises ValueError."""
+
+    def __init__(self) -> None:
+        self.saved = Saved()
+        self._turns: dict[int, Turn] = {}
+        self._begun = False
+        # Lines that /save wrote: their turns are numbered as they come.
+        self._plain = False
+        self._kinds: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "role": self._message,
+            "settings": self._settings,
+            "undo": self._undo,
+            **dict.fromkeys(FLAGS, self._flag),
+        }
+
+    def take(self, value: Any) -> None:
+        line = _object(value, "it is damaged, or not a line of a conversation")
+        if not self._begun:
+            self._begun = True
+            if "format" in line:
+                self._header(line)
+                return
+            _require("role" in line, "it is not the beginning of a conversation")
+            self._plain = True
+        take = next((take for kind, take in self._kinds.items() if kind in line), None)
+        if take is None:
+            raise ValueError("it is none of a conversation's lines")
+        take(line)
+
+    def finish(self) -> None:
+        self.saved.turns = list(self._turns.values())
+        self.saved.serials = list(self._turns)
+
+    def _header(self, line: Mapping[str, Any]) -> None:
+        version, created = line.get("version"), line.get("created")
+        _require(line["format"] == FORMAT, "it is the beginning of another kind of file")
+        if type(version) is not int or version < 1:
+            raise ValueError("its version is no number")
+        if version > VERSION:
+            raise ValueError(
+                f"a newer mlxchat has written it, in version {str(version)[:20]} of the format; "
+                f"this one reads version {VERSION}"
+            )
+        self.saved.created = None if created is None else _text(created)
+
+    def _settings(self, line: Mapping[str, Any]) -> None:
+        values = _object(line["settings"], "the settings are no object")
+        self.saved.settings |= {_text(name): _scalar(value) for name, value in values.items()}
+
+    def _message(self, line: Mapping[str, Any]) -> None:
+        role, content = line["role"], line.get("content")
+        if role == "system":
+            self.saved.system = None if content is None else _text(content)
+        elif role == "user":
+            self._user(line, _text(content))
+        elif role == "assistant":
+            self._assistant(line, _text(content))
+        else:
+            raise ValueError("it has an unknown role")
+
+    def _user(self, line: Mapping[str, Any], content: str) -> None:
+        last = self.saved.last_serial
+        serial = _serial(line["turn"]) if self._is_numbered(line) else last + 1
+        _require(serial > last, f"turn {serial} does not come after turn {last}")
+        self.saved.last_serial = serial
+        self._turns[serial] = Turn(content)
+
+    def _assistant(self, line: Mapping[str, Any], reply: str) -> None:
+        turn = self._answered(line)
+        exact, finish_reason = line.get("exact", False), line.get("finish_reason", "")
+        _require(type(exact) is bool, "exact is neither true nor false")
+        turn.reply, turn.ids, turn.exact = reply, _ids(line.get("ids")), exact
+        turn.finish_reason = _text(finish_reason)
+
+    def _answered(self, line: Mapping[str, Any]) -> Turn:
+        if self._is_numbered(line):
+            return self._turn(line["turn"])
+        turn = next(reversed(self._turns.values()), None)
+        if turn is None or turn.reply:
+            raise ValueError("it answers no message")
+        return turn
+
+    def _is_numbered(self, line: Mapping[str, Any]) -> bool:
+        _require(self._plain or "turn" in line, "it does not say which turn it belongs to")
+        return "turn" in line
+
+    def _undo(self, line: Mapping[str, Any]) -> None:
+        for serial in _list(line["undo"]):
+            self._turn(serial)
+            del self._turns[serial]
+
+    def _flag(self, line: Mapping[str, Any]) -> None:
+        for kind, (name, value) in FLAGS.items():
+            for serial in _list(line.get(kind, [])):
+                setattr(self._turn(serial), name, value)
+
+    def _turn(self, value: object) -> Turn:
+        turn = self._turns.get(_serial(value))
+        if turn is None:
+            raise ValueError(f"there is no turn {value}")
+        return turn
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is missing")  # noqa: TRY004
+    # JSON can spell half a character, which no tokenizer takes.
+    return value.encode("utf-8", "replace").decode()
+
+
+def _serial(value: object) -> int:
+    if type(value) is not int or not 0 < value < MOST_SERIAL:
+        raise ValueError("a turn's number is none")
+    return value
+
+
+def _object(value: Any, otherwise: str) -> dict[str, Any]:
+    _require(isinstance(value, dict), otherwise)
+    return value
+
+
+def _list(value: Any, otherwise: str = "the turns are no list") -> list[Any]:
+    _require(isinstance(value, list), otherwise)
+    return value
+
+
+def _ids(value: object) -> np.ndarray | None:
+    if value is None:
+        return None
+    ids = _list(value, "the ids are no list")
+    _require(all(type(id_) is int and 0 <= id_ < 2**31 for id_ in ids), "an id is none")
+    return np.array(ids, np.int32)
+
+
+def _scalar(value: object) -> Scalar:
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < 2**63:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise ValueError("a setting is neither a text nor a number")

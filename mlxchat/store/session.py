@@ -1,0 +1,224 @@
+"""A session: a chat that is saved as it goes, in a directory of its own, open in one process.
+
+What is in a transcript is `journal`'s business, and what is in a snapshot `snapshot`'s. All
+sessions together are `session_list`'s.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+from mlxchat import paths
+from mlxchat.errors import SessionError
+from mlxchat.files import sync_directory
+from mlxchat.store import reply_part
+from mlxchat.store.journal import Journal
+from mlxchat.store.lock import Lock
+
+TRANSCRIPT = "transcript.jsonl"
+SNAPSHOT = "snapshot.safetensors"
+LOCK = "lock"
+FILES = (TRANSCRIPT, reply_part.NAME, SNAPSHOT, LOCK)
+
+# What a kill leaves of a snapshot that was being written aside: `files.write_atomically`.
+UNFINISHED = f".{SNAPSHOT}."
+
+MOST_NAME_CHARS = 100
+MOST_NAME_BYTES = 250  # file systems take 255
+_NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
+
+
+class Session:
+    """A chat as it is saved, locked against other processes from its first turn until `close`.
+
+    Made by `open` and `new`. A new one leaves nothing on the disk before its journal records a
+    turn; its name can become another one then, if `new` has chosen it and it is taken by now.
+    """
+
+    def __init__(self, name: str, *, chosen: bool = True) -> None:
+        self.name = name
+        self._chosen = chosen
+        self._lock: Lock | None = None
+        self.journal = Journal.create(self.directory / TRANSCRIPT, prepare=self._prepare)
+
+    @classmethod
+    def open(cls, name: str, create: bool = False) -> Self:
+        """Go on with a session, or begin one of that name if there is none and `create`.
+
+        Raises SessionError: no such session, no such name, open elsewhere, damaged.
+        """
+        check_name(name)
+        session = cls(name)
+        if _is_there(session.directory / TRANSCRIPT):
+            session._go_on()
+        elif not create:
+            raise SessionError(f"there is no session {name!r}")
+        return session
+
+    @classmethod
+    def new(cls) -> Self:
+        """Begin a session that is named after the local time."""
+        return cls(next(name for name in _names() if not _is_there(path_of(name))), chosen=False)
+
+    @property
+    def directory(self) -> Path:
+        return path_of(self.name)
+
+    @property
+    def snapshot_path(self) -> Path:
+        return self.directory / SNAPSHOT
+
+    def rename(self, name: str) -> None:
+        """Give it another name, open as it is. Raises SessionError; then it keeps the old one."""
+        check_name(name)
+        if self._lock is None:
+            if _is_there(path_of(name)):
+                raise _taken(name)
+        else:
+            move(self.name, name)
+        self.name, self._chosen = name, True
+        self.journal.move(self.directory / TRANSCRIPT)
+
+    def close(self) -> None:
+        """Let others open it. What was recorded is on the disk already."""
+        self.journal.close()
+        if self._lock is not None:
+            self._leave_nothing_empty()
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _go_on(self) -> None:
+        directory = directory_of(self.name)
+        with plainly(f"open session {self.name!r}"):
+            self._lock = Lock(directory / LOCK, f"session {self.name!r}")
+        try:
+            self.journal = Journal.open(directory / TRANSCRIPT)
+        except BaseException:
+            self.close()
+            raise
+        remove_unfinished(directory)
+
+    def _prepare(self) -> Path:
+        """Make the directory and take the lock; where the transcript is to be. Raises OSError,
+        SessionError; what was done is not done again."""
+        if self._lock is None:
+            paths.sessions_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._make_directory()
+            lock = Lock(directory_of(self.name) / LOCK, f"session {self.name!r}")
+            if _is_there(self.directory / TRANSCRIPT):
+                lock.release()
+                raise SessionError(f"session {self.name!r} has been begun by another process")
+            self._lock = lock
+        return self.directory / TRANSCRIPT
+
+    def _make_directory(self) -> None:
+        for name in [self.name] if self._chosen else _names():
+            with suppress(FileExistsError):
+                path_of(name).mkdir(mode=0o700)
+                self.name, self._chosen = name, True
+                sync_directory(paths.sessions_dir())
+                return
+
+    def _leave_nothing_empty(self) -> None:
+        """Where nothing could be recorded, there is a lock in a directory and nothing else."""
+        if not _is_there(self.directory / TRANSCRIPT):
+            with suppress(OSError):
+                (self.directory / LOCK).unlink()
+                self.directory.rmdir()
+
+
+def check_name(name: str) -> None:
+    """Raises SessionError, saying what a name may be, for anything else."""
+    if not is_name(name):
+        raise SessionError(
+            f"{name[:MOST_NAME_CHARS]!r} cannot be a session's name: letters, digits, spaces and "
+            f"-_. are allowed, {MOST_NAME_CHARS} characters at most, beginning with a letter or "
+            "digit and not ending with a space or dot"
+        )
+
+
+def is_name(name: str) -> bool:
+    return (
+        len(name) <= MOST_NAME_CHARS
+        and _NAME.fullmatch(name) is not None
+        and len(name.encode()) <= MOST_NAME_BYTES
+    )
+
+
+def path_of(name: str) -> Path:
+    return paths.sessions_dir() / name
+
+
+def directory_of(name: str) -> Path:
+    """The directory of a session that exists, and lies where all of them do.
+
+    Raises SessionError for no such name or session, and for a link to somewhere else.
+    """
+    check_name(name)
+    directory = path_of(name)
+    try:
+        mode = directory.lstat().st_mode
+    except FileNotFoundError:
+        raise SessionError(f"there is no session {name!r}") from None
+    except OSError as error:
+        raise SessionError(f"cannot look at session {name!r}: {error.strerror}") from error
+    if not stat.S_ISDIR(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no directory"
+        raise SessionError(f"{directory} is {kind}, and so no session")
+    return directory
+
+
+def move(old: str, new: str) -> None:
+    """Rename a session that this process has locked. Raises SessionError."""
+    check_name(new)
+    directory = directory_of(old)
+    if _is_there(path_of(new)):
+        raise _taken(new)
+    with plainly(f"rename session {old!r}"):
+        directory.rename(path_of(new))
+        sync_directory(paths.sessions_dir())
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what a kill has left of a snapshot that was being written."""
+    with suppress(OSError):
+        for path in directory.iterdir():
+            if path.name.startswith(UNFINISHED):
+                path.unlink()
+
+
+@contextmanager
+def plainly(what: str) -> Generator[None, None, None]:
+    """Raise a SessionError, in one line, for an OSError of doing it."""
+    try:
+        yield
+    except OSError as error:
+        raise SessionError(f"cannot {what}: {error.strerror or error}") from error
+
+
+def _names() -> Iterator[str]:
+    """Names after the local time, until one is taken."""
+    name = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    yield name
+    for n in count(2):
+        yield f"{name}-{n}"
+
+
+def _taken(name: str) -> SessionError:
+    return SessionError(f"there is a session {name!r} already: choose another name")
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.lexists(path)

@@ -1,0 +1,211 @@
+"""All sessions: which there are, what is in them, and what can be done to one that is closed.
+
+Nothing here needs a model. A chat that goes on is `session`'s business.
+"""
+
+import os
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxchat import paths
+from mlxchat.errors import SessionError
+from mlxchat.store.lock import Lock, holder
+from mlxchat.store.saved import Saved, read
+from mlxchat.store.session import (
+    FILES,
+    LOCK,
+    SNAPSHOT,
+    TRANSCRIPT,
+    UNFINISHED,
+    directory_of,
+    is_name,
+    move,
+    path_of,
+    plainly,
+    remove_unfinished,
+)
+
+FIRST_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session at a glance. `updated` is in seconds since 1970, `bytes` what it takes on the disk,
+    `first` the beginning of what was said first, `open_in` the process that has it open. Where it
+    cannot be read, `error` says why, and what a transcript would tell is left out."""
+
+    name: str
+    turns: int
+    forgotten: int
+    updated: float
+    bytes: int
+    first: str
+    model: str | None
+    open_in: int | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """A line in which the word occurs; turns count from 1, `role` is "user" or "assistant"."""
+
+    name: str
+    turn: int
+    role: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A session that could not be searched, and why."""
+
+    name: str
+    error: str
+
+
+def latest() -> str | None:
+    """The session that was used last. Raises SessionError."""
+    return next((name for name in names_by_use() if not path_of(name).is_symlink()), None)
+
+
+def listing() -> list[SessionInfo]:
+    """All sessions, the one that was used last first. Raises SessionError."""
+    return [_info(name) for name in names_by_use()]
+
+
+def read_session(name: str) -> Saved:
+    """Read a session, whoever has it open. Raises SessionError."""
+    return read(directory_of(name) / TRANSCRIPT)
+
+
+def rename(old: str, new: str) -> None:
+    """Raises SessionError: no such session, open, or the new name is taken or none."""
+    with _locked(old):
+        move(old, new)
+
+
+def remove(name: str) -> None:
+    """Delete a session for good. Raises SessionError where it is open, and where there are other
+    files than ours in its directory: then nothing is deleted."""
+    with _locked(name) as directory, plainly(f"remove session {name!r}"):
+        _remove_files(directory)
+        directory.rmdir()
+
+
+def search(word: str) -> Iterator[Find | Unreadable]:
+    """Each line in which the word occurs, in capitals or not; the latest session first."""
+    wanted = word.casefold()
+    for name in names_by_use():
+        try:
+            saved = read_session(name)
+        except SessionError as error:
+            yield Unreadable(name, str(error))
+            continue
+        for number, turn in enumerate(saved.turns, start=1):
+            for role, text in (("user", turn.user), ("assistant", turn.reply)):
+                for line in text.splitlines():
+                    if wanted in line.casefold():
+                        yield Find(name, number, role, line.strip())
+
+
+def prune_snapshots(keep: int = 10) -> int:
+    """Delete the snapshots of all sessions but those used last; return how many there were.
+
+    They can be made again, and one that cannot be deleted is tried again the next time.
+    """
+    pruned = 0
+    for name in names_by_use()[keep:]:
+        if not os.path.lexists(path_of(name) / SNAPSHOT):
+            continue
+        with suppress(SessionError, OSError), _locked(name) as directory:
+            remove_unfinished(directory)
+            (directory / SNAPSHOT).unlink()
+            pruned += 1
+    return pruned
+
+
+def names_by_use() -> list[str]:
+    """Names of all sessions, the one that was used last first. Raises SessionError."""
+    found: list[tuple[int, str]] = []
+    with plainly(f"list {paths.sessions_dir()}"):
+        try:
+            names = [path.name for path in paths.sessions_dir().iterdir()]
+        except FileNotFoundError:
+            return []
+    for name in filter(is_name, names):
+        try:
+            found.append(((path_of(name) / TRANSCRIPT).lstat().st_mtime_ns, name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            # It is there, and whoever reads it will be told what is wrong with it.
+            found.append((0, name))
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def _info(name: str) -> SessionInfo:
+    directory = path_of(name)
+    error: str | None = None
+    try:
+        saved = read_session(name)
+    except SessionError as raised:
+        saved, error = Saved(updated_s=_changed_s(directory / TRANSCRIPT)), str(raised)
+    model = saved.settings.get("model")
+    return SessionInfo(
+        name=name,
+        turns=len(saved.turns),
+        forgotten=sum(turn.forgotten for turn in saved.turns),
+        updated=saved.updated_s,
+        bytes=_bytes_in(directory),
+        first=saved.turns[0].user[:FIRST_CHARS] if saved.turns else "",
+        model=model if isinstance(model, str) else None,
+        open_in=holder(directory / LOCK),
+        error=error,
+    )
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _bytes_in(directory: Path) -> int:
+    total = 0
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total
+
+
+@contextmanager
+def _locked(name: str) -> Generator[Path, None, None]:
+    """The directory of a session that nobody has open, and nobody can open meanwhile."""
+    directory = directory_of(name)
+    with plainly(f"lock session {name!r}"):
+        lock = Lock(directory / LOCK, f"session {name!r}")
+    try:
+        yield directory
+    finally:
+        lock.release()
+
+
+def _remove_files(directory: Path) -> None:
+    # By the descriptor, so that nobody can put a link to another directory in its place.
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with os.scandir(descriptor) as entries:
+            names = [entry.name for entry in entries]
+        strangers = [each for each in names if not (each in FILES or each.startswith(UNFINISHED))]
+        if strangers:
+            some = ", ".join(map(repr, sorted(strangers)[:5]))
+            raise SessionError(f"{directory} is left as it is, for there are other files: {some}")
+        for each in sorted(names, key=LOCK.__eq__):
+            os.unlink(each, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)

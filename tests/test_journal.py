@@ -1,0 +1,1129 @@
+"""Whatever happens to the process or the disk, a journal reads as what was recorded in it."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from mlxchat import transcript
+from mlxchat.conversation import Turn
+from mlxchat.errors import SessionError
+from mlxchat.store import append_file
+from mlxchat.store.journal import Journal
+from mlxchat.store.saved import Saved, read
+
+HEADER: dict[str, Any] = {
+    "format": "mlxchat session",
+    "version": 1,
+    "mlxchat": "0.1.0",
+    "created": None,
+}
+USER: dict[str, Any] = {
+    "role": "user",
+    "turn": 1,
+    "content": "hello",
+    "time": "2026-11-21T15:30:12Z",
+}
+INTERRUPTED = "the last reply was interrupted: what had been shown of it is kept"
+
+State = tuple[Any, ...]
+
+
+def state_of_turn(turn: Turn) -> State:
+    ids = None if turn.ids is None else turn.ids.tolist()
+    flags = (turn.exact, turn.pinned, turn.forgotten)
+    return (turn.user, turn.reply, ids, *flags, turn.finish_reason)
+
+
+def state(system: str | None, turns: list[Turn]) -> State:
+    return (system, *(state_of_turn(turn) for turn in turns))
+
+
+def saved_state(path: Path) -> State:
+    saved = read(path)
+    return state(saved.system, saved.turns)
+
+
+def answered(user: str, reply: str = "yes", ids: tuple[int, ...] | None = (1, 2)) -> Turn:
+    array = None if ids is None else np.array(ids, np.int32)
+    return Turn(user, reply, array, ids is not None, finish_reason="stop")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only power cuts could tell the difference."""
+
+    def fsync(_: int) -> None:
+        pass
+
+    monkeypatch.setattr(append_file, "fsync", fsync)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "transcript.jsonl"
+
+
+@pytest.fixture
+def part(path: Path) -> Path:
+    return path.with_name("reply.part")
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path: Path, *lines: object) -> None:
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+# What is written
+
+
+def test_a_chat_is_written_line_by_line(path: Path) -> None:
+    journal = Journal.create(path, {"model": "tiny", "window": 512})
+    turns = [Turn("hello")]
+    journal.record("Be kind.", turns)
+    turns[0].reply, turns[0].ids, turns[0].finish_reason = "hé", np.array([7, 8]), "stop"
+    turns[0].exact = True
+    journal.record("Be kind.", turns)
+    turns[0].pinned = True
+    journal.record(None, turns)
+    journal.settings({"window": 1024, "model": "tiny"})
+    turns.clear()
+    journal.record(None, turns)
+
+    header, *rest = lines_of(path)
+    assert header.keys() == {"format", "version", "mlxchat", "created"}
+    assert rest.pop(2).pop("time")[:2] == "20"
+    assert rest == [
+        {"settings": {"model": "tiny", "window": 512}},
+        {"role": "system", "content": "Be kind."},
+        {
+            "role": "assistant",
+            "turn": 1,
+            "content": "hé",
+            "ids": [7, 8],
+            "exact": True,
+            "finish_reason": "stop",
+        },
+        {"role": "system", "content": None},
+        {"pinned": [1]},
+        {"settings": {"window": 1024}},
+        {"undo": [1]},
+    ]
+
+
+def test_nothing_is_made_before_there_is_a_turn(path: Path) -> None:
+    with_prepare: list[str] = []
+
+    def prepare() -> Path:
+        with_prepare.append("called")
+        return path
+
+    journal = Journal.create(path, {}, prepare)
+    journal.record("Be kind.", [])
+    journal.settings({"model": "tiny"})
+    journal.show("lost")
+    journal.close()
+    assert not with_prepare
+    assert list(path.parent.iterdir()) == []
+    journal.record("Be kind.", [Turn("hello")])
+    assert saved_state(path) == state("Be kind.", [Turn("hello")])
+    assert read(path).settings == {"model": "tiny"}
+
+
+def test_an_existing_file_is_never_written_over(path: Path) -> None:
+    path.write_text("mine")
+    journal = Journal.create(path)
+    with pytest.raises(SessionError, match=r"exists: the chat goes on unsaved"):
+        journal.record(None, [Turn("hello")])
+    assert path.read_text() == "mine"
+
+
+def test_the_files_are_readable_by_their_owner_only(path: Path, part: Path) -> None:
+    old = os.umask(0)
+    try:
+        journal = Journal.create(path)
+        journal.record(None, [Turn("hello")])
+        journal.show("hi")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(part.stat().st_mode) == 0o600
+
+
+def test_what_has_not_changed_is_not_written_again(path: Path) -> None:
+    journal = Journal.create(path)
+    turns = [answered("hello"), answered("and?", ids=None)]
+    journal.record("s", turns)
+    before = path.read_bytes()
+    turns[0].ids = np.array([1, 2], np.int32)
+    turns[0].reply = "".join(["y", "es"])
+    for _ in range(3):
+        journal.record("s", turns)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reply", "no"),
+        ("ids", np.array([1, 3], np.int32)),
+        ("ids", None),
+        ("exact", False),
+        ("finish_reason", "length"),
+        ("pinned", True),
+        ("forgotten", True),
+    ],
+)
+def test_each_value_that_changes_alone_is_written(path: Path, name: str, value: object) -> None:
+    journal = Journal.create(path)
+    turns = [answered("one"), answered("two")]
+    journal.record(None, turns)
+    before = len(lines_of(path))
+    setattr(turns[0], name, value)
+    journal.record(None, turns)
+    assert len(lines_of(path)) == before + 1
+    assert saved_state(path) == state(None, turns)
+
+
+def test_flags_cost_their_changes_only(path: Path) -> None:
+    journal = Journal.create(path)
+    turns = [answered(str(n)) for n in range(4)]
+    journal.record(None, turns)
+    before = len(lines_of(path))
+    turns[0].forgotten = turns[1].forgotten = turns[3].pinned = True
+    journal.record(None, turns)
+    turns[1].forgotten = turns[3].pinned = False
+    journal.record(None, turns)
+    assert lines_of(path)[before:] == [
+        {"forgot": [1, 2]},
+        {"pinned": [4]},
+        {"remembered": [2]},
+        {"unpinned": [4]},
+    ]
+
+
+def test_a_turn_that_comes_back_gets_a_new_serial(path: Path) -> None:
+    journal = Journal.create(path)
+    turns = [answered("one"), answered("two")]
+    journal.record(None, turns)
+    retried = turns.pop()
+    turns.append(Turn("two"))
+    journal.record(None, turns)
+    turns[-1] = retried
+    journal.record(None, turns)
+    assert saved_state(path) == state(None, turns)
+    assert read(path).serials == [1, 4]
+    assert journal.serial_of(retried) == 4
+    assert journal.turn_of(4) is retried
+    assert journal.turn_of(2) is None
+    assert journal.turn_of(5) is None
+    assert journal.serial_of(Turn("two")) is None
+
+
+def test_turns_that_are_equal_are_not_the_same(path: Path) -> None:
+    journal = Journal.create(path)
+    turns = [Turn("again", "yes"), Turn("again", "yes")]
+    journal.record(None, turns)
+    del turns[0]
+    journal.record(None, turns)
+    assert read(path).serials == [2]
+
+
+def test_half_characters_become_question_marks(path: Path) -> None:
+    journal = Journal.create(path)
+    journal.record(None, [answered("a\ud800b", "c\udc00d")])
+    assert saved_state(path) == state(None, [answered("a?b", "c?d")])
+    write_lines(path, HEADER, {**USER, "content": "a\ud800b"})
+    assert read(path).turns[0].user == "a?b"
+
+
+def test_ten_thousand_turns_cost_milliseconds(path: Path) -> None:
+    journal = Journal.create(path)
+    turns = [answered(str(n)) for n in range(10_000)]
+    journal.record(None, turns)
+    times: list[float] = []
+    for _ in range(5):
+        started_s = time.perf_counter()
+        journal.record(None, turns)
+        times.append(time.perf_counter() - started_s)
+    assert min(times) < 0.005
+
+
+# The reply that is being written
+
+
+def test_what_was_shown_is_read_although_the_reply_has_no_end(path: Path, part: Path) -> None:
+    journal = Journal.create(path)
+    turn = Turn("hello")
+    journal.record(None, [turn])
+    for piece in ("h", "é", "", "!\n"):
+        turn.reply += piece
+        journal.show(piece)
+        assert read(path).turns[0].reply == turn.reply
+    assert part.read_bytes() == b'{"turn": 1, "so_far": 0}\nh\xc3\xa9!\n'
+    saved = read(path)
+    assert saved_state(path) == state(None, [Turn("hello", "hé!\n", finish_reason="interrupted")])
+    assert saved.notices == (INTERRUPTED,)
+
+    journal.record("changed meanwhile", [turn])
+    assert part.exists()
+    turn.finish_reason = "stop"
+    journal.record("changed meanwhile", [turn])
+    assert not part.exists()
+    assert saved_state(path) == state("changed meanwhile", [turn])
+
+
+def test_a_continued_reply_begins_with_what_was_there(path: Path, part: Path) -> None:
+    journal = Journal.create(path)
+    turn = replace(answered("hello", "one"), finish_reason="length")
+    journal.record(None, [turn])
+    journal.record(None, [turn])
+    turn.reply += " two"
+    journal.show(" two")
+    assert part.read_text() == '{"turn": 1, "so_far": 3}\none two'
+    assert state_of_turn(read(path).turns[0])[1:3] == ("one two", None)
+    turn.finish_reason = "stop"
+    journal.record(None, [turn])
+    assert saved_state(path) == state(None, [turn])
+
+
+def test_half_a_character_and_zeros_at_the_end_of_a_part_are_left_out(
+    path: Path, part: Path
+) -> None:
+    Journal.create(path).record(None, [Turn("hello")])
+    for tail in (b"\xc3", b"\0\0\0", b"\xf0\x9f\x98\0"):
+        part.write_bytes(b'{"turn": 1, "so_far": 0}\nhi' + tail)
+        assert read(path).turns[0].reply == "hi"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b'{"turn": 1, "so_far": 0}',
+        b'{"turn": 1}\nhi there',
+        b'{"turn": 2, "so_far": 0}\nhi there',
+        b'{"turn": true, "so_far": 0}\nhi there',
+        b'{"turn": 1, "so_far": NaN}\nhi there',
+        b"[1]\nhi there",
+        b'{"turn": 1, "so_far": 0}\nyes',
+        b"[" * 100_000 + b"\nhi there",
+        b"\xff\xfe\n",
+        b"\0" * 100,
+    ],
+)
+def test_a_part_that_adds_nothing_is_ignored(path: Path, part: Path, data: bytes) -> None:
+    Journal.create(path).record(None, [answered("hello")])
+    part.write_bytes(data)
+    assert saved_state(path) == state(None, [answered("hello")])
+    assert read(path).notices == ()
+
+
+def test_a_part_that_is_no_file_is_ignored(path: Path, part: Path) -> None:
+    Journal.create(path).record(None, [answered("hello")])
+    os.mkfifo(part)
+    assert saved_state(path) == state(None, [answered("hello")])
+
+
+def test_a_part_counts_for_the_last_turn_only(path: Path, part: Path) -> None:
+    Journal.create(path).record(None, [answered("one"), answered("two")])
+    part.write_text('{"turn": 1, "so_far": 0}\na longer reply')
+    assert saved_state(path) == state(None, [answered("one"), answered("two")])
+    part.write_text('{"turn": 2, "so_far": 0}\na longer reply')
+    assert read(path).turns[1].reply == "a longer reply"
+
+
+def test_an_interrupted_reply_is_in_the_transcript_before_its_part_goes(
+    path: Path, part: Path
+) -> None:
+    journal = Journal.create(path)
+    journal.record(None, [Turn("one")])
+    journal.show("half a rep")
+    journal.close()
+
+    again = Journal.open(path)
+    assert part.exists()
+    turns = [*again.contents.turns, Turn("two")]
+    again.record(None, turns)
+    assert not part.exists()
+    again.show("new")
+    assert saved_state(path) == state(
+        None,
+        [
+            Turn("one", "half a rep", finish_reason="interrupted"),
+            Turn("two", "new", finish_reason="interrupted"),
+        ],
+    )
+
+
+def test_a_reply_survives_kill_9_to_the_last_piece_shown(path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from mlxchat.conversation import Turn
+from mlxchat.store.journal import Journal
+
+turns = [Turn("one", "yes", finish_reason="stop"), Turn("two")]
+journal = Journal.create(Path(sys.argv[1]))
+journal.record("system", turns)
+for n in range(10**9):
+    journal.show(f" {n}")
+    print(n, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(200):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        shown = 199 + len(process.stdout.read().split("\n")) - 1
+    saved = read(path)
+    assert saved.system == "system"
+    assert state_of_turn(saved.turns[0]) == state_of_turn(Turn("one", "yes", finish_reason="stop"))
+    # Printed after it was saved: there can be one more, that was not printed any more.
+    whole = [" ".join(["", *map(str, range(n))]) for n in (shown + 1, shown + 2)]
+    assert saved.turns[1].reply in whole
+
+
+# Any chat, ended in any way
+
+
+class Chat(RuleBasedStateMachine):
+    """A conversation's turns as it changes them, beside the file that follows them."""
+
+    texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+    # Zeros at the end of a part are a power cut's.
+    spoken = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = Path(mkdtemp())
+        self.path = self.directory / "transcript.jsonl"
+        self.journal = Journal.create(self.path, {"model": "tiny"})
+        self.system: str | None = None
+        self.turns: list[Turn] = []
+        self.settings: dict[str, Any] = {"model": "tiny"}
+        self.last_serial = 0
+
+    def teardown(self) -> None:
+        self.journal.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def record(self) -> None:
+        self.journal.record(self.system, self.turns)
+        if not self.path.exists():
+            assert not self.turns
+            return
+        saved = read(self.path)
+        assert saved_state(self.path) == state(self.system, self.turns)
+        assert saved.settings == self.settings
+        assert saved.notices == ()
+        assert saved.serials == [self.journal.serial_of(turn) for turn in self.turns]
+        assert [self.journal.turn_of(serial) for serial in saved.serials] == self.turns or any(
+            turn.ids is not None for turn in self.turns
+        )
+        assert saved.last_serial >= self.last_serial
+        self.last_serial = saved.last_serial
+
+    def answer(self, pieces: list[str], ids: list[int] | None, finish_reason: str) -> None:
+        turn = self.turns[-1]
+        for piece in pieces:
+            turn.reply += piece
+            self.journal.show(piece)
+            assert read(self.path).turns[-1].reply == turn.reply
+        turn.ids = None if ids is None else np.array(ids, np.int32)
+        turn.exact = ids is not None
+        turn.finish_reason = finish_reason
+        self.record()
+
+    pieces = st.lists(spoken, max_size=4)
+    ids = st.none() | st.lists(st.integers(0, 2**31 - 1), max_size=4)
+    finish_reasons = st.sampled_from(["stop", "length", "interrupted"])
+
+    @rule(user=texts, pieces=pieces, ids=ids, finish_reason=finish_reasons)
+    def say(self, user: str, pieces: list[str], ids: list[int] | None, finish_reason: str) -> None:
+        self.turns.append(Turn(user))
+        self.record()
+        self.answer(pieces, ids, finish_reason)
+
+    @precondition(lambda self: self.turns)
+    @rule(pieces=pieces, ids=ids, finish_reason=finish_reasons)
+    def go_on(self, pieces: list[str], ids: list[int] | None, finish_reason: str) -> None:
+        self.record()
+        self.answer(pieces, ids, finish_reason)
+
+    @precondition(lambda self: self.turns)
+    @rule()
+    def take_back_some(self) -> None:
+        turn = self.turns[-1]
+        turn.reply, turn.ids, turn.exact = turn.reply[:1], None, False
+        turn.finish_reason = "length"
+        self.record()
+
+    @precondition(lambda self: self.turns)
+    @rule(user=texts)
+    def try_again_in_vain(self, user: str) -> None:
+        old = self.turns.pop()
+        self.turns.append(Turn(user))
+        self.record()
+        self.turns[-1] = old
+        self.record()
+
+    @precondition(lambda self: self.turns)
+    @rule(data=st.data())
+    def undo(self, data: st.DataObject) -> None:
+        del self.turns[data.draw(st.integers(0, len(self.turns) - 1))]
+        self.record()
+
+    @rule(users=st.lists(texts, max_size=3))
+    def load_others(self, users: list[str]) -> None:
+        self.turns += [Turn(user, user, pinned=bool(user)) for user in users]
+        self.record()
+
+    @precondition(lambda self: self.turns)
+    @rule(data=st.data())
+    def shuffle(self, data: st.DataObject) -> None:
+        self.turns[:] = data.draw(st.permutations(self.turns))
+        self.record()
+
+    @precondition(lambda self: self.turns)
+    @rule(data=st.data(), flag=st.sampled_from(["forgotten", "pinned"]))
+    def flag(self, data: st.DataObject, flag: str) -> None:
+        for turn in self.turns:
+            setattr(turn, flag, data.draw(st.booleans()))
+        self.record()
+
+    @rule(system=st.none() | texts)
+    def change_system(self, system: str | None) -> None:
+        self.system = system
+        self.record()
+
+    @rule(name=texts, value=texts | st.integers(-(2**63) + 1, 2**63 - 1) | st.none())
+    def change_settings(self, name: str, value: Any) -> None:
+        self.settings[name] = value
+        self.journal.settings({name: value})
+        self.record()
+
+    @precondition(lambda self: self.path.exists())
+    @rule()
+    def open_again(self) -> None:
+        self.journal.close()
+        self.journal = Journal.open(self.path)
+        self.turns = list(self.journal.contents.turns)
+        self.record()
+
+    @rule(user=texts, pieces=st.lists(spoken.filter(len), max_size=4), cut=st.integers(0, 3))
+    def be_killed_while_answering(self, user: str, pieces: list[str], cut: int) -> None:
+        turn = Turn(user)
+        self.turns.append(turn)
+        self.record()
+        for piece in pieces:
+            turn.reply += piece
+            self.journal.show(piece)
+        if turn.reply:
+            turn.finish_reason = "interrupted"
+        with self.path.open("ab") as file:
+            file.write(b'{"torn'[:cut])
+        self.journal.close()
+        self.journal = Journal.open(self.path)
+        assert state(self.journal.contents.system, self.journal.contents.turns) == state(
+            self.system, self.turns
+        )
+        self.turns = list(self.journal.contents.turns)
+        # Something is said next: it is with this that the torn line goes.
+        self.turns.append(Turn("next"))
+        self.record()
+
+
+TestAnyChat = Chat.TestCase
+TestAnyChat.settings = hypothesis_settings(
+    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
+)
+
+
+# Torn files
+
+
+def small_file(path: Path) -> bytes:
+    journal = Journal.create(path, {"model": "tiny"})
+    turns = [Turn("hello")]
+    journal.record("Be kind.", turns)
+    turns[0] = replace(answered("hello", "héllo"), forgotten=True)
+    journal.record("Be kind.", turns)
+    turns.append(answered("more"))
+    journal.record(None, turns)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0" * 5000, b"\0\0\n"])
+def test_a_file_cut_off_anywhere_loses_its_last_line_at_most(path: Path, tail: bytes) -> None:
+    data = small_file(path)
+    for cut in range(len(data) + 1):
+        whole = data[: data.rfind(b"\n", 0, cut) + 1]
+        # An object that has its brace has all of its line but the end.
+        if not tail and data[cut : cut + 1] == b"\n":
+            whole = data[: cut + 1]
+        path.write_bytes(whole)
+        expected = saved_state(path)
+        path.write_bytes(data[:cut] + tail)
+        saved = read(path)
+        assert state(saved.system, saved.turns) == expected
+        is_torn = len(data[:cut] + tail) > len(whole)
+        assert len(saved.notices) == is_torn
+
+        journal = Journal.open(path)
+        turns = [*journal.contents.turns, Turn("next")]
+        journal.record("new", turns)
+        assert saved_state(path) == state("new", turns)
+        assert read(path).notices == ()
+        assert path.read_bytes().startswith(whole)
+
+
+def test_a_damaged_line_in_the_middle_is_refused_by_its_number(path: Path) -> None:
+    lines = small_file(path).splitlines(keepends=True)
+    for n in range(len(lines) - 1):
+        for damaged in (b"\0" * 20 + b"\n", lines[n][:-5] + b"\n", b"\xff\xfe\n", b"\n", b"null\n"):
+            path.write_bytes(b"".join([*lines[:n], damaged, *lines[n + 1 :]]))
+            with pytest.raises(SessionError, match=rf"transcript.jsonl, line {n + 1}: "):
+                read(path)
+
+
+def test_a_chat_goes_on_where_only_the_beginning_of_a_header_was_written(path: Path) -> None:
+    path.write_text('{"format": "mlx')
+    journal = Journal.open(path)
+    journal.record("s", [Turn("hello")])
+    assert saved_state(path) == state("s", [Turn("hello")])
+    assert lines_of(path)[0]["version"] == 1
+
+
+# Hostile files
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1",
+        "[]",
+        '"text"',
+        "null",
+        "{}",
+        '{"unknown": 1}',
+        '{"role": "user", "content": "no turn"}',
+        '{"role": "tool", "turn": 2, "content": ""}',
+        '{"role": null}',
+        '{"role": ["user"], "turn": 2, "content": ""}',
+        '{"role": "user", "turn": 2}',
+        '{"role": "user", "turn": 2, "content": null}',
+        '{"role": "user", "turn": 1, "content": "again"}',
+        '{"role": "user", "turn": 0, "content": ""}',
+        '{"role": "user", "turn": -1, "content": ""}',
+        '{"role": "user", "turn": 2.0, "content": ""}',
+        '{"role": "user", "turn": true, "content": ""}',
+        '{"role": "user", "turn": "2", "content": ""}',
+        '{"role": "user", "turn": [2], "content": ""}',
+        f'{{"role": "user", "turn": {2**53}, "content": ""}}',
+        f'{{"role": "user", "turn": {"9" * 4000}, "content": ""}}',
+        f'{{"role": "user", "turn": {"9" * 5000}, "content": ""}}',
+        '{"role": "system", "content": 1}',
+        '{"role": "assistant", "turn": 1}',
+        '{"role": "assistant", "turn": 7, "content": ""}',
+        '{"role": "assistant", "turn": 1, "content": "", "exact": 1}',
+        '{"role": "assistant", "turn": 1, "content": "", "finish_reason": null}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": {}}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": "12"}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": [NaN]}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": [1.5]}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": [-1]}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": [2147483648]}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": [true]}',
+        '{"role": "assistant", "turn": 1, "content": "", "ids": [[1]]}',
+        '{"settings": 1}',
+        '{"settings": {"a": []}}',
+        '{"settings": {"a": Infinity}}',
+        '{"settings": {"a": 1e999}}',
+        '{"settings": {"a": 9223372036854775808}}',
+        '{"undo": 1}',
+        '{"undo": [2]}',
+        '{"undo": [1, 1]}',
+        '{"undo": ["1"]}',
+        '{"undo": [[1]]}',
+        '{"forgot": {"1": 1}}',
+        '{"forgot": [3]}',
+        '{"pinned": null}',
+        '{"unpinned": [1.0]}',
+        "[" * 200_000,
+        '{"a":' * 200_000,
+        '{"role": "user", "turn": 2, "content": "\x01"}',
+    ],
+)
+def test_a_line_that_is_none_is_refused_by_its_number(path: Path, line: str) -> None:
+    write_lines(path, HEADER, USER)
+    with path.open("a") as file:
+        file.write(f"{line}\n" + '{"role": "system", "content": "x"}\n')
+    with pytest.raises(SessionError, match=r"transcript.jsonl, line 3: ") as raised:
+        read(path)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(SessionError):
+        Journal.open(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"format": "another", "version": 1},
+        {"format": None},
+        {"format": "mlxchat session"},
+        {"format": "mlxchat session", "version": "1"},
+        {"format": "mlxchat session", "version": True},
+        {"format": "mlxchat session", "version": 0},
+        {"format": "mlxchat session", "version": 1, "created": 5},
+        {"settings": {}},
+        {"undo": []},
+        {"name": "package", "dependencies": {}},
+    ],
+)
+def test_another_kind_of_file_is_refused(path: Path, header: dict[str, Any]) -> None:
+    write_lines(path, header, USER)
+    with pytest.raises(SessionError, match="line 1"):
+        read(path)
+
+
+def _part_headed(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\nlong"
+
+
+anything: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+ANSWER = {"role": "assistant", "turn": 1, "content": "", "ids": [1], "exact": True}
+KEYS = [*HEADER, *USER, *ANSWER, "finish_reason", "settings", "undo", "forgot", "unpinned"]
+
+
+@given(
+    first=st.sampled_from([HEADER, USER, {"role": "user", "content": "hello"}]),
+    second=st.sampled_from([USER, ANSWER, {}]),
+    changes=st.lists(st.dictionaries(st.sampled_from(KEYS), anything, max_size=2), max_size=3),
+    part=st.binary() | anything.map(_part_headed),
+)
+@hypothesis_settings(deadline=None)
+def test_any_json_in_any_place_is_read_or_refused(
+    first: dict[str, Any], second: dict[str, Any], changes: list[dict[str, Any]], part: bytes
+) -> None:
+    directory = Path(mkdtemp())
+    path = directory / "transcript.jsonl"
+    lines = [first, second, *({**second, **change} for change in changes)]
+    write_lines(path, *lines)
+    path.with_name("reply.part").write_bytes(part)
+    try:
+        turns = read(path).turns
+    except SessionError:
+        turns = None
+    if turns is not None:
+        journal = Journal.open(path)
+        journal.record(None, [*journal.contents.turns, Turn("next")])
+        assert len(read(path).turns) == len(turns) + 1
+    shutil.rmtree(directory)
+
+
+def test_a_newer_version_is_refused_and_named(path: Path) -> None:
+    write_lines(path, {**HEADER, "version": 2})
+    with pytest.raises(SessionError, match=r"newer mlxchat .* version 2 .* reads version 1"):
+        read(path)
+
+
+def test_keys_that_nobody_knows_are_ignored(path: Path) -> None:
+    write_lines(path, {**HEADER, "x": 1}, {**USER, "y": [1]}, {"undo": [1], "z": None})
+    assert saved_state(path) == (None,)
+
+
+def test_a_file_that_is_too_large_is_not_even_read(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**30 + 1)
+    with pytest.raises(SessionError, match="too large"):
+        read(path)
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(path: Path) -> None:
+    with pytest.raises(SessionError, match="there is no "):
+        read(path)
+    path.mkdir()
+    with pytest.raises(SessionError, match="not a file"):
+        read(path)
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(SessionError, match="not a file"):
+        read(path)
+
+
+# The older format
+
+
+def test_what_save_writes_is_read_and_gone_on_with(path: Path) -> None:
+    old = [Turn("one", "yes"), Turn("two", "no")]
+    transcript.save(path, "Be kind.", old)
+    before = path.read_bytes()
+    journal = Journal.open(path)
+    assert state(journal.contents.system, journal.contents.turns) == state("Be kind.", old)
+    assert journal.contents.serials == [1, 2]
+    assert journal.contents.created is None
+    turns = [*journal.contents.turns, answered("three")]
+    turns[0].forgotten = True
+    journal.record("Be kind.", turns)
+    assert saved_state(path) == state("Be kind.", turns)
+    assert path.read_bytes().startswith(before)
+    assert read(path).serials == [1, 2, 3]
+
+
+def test_an_editor_that_leaves_out_the_last_newline_loses_nothing(path: Path) -> None:
+    transcript.save(path, None, [Turn("one", "yes")])
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    journal = Journal.open(path)
+    assert journal.contents.notices == ()
+    turns = [*journal.contents.turns, Turn("two")]
+    journal.record(None, turns)
+    assert saved_state(path) == state(None, turns)
+    assert b"\n\n" not in path.read_bytes()
+
+
+def test_a_reply_to_nothing_is_refused_in_the_older_format_too(path: Path) -> None:
+    write_lines(path, {"role": "assistant", "content": "yes"})
+    with pytest.raises(SessionError, match="line 1: it answers no message"):
+        read(path)
+    two = {"role": "assistant", "content": "yes"}
+    write_lines(path, {"role": "user", "content": "one"}, two, two)
+    with pytest.raises(SessionError, match="line 3"):
+        read(path)
+
+
+# Disks that fail
+
+
+class Disk:
+    """Writes and fsyncs that fail, so many from a given one on; each may write a little first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = self.calls_with_faults = 0
+        self.failing = range(0)
+        self.error = errno.ENOSPC
+        self.most_bytes: int | None = None
+        self.written: list[bytes] = []
+        monkeypatch.setattr(append_file, "write", self.write)
+        monkeypatch.setattr(append_file, "fsync", self.fsync)
+
+    def end(self) -> None:
+        self.calls_with_faults, self.failing = self.calls, range(0)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        self._fail(descriptor, data[: len(data) // 2])
+        self.written.append(bytes(data[: self.most_bytes]))
+        return os.write(descriptor, data[: self.most_bytes])
+
+    def fsync(self, descriptor: int) -> None:
+        self._fail(descriptor, memoryview(b""))
+
+    def _fail(self, descriptor: int, some: memoryview) -> None:
+        self.calls += 1
+        if self.calls in self.failing:
+            if some:
+                os.write(descriptor, some)
+            raise OSError(self.error, os.strerror(self.error))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+class Told:
+    """Calls the journal and counts what it complains of and what has recovered."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.complaints: list[str] = []
+        self.recoveries = 0
+
+    def call(self, method: Callable[..., None], *arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except SessionError as error:
+            self.complaints.append(str(error))
+        if method == self.journal.record:
+            self.recoveries += self.journal.recovered
+
+
+def chat_with_faults(path: Path, disk: Disk) -> Told:
+    """A little of everything. After each step the file can be read, and what could ever be read in
+    it is still there; when all is well again, it holds all of it."""
+    told = Told(Journal.create(path, {"model": "tiny"}))
+    journal = told.journal
+    turns: list[Turn] = []
+    seen: dict[str, str] = {}
+
+    def call(method: Callable[..., None], *arguments: Any) -> None:
+        told.call(method, *arguments)
+        found = {turn.user: turn.reply for turn in read(path).turns} if path.exists() else {}
+        for turn in turns:
+            assert turn.user in found or turn.user not in seen
+            assert found.get(turn.user, "").startswith(seen.get(turn.user, ""))
+            assert turn.reply.startswith(found.get(turn.user, ""))
+        seen.update(found)
+
+    for n in range(3):
+        turns.append(Turn(f"message {n}"))
+        call(journal.record, "Be kind.", turns)
+        for piece in ("some", " thing"):
+            turns[-1].reply += piece
+            call(journal.show, piece)
+        turns[-1].ids, turns[-1].exact = np.array([n, 2]), True
+        turns[-1].finish_reason = "stop"
+        call(journal.record, "Be kind.", turns)
+        call(journal.settings, {"window": n})
+    del turns[1]
+    call(journal.record, "Be kind.", turns)
+    turns[0].forgotten = True
+    call(journal.record, None, turns)
+    disk.end()
+    turns.append(answered("and in the end"))
+    call(journal.record, None, turns)
+    assert saved_state(path) == state(None, turns)
+    assert read(path).settings == {"model": "tiny", "window": 2}
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    return told
+
+
+def test_without_a_fault_nothing_is_told(path: Path, disk: Disk) -> None:
+    told = chat_with_faults(path, disk)
+    assert (told.complaints, told.recoveries) == ([], 0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 1000])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_anywhere_damages_nothing_and_is_told_once(
+    tmp_path: Path, disk: Disk, length: int, error: int
+) -> None:
+    chat_with_faults(_fresh(tmp_path), disk)
+    for first in range(1, disk.calls_with_faults + 1):
+        disk.calls, disk.error = 0, error
+        disk.failing = range(first, first + length)
+        told = chat_with_faults(_fresh(tmp_path), disk)
+        assert (len(told.complaints), told.recoveries) == (1, 1)
+        assert os.strerror(error) in told.complaints[0]
+        assert told.complaints[0].endswith(": the chat goes on unsaved")
+
+
+def _fresh(tmp_path: Path) -> Path:
+    return Path(mkdtemp(dir=tmp_path)) / "transcript.jsonl"
+
+
+@pytest.mark.parametrize("most_bytes", [1, 3, 100])
+def test_a_system_that_writes_a_little_at_a_time_is_asked_again(
+    path: Path, disk: Disk, most_bytes: int
+) -> None:
+    disk.most_bytes = most_bytes
+    told = chat_with_faults(path, disk)
+    assert (told.complaints, told.recoveries) == ([], 0)
+
+
+def test_a_system_that_writes_nothing_is_not_asked_for_ever(path: Path, disk: Disk) -> None:
+    disk.most_bytes = 0
+    with pytest.raises(SessionError, match="nothing can be written"):
+        Journal.create(path).record(None, [Turn("hello")])
+
+
+def test_what_may_not_have_reached_the_disk_is_written_and_forced_again(
+    path: Path, disk: Disk
+) -> None:
+    """After a failure the system takes what it could not force for forced."""
+    journal = Journal.create(path)
+    turns = [answered("one")]
+    journal.record(None, turns)
+    before = path.read_bytes()
+    turns.append(answered("two"))
+    disk.failing, disk.error = range(disk.calls + 2, disk.calls + 3), errno.EIO
+    with pytest.raises(SessionError, match="Input/output error: the chat goes on unsaved"):
+        journal.record(None, turns)
+    assert saved_state(path) == state(None, turns)
+    disk.written.clear()
+    journal.record(None, turns)
+    assert journal.recovered
+    assert before + b"".join(disk.written) == path.read_bytes()
+    calls = disk.calls
+    journal.record(None, turns)
+    assert disk.calls == calls
+
+
+def test_a_file_system_without_fsync_is_no_outage(path: Path, disk: Disk) -> None:
+    journal = Journal.create(path)
+    disk.failing, disk.error = range(2, 3), errno.EINVAL
+    journal.record(None, [Turn("hello")])
+    assert saved_state(path) == state(None, [Turn("hello")])
+
+
+def test_being_interrupted_while_writing_writes_nothing_twice(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.create(path)
+    turns = [answered("one")]
+    journal.record(None, turns)
+    turns.append(Turn("two"))
+
+    def write_and_be_interrupted(descriptor: int, data: memoryview) -> int:
+        os.write(descriptor, data)
+        raise KeyboardInterrupt
+
+    def fsync_and_be_interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    for name, replacement in (
+        ("write", write_and_be_interrupted),
+        ("fsync", fsync_and_be_interrupted),
+    ):
+        with monkeypatch.context() as context:
+            context.setattr(append_file, name, replacement)
+            with pytest.raises(KeyboardInterrupt):
+                journal.record(None, turns)
+        assert len(read(path).turns) in (1, 2)
+    journal.record(None, turns)
+    assert saved_state(path) == state(None, turns)
+    assert read(path).serials == [1, 2]
+
+    turns[-1].reply = "abc"
+    with monkeypatch.context() as context:
+        context.setattr(append_file, "write", write_and_be_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.show("a")
+    journal.show("bc")
+    assert read(path).turns[1].reply == "abc"
+
+
+def test_a_removed_directory_is_noticed_and_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "session" / "transcript.jsonl"
+    path.parent.mkdir()
+    journal = Journal.create(path)
+    turns = [answered("one")]
+    journal.record(None, turns)
+    shutil.rmtree(path.parent)
+    turns.append(Turn("two"))
+    with pytest.raises(SessionError, match=r"cannot save .*No such file or directory: the chat"):
+        journal.record(None, turns)
+    journal.show("unsaved")
+    journal.record(None, turns)
+    assert not path.parent.exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    tmp_path.chmod(0o500)
+    journal = Journal.create(path)
+    with pytest.raises(SessionError, match="Permission denied: the chat goes on unsaved"):
+        journal.record(None, [Turn("hello")])
+    journal.record(None, [Turn("hello")])
+    tmp_path.chmod(0o700)
+    journal.record(None, [Turn("hello")])
+    assert journal.recovered
+    assert saved_state(path) == state(None, [Turn("hello")])
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter"])
+def test_a_file_that_others_have_changed_is_left_as_it_is(path: Path, change: str) -> None:
+    journal = Journal.create(path)
+    turns = [answered("one")]
+    journal.record(None, turns)
+    data = path.read_bytes()
+    path.write_bytes(data + b"theirs" if change == "longer" else data[:-10])
+    theirs = path.read_bytes()
+    turns.append(Turn("two"))
+    with pytest.raises(SessionError, match="another program has changed it"):
+        journal.record(None, turns)
+    journal.record(None, turns)
+    assert path.read_bytes() == theirs
+    path.write_bytes(data)
+    journal.record(None, turns)
+    assert journal.recovered
+    assert saved_state(path) == state(None, turns)
+
+
+def test_a_link_is_not_written_through(path: Path, part: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    journal = Journal.create(path)
+    turns = [Turn("one")]
+    journal.record(None, turns)
+    elsewhere.write_text("")
+    part.symlink_to(elsewhere)
+    with pytest.raises(SessionError, match=r"cannot save .*reply.part"):
+        journal.show("hello")
+    assert elsewhere.read_text() == ""
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    turns[0].finish_reason = "stop"
+    journal.record(None, turns)
+    assert elsewhere.read_bytes() == before
+
+
+def test_a_reply_that_could_not_be_shown_is_caught_up_with(path: Path, disk: Disk) -> None:
+    journal = Journal.create(path)
+    journal.record(None, [Turn("hello")])
+    disk.failing = range(disk.calls + 1, disk.calls + 3)
+    with pytest.raises(SessionError, match=r"reply.part: No space left"):
+        journal.show("one")
+    journal.show(" two")
+    journal.show(" three")
+    assert read(path).turns[0].reply == "one two three"
+
+
+def test_a_part_that_cannot_be_removed_is_tried_again(
+    path: Path, part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left there, it would undo the taking back of a continued reply."""
+    journal = Journal.create(path)
+    turn = Turn("hello")
+    journal.record(None, [turn])
+    journal.show("a long reply")
+    turn.reply, turn.finish_reason = "a long reply", "stop"
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "bad disk")
+
+    with monkeypatch.context() as context:
+        context.setattr(Path, "unlink", refuse)
+        journal.record(None, [turn])
+    assert part.exists()
+    turn.reply = "short"
+    journal.record(None, [turn])
+    assert not part.exists()
+    assert saved_state(path) == state(None, [turn])
+
+
+def test_an_outage_keeps_what_was_recorded_before_it_in_the_contents(path: Path) -> None:
+    Journal.create(path, {"a": 1, "b": None}).record("s", [answered("one")])
+    contents: Saved = Journal.open(path).contents
+    assert contents.settings == {"a": 1, "b": None}
+    assert contents.created is not None
+    assert contents.created.endswith("Z")
+    assert contents.updated_s == path.stat().st_mtime
