@@ -168,8 +168,14 @@ class Conversation:
         """Answer the last turn again; where nothing new comes of it, the old reply stays."""
         old = self.undo()
         before = len(self.turns)
+        reply = self.say(old.user, on_prefill=on_prefill, should_stop=should_stop)
+        return self._or_else(reply, before, old)
+
+    def _or_else(
+        self, reply: Iterator[Token | Forgot], before: int, old: Turn
+    ) -> Iterator[Token | Forgot]:
         try:
-            yield from self.say(old.user, on_prefill=on_prefill, should_stop=should_stop)
+            yield from reply
         finally:
             if len(self.turns) == before:
                 self.turns.append(old)
@@ -229,6 +235,18 @@ class Conversation:
             raise
         self._before = None
 
+    def go_on_with(self, system: str | None, turns: Sequence[Turn]) -> None:
+        """Replace everything by a conversation that was saved: as much of it as fits is prefilled
+        by its next turn. Raises CacheError where its pinned beginning leaves no room."""
+        self.set_system(system)
+        self.turns = list(turns)
+        self._begins_at = 0
+
+    def hold(self, cache: list[Any], ledger: Ledger, turns: Sequence[Turn]) -> None:
+        """Take over what another process held of `turns`: where it is what the template renders
+        for them, nothing has to be prefilled."""
+        self._cache, self._ledger, self._held_turns = cache, ledger, list(turns)
+
     def forget(self, count: int) -> int:
         """Forget so many of the oldest turns that are not pinned; return how many there were."""
         oldest = [turn for turn in self.retained if not turn.pinned][:count]
@@ -264,6 +282,15 @@ class Conversation:
     def held_ids(self) -> TokenIds:
         """What the cache holds, `(T,)`, in temporal order."""
         return self._ledger.ids
+
+    @property
+    def held_turns(self) -> list[Turn]:
+        """The turns that the cache was filled for."""
+        return self._held_turns
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
 
     @property
     def cache(self) -> list[Any]:

@@ -17,7 +17,7 @@
     ├── SnapshotError      1   a snapshot or checkpoint that cannot be used
     │   ├── SnapshotBroken     truncated, corrupted, or no snapshot at all
     │   └── SnapshotMismatch   made with something else than what is to use it
-    └── OutputError        1   stdout cannot be written
+    └── OutputError        1   stdout or a file cannot be written
         └── ClosedPipe   141   whoever read stdout has gone, as `head` does: not worth a word
 
 Each message is one line that names the value and says what to do. `cli` prints it and exits.
@@ -30,6 +30,8 @@ class ExitStatus(IntEnum):
     OK = 0
     FAILURE = 1
     USAGE = 2
+    LOOP = 3
+    HUNG_UP = 129
     INTERRUPTED = 130
     BROKEN_PIPE = 141
     TERMINATED = 143

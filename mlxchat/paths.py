@@ -14,9 +14,9 @@ def history_file() -> Path:
     return Path(platformdirs.user_state_dir("mlxchat")) / "history"
 
 
-def saved_chats_dir() -> Path:
-    """Conversations that were saved by name, one JSON Lines file each."""
-    return Path(platformdirs.user_data_dir("mlxchat")) / "chats"
+def sessions_dir() -> Path:
+    """Conversations as they go, one directory each."""
+    return Path(platformdirs.user_data_dir("mlxchat")) / "sessions"
 
 
 def imported_models_dir() -> Path:

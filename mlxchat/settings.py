@@ -10,6 +10,7 @@ from mlxchat.errors import UsageError
 
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
+DEFAULT_CHECKPOINT_EVERY = 2_000  # tokens
 
 
 def _require(condition: bool, message: str) -> None:
@@ -111,6 +112,14 @@ class Roll(StrEnum):
     SHIFT = "shift"
     REFILL = "refill"
     STOP = "stop"
+
+
+class OnLoop(StrEnum):
+    """What a generation does when its text goes round in circles."""
+
+    WARN = "warn"
+    STOP = "stop"
+    NUDGE = "nudge"
 
 
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,23 @@ from mlxchat.files import write_atomically
 MOST_BYTES = 1 << 30
 
 
-def save(path: Path, system: str | None, turns: Iterable[Turn]) -> None:
+def save(path: Path, system: str | None, turns: Iterable[Turn], *, overwrite: bool = True) -> None:
     """Write one message a line, `role` and `content`, readable by its owner only.
 
     Raises OutputError where that is not possible; then what was there is as it was.
     """
+    if not overwrite:
+        _refuse_to_overwrite(path)
+    lines = [json.dumps(each, ensure_ascii=False) for each in messages_of(system, turns)]
+    _write(path, "".join(f"{line}\n" for line in lines))
+
+
+def messages_of(system: str | None, turns: Iterable[Turn]) -> list[dict[str, str]]:
+    """The messages in order, as chat templates and other programs know them."""
     messages = [] if system is None else [("system", system)]
     for turn in turns:
         messages += [("user", turn.user), ("assistant", turn.reply)]
-    lines = [json.dumps({"role": r, "content": c}, ensure_ascii=False) for r, c in messages]
-    _write(path, "".join(f"{line}\n" for line in lines))
+    return [{"role": role, "content": content} for role, content in messages]
 
 
 def load(path: Path) -> tuple[str | None, list[Turn]]:
@@ -59,13 +66,21 @@ def _message(path: Path, number: int, line: str) -> tuple[str, str]:
 
 def export_markdown(path: Path, system: str | None, turns: Sequence[Turn]) -> None:
     """Write the conversation for people. Raises OutputError; refuses to overwrite a file."""
-    if path.exists():
-        raise OutputError(f"{path} exists: choose another name")
+    _refuse_to_overwrite(path)
+    _write(path, as_markdown(system, turns))
+
+
+def as_markdown(system: str | None, turns: Sequence[Turn]) -> str:
     parts = [] if system is None else [f"*{system}*\n"]
     for turn in turns:
         quoted = "\n".join(f"> {line}" for line in turn.user.splitlines())
         parts.append(f"{quoted}\n\n{turn.reply}\n")
-    _write(path, "\n".join(parts))
+    return "\n".join(parts)
+
+
+def _refuse_to_overwrite(path: Path) -> None:
+    if path.exists():
+        raise OutputError(f"{path} exists: choose another name")
 
 
 def _write(path: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from mlxchat.cli.chat import chat
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
+from mlxchat.cli.sessions import session_app
 from mlxchat.cli.signals import Terminated, terminate_by_exception
 from mlxchat.cli.version import VersionOption
 from mlxchat.config_file import check_option_names, read_user_config
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command()(chat)
 app.command()(generate)
 app.add_typer(models_app, name="models")
+app.add_typer(session_app, name="session")
 
 
 @app.callback()
@@ -87,5 +89,5 @@ def _status() -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return ExitStatus.INTERRUPTED
-    except Terminated:
-        return ExitStatus.TERMINATED
+    except Terminated as terminated:
+        return terminated.status

@@ -8,6 +8,7 @@ import typer
 from mlxchat.cli.options import (
     END,
     OUTPUT,
+    SESSION,
     WINDOW,
     DeviceOption,
     DtypeOption,
@@ -25,13 +26,38 @@ from mlxchat.cli.options import (
     TopKOption,
     TopPOption,
     WindowOption,
+    given_names,
 )
 from mlxchat.cli.version import VersionOption
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, Roll
 
 
 def chat(
+    context: typer.Context,
     system: SystemOption = None,
+    go_on: Annotated[
+        bool,
+        typer.Option(
+            "-c", "--continue", help="Go on with the last session.", rich_help_panel=SESSION
+        ),
+    ] = False,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Go on with a session, or begin one of that name.",
+            show_default="a new one, named after the time",
+            rich_help_panel=SESSION,
+        ),
+    ] = None,
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save/--no-save",
+            help="Save the chat as it goes; --no-save leaves nothing on the disk.",
+            rich_help_panel=SESSION,
+        ),
+    ] = True,
     model: ModelOption = None,
     offline: OfflineOption = False,
     device: DeviceOption = "auto",
@@ -109,6 +135,8 @@ def chat(
 
         mlxchat --max-kv-size 512
 
+        mlxchat -c
+
         mlxchat chat -s "You answer in one sentence." -m mlx-community/Qwen3-4B-4bit
 
         mlxchat chat --temp 0 --stats < turns.txt
@@ -146,5 +174,9 @@ def chat(
         plain=plain,
         json_events=json_events,
         stats=bool(stats),
+        go_on=go_on,
+        session=session,
+        save=save,
+        given=given_names(context),
     )
     raise typer.Exit(run_chat(request))

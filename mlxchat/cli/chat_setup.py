@@ -2,20 +2,23 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlxchat.cache import positions_bounded
+from mlxchat.cli.keeper import open_session, settings_of
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window, start
 from mlxchat.conversation import Conversation
+from mlxchat.errors import UsageError
 from mlxchat.models.load import Model
 from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """The options as they were given."""
+    """The options as they were given; `given` are the names of those on the command line."""
 
     setup: Setup
     system: str | None
@@ -26,6 +29,10 @@ class ChatRequest:
     plain: bool
     json_events: bool
     stats: bool
+    go_on: bool = False
+    session: str | None = None
+    save: bool = True
+    given: frozenset[str] = frozenset()
 
     def generation_settings(self) -> GenerationSettings:
         return GenerationSettings(
@@ -46,14 +53,30 @@ def run(request: ChatRequest) -> int:
     request.setup.cache_settings()
     request.setup.sampling_settings({})
     request.generation_settings()
+    if request.go_on and request.session is not None:
+        raise UsageError("--continue is the latest session, --session NAME another: give one")
+    if not request.save and (request.go_on or request.session is not None):
+        raise UsageError("--no-save goes with neither --continue nor --session")
     start(request.setup, messages)
+    session = open_session(go_on=request.go_on, name=request.session, save=request.save)
+    if session is not None:
+        setup, roll = settings_of(request.setup, request.roll, session, request.given)
+        request = replace(request, setup=setup, roll=roll)
+    try:
+        return _chat(request, messages, session)
+    finally:
+        if session is not None:
+            session.close()
+
+
+def _chat(request: ChatRequest, messages: Messages, session: Session | None) -> int:
     if sys.stdin is not None and sys.stdin.isatty() and not request.json_events:
         from mlxchat.cli.repl import Repl
 
-        return Repl(request, messages).run()
+        return Repl(request, messages, session).run()
     from mlxchat.cli.piped_chat import run_piped
 
-    return run_piped(request, messages)
+    return run_piped(request, messages, session)
 
 
 def new_conversation(

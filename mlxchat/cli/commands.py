@@ -6,14 +6,17 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlxchat import paths, transcript
+from mlxchat import transcript
 from mlxchat.conversation import Turn
 from mlxchat.documents import read_input
-from mlxchat.errors import InputError, UsageError
+from mlxchat.errors import InputError, SessionError, UsageError
 from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
+from mlxchat.store.session import Session, check_name
+from mlxchat.store.session_list import listing, names_by_use
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.units import count
@@ -206,39 +209,56 @@ def _forget(chat: Repl, argument: str) -> None:
     chat.screen.say(f"{gone} will be gone from the window at your next message")
 
 
-@command("/save NAME", "save the conversation under a name, or to a file")
+@command("/save NAME", "give this session a name, or write the conversation to a .jsonl file")
 def _save(chat: Repl, argument: str) -> None:
-    path = _saved(argument)
-    transcript.save(path, chat.conversation.system, chat.conversation.turns)
-    chat.screen.say(f"saved to {path}")
+    if (path := _file_path(argument)) is not None:
+        transcript.save(path, chat.conversation.system, chat.conversation.turns)
+        chat.screen.say(f"saved to {path}")
+        return
+    session = chat.keeper.session
+    if session is not None:
+        session.rename(argument)
+    else:
+        check_name(argument)
+        if argument in names_by_use():
+            raise SessionError(f"there is a session {argument!r} already: choose another name")
+        chat.save_in(Session.open(argument, create=True))
+    chat.screen.say(f"this session is {argument!r} from now on")
 
 
-@command("/load NAME", "go on with a saved conversation")
+@command("/load NAME", "go on with another session, or with a conversation in a .jsonl file")
 def _load(chat: Repl, argument: str) -> None:
-    system, turns = transcript.load(_saved(argument))
-    chat.conversation.clear()
-    chat.conversation.set_system(system)
-    chat.conversation.turns = turns
+    if (path := _file_path(argument)) is None:
+        session = chat.keeper.session
+        if session is not None and session.name == argument:
+            raise UsageError(f"this is session {argument!r}")
+        chat.change_session(Session.open(argument))
+        return
+    system, turns = transcript.load(path)
+    if chat.keeper.session is not None:
+        chat.change_session(Session.new())
+    chat.conversation.go_on_with(system, turns)
     chat.screen.say(
         f"{count(len(turns), 'turn')}; the latest that fit will be read at your next message"
     )
 
 
-@command("/sessions", "list the saved conversations")
+@command("/sessions", "list the sessions")
 def _sessions(chat: Repl, _: str) -> None:
-    names = sorted(path.stem for path in paths.saved_chats_dir().glob("*.jsonl"))
-    chat.screen.say("\n".join(names) if names else "none is saved: /save NAME saves this one")
+    found = listing()
+    for each in found:
+        when = datetime.fromtimestamp(each.updated).strftime("%Y-%m-%d %H:%M")
+        first = each.error or each.first.replace("\n", " ")[:50]
+        chat.screen.say(f"{each.name:24} {when}  {count(each.turns, 'turn'):>10}  {first}")
+    if not found:
+        chat.screen.say("there is none yet")
 
 
-def _saved(name: str) -> Path:
-    """A name's place among the saved conversations, or the path that it is."""
+def _file_path(name: str) -> Path | None:
+    """The path that is meant, where it is no session's name."""
     if not name:
         raise UsageError("it needs a name")
-    if "/" in name or name.endswith(".jsonl"):
-        return Path(name).expanduser()
-    if not re.fullmatch(r"[\w][\w .-]*", name):
-        raise UsageError(f"{name!r} cannot be a name: letters, digits, spaces, - _ and . only")
-    return paths.saved_chats_dir() / f"{name}.jsonl"
+    return Path(name).expanduser() if "/" in name or name.endswith(".jsonl") else None
 
 
 @command("/model [NAME]", "show the model, or go on with another")

@@ -1,7 +1,7 @@
 """`mlxchat generate`: reads a pipe, writes a pipe."""
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,6 +9,7 @@ from mlxchat.cli.options import (
     END,
     INPUT,
     OUTPUT,
+    OVERNIGHT,
     WINDOW,
     DeviceOption,
     DtypeOption,
@@ -26,12 +27,21 @@ from mlxchat.cli.options import (
     TopKOption,
     TopPOption,
     WindowOption,
+    given_names,
 )
 from mlxchat.cli.version import VersionOption
-from mlxchat.settings import DEFAULT_KEEP, DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
+from mlxchat.errors import UsageError
+from mlxchat.settings import (
+    DEFAULT_CHECKPOINT_EVERY,
+    DEFAULT_KEEP,
+    DEFAULT_PREFILL_STEP_SIZE,
+    GenerationSettings,
+    OnLoop,
+)
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[
         str | None, typer.Argument(help="Instruction; it goes behind all documents.")
     ] = None,
@@ -94,6 +104,95 @@ def generate(
             rich_help_panel=END,
         ),
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="End at a local time: 07:00, or 2026-11-22 07:00.",
+            show_default="none",
+            rich_help_panel=END,
+        ),
+    ] = None,
+    lasting: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="End after so long: 8h, 1h30m.",
+            show_default="none",
+            rich_help_panel=END,
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="End before the text is larger: 100MB.",
+            show_default="none",
+            rich_help_panel=END,
+        ),
+    ] = None,
+    on_loop: Annotated[
+        OnLoop,
+        typer.Option(
+            help="What happens when the text repeats itself. warn: it is said; stop: it ends, with "
+            "exit status 3; nudge: the temperature is raised for a while.",
+            rich_help_panel=END,
+        ),
+    ] = OnLoop.WARN,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the text to a new file.",
+            show_default="stdout; with --checkpoint, output.txt in its directory",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    rotate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Go on in FILE.001, FILE.002 … when the file is as large as this: 50MB.",
+            show_default="never",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Append a JSON line of figures every minute.",
+            show_default="none",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep what is needed to go on after a crash in a new directory.",
+            show_default="none",
+            rich_help_panel=OVERNIGHT,
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        int,
+        typer.Option(
+            metavar="TOKENS", help="How often the checkpoint is renewed.", rich_help_panel=OVERNIGHT
+        ),
+    ] = DEFAULT_CHECKPOINT_EVERY,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Go on with a checkpoint, with all the options that it was begun with.",
+            show_default="none",
+            rich_help_panel=OVERNIGHT,
+        ),
+    ] = None,
     json_events: JsonOption = False,
     logprobs: Annotated[
         int | None,
@@ -126,11 +225,16 @@ def generate(
         mlxchat generate -f a.md -f b.md -n 300 "What do these two disagree on?"
 
         mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
+
+        mlxchat generate --ignore-eos --max-kv-size 512 --checkpoint night --until 07:00 "A saga."
     """
     # Here, behind the parsing: what follows imports MLX.
-    from mlxchat.cli.run import Request, run
+    from mlxchat.cli.long_run import LongOptions
+    from mlxchat.cli.run import Request, resume_run, run
     from mlxchat.cli.setup import Setup
 
+    if resume is not None:
+        raise typer.Exit(resume_run(resume, _given_anew(context)))
     setup = Setup(
         model=model,
         offline=offline,
@@ -161,5 +265,40 @@ def generate(
         json_events=json_events,
         logprobs=logprobs,
         stats=stats,
+        long=LongOptions(
+            output=output,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            until=until,
+            lasting=lasting,
+            max_bytes=max_bytes,
+            rotate=rotate,
+            on_loop=on_loop,
+            metrics=metrics,
+        ),
     )
     raise typer.Exit(run(request))
+
+
+# What may be asked otherwise when a run goes on: nothing that its text so far depends on.
+GIVEN_ANEW = {
+    *("until", "lasting", "max_bytes", "max_tokens", "on_loop", "metrics"),
+    *("offline", "device", "quiet", "stats"),
+}
+
+
+def _given_anew(context: typer.Context) -> dict[str, Any]:
+    """The options beside --resume, by name. Raises UsageError for those that the run has."""
+    given = {name: context.params[name] for name in given_names(context) - {"resume"}}
+    for name in given.keys() - GIVEN_ANEW:
+        raise UsageError(
+            f"--resume goes on with what the run was begun with: leave {_option_of(context, name)} "
+            "out"
+        )
+    return given
+
+
+def _option_of(context: typer.Context, name: str) -> str:
+    """How a parameter is written on the command line."""
+    parameter = next(each for each in context.command.params if each.name == name)
+    return max(parameter.opts, key=len) if parameter.opts[0].startswith("-") else "the prompt"

@@ -6,12 +6,14 @@ import typer
 
 from mlxchat.settings import SamplingSettings as Sampling
 
-INPUT, WINDOW, SAMPLING, END, OUTPUT, MODEL = (
+INPUT, SESSION, WINDOW, SAMPLING, END, OUTPUT, OVERNIGHT, MODEL = (
     "Input",
+    "Session",
     "Window",
     "Sampling (defaults: the model's generation_config.json, else those given)",
     "When to end",
     "Output",
+    "Overnight",
     "Model and machine",
 )
 DEFAULT = Sampling()
@@ -142,3 +144,13 @@ QuietOption = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+
+
+def given_names(context: typer.Context) -> frozenset[str]:
+    """Names of the parameters that are on the command line, and no defaults of any kind."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(
+        name
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from mlxchat import __version__
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
+from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest
 from mlxchat.conversation import Conversation, Forgot
@@ -14,27 +15,36 @@ from mlxchat.documents import Spoken, piped_stdin, read_turns
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.events import EventWriter
 from mlxchat.generate import Stats, Token
+from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.thinking import THINK_TAGS, Piece, ThinkSplitter
 from mlxchat.units import count
 
 
-def run_piped(request: ChatRequest, messages: Messages) -> int:
+def run_piped(request: ChatRequest, messages: Messages, session: Session | None) -> int:
     """Answer each turn of standard input; return the exit status."""
     stdin = piped_stdin()
     if stdin is None:
         raise UsageError("there are no turns to answer: pipe them in, one a line")
     stdout = Stdout()
-    model = load_model(request.setup, find_model(request.setup, messages), messages.warn)
+    found = find_model(request.setup, messages)
+    model = load_model(request.setup, found, messages.warn)
     conversation = new_conversation(request, model, messages.warn)
-    chat = _PipedChat(request, conversation, messages, stdout)
+    keeper = Keeper(session, messages.warn)
+    keeper.begin(conversation, found)
+    chat = _PipedChat(request, conversation, keeper, messages, stdout)
     chat.start()
-    for spoken in read_turns(stdin):
-        # Only a reply is ended well: while it waits for the next line, a signal ends it at once.
-        with StopRequest() as stop:
-            chat.take(spoken, stop)
-        if stop.status is not None:
-            return stop.status
+    try:
+        for spoken in read_turns(stdin):
+            # Only a reply is ended well: while it waits for the next line, a signal ends it at
+            # once.
+            with StopRequest() as stop:
+                chat.take(spoken, stop)
+            if stop.status is not None:
+                return stop.status
+    finally:
+        keeper.close(conversation)
     return ExitStatus.OK
 
 
@@ -43,11 +53,13 @@ class _PipedChat:
         self,
         request: ChatRequest,
         conversation: Conversation,
+        keeper: Keeper,
         messages: Messages,
         stdout: Stdout,
     ) -> None:
         self._request = request
         self._conversation = conversation
+        self._keeper = keeper
         self._messages = messages
         self._stdout = stdout
         self._sampling = conversation.sampling
@@ -62,6 +74,7 @@ class _PipedChat:
             "version": __version__,
             "model": self._conversation.model.name,
             "roll": str(self._conversation.roll),
+            "session": None if self._keeper.session is None else self._keeper.session.name,
             **settings,
             **asdict(self._sampling),
         }
@@ -75,11 +88,16 @@ class _PipedChat:
             return
         self._turn += 1
         # Each turn draws from a stream of its own, whatever was said before.
-        seed = self._request.setup.seed + self._turn - 1
+        seed = self._request.setup.seed + len(self._conversation.turns)
         self._conversation.sampling = replace(self._sampling, seed=seed % 2**64)
         started_s = time.perf_counter()
-        for piece in self._pieces(self._conversation.say(spoken.text, should_stop=stop.requested)):
-            self._stdout.write(piece)
+        reply = self._conversation.say(spoken.text, should_stop=stop.requested)
+        self._keeper.record(self._conversation)
+        try:
+            for piece in self._pieces(reply):
+                self._stdout.write(piece)
+        finally:
+            self._keeper.turn_over(self._conversation)
         stats = self._conversation.stats
         assert stats is not None
         self._messages.stats(
@@ -89,6 +107,7 @@ class _PipedChat:
     def _pieces(self, reply: Iterator[Token | Forgot]) -> Iterator[str]:
         as_events = self._request.json_events
         events = self._events()
+        thoughts: ThinkSplitter | None = None
         last = ""
         for said in reply:
             if isinstance(said, Forgot):
@@ -96,21 +115,36 @@ class _PipedChat:
                     yield events.forgot(said)
                 else:
                     self._messages.warn(forgotten_line(said))
-            elif as_events:
+                continue
+            self._keeper.show(said.text)
+            if as_events:
                 yield events.token(said)
             else:
-                last = said.text or last
-                yield said.text
+                text = said.text
+                if self._request.think == "hide":
+                    inside = self._conversation.begins_in_thought
+                    thoughts = thoughts or ThinkSplitter(*THINK_TAGS, inside)
+                    text = _answer(thoughts.add(text))
+                last = text or last
+                yield text
         if as_events:
             assert self._conversation.stats is not None
             seed = self._conversation.sampling.seed
             assert seed is not None
             yield events.done(self._conversation.stats, self._conversation.model.name, seed)
-        elif not last.endswith("\n"):
+            return
+        if thoughts is not None:
+            yield (text := _answer(thoughts.finish()))
+            last = text or last
+        if not last.endswith("\n"):
             yield "\n"
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
+
+
+def _answer(pieces: list[Piece]) -> str:
+    return "".join(text for is_thinking, text in pieces if not is_thinking)
 
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from mlxchat import paths
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.commands import COMMANDS, run_command
+from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.loading import Loading
 from mlxchat.cli.piped_chat import forgotten_line, turn_line
 from mlxchat.cli.setup import find_model, load_model
@@ -23,23 +26,26 @@ from mlxchat.generate import Token
 from mlxchat.models.load import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import SamplingSettings
+from mlxchat.store.background import Written
+from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput, PlainInput
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.reply import reply_view
 from mlxchat.terminal.screen import Screen, is_dumb
+from mlxchat.terminal.thinking import THINK_TAGS, ThinkSplitter
 from mlxchat.terminal.typeahead import held_typeahead
-from mlxchat.units import count
-
-THINK_TAGS = ("<think>", "</think>")
+from mlxchat.units import count, format_bytes
 
 
 class Repl:
     """A chat with a person. Commands change it through what is public here."""
 
-    def __init__(self, request: ChatRequest, messages: Messages) -> None:
+    def __init__(self, request: ChatRequest, messages: Messages, session: Session | None) -> None:
         self.request = request
         self.screen = Screen()
+        self._notices: list[str] = []
+        self.keeper = Keeper(session, self._notices.append)
         self.attached: list[str] = []
         self.think = request.think
         self.retries = 0
@@ -48,19 +54,24 @@ class Repl:
         self._conversation: Conversation | None = None
         self.sampling: SamplingSettings = request.setup.sampling_settings({})
         self._found = find_model(request.setup, messages)
-        self._notices: list[str] = []
         self._loading = Loading(lambda: self._load(self._found))
         self.editor = PlainInput() if is_dumb() else self._line_editor()
 
     def run(self) -> int:
         """Until the user leaves; returns the exit status."""
         self.screen.say(f"{self._found.name} · /help · Ctrl-D leaves")
+        self._show_last_exchange()
         draft = ""
         try:
             while True:
-                draft = self._turn(draft)
+                # Ctrl-C may come between a reply, for which it was meant, and the prompt.
+                with suppress(KeyboardInterrupt):
+                    draft = self._turn(draft)
         except EndOfInput:
             self._leave()
+        finally:
+            written = self.keeper.close(self._conversation)
+        self._say_where_it_is_saved(written)
         return ExitStatus.OK
 
     def _turn(self, draft: str) -> str:
@@ -80,6 +91,10 @@ class Repl:
             # While something else than a reply took its time: what was typed is not lost.
             self.screen.say("stopped")
             return text
+        finally:
+            if self._conversation is not None:
+                self.keeper.record(self._conversation)
+            self._say_notices()
         return ""
 
     def _leave(self) -> None:
@@ -99,6 +114,8 @@ class Repl:
                 with self.screen.waiting(f"loading {self._found.name} …"):
                     self._loading.wait()
             self._conversation = self._begin(self._loading.wait())
+            self.keeper.begin(self._conversation, self._found)
+            self._say_notices()
         return self._conversation
 
     def answer(self, text: str | None) -> None:
@@ -115,8 +132,9 @@ class Repl:
 
     def go_on(self) -> None:
         """Let the last reply continue, and show how."""
+        written = self.conversation.turns[-1].reply
         with StopRequest() as stop:
-            self._show(self.conversation.go_on(should_stop=stop.requested), stop)
+            self._show(self.conversation.go_on(should_stop=stop.requested), stop, written)
 
     def change_model(self, name: str) -> None:
         """Go on with the same conversation and another model, which reads what is retained."""
@@ -127,11 +145,27 @@ class Repl:
         old = self.conversation
         # Until all of it has gone well, the old one stays.
         new = self._begin(model)
-        new.set_system(old.system)
-        for turn in old.turns:
+        new.variables, new.generation, new.roll = old.variables, old.generation, old.roll
+        new.go_on_with(old.system, old.turns)
+        for turn in new.turns:
             # Another tokenizer spells otherwise.
-            new.turns.append(replace(turn, ids=None, exact=False))
+            turn.ids, turn.exact = None, False
         self._found, self._conversation = found, new
+        self.keeper.describe(new, found)
+
+    def change_session(self, session: Session) -> None:
+        """Leave this conversation, saved as it is, and go on with another session's."""
+        conversation = self.conversation
+        self.keeper.close(conversation)
+        conversation.go_on_with(None, [])
+        self.keeper = Keeper(session, self._notices.append)
+        self.keeper.begin(conversation, self._found)
+        self._show_last_exchange()
+
+    def save_in(self, session: Session) -> None:
+        """Save the conversation, which was not saved so far, from now on."""
+        self.keeper = Keeper(session, self._notices.append)
+        self.keeper.describe(self.conversation, self._found)
 
     # The model
 
@@ -140,11 +174,41 @@ class Repl:
 
     def _begin(self, model: Model) -> Conversation:
         conversation = new_conversation(self.request, model, self._notices.append)
+        self._say_notices()
+        self.sampling = conversation.sampling
+        return conversation
+
+    # What is saved
+
+    def _show_last_exchange(self) -> None:
+        """Where a session that goes on had come to."""
+        session = self.keeper.session
+        turns = session.journal.contents.turns if session is not None else []
+        if session is None or not turns:
+            return
+        forgotten = sum(turn.forgotten for turn in turns)
+        said = f"{session.name}: {count(len(turns), 'turn')}, {forgotten:,} forgotten"
+        self.screen.rule(f"{said}; this was the last")
+        self.screen.say(f"> {turns[-1].user}")
+        with self._view(inside_thinking=False) as view:
+            view.add(turns[-1].reply)
+            view.finish()
+
+    def _say_where_it_is_saved(self, written: Written | None) -> None:
+        session = self.keeper.session
+        self._say_notices()
+        if session is None or self._conversation is None or not self._conversation.turns:
+            return
+        took = ""
+        if written is not None:
+            took = f" ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
+        name = shlex.quote(session.name)
+        self.screen.say(f"saved{took}: mlxchat --session {name} goes on with it")
+
+    def _say_notices(self) -> None:
         for notice in self._notices:
             self.screen.say(notice)
         self._notices.clear()
-        self.sampling = conversation.sampling
-        return conversation
 
     # The prompt
 
@@ -152,7 +216,8 @@ class Repl:
         from mlxchat.terminal.editor import Editor
 
         helps = {name: each.help for name, each in COMMANDS.items()}
-        return Editor(history_file=paths.history_file(), commands=helps, toolbar=self._toolbar)
+        history = paths.history_file() if self.request.save else None
+        return Editor(history_file=history, commands=helps, toolbar=self._toolbar)
 
     def _toolbar(self) -> str:
         conversation = self._conversation
@@ -176,27 +241,32 @@ class Repl:
 
     # The reply
 
-    def _show(self, reply: Iterator[Token | Forgot], stop: StopRequest) -> None:
+    def _show(self, reply: Iterator[Token | Forgot], stop: StopRequest, written: str = "") -> None:
         started_s = time.perf_counter()
         forgotten: list[Forgot] = []
+        # The message first: whatever happens, it has been said.
+        self.keeper.record(self.conversation)
         try:
             with held_typeahead():
                 first = self._tell_what_was_forgotten_before(reply)
-                with self._view() as view:
+                with self._view(self._is_thinking_after(written)) as view:
                     for said in chain(first, reply):
                         if isinstance(said, Forgot):
                             forgotten.append(said)
                         else:
+                            self.keeper.show(said.text)
                             view.add(said.text)
                     view.finish()
         except KeyboardInterrupt:
             # The second one, while the first had no effect yet.
             pass
+        finally:
+            self.keeper.turn_over(self.conversation)
         for each in forgotten:
             self.screen.rule(forgotten_line(each))
         self._close(time.perf_counter() - started_s)
-        if stop.status is ExitStatus.TERMINATED:
-            raise Terminated
+        if stop.status not in (None, ExitStatus.INTERRUPTED):
+            raise Terminated(stop.status)
 
     def _tell_what_was_forgotten_before(
         self, reply: Iterator[Token | Forgot]
@@ -208,12 +278,18 @@ class Repl:
             self.screen.rule(forgotten_line(said))
         return []
 
-    def _view(self) -> Any:
+    def _is_thinking_after(self, written: str) -> bool:
+        """Whether a reply goes on within a thought, of which so much is there already."""
+        so_far = ThinkSplitter(*THINK_TAGS, self.conversation.begins_in_thought)
+        so_far.add(written)
+        return so_far.is_thinking
+
+    def _view(self, inside_thinking: bool) -> Any:
         return reply_view(
             plain=self.request.plain,
             thinking="hide" if self.think == "hide" else "on",
             think_tags=THINK_TAGS,
-            inside_thinking=self.conversation.begins_in_thought,
+            inside_thinking=inside_thinking,
         )
 
     def _close(self, seconds: float) -> None:

@@ -1,18 +1,34 @@
 """What `mlxchat generate` does with its options: settings, model, window, prompt, output."""
 
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from mlxchat import __version__
+from mlxchat.awake import keep_awake
 from mlxchat.cache import make_cache, positions_bounded
+from mlxchat.cli.long_run import (
+    Begun,
+    Checkpointer,
+    FileSink,
+    LongOptions,
+    Sink,
+    Watch,
+    go_on,
+)
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
-from mlxchat.cli.signals import StopRequest
+from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.documents import piped_stdin, read_input
-from mlxchat.errors import ExitStatus, UsageError
+from mlxchat.errors import ExitStatus, SnapshotBroken, UsageError
 from mlxchat.events import EventWriter
-from mlxchat.generate import Generation, Stats
+from mlxchat.generate import Generation, Midway, Progress, Stats
+from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
-from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
+from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.store.fingerprint import Fingerprint, ModelPrint
+from mlxchat.store.output_file import START, OutputFile
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
@@ -35,54 +51,240 @@ class Request:
     json_events: bool
     logprobs: int | None
     stats: bool | None
+    long: LongOptions = field(default_factory=LongOptions)
 
 
 def run(request: Request) -> int:
     """Generate, and return the exit status. Raises MlxchatError for all that a user can mend."""
-    setup = request.setup
-    messages = Messages(setup.quiet)
-    # Whatever can be refused is refused before anything takes time.
-    generation_settings = _generation_settings(request)
-    setup.cache_settings()
-    setup.sampling_settings({})
-    stdout = Stdout()
+    messages = Messages(request.setup.quiet)
+    _check(request)
     document = read_input(request.prompt, request.files, piped_stdin())
     for notice in document.notices:
         messages.warn(notice)
-    start(setup, messages)
-    model = load_model(setup, find_model(setup, messages), messages.warn)
-    cache_settings = fit_window(setup, model, messages.warn)
-    cache = make_cache(model.network, cache_settings.max_kv_size, cache_settings.keep)
-    if cache_settings.max_kv_size is not None and not positions_bounded(cache):
-        messages.warn(POSITIONS_RUN_ON)
-    prompt = _encode(request, model, document.text)
-    for notice in prompt.notices:
-        messages.warn(notice)
-    _warn_of_eviction(len(prompt.ids), cache_settings, messages)
+    start(request.setup, messages)
+    with ExitStack() as stack:
+        checkpoint = None
+        if request.long.checkpoint is not None:
+            checkpoint = Checkpoint.create(Path(request.long.checkpoint))
+            stack.callback(checkpoint.close)
+        output = _new_output(request.long)
+        loaded = _load(request, messages)
+        prompt = _encode(request, loaded.model, document.text)
+        for notice in prompt.notices:
+            messages.warn(notice)
+        _warn_of_eviction(len(prompt.ids), loaded.settings, messages)
+        if checkpoint is not None:
+            checkpoint.begin(_asked(request, loaded), prompt.ids)
+        return _generate(request, messages, loaded, prompt.ids, output, loaded.fresh(), checkpoint)
 
-    sampling = setup.sampling_settings(model.generation_config)
-    events = EventWriter(model.tokenizer, request.logprobs is not None)
-    with StopRequest() as stop, progress("reading", "tokens", setup.quiet) as on_prefill:
-        generation = Generation(
-            model,
-            prompt.ids,
-            cache,
-            sampling=sampling,
-            settings=generation_settings,
-            prefill_step_size=cache_settings.prefill_step_size,
-            on_prefill=on_prefill,
-            should_stop=stop.requested,
+
+def resume_run(directory: str, changes: dict[str, Any]) -> int:
+    """Go on with the checkpoint in `directory`; `changes` are the options that were given anew,
+    by name: those of Request, Setup or LongOptions."""
+    with ExitStack() as stack:
+        checkpoint = Checkpoint.open(Path(directory))
+        stack.callback(checkpoint.close)
+        request = _changed(checkpoint, directory, changes)
+        messages = Messages(request.setup.quiet)
+        ended = checkpoint.run["ended"]
+        if ended is not None and not changes.keys() & MENDS.get(ended, set()):
+            messages.warn(f"the run in {directory} has ended already: {ended}")
+            return ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
+        _check(request)
+        prompt = checkpoint.prompt()
+        start(request.setup, messages)
+        loaded = _load(request, messages)
+        begun = go_on(
+            checkpoint,
+            loaded.model.network,
+            replace(loaded.fresh(), position=START),
+            loaded.fingerprint(),
+            messages,
         )
+        path = request.long.output_path()
+        assert path is not None
+        file = OutputFile.open(path, begun.position, request.long.rotate_bytes())
+        checkpoint.change(_asked(request, loaded))
+        return _generate(request, messages, loaded, prompt, FileSink(file), begun, checkpoint)
+
+
+# A run that has ended goes on where what ended it is given anew.
+MENDS = {"bytes": {"max_bytes"}, "length": {"max_tokens"}, "loop": {"on_loop"}}
+
+
+def _changed(checkpoint: Checkpoint, directory: str, changes: dict[str, Any]) -> Request:
+    """What was asked when the run began, and what of it is asked otherwise now."""
+    asked = checkpoint.run["asked"]
+    if changes.keys() & {"until", "lasting"}:
+        asked["long"]["until_s"] = None
+    for part in (asked, asked.get("setup"), asked.get("long")):
+        if isinstance(part, dict):
+            part |= {name: value for name, value in changes.items() if name in part}
+    try:
+        long = LongOptions(**asked.pop("long") | {"checkpoint": directory})
+        long = replace(long, on_loop=OnLoop(long.on_loop))
+        setup = Setup(**asked.pop("setup"))
+        asked |= {name: tuple(asked[name]) for name in ("files", "stop")}
+        return Request(setup=setup, long=long, **asked)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotBroken(
+            f"{directory}/run.json does not say what was asked: {error}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model and the empty cache that it is to fill."""
+
+    found: str
+    model: Model
+    settings: CacheSettings
+    sampling: SamplingSettings
+    cache: list[Any]
+
+    def fresh(self) -> Begun:
+        """The beginning of a run."""
+        window, keep = self.settings.max_kv_size, self._keep()
+        return Begun(self.cache, Ledger(window, keep), self.sampling)
+
+    def fingerprint(self) -> Fingerprint:
+        return ModelPrint(self.model).of(self.settings.max_kv_size, self._keep(), None)
+
+    def _keep(self) -> int:
+        return 0 if self.settings.max_kv_size is None else self.settings.keep
+
+
+def _load(request: Request, messages: Messages) -> _Loaded:
+    setup = request.setup
+    found = find_model(setup, messages)
+    model = load_model(setup, found, messages.warn)
+    settings = fit_window(setup, model, messages.warn)
+    cache = make_cache(model.network, settings.max_kv_size, settings.keep)
+    if settings.max_kv_size is not None and not positions_bounded(cache):
+        messages.warn(POSITIONS_RUN_ON)
+    sampling = setup.sampling_settings(model.generation_config)
+    return _Loaded(str(found.directory.resolve()), model, settings, sampling, cache)
+
+
+def _generate(
+    request: Request,
+    messages: Messages,
+    loaded: _Loaded,
+    prompt: TokenIds,
+    output: Sink,
+    begun: Begun,
+    checkpoint: Checkpoint | None,
+) -> int:
+    """The loop over the tokens, and what is told at its end."""
+    model, long = loaded.model, request.long
+    events = EventWriter(model.tokenizer, request.logprobs is not None)
+    with (
+        StopRequest() as stop,
+        StatusRequest() as status,
+        keep_awake() if long.is_long else nullcontext(),
+        progress("reading", "tokens", request.setup.quiet) as on_prefill,
+    ):
+        watch = Watch(stop, status, messages, begun, long)
+        checkpointer = None
+        if checkpoint is not None:
+            assert isinstance(output, FileSink)
+            checkpointer = Checkpointer(
+                checkpoint, long, loaded.fingerprint(), begun, output.file, watch, messages
+            )
+        beside = _Beside(watch, checkpointer, begun.sampling, on_prefill)
+        generation = _generation(request, loaded, prompt, begun, beside)
         if request.json_events:
-            stdout.write(events.start(_start_facts(model, prompt, cache_settings, sampling)))
+            output.write(events.start(_start_facts(loaded, prompt)))
         for token in generation:
-            stdout.write(events.token(token) if request.json_events else token.text)
-    stats = generation.stats
+            # What only an end would show is not shown where another run will go on.
+            unfinished = token.id is None and checkpointer is not None and watch.stopped
+            if unfinished or not watch.fits(token):
+                break
+            output.write(events.token(token) if request.json_events else token.text)
+        reason = watch.ended or generation.stats.finish_reason
+        stats = replace(generation.stats, finish_reason=reason)
+        figures = stats_line(stats)
+        if checkpointer is not None:
+            figures += checkpointer.leave(generation.midway, stats)
     if request.json_events:
-        stdout.write(events.done(stats, model.name, setup.seed))
-    stdout.end()
-    messages.stats(stats_line(stats), request.stats)
-    return stop.status or ExitStatus.OK
+        output.write(events.done(stats, model.name, request.setup.seed))
+    output.end()
+    messages.stats(figures, request.stats)
+    return ExitStatus.LOOP if watch.ended == "loop" else stop.status or ExitStatus.OK
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a generation calls while it goes on."""
+
+    watch: Watch
+    checkpointer: Checkpointer | None
+    sampling: SamplingSettings
+    on_prefill: Progress | None
+
+    def read(self, done: int, total: int) -> None:
+        self.watch.reads(done, total)
+        if self.checkpointer is not None:
+            self.checkpointer.read(done, total)
+        if self.on_prefill is not None:
+            self.on_prefill(done, total)
+
+    def pause(self, midway: Midway) -> SamplingSettings:
+        if self.checkpointer is not None:
+            self.checkpointer.paused(midway)
+        return self.watch.loop.sampling(self.sampling, midway.generated)
+
+
+def _generation(
+    request: Request, loaded: _Loaded, prompt: TokenIds, begun: Begun, beside: _Beside
+) -> Generation:
+    how: dict[str, Any] = {
+        "settings": _generation_settings(request),
+        "prefill_step_size": loaded.settings.prefill_step_size,
+        "on_prefill": beside.read,
+        "on_held": begun.ledger.add,
+        "should_stop": beside.watch.should_stop,
+        "pause_every": request.long.pause_every(),
+        "on_pause": beside.pause,
+    }
+    midway = begun.midway
+    if midway is None:
+        how |= {"sampling": begun.sampling, "cached_tokens": begun.prefilled}
+        return Generation(loaded.model, prompt, begun.cache, **how)
+    how["sampling"] = beside.watch.loop.sampling(begun.sampling, midway.generated)
+    return Generation.resume(loaded.model, midway, begun.cache, **how)
+
+
+def _check(request: Request) -> None:
+    """Whatever can be refused is refused before anything takes time."""
+    _generation_settings(request)
+    request.setup.cache_settings()
+    request.setup.sampling_settings({})
+    request.long.check(json_events=request.json_events)
+
+
+def _new_output(long: LongOptions) -> Sink:
+    path = long.output_path()
+    return Stdout() if path is None else FileSink(OutputFile.open(path, None, long.rotate_bytes()))
+
+
+def _asked(request: Request, loaded: _Loaded) -> dict[str, Any]:
+    """What a later run needs to be told, with what was chosen for the user."""
+    window = loaded.settings.max_kv_size
+    model = request.setup.model
+    if model is None or Path(model).expanduser().exists():
+        model = loaded.found
+    setup = replace(request.setup, model=model, window="none" if window is None else str(window))
+    deadline = request.long.deadline()
+    path = request.long.output_path()
+    long = replace(
+        request.long,
+        output=None if path is None else str(path.resolve()),
+        until=None,
+        lasting=None,
+        until_s=None if deadline is None else deadline.timestamp(),
+    )
+    return asdict(replace(request, prompt=None, files=(), setup=setup, long=long))
 
 
 def _generation_settings(request: Request) -> GenerationSettings:
@@ -114,15 +316,13 @@ def _warn_of_eviction(prompt_tokens: int, settings: CacheSettings, messages: Mes
         )
 
 
-def _start_facts(
-    model: Model, prompt: Prompt, cache: CacheSettings, sampling: SamplingSettings
-) -> dict[str, Any]:
+def _start_facts(loaded: _Loaded, prompt: TokenIds) -> dict[str, Any]:
     return {
         "version": __version__,
-        "model": model.name,
-        "prompt_tokens": len(prompt.ids),
-        **asdict(cache),
-        **asdict(sampling),
+        "model": loaded.model.name,
+        "prompt_tokens": len(prompt),
+        **asdict(loaded.settings),
+        **asdict(loaded.sampling),
     }
 
 

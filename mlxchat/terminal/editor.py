@@ -17,7 +17,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from mlxchat.errors import InputError
@@ -39,10 +39,11 @@ _FILE_COMMANDS = ("/file", "/load", "/save", "/export")
 
 
 class Editor:
-    """Reads messages with the keys of Emacs; `toolbar()` is shown below and may change."""
+    """Reads messages with the keys of Emacs; `toolbar()` is shown below and may change. Without a
+    `history_file` what is typed is remembered until the end only."""
 
     def __init__(
-        self, *, history_file: Path, commands: Mapping[str, str], toolbar: Callable[[], str]
+        self, *, history_file: Path | None, commands: Mapping[str, str], toolbar: Callable[[], str]
     ) -> None:
         self._warned = self._was_warned = False
         self._editing = False
@@ -50,7 +51,7 @@ class Editor:
             PROMPT,
             multiline=True,
             prompt_continuation=CONTINUATION,
-            history=_PrivateHistory(history_file),
+            history=InMemoryHistory() if history_file is None else _PrivateHistory(history_file),
             completer=_ChatCompleter(commands),
             complete_while_typing=Condition(self._is_typing_a_command),
             key_bindings=self._keys(),

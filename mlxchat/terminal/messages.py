@@ -26,6 +26,10 @@ class Messages:
         if wanted or (wanted is None and not self._quiet and _is_terminal()):
             _write(text)
 
+    def status(self, text: str) -> None:
+        """Say how it goes, because a signal asked for it."""
+        _write(text)
+
 
 def show_error(text: str) -> None:
     _write(f"mlxchat: error: {text}")

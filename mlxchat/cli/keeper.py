@@ -1,0 +1,209 @@
+"""Saves a chat as it goes: every message when it is said, and what the model holds now and then.
+
+Whatever cannot be saved is told once, and the chat goes on.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlxchat.cli.setup import Setup
+from mlxchat.conversation import Conversation, Turn
+from mlxchat.errors import SessionError, SnapshotError
+from mlxchat.models.resolve import ResolvedModel
+from mlxchat.settings import Roll
+from mlxchat.store import snapshot
+from mlxchat.store.background import Background, Written
+from mlxchat.store.fingerprint import Fingerprint, ModelPrint
+from mlxchat.store.session import Session
+from mlxchat.store.session_list import latest, prune_snapshots
+
+# Turns after which a new snapshot is worth writing, and sessions whose snapshots are kept.
+SNAPSHOT_EVERY = 4
+SNAPSHOTS_KEPT = 10
+
+Tell = Callable[[str], None]
+
+
+def open_session(*, go_on: bool, name: str | None, save: bool) -> Session | None:
+    """The session that the options ask for; None where nothing is to be saved.
+
+    Raises SessionError.
+    """
+    if not save:
+        return None
+    if name is not None:
+        return Session.open(name, create=True)
+    if go_on:
+        name = latest()
+        if name is None:
+            raise SessionError("there is no session to continue yet: mlxchat begins one")
+        return Session.open(name)
+    return Session.new()
+
+
+def settings_of(
+    setup: Setup, roll: Roll, session: Session, given: Collection[str]
+) -> tuple[Setup, Roll]:
+    """The model and the window that the session was had with, where none are `given` anew."""
+    saved = session.journal.contents.settings
+    model, window, keep = saved.get("model"), saved.get("max_kv_size", ""), saved.get("keep")
+    if isinstance(model, str) and "model" not in given:
+        setup = replace(setup, model=model)
+    if (window is None or type(window) is int) and "max_kv_size" not in given:
+        setup = replace(setup, window="none" if window is None else str(window))
+    if type(keep) is int and "keep" not in given:
+        setup = replace(setup, keep=keep)
+    if saved.get("roll") in list(Roll) and "roll" not in given:
+        roll = Roll(saved["roll"])
+    return setup, roll
+
+
+class Keeper:
+    """What is saved of one conversation, in `session`; nothing where that is None."""
+
+    def __init__(self, session: Session | None, tell: Tell) -> None:
+        self.session = session
+        self._tell = tell
+        self._background = Background()
+        self._model: tuple[Any, ModelPrint] | None = None
+        self._saved_turns = 0
+        self._failed = False
+
+    def begin(self, conversation: Conversation, found: ResolvedModel) -> None:
+        """Fill the conversation, in which nothing has been said yet, with what the session holds,
+        down to the cache if that can be. A system prompt that it has already stays."""
+        if self.session is None:
+            return
+        contents = self.session.journal.contents
+        for notice in contents.notices:
+            self._tell(notice)
+        if contents.turns or contents.system is not None:
+            system = contents.system if conversation.system is None else conversation.system
+            conversation.go_on_with(system, contents.turns)
+            self._restore(conversation)
+        self.describe(conversation, found)
+
+    def describe(self, conversation: Conversation, found: ResolvedModel) -> None:
+        """Save with what the conversation is had."""
+        if self.session is None:
+            return
+        journal = self.session.journal
+        path = Path(found.name).expanduser()
+        settings: dict[str, str | int | None] = {
+            "model": str(path.resolve()) if path.exists() else found.name,
+            "max_kv_size": conversation.settings.max_kv_size,
+            "keep": conversation.settings.keep,
+            "roll": str(conversation.roll),
+        }
+        self._guarded(lambda: journal.settings(settings))
+
+    def record(self, conversation: Conversation) -> None:
+        """Save whatever has changed."""
+        if self.session is None:
+            return
+        journal = self.session.journal
+        self._guarded(lambda: journal.record(conversation.system, conversation.turns))
+        if journal.recovered:
+            self._tell("saving works again: nothing is missing")
+
+    def show(self, text: str) -> None:
+        """Save text of the reply that is being written, before it is shown."""
+        if self.session is not None:
+            journal = self.session.journal
+            self._guarded(lambda: journal.show(text))
+
+    def turn_over(self, conversation: Conversation) -> None:
+        """Save the turn that has ended, and every few turns what the model holds, without waiting
+        for it."""
+        self.record(conversation)
+        if self.session is None:
+            return
+        due = abs(len(conversation.turns) - self._saved_turns) >= SNAPSHOT_EVERY
+        if due and not self._background.busy:
+            self._snapshot(conversation)
+
+    def close(self, conversation: Conversation | None) -> Written | None:
+        """Save everything, and let others open the session; what the snapshot took."""
+        if self.session is None:
+            return None
+        try:
+            if conversation is not None:
+                self.record(conversation)
+                if conversation.turns:
+                    self._snapshot(conversation)
+            self._background.wait()
+            self._tell_error()
+            # Old snapshots can be deleted another time as well.
+            with suppress(SessionError):
+                prune_snapshots(SNAPSHOTS_KEPT)
+        finally:
+            self.session.close()
+        return self._background.written
+
+    def _snapshot(self, conversation: Conversation) -> None:
+        assert self.session is not None
+        journal, path = self.session.journal, self.session.snapshot_path
+        if not self.session.directory.is_dir() or len(conversation.ledger) == 0:
+            return
+        self._tell_error()
+        self._saved_turns = len(conversation.turns)
+        held = [journal.serial_of(turn) for turn in conversation.held_turns]
+        taken = snapshot.take(
+            conversation.cache,
+            conversation.ledger,
+            self._fingerprint(conversation),
+            {"held": [serial for serial in held if serial is not None]},
+        )
+        self._background.run(lambda: taken.write(path))
+
+    def _restore(self, conversation: Conversation) -> None:
+        assert self.session is not None
+        path = self.session.snapshot_path
+        self._saved_turns = len(conversation.turns)
+        if not path.exists():
+            return
+        fingerprint = self._fingerprint(conversation)
+        network, empty = conversation.model.network, conversation.cache
+        try:
+            restored = snapshot.restore(path, network, empty, fingerprint)
+        except SnapshotError as error:
+            self._tell(f"{error}: the transcript will be read again with your next message")
+            return
+        except OSError as error:
+            self._tell(f"cannot read {path}: {error.strerror}")
+            return
+        mx.random.seed(restored.random)
+        conversation.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))
+
+    def _held_turns(self, facts: dict[str, Any]) -> list[Turn]:
+        assert self.session is not None
+        serials = facts.get("held")
+        turns = [
+            self.session.journal.turn_of(serial)
+            for serial in (serials if isinstance(serials, list) else [])
+            if type(serial) is int
+        ]
+        return [turn for turn in turns if turn is not None]
+
+    def _fingerprint(self, conversation: Conversation) -> Fingerprint:
+        if self._model is None or self._model[0] is not conversation.model:
+            self._model = conversation.model, ModelPrint(conversation.model)
+        ledger = conversation.ledger
+        return self._model[1].of(ledger.window, ledger.keep, conversation.system)
+
+    def _guarded(self, save: Callable[[], object]) -> None:
+        try:
+            save()
+        except SessionError as error:
+            self._tell(str(error))
+
+    def _tell_error(self) -> None:
+        error = self._background.take_error()
+        if error is not None and not self._failed:
+            self._tell(f"what the model holds could not be saved: {error.strerror or error}")
+        self._failed = error is not None

@@ -1,0 +1,156 @@
+"""`mlxchat session`: the chats that were saved, looked at and tidied without a model."""
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+session_app = typer.Typer(
+    help="List, show, rename, remove, export, verify and search saved chats.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Session.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
+
+COLUMNS = ("NAME", "USED", "TURNS", "FORGOTTEN", "SIZE", "MODEL", "BEGINS")
+NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
+
+
+@session_app.command("list", epilog="Example: mlxchat session list --json")
+def list_sessions(as_json: Json = False) -> None:
+    """List the sessions, the one that was used last first.
+
+    When piped: one line each, tab-separated, in the order of the table's columns.
+    """
+    from mlxchat.store.session_list import listing
+
+    found = listing()
+    if as_json:
+        _write("".join(_line(asdict(each)) for each in found))
+        return
+    rows = [_row(each) for each in found]
+    _write_table(COLUMNS, rows, NUMBERS)
+
+
+@session_app.command(epilog="Example: mlxchat session show holidays | less")
+def show(name: Name, as_json: Json = False) -> None:
+    """Write a session's transcript, forgotten turns and all, as Markdown."""
+    from mlxchat.store.session_list import read_session
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.transcript import as_markdown, messages_of
+
+    saved = read_session(name)
+    for notice in saved.notices:
+        Messages().warn(notice)
+    if as_json:
+        _write("".join(map(_line, messages_of(saved.system, saved.turns))))
+    else:
+        _write(as_markdown(saved.system, saved.turns))
+
+
+@session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")
+def rename(name: Name, new: Annotated[str, typer.Argument(metavar="NEW")]) -> None:
+    """Give a session another name."""
+    from mlxchat.store.session_list import rename as rename_session
+
+    rename_session(name, new)
+
+
+@session_app.command(epilog="Example: mlxchat session rm holidays")
+def rm(names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Sessions.")]) -> None:
+    """Delete sessions for good."""
+    from mlxchat.store.session_list import remove
+
+    for name in names:
+        remove(name)
+
+
+@session_app.command(epilog="Example: mlxchat session export holidays holidays.md")
+def export(
+    name: Name,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A new file, .md or .jsonl; - for stdout.")
+    ],
+) -> None:
+    """Write a session to a file: Markdown for people, JSON Lines for programs."""
+    from mlxchat.store.session_list import read_session
+    from mlxchat.transcript import export_markdown, save
+
+    if str(file) == "-":
+        show(name)
+        return
+    saved = read_session(name)
+    if file.suffix == ".jsonl":
+        save(file, saved.system, saved.turns, overwrite=False)
+    else:
+        export_markdown(file, saved.system, saved.turns)
+
+
+@session_app.command(epilog="Example: mlxchat session search whale")
+def search(word: Annotated[str, typer.Argument(metavar="WORD")], as_json: Json = False) -> None:
+    """Find a text in all sessions, whatever a model has forgotten; status 1 if it is nowhere."""
+    from mlxchat.errors import ExitStatus
+    from mlxchat.store.session_list import Find
+    from mlxchat.store.session_list import search as search_sessions
+    from mlxchat.terminal.messages import Messages
+
+    finds: list[Find] = []
+    for each in search_sessions(word):
+        if isinstance(each, Find):
+            finds.append(each)
+        else:
+            Messages().warn(f"session {each.name!r} could not be searched: {each.error}")
+    if as_json:
+        _write("".join(_line(asdict(find)) for find in finds))
+    else:
+        rows = [(find.name, str(find.turn), find.role, find.line) for find in finds]
+        _write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",))
+    if not finds:
+        raise typer.Exit(ExitStatus.FAILURE)
+
+
+@session_app.command(epilog="Example: mlxchat session verify holidays")
+def verify(name: Name) -> None:
+    """Restore what the model held, compute the same afresh, and say how far apart they are.
+
+    What a chat has kept while turns were evicted is not quite what a fresh start would compute.
+    """
+    from mlxchat.cli.verify_session import verify_session
+
+    _write(verify_session(name))
+
+
+def _row(info: Any) -> tuple[str, ...]:
+    from mlxchat.units import format_bytes
+
+    used = datetime.fromtimestamp(info.updated).strftime("%Y-%m-%d %H:%M")
+    begins = info.error or info.first
+    if info.open_in is not None:
+        begins = f"(open in process {info.open_in}) {begins}"
+    size = format_bytes(info.bytes)
+    turns = "" if info.error else str(info.turns)
+    forgotten = "" if info.error else str(info.forgotten)
+    return info.name, used, turns, forgotten, size, info.model or "", begins[:60]
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def _write_table(headers: Any, rows: Any, right_aligned: Any) -> None:
+    import sys
+
+    from mlxchat.terminal.table import format_table
+
+    if rows:
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        _write(format_table(headers, rows, right_aligned=right_aligned, for_terminal=is_terminal))
+
+
+def _write(text: str) -> None:
+    from mlxchat.terminal.text_output import Stdout
+
+    Stdout().write(text)

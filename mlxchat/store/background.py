@@ -1,0 +1,55 @@
+"""One job at a time in a thread beside: writing to the disk while the next tokens are computed."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the last job wrote, and how long that took."""
+
+    size_bytes: int
+    seconds: float
+
+
+class Background:
+    """Runs jobs that write a file and return its size in bytes.
+
+    The thread is no daemon: a job that has begun is finished before the interpreter ends.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: OSError | None = None
+        self.written: Written | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def run(self, job: Callable[[], int]) -> None:
+        """Begin the job, once the one before has ended."""
+        self.wait()
+        self._thread = threading.Thread(target=self._do, args=(job,), name="writer")
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def take_error(self) -> OSError | None:
+        """Why the last job that failed did, told once."""
+        error, self._error = self._error, None
+        return error
+
+    def _do(self, job: Callable[[], int]) -> None:
+        started_s = time.perf_counter()
+        try:
+            size_bytes = job()
+        except OSError as error:
+            self._error = error
+        else:
+            self.written = Written(size_bytes, time.perf_counter() - started_s)

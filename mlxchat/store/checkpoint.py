@@ -1,0 +1,144 @@
+"""A long generation in a directory: what was asked, the prompt's tokens, and the latest state.
+
+    run.json              what was asked, as the caller gives it, and how it ended if it has
+    prompt.safetensors    the prompt's token ids
+    state.safetensors     a snapshot, replaced by the next one
+    lock                  who is at it
+
+What the state's facts mean is the caller's business.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxchat.cache.layers import LayerCache
+from mlxchat.errors import OutputError, SnapshotBroken, UsageError
+from mlxchat.files import write_atomically
+from mlxchat.ledger import TokenIds
+from mlxchat.store import tensor_file
+from mlxchat.store.background import Background
+from mlxchat.store.fingerprint import Fingerprint
+from mlxchat.store.lock import Lock
+from mlxchat.store.snapshot import Restored, Snapshot, restore
+
+FORMAT = 1
+MOST_RUN_BYTES = 1 << 20
+MOST_PROMPT_BYTES = 1 << 34
+
+
+class Checkpoint:
+    """Held open, by this process alone, until `close`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.background = Background()
+        self.run: dict[str, Any] = {}
+        self._lock = Lock(directory / "lock", f"the checkpoint {directory}")
+
+    @classmethod
+    def create(cls, directory: Path) -> "Checkpoint":
+        """Make the directory. Raises UsageError where it holds a checkpoint already, OutputError
+        where it cannot be made."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if (directory / "run.json").exists():
+                raise UsageError(
+                    f"{directory} holds a checkpoint already: --resume {directory} goes on with it"
+                )
+            return cls(directory)
+        except OSError as error:
+            raise OutputError(f"cannot make {directory}: {error.strerror or error}") from error
+
+    @classmethod
+    def open(cls, directory: Path) -> "Checkpoint":
+        """Go on with it. Raises UsageError where there is none, SnapshotBroken if damaged."""
+        if not (directory / "run.json").is_file():
+            raise UsageError(
+                f"{directory} holds no checkpoint: --checkpoint {directory} begins one"
+            )
+        try:
+            checkpoint = cls(directory)
+        except OSError as error:
+            raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
+        checkpoint.run = checkpoint._read_run()
+        return checkpoint
+
+    def close(self) -> None:
+        self.background.wait()
+        self._lock.release()
+
+    def begin(self, asked: dict[str, Any], prompt: TokenIds) -> None:
+        """Write down what was asked, JSON, and the prompt `(T,)`. Raises OutputError."""
+        ids = tensor_file.hold(mx.array(prompt.astype(np.int32)))
+        self._write(lambda: tensor_file.write(self._path("prompt"), {"ids": ids}, {}))
+        self.run = {"format": FORMAT, "asked": asked, "ended": None}
+        self._write_run()
+
+    def end(self, reason: str) -> None:
+        """Write down that there is nothing to go on with, and why. Raises OutputError."""
+        self.background.wait()
+        self.run["ended"] = reason
+        self._write_run()
+
+    def change(self, asked: dict[str, Any]) -> None:
+        """Replace what was asked, and go on with what had ended. Raises OutputError."""
+        self.run |= {"asked": asked, "ended": None}
+        self._write_run()
+
+    def save(self, state: Snapshot) -> None:
+        """Begin to write the state, in the background; `background` tells what came of it."""
+        self.background.run(lambda: state.write(self._path("state")))
+
+    def prompt(self) -> TokenIds:
+        """Raises SnapshotBroken where it is damaged or missing."""
+        try:
+            tensors, _ = tensor_file.read(self._path("prompt"), MOST_PROMPT_BYTES)
+        except OSError as error:
+            raise SnapshotBroken(f"cannot read {self._path('prompt')}: {error}") from error
+        ids = tensors.get("ids", mx.zeros((0,)))
+        if ids.ndim != 1 or ids.dtype != mx.int32 or ids.size == 0:
+            raise SnapshotBroken(f"{self._path('prompt')} holds no prompt")
+        return np.array(ids)
+
+    def restore(
+        self, network: nn.Module, empty: Sequence[LayerCache], fingerprint: Fingerprint
+    ) -> Restored | None:
+        """The latest state in a fork of `empty`; None where none was ever written.
+
+        Raises what `snapshot.restore` raises.
+        """
+        path = self._path("state")
+        return restore(path, network, empty, fingerprint) if path.exists() else None
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.safetensors"
+
+    def _read_run(self) -> dict[str, Any]:
+        path = self.directory / "run.json"
+        try:
+            with path.open("rb") as file:
+                run = json.loads(file.read(MOST_RUN_BYTES))
+        except (OSError, ValueError, RecursionError) as error:
+            raise SnapshotBroken(f"cannot read {path}: {error}") from error
+        if not isinstance(run, dict) or not isinstance(run.get("asked"), dict):
+            raise SnapshotBroken(f"{path} does not say what was asked")
+        if run.get("format") != FORMAT:
+            raise SnapshotBroken(f"{path} is of format {run.get('format')!r}, not {FORMAT}")
+        return run
+
+    def _write_run(self) -> None:
+        data = json.dumps(self.run, ensure_ascii=False, indent=2).encode()
+        self._write(lambda: write_atomically(self.directory / "run.json", data, 0o600))
+
+    def _write(self, write: Any) -> None:
+        try:
+            write()
+        except OSError as error:
+            reason = error.strerror or error
+            raise OutputError(f"cannot write to {self.directory}: {reason}") from error

@@ -1,0 +1,76 @@
+"""A file of figures about a long run: one JSON object a line, appended now and then.
+
+What the figures are is the caller's business. A file that cannot be written is never worth ending
+the run for.
+"""
+
+import json
+import math
+import os
+import stat
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+INTERVAL_S = 60.0
+
+
+class MetricsFile:
+    """Appends lines to a file, opened anew for each, so that it may be moved away meanwhile."""
+
+    def __init__(self, path: Path, interval_s: float = INTERVAL_S) -> None:
+        self._path = path
+        self._interval_s = interval_s
+        self._written_s: float | None = None
+        self._told = False
+
+    def due(self, now_s: float) -> bool:
+        """Whether it is time for a line, by a clock that never goes back: at once, then each
+        interval after the latest line.
+        """
+        return self._written_s is None or now_s - self._written_s >= self._interval_s
+
+    def write(
+        self, facts: dict[str, Any], now_s: float, time: datetime | None = None
+    ) -> str | None:
+        """Append `facts` behind the local time (`time`, for tests), as ISO 8601 with its offset.
+
+        Numbers that JSON does not have, infinities and NaN, become null. Returns what went wrong
+        the first time that something does, and None otherwise.
+        """
+        self._written_s = now_s
+        time = time or datetime.now().astimezone()
+        line = {"time": time.isoformat(timespec="seconds")}
+        line |= {name: _for_json(value) for name, value in facts.items()}
+        try:
+            _append_line(self._path, json.dumps(line, ensure_ascii=False, allow_nan=False))
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                return f"cannot write {self._path}: {error.strerror or error}"
+        return None
+
+
+def _for_json(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _append_line(path: Path, line: str) -> None:
+    # Without O_NONBLOCK a pipe that nobody reads would stop the run here.
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+    try:
+        data = f"{line}\n".encode()
+        if _ends_within_a_line(descriptor):
+            data = b"\n" + data
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def _ends_within_a_line(descriptor: int) -> bool:
+    """Whether an earlier line was cut short, by a full disk or a kill."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        return False
+    return os.pread(descriptor, 1, status.st_size - 1) != b"\n"

@@ -1,0 +1,381 @@
+"""The text of a long generation in files: written piece by piece, in parts where it grows large.
+
+A position names a place in it. Resuming there takes back whatever was written later, so that the
+text is in the end the one of a run that was never interrupted. What goes to stdout is not ours.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from mlxchat.errors import OutputError, UsageError
+
+TAIL_BYTES = 4096
+LONGEST_CHARACTER = 4  # bytes of UTF-8
+LEAST_ROTATE_BYTES = LONGEST_CHARACTER
+
+# What a file system says that cannot force a file to the disk; others say that it failed.
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place between two characters of the output: `bytes` into part `part`, `total_bytes` in all.
+
+    `digest` tells whether the last `TAIL_BYTES` before it, in that part, are those written then.
+    """
+
+    part: int
+    bytes: int
+    total_bytes: int
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Position":
+        return cls(**value)
+
+
+class Disk:
+    """The system calls that change something, in one place: a test can let each of them fail."""
+
+    def open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags, 0o644)
+
+    def write(self, descriptor: int, data: memoryview, offset: int) -> int:
+        return os.pwrite(descriptor, data, offset)
+
+    def sync(self, descriptor: int) -> None:
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in NO_SYNC:
+                raise
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        os.ftruncate(descriptor, length)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+
+class OutputFile:
+    """Text written to a file and, with `rotate_bytes`, to further parts of at most that size.
+
+    Where one part ends depends on the text alone, not on the pieces in which it comes: behind the
+    first line end in the last sixteenth of `rotate_bytes`, or else behind the last whole character
+    that fits. Nothing is held back in this process, so that killing it loses nothing; only `sync`
+    makes it safe from a power cut. After one failure nothing more is written, and the place that
+    `sync` returned last can still be resumed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        descriptor: int,
+        at: Position,
+        *,
+        tail: bytes,
+        rotate_bytes: int | None,
+        disk: Disk,
+    ) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._part = at.part
+        self._bytes = at.bytes
+        self._total_bytes = at.total_bytes
+        self._tail = tail
+        self._rotate_bytes = rotate_bytes
+        self._disk = disk
+        # The directory may not know yet, on the disk, of the latest part.
+        self._directory_is_behind = True
+        self._failed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        resume_at: Position | None = None,
+        rotate_bytes: int | None = None,
+        disk: Disk | None = None,
+    ) -> "OutputFile":
+        """Begin the file, or go on at `resume_at` and take back all that was written later.
+
+        A resumed run must rotate as the run did that it goes on. Raises OutputError, before
+        anything is changed, where the file to begin is not empty, where the file to go on with is
+        missing, shorter than the position or has other text before it, where a file that is not
+        ours has the name of a later part, and where the system refuses.
+        """
+        if rotate_bytes is not None and rotate_bytes < LEAST_ROTATE_BYTES:
+            raise UsageError(f"--rotate must be at least {LEAST_ROTATE_BYTES} bytes")
+        disk = disk or Disk()
+        if resume_at is None:
+            return cls._begin(path, rotate_bytes, disk)
+        return cls._resume(path, resume_at, rotate_bytes, disk)
+
+    @classmethod
+    def _begin(cls, path: Path, rotate_bytes: int | None, disk: Disk) -> "OutputFile":
+        with _telling(path):
+            size = _file_size(path)
+            if size:
+                raise OutputError(
+                    f"{path} exists and is not empty: choose another name, or go on with it by "
+                    "--resume"
+                )
+            if rotate_bytes is not None and os.path.lexists(part_path(path, 1)):
+                raise OutputError(
+                    f"{part_path(path, 1)} exists, where this output would go on: choose another "
+                    "name, or move it away"
+                )
+            descriptor = disk.open(path, os.O_WRONLY | os.O_CREAT)
+        return cls(path, descriptor, START, tail=b"", rotate_bytes=rotate_bytes, disk=disk)
+
+    @classmethod
+    def _resume(
+        cls, path: Path, at: Position, rotate_bytes: int | None, disk: Disk
+    ) -> "OutputFile":
+        part = part_path(path, at.part)
+        with _telling(part):
+            size = _file_size(part)
+            _check_length(part, size, at)
+            descriptor = disk.open(part, os.O_RDWR)
+        try:
+            with _telling(part):
+                tail = _checked_tail(part, descriptor, at)
+                later = _later_parts(path, at.part, size or 0, rotate_bytes)
+                # The last one first: whenever this is cut short, it can be begun again.
+                for each in reversed(later):
+                    disk.unlink(each)
+                if later:
+                    _sync_directory(path.parent, disk)
+                disk.truncate(descriptor, at.bytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, descriptor, at, tail=tail, rotate_bytes=rotate_bytes, disk=disk)
+
+    @property
+    def position(self) -> Position:
+        """The end of what has been written. It is no place to resume at before `sync` says so."""
+        self._check_usable()
+        return Position(self._part, self._bytes, self._total_bytes, _digest(self._tail))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of UTF-8 in all parts together; cheaper than `position`."""
+        return self._total_bytes
+
+    @property
+    def part_path(self) -> Path:
+        """The file that is being written."""
+        return part_path(self._path, self._part)
+
+    def write(self, text: str) -> None:
+        """Write the text as UTF-8 to its last byte. Raises OutputError where that fails."""
+        self._check_usable()
+        data = text.encode("utf-8", "replace")
+        while data:
+            fitting = bytes_before_cut(data, self._bytes, self._tail[-1:], self._rotate_bytes)
+            if fitting:
+                with self._failing():
+                    self._write_all(data[:fitting])
+                data = data[fitting:]
+            else:
+                self._go_on_in_next_part()
+
+    def sync(self) -> Position:
+        """Force all that has been written to the disk, and return where it ends.
+
+        Raises OutputError where that fails.
+        """
+        self._check_usable()
+        with self._failing():
+            self._disk.sync(self._descriptor)
+        if self._directory_is_behind:
+            _sync_directory(self._path.parent, self._disk)
+            self._directory_is_behind = False
+        return self.position
+
+    def close(self) -> None:
+        """End writing; a second time does nothing. Raises OutputError where a write fails late."""
+        if self._descriptor < 0:
+            return
+        descriptor, self._descriptor = self._descriptor, -1
+        with self._failing():
+            self._disk.close(descriptor)
+
+    def __enter__(self) -> "OutputFile":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        # What went wrong first is the thing to tell.
+        with suppress(*([OutputError] if error is not None else [])):
+            self.close()
+
+    def _write_all(self, data: bytes) -> None:
+        done = 0
+        while done < len(data):
+            rest = memoryview(data)[done:]
+            written = self._disk.write(self._descriptor, rest, self._bytes + done)
+            if written <= 0:
+                raise OSError(errno.EIO, "nothing more can be written to it")
+            done += written
+        self._bytes += len(data)
+        self._total_bytes += len(data)
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+
+    def _go_on_in_next_part(self) -> None:
+        with self._failing():
+            # From now on `sync` forces the next part only.
+            self._disk.sync(self._descriptor)
+        following = part_path(self._path, self._part + 1)
+        with self._failing(following):
+            descriptor = self._disk.open(following, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self.close()
+        self._descriptor = descriptor
+        self._part += 1
+        self._bytes = 0
+        self._tail = b""
+        self._directory_is_behind = True
+
+    @contextmanager
+    def _failing(self, path: Path | None = None) -> Generator[None]:
+        try:
+            with _telling(path or self.part_path):
+                yield
+        except BaseException:
+            # How much of it is in the file is no longer known.
+            self._failed = True
+            raise
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise OutputError(f"cannot write {self.part_path}: it failed before")
+        assert self._descriptor >= 0, "closed"
+
+
+def part_path(path: Path, part: int) -> Path:
+    """The file of a part: OUT.txt is part 0, OUT.001.txt part 1, and so on."""
+    return path if part == 0 else path.with_name(f"{path.stem}.{part:03d}{path.suffix}")
+
+
+def bytes_before_cut(data: bytes, filled: int, last: bytes, rotate_bytes: int | None) -> int:
+    """How many bytes of the UTF-8 text `data` still belong to a part that has `filled` bytes.
+
+    `last` is the part's last byte. 0 says that the part has ended, which only holds with text to
+    come.
+    """
+    if rotate_bytes is None:
+        return len(data)
+    soft = _soft_bytes(rotate_bytes)
+    if filled >= soft and last == b"\n":
+        return 0
+    line_end = data.find(b"\n", max(soft - filled - 1, 0), rotate_bytes - filled)
+    if line_end >= 0:
+        return line_end + 1
+    room = rotate_bytes - filled
+    if len(data) <= room:
+        return len(data)
+    while room and data[room] & 0b1100_0000 == 0b1000_0000:
+        room -= 1
+    return room
+
+
+def _soft_bytes(rotate_bytes: int) -> int:
+    """The size from which on a line end is the end of a part."""
+    return rotate_bytes - rotate_bytes // 16
+
+
+def _file_size(path: Path) -> int | None:
+    """Bytes of a regular file, None where there is nothing. Raises OutputError for other things."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise OutputError(f"cannot write {path}: it is {what}")
+    return status.st_size
+
+
+def _check_length(path: Path, size: int | None, at: Position) -> None:
+    if size is None:
+        raise OutputError(f"{path} is missing, and the checkpoint goes on from it: put it back")
+    if size < at.bytes:
+        raise OutputError(
+            f"{path} is shorter than the checkpoint says, {size:,} of {at.bytes:,} bytes: it was "
+            "changed since; put back what was written, or begin anew without --resume"
+        )
+
+
+def _checked_tail(path: Path, descriptor: int, at: Position) -> bytes:
+    length = min(TAIL_BYTES, at.bytes)
+    tail = os.pread(descriptor, length, at.bytes - length)
+    if _digest(tail) != at.digest:
+        raise OutputError(
+            f"{path} has other text than the checkpoint goes on from: it was changed since; put "
+            "back what was written, or begin anew without --resume"
+        )
+    return tail
+
+
+def _later_parts(path: Path, part: int, size: int, rotate_bytes: int | None) -> list[Path]:
+    """The parts that were written after `part`, which has `size` bytes now.
+
+    Raises OutputError where a file cannot be one, since the part before it had not ended.
+    """
+    if rotate_bytes is None:
+        return []
+    least = min(_soft_bytes(rotate_bytes), rotate_bytes - LONGEST_CHARACTER + 1)
+    later: list[Path] = []
+    for number in count(part + 1):
+        following = part_path(path, number)
+        if not os.path.lexists(following):
+            break
+        following_size = _file_size(following)
+        if size < least or following.is_symlink() or following_size is None:
+            raise OutputError(
+                f"{following} was not written by the run to go on with, and is in its way: move "
+                "it away"
+            )
+        later.append(following)
+        size = following_size
+    return later
+
+
+def _digest(tail: bytes) -> str:
+    return blake2b(tail, digest_size=16).hexdigest()
+
+
+# Where every output begins: resumed there, all that was written is taken back.
+START = Position(0, 0, 0, _digest(b""))
+
+
+def _sync_directory(directory: Path, disk: Disk) -> None:
+    # Some file systems cannot do it: then only the safety from a power cut is lost.
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            disk.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _telling(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,55 @@
+"""How far a restored state is from one that is computed afresh from the same tokens.
+
+After turns were evicted and keys shifted it is not the same: later tokens have seen what is gone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxchat.cache import fork
+from mlxchat.cache.layers import LayerCache
+from mlxchat.generate import prefill
+from mlxchat.ledger import TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Of two states' predictions behind each of so many `tokens`: mean Kullback-Leibler divergence
+    of the first from the second in nats, the largest difference of two logits, and how often both
+    have the same first choice."""
+
+    tokens: int
+    kl: float
+    logit_difference: float
+    same_choice: int
+
+
+def compare(
+    network: nn.Module,
+    restored: Sequence[LayerCache],
+    empty: Sequence[LayerCache],
+    held: TokenIds,
+    probe: TokenIds,
+    *,
+    step_size: int,
+) -> Agreement:
+    """Prefill `held: (T,)` into a fork of `empty`, let both states read `probe: (N,)`, compare."""
+    fresh = fork(empty)
+    prefill(network, fresh, held, step_size=step_size)
+    tokens = mx.array(probe)[None]
+    a, b = (_logits(network, fork(cache), tokens) for cache in (restored, fresh))
+    log_a, log_b = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (a, b))
+    return Agreement(
+        tokens=len(probe),
+        kl=float((np.exp(log_b) * (log_b - log_a)).sum(axis=-1).mean()),
+        logit_difference=float(np.abs(a - b).max()),
+        same_choice=int((a.argmax(axis=-1) == b.argmax(axis=-1)).sum()),
+    )
+
+
+def _logits(network: nn.Module, cache: Sequence[LayerCache], tokens: mx.array) -> np.ndarray:
+    return np.array(network(tokens, cache=cache)[0].astype(mx.float32), dtype=np.float64)

@@ -1,0 +1,193 @@
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s
+from mlxchat.errors import UsageError
+
+SetZone = Callable[[str], None]
+
+# Rules instead of names, so that no database of time zones is needed.
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
+NEW_YORK = "EST5EDT,M3.2.0,M11.1.0"
+
+
+@pytest.fixture
+def set_zone(monkeypatch: pytest.MonkeyPatch):
+    """Let this process be in another time zone."""
+
+    def set_to(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield set_to
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("45s", 45),
+        ("90m", 5_400),
+        ("8h", 28_800),
+        ("2d", 172_800),
+        ("1h30m", 5_400),
+        ("1d2h3m4s", 93_784),
+        ("1h 30m", 5_400),
+        (" 8H ", 28_800),
+        ("1.5h", 5_400),
+        ("0.1s", 0.1),
+        ("0h1m", 60),
+    ],
+)
+def test_a_duration_is_numbers_with_their_units(text: str, seconds: float) -> None:
+    assert parse_duration_s(text, "--for") == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "8", "h", "0h", "-8h", "8x", "30m1h", "1h30", "1,5h", "8h8h", "٨h", "1e3s", "99999999d"],
+)
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError) as told:
+        parse_duration_s(text, "--for")
+    assert str(told.value) == (
+        f"--for must be a duration above 0 with its unit, d, h, m or s, got {text!r}: "
+        "for example --for 8h or --for 1h30m"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("1", 1),
+        ("4096", 4096),
+        ("4096B", 4096),
+        ("10kB", 10_000),
+        ("100MB", 100_000_000),
+        ("100 mb", 100_000_000),
+        ("50MiB", 52_428_800),
+        ("1GB", 1_000_000_000),
+        ("1.5GiB", 1_610_612_736),
+        ("0.1MB", 100_000),
+        ("2TB", 2 * 10**12),
+        ("2TiB", 2 * 2**40),
+        ("1KiB", 1024),
+    ],
+)
+def test_a_size_is_bytes_or_has_a_unit(text: str, size_bytes: int) -> None:
+    assert parse_bytes(text, "--rotate") == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.5", "-1", "MB", "100M", "100 M B", "1,000", "1e6", "100Mbit", "inf", "٤"]
+)
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError) as told:
+        parse_bytes(text, "--max-bytes")
+    assert str(told.value) == (
+        f"--max-bytes must be a number of bytes or a size with its unit, got {text!r}: "
+        "for example --max-bytes 100MB or --max-bytes 50MiB"
+    )
+
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "deadline"),
+    [
+        ("12:01", "2026-11-21T12:01:00+00:00"),
+        ("23:59:30", "2026-11-21T23:59:30+00:00"),
+        ("07:00", "2026-11-22T07:00:00+00:00"),
+        ("7:00", "2026-11-22T07:00:00+00:00"),
+        (" 0:00 ", "2026-11-22T00:00:00+00:00"),
+        ("12:00", "2026-11-22T12:00:00+00:00"),
+        ("12:00:01", "2026-11-21T12:00:01+00:00"),
+        ("2026-11-22 07:00", "2026-11-22T07:00:00+00:00"),
+        ("2026-11-22T07:00:30", "2026-11-22T07:00:30+00:00"),
+        ("2027-01-01 7:00", "2027-01-01T07:00:00+00:00"),
+    ],
+)
+def test_a_time_is_the_next_one_and_a_date_is_kept(
+    text: str, deadline: str, set_zone: SetZone
+) -> None:
+    set_zone("UTC0")
+    assert parse_deadline(text, "--until", NOON).isoformat() == deadline
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "7", "7:0", "24:00", "12:60", "12:00:60", "07.00", "7pm", "tomorrow", "٠٧:٠٠"),
+        *("2026-02-30 07:00", "2026-13-01 07:00", "0000-01-01 07:00", "26-11-22 07:00"),
+        *("2026-11-22", "2026-11-22  07:00", "07:00+01:00"),
+    ],
+)
+def test_what_is_no_time_is_refused_with_an_example(text: str, set_zone: SetZone) -> None:
+    set_zone("UTC0")
+    with pytest.raises(UsageError) as told:
+        parse_deadline(text, "--until", NOON)
+    assert str(told.value) == (
+        f"--until must be a local time, got {text!r}: "
+        "for example --until 07:00 or --until '2026-11-22 07:00'"
+    )
+
+
+@pytest.mark.parametrize("text", ["2026-11-21 12:00", "2026-11-21 07:00", "1999-12-31 23:59"])
+def test_a_moment_that_is_over_is_refused(text: str, set_zone: SetZone) -> None:
+    set_zone("UTC0")
+    with pytest.raises(UsageError) as told:
+        parse_deadline(text, "--until", NOON)
+    assert str(told.value) == (
+        f"--until {text!r} is over already: give a time to come, or one without a date for the "
+        "next one, for example --until 07:00"
+    )
+
+
+@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK])
+def test_the_beginning_of_the_calendar_is_refused_like_any_wrong_date(
+    zone: str, set_zone: SetZone
+) -> None:
+    set_zone(zone)
+    with pytest.raises(UsageError, match="0001-01-01 00:00"):
+        parse_deadline("0001-01-01 00:00", "--until", NOON)
+
+
+def test_today_is_the_local_day_whatever_the_zone_of_now(set_zone: SetZone) -> None:
+    set_zone(NEW_YORK)
+    evening = datetime(2026, 11, 21, 20, 0, tzinfo=timezone(timedelta(hours=-5)))
+    expected = "2026-11-21T21:00:00-05:00"
+    assert parse_deadline("21:00", "--until", evening).isoformat() == expected
+    assert parse_deadline("21:00", "--until", evening.astimezone(UTC)).isoformat() == expected
+
+
+def hours_until(text: str, now: str) -> float:
+    start = datetime.fromisoformat(now)
+    return (parse_deadline(text, "--until", start) - start).total_seconds() / 3600
+
+
+def test_a_night_in_which_the_clocks_go_forward_is_an_hour_shorter(set_zone: SetZone) -> None:
+    set_zone(BERLIN)
+    assert hours_until("07:00", "2027-03-27T23:00:00+01:00") == 7
+
+
+def test_a_night_in_which_the_clocks_go_back_is_an_hour_longer(set_zone: SetZone) -> None:
+    set_zone(BERLIN)
+    assert hours_until("07:00", "2027-10-30T23:00:00+02:00") == 9
+
+
+def test_a_time_that_the_clocks_skip_is_as_long_after_midnight_as_ever(set_zone: SetZone) -> None:
+    set_zone(BERLIN)
+    assert hours_until("02:30", "2027-03-28T00:00:00+01:00") == 2.5
+    assert hours_until("2027-03-28 02:30", "2027-03-27T00:00:00+01:00") == 26.5
+
+
+def test_of_a_time_that_the_clocks_show_twice_the_next_one_counts(set_zone: SetZone) -> None:
+    set_zone(BERLIN)
+    assert hours_until("02:30", "2027-10-31T00:00:00+02:00") == 2.5
+    assert hours_until("02:30", "2027-10-31T02:45:00+02:00") == 0.75
+    assert hours_until("02:30", "2027-10-31T02:45:00+01:00") == 23.75

@@ -1,0 +1,113 @@
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlxchat import awake
+from mlxchat.awake import keep_awake
+
+Install = Callable[[str], Path]
+
+
+@pytest.fixture
+def caffeinate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put a caffeinate in the PATH that does what it is told here; returns where it logs."""
+
+    def install(does: str) -> Path:
+        program, log = tmp_path / "caffeinate", tmp_path / "log"
+        program.write_text(f'#!/bin/sh\necho "$@" >{log}.new; mv {log}.new {log}\n{does}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        return log
+
+    return install
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
+
+
+def wait_for(path: Path) -> None:
+    deadline_s = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+def test_a_mac_is_kept_awake_for_as_long_as_the_body_runs(caffeinate: Install) -> None:
+    log, before = caffeinate("exec sleep 60"), children()
+    with keep_awake("darwin"):
+        wait_for(log)
+        assert log.read_text() == f"-i -w {os.getpid()}\n"
+        assert len(children()) == len(before) + 1
+    assert children() == before
+
+
+def test_it_ends_when_the_body_fails(caffeinate: Install) -> None:
+    log, before = caffeinate("exec sleep 60"), children()
+
+    def interrupted() -> None:
+        with keep_awake("darwin"):
+            wait_for(log)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert log.exists()
+    assert children() == before
+
+
+def test_the_terminals_interrupt_does_not_reach_it(caffeinate: Install) -> None:
+    log, before = caffeinate("exec sleep 60"), children()
+    with keep_awake("darwin"):
+        wait_for(log)
+        (started,) = (child for child in children() if child not in before)
+        assert os.getpgid(started.pid) != os.getpgid(0)
+
+
+def test_one_that_will_not_end_is_killed(
+    caffeinate: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awake, "PATIENCE_S", 0.1)
+    log, before = caffeinate("trap '' TERM; while :; do sleep 0.05; done"), children()
+    with keep_awake("darwin"):
+        wait_for(log)
+    assert children() == before
+
+
+def test_one_that_fails_at_once_is_no_error(caffeinate: Install) -> None:
+    log = caffeinate("exit 1")
+    with keep_awake("darwin"):
+        wait_for(log)
+    assert log.exists()
+
+
+def test_without_it_the_body_runs_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with keep_awake("darwin"):
+        pass
+
+
+def test_one_that_cannot_be_started_is_no_error(
+    caffeinate: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caffeinate("exec sleep 60")
+
+    def refused(*arguments: object, **options: object) -> None:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with keep_awake("darwin"):
+        pass
+
+
+def test_other_systems_start_nothing(caffeinate: Install) -> None:
+    log, before = caffeinate("exec sleep 60"), children()
+    with keep_awake("linux"):
+        assert children() == before
+    assert not log.exists()

@@ -1,0 +1,553 @@
+import errno
+import json
+import os
+import random
+import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxchat.errors import OutputError, UsageError
+from mlxchat.store.output_file import Disk, OutputFile, Position, part_path
+
+CHARACTERS = "abc \n\té€😀"
+
+
+class FailingDisk(Disk):
+    """Does what is asked of it until call number `fails_at`, which fails with `error`."""
+
+    def __init__(self, fails_at: int = -1, error: int = errno.ENOSPC, most: int = 1 << 30) -> None:
+        self.calls: list[str] = []
+        self._fails_at = fails_at
+        self._error = error
+        self._most = most
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if len(self.calls) - 1 == self._fails_at:
+            raise OSError(self._error, os.strerror(self._error))
+
+    def open(self, path: Path, flags: int) -> int:
+        self._call("open")
+        return super().open(path, flags)
+
+    def write(self, descriptor: int, data: memoryview, offset: int) -> int:
+        self._call("write")
+        return super().write(descriptor, data[: self._most], offset)
+
+    def sync(self, descriptor: int) -> None:
+        self._call("sync")
+        super().sync(descriptor)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        self._call("truncate")
+        super().truncate(descriptor, length)
+
+    def unlink(self, path: Path) -> None:
+        self._call("unlink")
+        super().unlink(path)
+
+    def close(self, descriptor: int) -> None:
+        # The system closes a file even where it tells an error.
+        super().close(descriptor)
+        self._call("close")
+
+
+def pieces_of(seed: int, count: int = 60, longest: int = 8) -> list[str]:
+    drawn = random.Random(seed)
+    return ["".join(drawn.choices(CHARACTERS, k=drawn.randint(0, longest))) for _ in range(count)]
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def text_of(directory: Path) -> str:
+    """What all parts say together; `cat OUT*.txt` would not do, since part 0 has no number."""
+    numbers = {path: re.findall(r"\.(\d{3,})\.", path.name) for path in directory.iterdir()}
+    parts = sorted(numbers, key=lambda path: int((numbers[path] or ["0"])[0]))
+    return b"".join(path.read_bytes() for path in parts).decode()
+
+
+def write_all(
+    path: Path, pieces: list[str], rotate_bytes: int | None = None, disk: Disk | None = None
+) -> Position:
+    with OutputFile.open(path, rotate_bytes=rotate_bytes, disk=disk) as output:
+        for piece in pieces:
+            output.write(piece)
+        return output.sync()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    directory = tmp_path / "out"
+    directory.mkdir()
+    return directory / "OUT.txt"
+
+
+def test_what_is_written_is_in_the_file_at_once_as_utf_8(out: Path) -> None:
+    output = OutputFile.open(out)
+    output.write("Grüße, ")
+    assert out.read_bytes() == "Grüße, ".encode()
+    output.write("")
+    output.write("日本\r\n")
+    assert out.read_bytes() == "Grüße, 日本\r\n".encode()
+    assert output.total_bytes == output.position.bytes == len(out.read_bytes())
+    output.close()
+    output.close()
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark_as_on_stdout(out: Path) -> None:
+    write_all(out, ["a\ud800b"])
+    assert out.read_text() == "a?b"
+
+
+def test_the_file_has_the_permissions_of_any_output(out: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_all(out, ["a"] * 20, rotate_bytes=16)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in out.parent.iterdir()] == [0o640] * 2
+
+
+def test_a_position_survives_json(out: Path) -> None:
+    at = write_all(out, ["abc\n"] * 9, rotate_bytes=16)
+    assert Position.from_json(json.loads(json.dumps(at.to_json()))) == at
+    assert (at.part, at.bytes, at.total_bytes) == (2, 4, 36)
+
+
+# How an output begins
+
+
+def test_an_empty_file_may_be_begun_and_a_written_one_not(out: Path) -> None:
+    out.touch()
+    write_all(out, ["once"])
+    with pytest.raises(OutputError) as told:
+        OutputFile.open(out)
+    assert str(told.value) == (
+        f"{out} exists and is not empty: choose another name, or go on with it by --resume"
+    )
+    assert out.read_text() == "once"
+
+
+def test_with_rotation_the_place_of_the_next_part_must_be_free(out: Path) -> None:
+    next_part = out.with_name("OUT.001.txt")
+    next_part.write_text("notes")
+    with pytest.raises(OutputError) as told:
+        OutputFile.open(out, rotate_bytes=100)
+    assert str(told.value) == (
+        f"{next_part} exists, where this output would go on: choose another name, or move it away"
+    )
+    assert files(out.parent) == {"OUT.001.txt": b"notes"}
+    write_all(out, ["without rotation it is not in the way"])
+
+
+def test_a_part_that_another_program_made_meanwhile_is_not_overwritten(out: Path) -> None:
+    output = OutputFile.open(out, rotate_bytes=16)
+    out.with_name("OUT.001.txt").write_text("notes")
+    with pytest.raises(OutputError, match=r"cannot write .*OUT\.001\.txt: File exists"):
+        output.write("a" * 20)
+    assert files(out.parent) == {"OUT.001.txt": b"notes", "OUT.txt": b"a" * 16}
+    output.close()
+
+
+def test_a_directory_a_pipe_and_a_missing_directory_are_refused(out: Path) -> None:
+    with pytest.raises(OutputError, match=f"^cannot write {out.parent}: it is a directory$"):
+        OutputFile.open(out.parent)
+    pipe = out.with_name("pipe")
+    os.mkfifo(pipe)
+    with pytest.raises(OutputError, match=f"^cannot write {pipe}: it is not a regular file$"):
+        OutputFile.open(pipe)
+    nowhere = out.parent / "nowhere" / "OUT.txt"
+    with pytest.raises(OutputError, match=f"^cannot write {nowhere}: No such file or directory$"):
+        OutputFile.open(nowhere)
+
+
+def test_parts_too_small_for_a_character_are_refused(out: Path) -> None:
+    with pytest.raises(UsageError, match="--rotate must be at least 4 bytes"):
+        OutputFile.open(out, rotate_bytes=3)
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("OUT.txt", ["OUT.txt", "OUT.001.txt", "OUT.002.txt", "OUT.1000.txt"]),
+        ("night", ["night", "night.001", "night.002", "night.1000"]),
+        ("a.b.md", ["a.b.md", "a.b.001.md", "a.b.002.md", "a.b.1000.md"]),
+        (".out", [".out", ".out.001", ".out.002", ".out.1000"]),
+    ],
+)
+def test_parts_are_numbered_before_the_suffix(name: str, names: list[str]) -> None:
+    assert [part_path(Path("d") / name, part) for part in (0, 1, 2, 1000)] == [
+        Path("d") / each for each in names
+    ]
+
+
+def test_a_part_ends_behind_the_first_line_end_in_its_last_sixteenth(out: Path) -> None:
+    write_all(out, ["x" * 149 + "\n", "y\n", "z" * 100 + "\n"], rotate_bytes=160)
+    assert files(out.parent) == {
+        "OUT.001.txt": b"y\n" + b"z" * 100 + b"\n",
+        "OUT.txt": b"x" * 149 + b"\n",
+    }
+
+
+def test_a_line_end_before_the_last_sixteenth_ends_no_part(out: Path) -> None:
+    write_all(out, ["x" * 148 + "\n", "y" * 20], rotate_bytes=160)
+    assert files(out.parent) == {
+        "OUT.001.txt": b"y" * 9,
+        "OUT.txt": b"x" * 148 + b"\n" + b"y" * 11,
+    }
+
+
+def test_without_a_line_end_a_part_ends_behind_its_last_whole_character(out: Path) -> None:
+    write_all(out, ["€" * 10], rotate_bytes=17)
+    assert files(out.parent) == {"OUT.001.txt": "€€€€€".encode(), "OUT.txt": "€€€€€".encode()}
+
+
+def test_a_part_that_is_full_has_no_successor_before_there_is_text_for_it(out: Path) -> None:
+    write_all(out, ["x" * 16], rotate_bytes=16)
+    assert list(files(out.parent)) == ["OUT.txt"]
+
+
+@settings(deadline=None, max_examples=100)
+@given(rotate_bytes=st.integers(4, 200), seed=st.integers(0, 10**6))
+def test_parts_depend_on_the_text_and_not_on_its_pieces(
+    tmp_path_factory: pytest.TempPathFactory, rotate_bytes: int, seed: int
+) -> None:
+    pieces, directory = pieces_of(seed), tmp_path_factory.mktemp("parts")
+    found: list[dict[str, bytes]] = []
+    text = "".join(pieces)
+    for name, each in ("tokens", pieces), ("once", [text]), ("letters", list(text)):
+        (directory / name).mkdir()
+        write_all(directory / name / "OUT.txt", each, rotate_bytes)
+        found.append(files(directory / name))
+    assert found[0] == found[1] == found[2]
+    assert text_of(directory / "tokens") == text
+    for content in found[0].values():
+        assert len(content) <= rotate_bytes
+        content.decode()
+
+
+# Resuming
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    rotate_bytes=st.none() | st.integers(4, 300),
+    seed=st.integers(0, 10**6),
+    kills=st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 9)), max_size=4
+    ),
+)
+def test_killed_and_resumed_anywhere_the_files_are_those_of_an_uninterrupted_run(
+    tmp_path_factory: pytest.TempPathFactory,
+    rotate_bytes: int | None,
+    seed: int,
+    kills: list[tuple[int, int, int]],
+) -> None:
+    """Each run is (pieces up to its checkpoint, pieces after it, most bytes a write takes)."""
+    pieces = pieces_of(seed)
+    whole = tmp_path_factory.mktemp("whole")
+    write_all(whole / "OUT.txt", pieces, rotate_bytes)
+    killed = tmp_path_factory.mktemp("killed")
+    at, done = None, 0
+    for until_checkpoint, lost, most in kills:
+        output = OutputFile.open(killed / "OUT.txt", at, rotate_bytes, FailingDisk(most=most))
+        checkpoint = min(done + until_checkpoint, len(pieces))
+        for piece in pieces[done:checkpoint]:
+            output.write(piece)
+        at, done = output.sync(), checkpoint
+        for piece in pieces[done : done + lost]:
+            output.write(piece)
+        # As a kill does: nothing of ours runs any more, the system closes the file.
+        output.close()
+    with OutputFile.open(killed / "OUT.txt", at, rotate_bytes) as output:
+        for piece in pieces[done:]:
+            output.write(piece)
+    assert files(killed) == files(whole)
+
+
+def resumable(out: Path, rotate_bytes: int | None = None) -> Position:
+    """A run that was killed: "kept" up to its checkpoint, "lost" after it."""
+    with OutputFile.open(out, rotate_bytes=rotate_bytes) as output:
+        output.write("kept " * 2000)
+        at = output.sync()
+        output.write("lost " * 2000)
+    return at
+
+
+def test_what_was_written_after_the_position_goes(out: Path) -> None:
+    at = resumable(out)
+    with OutputFile.open(out, at) as output:
+        assert out.read_text() == "kept " * 2000
+        assert output.position == at
+        output.write("new")
+    assert out.read_text() == "kept " * 2000 + "new"
+
+
+def test_later_parts_go_and_files_with_other_names_stay(out: Path) -> None:
+    at = resumable(out, rotate_bytes=3000)
+    others = [out.with_name(name) for name in ("OUT.01.txt", "OUT.009.txt", "OUT.004.md", "a.txt")]
+    for other in others:
+        other.write_text("mine")
+    assert len(files(out.parent)) == 7 + len(others)
+    OutputFile.open(out, at, rotate_bytes=3000).close()
+    assert files(out.parent) == {other.name: b"mine" for other in others} | {
+        "OUT.txt": b"kept " * 600,
+        "OUT.001.txt": b"kept " * 600,
+        "OUT.002.txt": b"kept " * 600,
+        "OUT.003.txt": b"kept " * 200,
+    }
+
+
+def test_finished_parts_may_be_moved_away_before_the_run_is_resumed(out: Path) -> None:
+    at = resumable(out, rotate_bytes=3000)
+    out.unlink()
+    with OutputFile.open(out, at, rotate_bytes=3000) as output:
+        output.write("!")
+        assert output.part_path.name == "OUT.003.txt"
+    assert output.part_path.read_text() == "kept " * 200 + "!"
+
+
+def shorten(path: Path) -> None:
+    os.truncate(path, 9_999)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def alter_the_last_byte(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:9_999] + b"?" + path.read_bytes()[10_000:])
+
+
+def insert_a_byte_far_before(path: Path) -> None:
+    path.write_bytes(b"?" + path.read_bytes())
+
+
+def replace_by_other_text(path: Path) -> None:
+    path.write_text("other" * 4000)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (shorten, "is shorter than the checkpoint says, 9,999 of 10,000 bytes: it was changed"),
+        (empty, "is shorter than the checkpoint says, 0 of 10,000 bytes: it was changed since"),
+        (alter_the_last_byte, "has other text than the checkpoint goes on from: it was changed"),
+        (insert_a_byte_far_before, "has other text than the checkpoint goes on from: it was"),
+        (replace_by_other_text, "has other text than the checkpoint goes on from: it was changed"),
+    ],
+)
+def test_a_file_that_was_changed_since_is_refused_and_left_alone(
+    out: Path, change: Callable[[Path], None], told: str
+) -> None:
+    at = resumable(out)
+    change(out)
+    before = files(out.parent)
+    with pytest.raises(OutputError, match=told) as error:
+        OutputFile.open(out, at)
+    assert "\n" not in str(error.value)
+    assert files(out.parent) == before
+
+
+def test_a_changed_part_is_refused_before_later_ones_are_removed(out: Path) -> None:
+    at = resumable(out, rotate_bytes=3000)
+    current = out.with_name("OUT.003.txt")
+    current.write_bytes(current.read_bytes().replace(b"kept", b"Kept"))
+    before = files(out.parent)
+    with pytest.raises(OutputError, match=r"OUT\.003\.txt has other text"):
+        OutputFile.open(out, at, rotate_bytes=3000)
+    assert files(out.parent) == before
+
+
+def test_text_added_behind_by_another_program_goes_too(out: Path) -> None:
+    at = resumable(out)
+    with out.open("a") as file:
+        file.write("appended")
+    OutputFile.open(out, at).close()
+    assert out.read_text() == "kept " * 2000
+
+
+def test_a_missing_file_is_refused_and_not_made(out: Path) -> None:
+    at = resumable(out)
+    out.unlink()
+    with pytest.raises(OutputError) as told:
+        OutputFile.open(out, at)
+    assert str(told.value) == (f"{out} is missing, and the checkpoint goes on from it: put it back")
+    assert not out.exists()
+
+
+def test_a_directory_in_place_of_the_file_is_refused(out: Path) -> None:
+    at = resumable(out)
+    out.unlink()
+    out.mkdir()
+    with pytest.raises(OutputError, match="it is a directory"):
+        OutputFile.open(out, at)
+
+
+def test_a_file_with_the_name_of_a_part_that_was_never_begun_is_not_removed(out: Path) -> None:
+    with OutputFile.open(out, rotate_bytes=3000) as output:
+        output.write("kept")
+        at = output.sync()
+        output.write("lost")
+    notes = out.with_name("OUT.001.txt")
+    notes.write_text("notes")
+    with pytest.raises(OutputError) as told:
+        OutputFile.open(out, at, rotate_bytes=3000)
+    assert str(told.value) == (
+        f"{notes} was not written by the run to go on with, and is in its way: move it away"
+    )
+    assert files(out.parent) == {"OUT.001.txt": b"notes", "OUT.txt": b"keptlost"}
+
+
+def test_a_link_with_the_name_of_a_later_part_is_not_removed(out: Path) -> None:
+    at = resumable(out, rotate_bytes=3000)
+    link = out.with_name("OUT.005.txt")
+    link.unlink()
+    link.symlink_to("elsewhere.txt")
+    with pytest.raises(OutputError, match="was not written by the run to go on with"):
+        OutputFile.open(out, at, rotate_bytes=3000)
+    assert link.is_symlink()
+
+
+def test_without_rotation_files_that_look_like_parts_are_left_alone(out: Path) -> None:
+    at = resumable(out)
+    out.with_name("OUT.001.txt").write_text("notes")
+    OutputFile.open(out, at).close()
+    assert out.with_name("OUT.001.txt").read_text() == "notes"
+
+
+# Failing disks
+
+
+def run_on(disk: Disk, out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
+    """Write the pieces, a checkpoint every tenth, and return those made before the disk failed."""
+    checkpoints: list[tuple[int, Position]] = []
+    told = ""
+    try:
+        with OutputFile.open(out, rotate_bytes=60, disk=disk) as output:
+            for done, piece in enumerate(pieces):
+                if done % 10 == 0:
+                    checkpoints.append((done, output.sync()))
+                output.write(piece)
+    except OutputError as error:
+        told = str(error)
+    assert re.fullmatch(r"|cannot write \S*OUT(\.\d{3})?\.txt: [^\n]+", told)
+    return checkpoints
+
+
+def calls_of_a_run(out: Path) -> list[str]:
+    disk = FailingDisk()
+    run_on(disk, out, pieces_of(seed=5))
+    return disk.calls
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EDQUOT])
+def test_whichever_call_fails_the_latest_checkpoint_can_be_resumed(
+    tmp_path: Path, error: int
+) -> None:
+    pieces = pieces_of(seed=5)
+    (tmp_path / "whole").mkdir()
+    calls = calls_of_a_run(tmp_path / "whole" / "OUT.txt")
+    assert set(calls) == {"open", "write", "sync", "close"}
+    for fails_at in range(len(calls)):
+        directory = tmp_path / f"{fails_at}"
+        directory.mkdir()
+        disk = FailingDisk(fails_at, error, most=3)
+        checkpoints = run_on(disk, directory / "OUT.txt", pieces)
+        if not checkpoints:
+            continue
+        done, at = checkpoints[-1]
+        with OutputFile.open(directory / "OUT.txt", at, 60) as output:
+            for piece in pieces[done:]:
+                output.write(piece)
+        assert files(directory) == files(tmp_path / "whole"), f"{disk.calls[-1]} {fails_at}"
+
+
+@pytest.mark.parametrize("fails_at", range(6))
+def test_resuming_can_fail_at_any_call_and_be_tried_again(out: Path, fails_at: int) -> None:
+    at = resumable(out, rotate_bytes=3000)
+    disk = FailingDisk(fails_at, errno.EIO)
+    # That a directory cannot be forced to the disk is no failure.
+    with suppress(OutputError):
+        OutputFile.open(out, at, 3000, disk).close()
+    assert (
+        disk.calls
+        == ["open", "unlink", "unlink", "unlink", "sync", "truncate", "close"][
+            : 7 if fails_at == 4 else fails_at + 1
+        ]
+    )
+    OutputFile.open(out, at, 3000).close()
+    assert text_of(out.parent) == "kept " * 2000
+    assert len(files(out.parent)) == 4
+
+
+def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(out: Path) -> None:
+    output = OutputFile.open(out, disk=FailingDisk(fails_at=2))
+    output.write("one ")
+    with pytest.raises(OutputError, match="No space left on device"):
+        output.write("two ")
+    for forbidden in (lambda: output.write("three"), output.sync, lambda: output.position):
+        with pytest.raises(OutputError, match="it failed before"):
+            forbidden()
+    output.close()
+    assert out.read_text() == "one "
+
+
+def test_a_file_that_takes_nothing_and_says_no_error_ends_the_run_too(out: Path) -> None:
+    with (
+        pytest.raises(OutputError, match="nothing more can be written to it"),
+        OutputFile.open(out, disk=FailingDisk(most=0)) as output,
+    ):
+        output.write("a")
+
+
+def test_a_file_system_that_cannot_force_files_to_the_disk_is_good_enough(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(_: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", unsupported)
+    assert write_all(out, ["a"]).bytes == 1
+
+
+def test_a_checkpoint_forces_the_file_and_once_the_directory(out: Path) -> None:
+    disk = FailingDisk()
+    with OutputFile.open(out, rotate_bytes=16, disk=disk) as output:
+        output.write("a")
+        output.sync()
+        assert disk.calls == ["open", "write", "sync", "sync"]
+        output.write("b")
+        output.sync()
+        assert disk.calls[4:] == ["write", "sync"]
+        output.write("c" * 15)
+        assert disk.calls[6:] == ["write", "sync", "open", "close", "write"]
+        output.sync()
+        assert disk.calls[11:] == ["sync", "sync"]
+
+
+def test_what_the_system_only_tells_at_closing_is_told(out: Path) -> None:
+    output = OutputFile.open(out, disk=FailingDisk(fails_at=2, error=errno.EDQUOT))
+    output.write("a")
+    with pytest.raises(OutputError, match=f"^cannot write {out}: {os.strerror(errno.EDQUOT)}$"):
+        output.close()
+    output.close()
+
+
+def test_a_failure_to_close_hides_no_earlier_one(out: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="first"),
+        OutputFile.open(out, disk=FailingDisk(fails_at=1)),
+    ):
+        raise ValueError("first")

@@ -1,0 +1,423 @@
+"""`mlxchat generate` for nights: whatever happens to the process, the text comes out the same."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import psutil
+import pytest
+
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+
+TEXT = "The sea was calm, and nothing moved. "
+ENDLESS = ["--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size", "64"]
+
+
+def generate(*arguments: str, most_blocks: int | None = None) -> "subprocess.Popen[str]":
+    """`most_blocks` of 512 bytes are the most that it can write to a file."""
+    command = [sys.executable, "-m", "mlxchat", "generate", *arguments]
+    if most_blocks is not None:
+        command = ["sh", "-c", f'ulimit -f {most_blocks}; exec "$@"', "sh", *command]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    _, stderr = process.communicate(timeout=120)
+    assert "Traceback" not in stderr
+    return process.returncode, stderr
+
+
+class Night:
+    """A run with checkpoints that is begun, hurt and gone on with, and the run that never was."""
+
+    def __init__(self, model: Path, directory: Path, tokens: int, *options: str) -> None:
+        self.directory = directory
+        self.begin = [*ENDLESS, "-m", str(model), "-n", str(tokens), *options]
+        self.checkpointed = [
+            *("--checkpoint", str(directory), "--checkpoint-every", "50"),
+            *self.begin,
+            TEXT,
+        ]
+        self.resumed = ["--resume", str(directory)]
+
+    def start(self, **how: Any) -> "subprocess.Popen[str]":
+        begun = (self.directory / "run.json").exists()
+        return generate(*(self.resumed if begun else self.checkpointed), **how)
+
+    def expected(self) -> bytes:
+        code, _ = finish(generate("-o", str(self.directory.parent / "whole"), *self.begin, TEXT))
+        assert code == 0
+        return _parts(self.directory.parent / "whole")
+
+    def written(self) -> bytes:
+        return _parts(self.directory / "output.txt")
+
+    def grows_to(self, size_bytes: int) -> None:
+        deadline = time.monotonic() + 60
+        path = self.directory / "output.txt"
+        while not path.exists() or path.stat().st_size < size_bytes:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def ends(self) -> None:
+        code, stderr = finish(self.start())
+        assert code == 0
+        assert stderr == "" or "has ended already" in stderr
+        assert json.loads((self.directory / "run.json").read_text())["ended"] == "length"
+
+
+def _parts(path: Path) -> bytes:
+    """The file and those in which it goes on."""
+    others = sorted(path.parent.glob(f"{path.stem}.[0-9]*{path.suffix}"))
+    return b"".join(each.read_bytes() for each in [path, *others])
+
+
+@pytest.fixture
+def night(tiny_model: Path, tmp_path: Path) -> Callable[..., Night]:
+    def make(tokens: int = 600, *options: str) -> Night:
+        return Night(tiny_model, tmp_path / "night", tokens, *options)
+
+    return make
+
+
+def kill_at_random_moments(night: Night, times: int, chance: random.Random) -> None:
+    """Now and then while it starts, else while it generates."""
+    for _ in range(times):
+        process = night.start()
+        try:
+            process.wait(chance.choice([chance.uniform(0, 1.5), chance.uniform(1, 2.5)]))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("options", [(), ("--on-loop", "nudge", "--rotate", "1000")])
+def test_killed_again_and_again_it_writes_the_same_text(
+    night: Callable[..., Night], options: tuple[str, ...]
+) -> None:
+    run = night(1500, *options)
+    kill_at_random_moments(run, 5, random.Random(1))
+    run.ends()
+    assert run.written() == run.expected()
+    assert len(list(run.directory.glob("output*.txt"))) == (4 if "--rotate" in options else 1)
+
+
+@pytest.mark.slow
+def test_killed_at_fifty_random_moments_it_writes_the_same_text(
+    night: Callable[..., Night],
+) -> None:
+    run = night(60_000)
+    kill_at_random_moments(run, 50, random.Random(2))
+    run.ends()
+    assert run.written() == run.expected()
+
+
+def test_killed_while_it_reads_it_goes_on_reading(
+    tiny_model: Path, tmp_path: Path, night: Callable[..., Night]
+) -> None:
+    """A prompt can take a night to be read: reading has checkpoints as well."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(TEXT * 400)
+    run = night(20, "--prefill-step-size", "16", "-f", str(prompt))
+    process = run.start()
+    state = run.directory / "state.safetensors"
+    while not state.exists():
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    status = generate(*run.resumed, "--stats")
+    code, stderr = finish(status)
+    assert code == 0
+    assert "generated 20 tokens" in stderr
+    assert run.written() == run.expected()
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_leaves_a_checkpoint_of_the_very_last_token(
+    number: int, status: int, night: Callable[..., Night]
+) -> None:
+    run = night(3000)
+    process = run.start()
+    run.grows_to(200)
+    process.send_signal(number)
+    assert finish(process) == (status, "")
+    before = run.written()
+    # Nothing is taken back, so nothing was generated in vain.
+    second = run.start()
+    run.grows_to(len(before) + 1)
+    assert run.written().startswith(before)
+    second.send_signal(number)
+    finish(second)
+    run.ends()
+    assert run.written() == run.expected()
+
+
+def test_a_hangup_that_is_to_be_ignored_is(night: Callable[..., Night]) -> None:
+    """As under `nohup`."""
+    run = night(800)
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = run.start()
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    run.grows_to(100)
+    process.send_signal(signal.SIGHUP)
+    assert finish(process) == (0, "")
+
+
+def test_a_signal_asks_how_it_goes(night: Callable[..., Night]) -> None:
+    run = night(-1)
+    process = run.start()
+    run.grows_to(500)
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = finish(process)
+    assert stderr.count("\n") == 1
+    assert "tok/s · " in stderr
+    assert " · KV 64 tokens, " in stderr
+    assert " · checkpoint behind " in stderr
+
+
+def test_it_ends_when_its_time_is_over_and_goes_on_the_next_night(
+    night: Callable[..., Night],
+) -> None:
+    run = night(1500)
+    process = generate("--for", "1s", *run.checkpointed)
+    assert finish(process) == (0, "")
+    first = run.written()
+    assert first
+    # Its time is over: until it is given more, it ends at once.
+    assert finish(run.start()) == (0, "")
+    code, _ = finish(generate(*run.resumed, "--for", "1h"))
+    assert code == 0
+    assert run.written().startswith(first)
+    assert run.written() == run.expected()
+
+
+def test_the_text_is_never_larger_than_was_asked(
+    tiny_model: Path, run_mlxchat: RunMlxchat, night: Callable[..., Night]
+) -> None:
+    run = night(-1, "--max-bytes", "700")
+    assert finish(run.start()) == (0, "")
+    first = run.written()
+    assert 690 < len(first) <= 700
+    code, stderr = finish(run.start())
+    assert code == 0
+    assert stderr.endswith("has ended already: bytes\n")
+    assert finish(generate(*run.resumed, "--max-bytes", "1.2kB")) == (0, "")
+    assert run.written().startswith(first)
+    assert 1190 < len(run.written()) <= 1200
+    piped = run_mlxchat("generate", "-m", str(tiny_model), *ENDLESS, "--max-bytes", "50", "hello")
+    assert len(piped.stdout.encode()) <= 50
+
+
+def test_a_disk_that_fills_up_ends_it_and_what_was_saved_stays(
+    night: Callable[..., Night],
+) -> None:
+    """Checkpoints are larger than this text: they fail first, and the run goes on without."""
+    run = night(3000)
+    code, stderr = finish(run.start(most_blocks=8))
+    assert code == 1
+    assert "no checkpoint could be written" in stderr
+    assert stderr.endswith("output.txt: File too large\n")
+    run.ends()
+    assert run.written() == run.expected()
+
+
+def test_a_damaged_state_is_found_and_the_text_is_the_same_all_the_same(
+    night: Callable[..., Night],
+) -> None:
+    run = night(1500)
+    process = run.start()
+    run.grows_to(1000)
+    process.kill()
+    process.communicate()
+    state = run.directory / "state.safetensors"
+    damaged = bytearray(state.read_bytes())
+    damaged[-100] ^= 1
+    state.write_bytes(damaged)
+    code, stderr = finish(run.start())
+    assert code == 0
+    assert "its checksum is wrong: beginning again from the prompt" in stderr
+    assert run.written() == run.expected()
+
+
+def test_output_that_somebody_changed_is_not_gone_on_with(night: Callable[..., Night]) -> None:
+    run = night(1500)
+    process = run.start()
+    run.grows_to(1000)
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    (run.directory / "output.txt").write_text("mine now")
+    code, stderr = finish(run.start())
+    assert code == 1
+    assert "shorter than the checkpoint says" in stderr
+    assert run.written() == b"mine now"
+
+
+def test_another_model_under_the_same_name_is_refused(
+    tmp_path: Path, night: Callable[..., Night]
+) -> None:
+    model = write_tiny_model(tmp_path / "model")
+    run = Night(model, tmp_path / "night", 2000)
+    process = run.start()
+    run.grows_to(200)
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    before = run.written()
+    write_tiny_model(model, seed=9)
+    code, stderr = finish(run.start())
+    assert code == 1
+    assert stderr.endswith("state.safetensors was made with other weights\n")
+    assert run.written() == before
+
+
+def test_two_at_one_checkpoint_are_one_too_many(night: Callable[..., Night]) -> None:
+    run = night(-1)
+    process = run.start()
+    run.grows_to(10)
+    code, stderr = finish(generate(*run.resumed))
+    assert code == 1
+    assert f"is open in process {process.pid}" in stderr
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def monotonous(tmp_path: Path) -> list[str]:
+    """Options of a model to which all tokens are equally likely: greedily it repeats the first."""
+    model = write_tiny_model(tmp_path / "monotonous")
+    weights: Any = mx.load(str(model / "model.safetensors"))
+    weights["lm_head.weight"] = mx.zeros_like(weights["lm_head.weight"])
+    mx.save_safetensors(str(model / "model.safetensors"), weights, {"format": "mlx"})
+    return [*("-m", str(model), "--raw", "--ignore-eos", "--temp", "0"), "--max-kv-size", "64"]
+
+
+def test_metrics_and_a_loop_that_ends_it(monotonous: list[str], tmp_path: Path) -> None:
+    metrics, out = tmp_path / "metrics.jsonl", tmp_path / "out"
+    process = generate(
+        *("--on-loop", "stop", "--metrics", str(metrics), "-o", str(out)), *monotonous, TEXT
+    )
+    code, stderr = finish(process)
+    assert code == 3
+    assert stderr.startswith("mlxchat: the text repeats itself at token ")
+    line = json.loads(metrics.read_text().splitlines()[0])
+    assert set(line) == {
+        *("time", "tokens", "tokens_per_s", "memory_bytes", "mlx_bytes", "kv_bytes", "offset"),
+        *("total", "repetition"),
+    }
+
+
+def test_a_nudge_leads_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, stderr = finish(
+        generate("--on-loop", "nudge", "-n", "700", "-o", str(out), *monotonous, TEXT)
+    )
+    assert code == 0
+    assert "repeats itself" in stderr
+    text = out.read_bytes()
+    assert set(text[:300]) == {text[0]}
+    assert len(set(text[450:])) > 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--until", "25:00"], "--until must be a local time"),
+        (["--for", "8"], "--for must be a duration"),
+        (["--for", "8h", "--until", "07:00"], "give one of them"),
+        (["--max-bytes", "lots"], "--max-bytes must be a number of bytes"),
+        (["--rotate", "1MB"], "--rotate needs a file"),
+        (["--checkpoint", "x", "--checkpoint-every", "0"], "at least 1 token"),
+        (["--checkpoint", "x", "--json"], "--json goes with neither"),
+        (["--resume", "nowhere"], "holds no checkpoint"),
+        (["--resume", "nowhere", "--temp", "1"], "leave --temp out"),
+        (["--resume", "nowhere", "hello"], "leave the prompt out"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_else(
+    arguments: list[str], message: str, run_mlxchat: RunMlxchat, tmp_path: Path
+) -> None:
+    os.chdir(tmp_path)
+    done = run_mlxchat("generate", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(tiny_model: Path, tmp_path: Path, run_mlxchat: RunMlxchat) -> None:
+    out = tmp_path / "out.txt"
+    out.write_text("precious")
+    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "5", "-o", str(out), "hello")
+    assert done.returncode == 1
+    assert "exists and is not empty" in done.stderr
+    assert out.read_text() == "precious"
+    directory = tmp_path / "night"
+    arguments = ["generate", "-m", str(tiny_model), "-n", "5", "--checkpoint", str(directory), "x"]
+    assert run_mlxchat(*arguments).returncode == 0
+    again = run_mlxchat(*arguments)
+    assert again.returncode == 2
+    assert f"--resume {directory} goes on with it" in again.stderr
+
+
+def test_the_worked_example_goes_on_after_a_crash(tiny_model: Path, tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "scripts" / "overnight.sh"
+    directory = tmp_path / "night"
+    environment = {
+        **os.environ,
+        "MLXCHAT": f"{sys.executable} -m mlxchat",
+        "MLXCHAT_PAUSE": "0",
+    }
+    arguments = [*ENDLESS, "-m", str(tiny_model), "--checkpoint-every", "100"]
+    process = subprocess.Popen(
+        ["sh", str(script), str(directory), *arguments, "--max-bytes", "4kB", TEXT],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    state = directory / "state.safetensors"
+    while not state.exists():
+        time.sleep(0.01)
+    (child,) = psutil.Process(process.pid).children()
+    child.kill()
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "it ended with status 137; going on from the latest checkpoint" in stderr
+    assert 3990 < (directory / "output.txt").stat().st_size <= 4000
+    whole = tmp_path / "whole"
+    finish(generate("-o", str(whole), "-n", "-1", *arguments, "--max-bytes", "4kB", TEXT))
+    assert (directory / "output.txt").read_bytes() == whole.read_bytes()
+
+
+def test_the_worked_example_gives_up_on_what_never_works(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "scripts" / "overnight.sh"
+    done = subprocess.run(
+        ["sh", str(script), str(tmp_path / "night"), "hello"],
+        env={**os.environ, "MLXCHAT": "false", "MLXCHAT_PAUSE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 5
+    assert done.stderr.endswith("giving up after 5 failures, the last with status 1\n")

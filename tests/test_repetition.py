@@ -1,0 +1,205 @@
+import json
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxchat.repetition import (
+    ENTER_SHARE,
+    HISTORY,
+    LEAVE_SHARE,
+    LOOK_BACK,
+    NGRAM,
+    NUDGED_TOKENS,
+    WINDOW,
+    LoopDetector,
+    Nudge,
+)
+
+
+def detector_of(ids: list[int]) -> LoopDetector:
+    detector = LoopDetector()
+    for id_ in ids:
+        detector.add(id_)
+    return detector
+
+
+def new_tokens(count: int, seed: int = 0) -> list[int]:
+    """Ids of which hardly two in a row come twice."""
+    drawn = random.Random(seed)
+    return [drawn.randrange(50_000) for _ in range(count)]
+
+
+def share_by_definition(ids: list[int]) -> float:
+    """The oracle: the definition in the docstring, word by word."""
+    repeated = 0
+    for end in range(max(len(ids) - WINDOW, NGRAM - 1), len(ids)):
+        ngram = ids[end - NGRAM + 1 : end + 1]
+        first = max(end - LOOK_BACK, NGRAM - 1)
+        repeated += any(ids[at - NGRAM + 1 : at + 1] == ngram for at in range(first, end))
+    return repeated / WINDOW
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 7, 8, 9, 60, 200, 1000, LOOK_BACK])
+def test_a_loop_of_any_period_up_to_the_look_back_has_the_whole_share(period: int) -> None:
+    detector = detector_of(new_tokens(period) * (2 * WINDOW // period + 2))
+    assert detector.share == 1.0
+    assert detector.looping
+
+
+def test_what_is_repeated_beyond_the_look_back_is_new() -> None:
+    detector = detector_of(new_tokens(LOOK_BACK + 1) * 3)
+    assert detector.share == 0.0
+    assert not detector.looping
+
+
+def test_a_paragraph_told_again_is_repetition_wherever_it_stood() -> None:
+    paragraph = new_tokens(WINDOW, seed=1)
+    detector = detector_of([*paragraph, *new_tokens(1000, seed=2), *paragraph])
+    assert detector.share == (WINDOW - NGRAM + 1) / WINDOW
+
+
+def test_a_loop_that_counts_on_is_still_one() -> None:
+    """A paragraph in which a number changes each time loses the few n-grams around it."""
+    paragraph = new_tokens(60)
+    ids = [id_ for turn in range(40) for id_ in [*paragraph, 60_000 + turn]]
+    assert detector_of(ids).looping
+
+
+def test_new_text_is_no_repetition() -> None:
+    assert detector_of(new_tokens(3000)).share == 0.0
+
+
+def test_a_short_text_is_no_loop_however_much_it_repeats() -> None:
+    assert not detector_of([7] * 400).looping
+    assert detector_of([7] * 420).looping
+
+
+def test_a_loop_begins_at_the_upper_share_and_ends_below_the_lower_one() -> None:
+    detector = detector_of([7] * 2000)
+    shares_while_looping: list[float] = []
+    for id_ in new_tokens(WINDOW, seed=3):
+        detector.add(id_)
+        if detector.looping:
+            shares_while_looping.append(detector.share)
+    assert min(shares_while_looping) == LEAVE_SHARE
+    assert not detector.looping
+    while detector.share < ENTER_SHARE:
+        assert not detector.looping
+        detector.add(7)
+    assert detector.looping
+
+
+@settings(deadline=None, max_examples=30)
+@given(phrases=st.integers(1, 60), most_tokens=st.integers(1, 40), seed=st.integers(0, 10**6))
+def test_the_share_is_what_its_definition_says(phrases: int, most_tokens: int, seed: int) -> None:
+    drawn = random.Random(seed)
+    known = [new_tokens(drawn.randint(1, most_tokens), seed + n) for n in range(phrases)]
+    ids: list[int] = []
+    while len(ids) < 1200:
+        ids += drawn.choice(known) if drawn.random() < 0.9 else new_tokens(3, len(ids))
+    assert detector_of(ids).share == share_by_definition(ids)
+
+
+def test_the_share_is_what_its_definition_says_where_the_look_back_ends() -> None:
+    passage = new_tokens(100, seed=4)
+    for gap in range(LOOK_BACK - 104, LOOK_BACK - 96):
+        ids = [*passage, *new_tokens(gap, seed=5), *passage, *new_tokens(50, seed=6)]
+        assert detector_of(ids).share == share_by_definition(ids)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    before=st.integers(0, 3 * HISTORY // 2),
+    period=st.integers(1, 2500),
+    noise=st.floats(0, 0.1),
+    seed=st.integers(0, 10**6),
+)
+def test_a_restored_detector_answers_as_the_one_it_was(
+    before: int, period: int, noise: float, seed: int
+) -> None:
+    drawn = random.Random(seed)
+    passage = new_tokens(period)
+    whole = LoopDetector()
+
+    def following(at: int) -> int:
+        return -at if drawn.random() < noise else passage[at % period]
+
+    for at in range(before):
+        whole.add(following(at))
+    restored = LoopDetector.from_state(json.loads(json.dumps(whole.state())))
+    assert (restored.share, restored.looping) == (whole.share, whole.looping)
+    for at in range(before, before + 600):
+        id_ = following(at)
+        whole.add(id_)
+        restored.add(id_)
+        assert (restored.share, restored.looping) == (whole.share, whole.looping)
+    assert restored.state() == whole.state()
+
+
+def test_between_the_two_shares_a_restored_detector_knows_where_it_came_from() -> None:
+    leaving = detector_of([7] * 1000 + new_tokens(150))
+    entering = detector_of(new_tokens(150) + [7] * 370)
+    assert [leaving.looping, entering.looping] == [True, False]
+    for detector in (leaving, entering):
+        assert LEAVE_SHARE < detector.share < ENTER_SHARE
+        assert LoopDetector.from_state(detector.state()).looping == detector.looping
+
+
+def test_the_state_is_bounded() -> None:
+    state = detector_of(new_tokens(3 * HISTORY)).state()
+    assert len(state["ids"]) == HISTORY <= 4096
+
+
+def test_a_token_costs_microseconds() -> None:
+    ids = new_tokens(20_000)
+    started_s = time.process_time()
+    detector_of(ids)
+    # Some 3 µs; the bound leaves room for a slow machine.
+    assert (time.process_time() - started_s) / len(ids) < 20e-6
+
+
+def nudged(nudge: Nudge, looping: list[bool], first: int = 0) -> list[bool]:
+    """At which tokens a nudge raises a temperature that is 0 otherwise."""
+    temps = [nudge.temp(looped, tokens) for tokens, looped in enumerate(looping, start=first)]
+    return [temp > 0 for temp in temps]
+
+
+@pytest.mark.parametrize("base_temp", [0.0, 0.3, 0.7, 1.0, 1.5])
+def test_without_a_loop_the_temperature_is_the_users(base_temp: float) -> None:
+    nudge = Nudge(base_temp)
+    assert {nudge.temp(False, tokens) for tokens in range(1000)} == {base_temp}
+
+
+@pytest.mark.parametrize(
+    ("base_temp", "raised"), [(0.0, 1.0), (0.3, 1.0), (0.7, 1.2), (1.0, 1.5), (2.0, 2.5)]
+)
+def test_in_a_loop_the_temperature_is_raised(base_temp: float, raised: float) -> None:
+    assert Nudge(base_temp).temp(True, 0) == pytest.approx(raised)
+
+
+def test_a_stretch_ends_after_its_tokens_and_the_next_waits_for_a_whole_window() -> None:
+    stretch = [True] * NUDGED_TOKENS + [False] * (WINDOW - NUDGED_TOKENS)
+    assert nudged(Nudge(0.0), [True] * 2 * WINDOW, first=7) == stretch * 2
+
+
+def test_a_stretch_ends_as_soon_as_the_loop_does() -> None:
+    looping = [False] * 10 + [True] * 30 + [False] * 10
+    assert nudged(Nudge(0.0), looping) == looping
+
+
+def test_a_new_loop_is_nudged_at_once() -> None:
+    looping = [True] * 300 + [False] * 1 + [True] * 10
+    assert nudged(Nudge(0.0), looping)[-11:] == [False] + [True] * 10
+
+
+@pytest.mark.parametrize("killed_at", [0, 1, 99, 100, 150, 300, 400, 700])
+def test_a_restored_nudge_answers_as_the_one_it_was(killed_at: int) -> None:
+    looping = [False] * 100 + [True] * 1000
+    expected = nudged(Nudge(0.0), looping)
+    nudge = Nudge(0.0)
+    nudged(nudge, looping[:killed_at])
+    nudge = Nudge.from_state(0.0, json.loads(json.dumps(nudge.state())))
+    assert nudged(nudge, looping[killed_at:], first=killed_at) == expected[killed_at:]

@@ -1,0 +1,394 @@
+"""Chats that are saved as they go: through the program, whatever happens to its process."""
+
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat import paths
+from mlxchat.store.saved import Saved
+from mlxchat.store.session_list import read_session
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+from tests.pseudo_terminal import PseudoTerminal
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+PROMPT = "^>$"
+WINDOW = ["--max-kv-size", "200"]
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(f"question {n} of many\n" for n in range(first, last))
+
+
+@pytest.fixture
+def chat(tiny_model: Path, run_mlxchat: RunMlxchat) -> Any:
+    """Answer lines; the events and stderr."""
+
+    def run(text: str, *options: str) -> tuple[list[dict[str, Any]], str]:
+        model = [] if {"-c", "--session"} & set(options) else ["-m", str(tiny_model), *WINDOW]
+        done = run_mlxchat(
+            *("chat", "--temp", "0", "-n", "20", "--json", *model, *options), stdin=text
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+    return run
+
+
+def replies(events: list[dict[str, Any]]) -> list[str]:
+    return [event["text"] for event in events if event["event"] == "done"]
+
+
+def only_session() -> str:
+    (directory,) = paths.sessions_dir().iterdir()
+    return directory.name
+
+
+def test_a_session_that_goes_on_is_one_that_never_ended(chat: Any) -> None:
+    """The window has wrapped several times, and still nothing but the new turn is prefilled."""
+    whole, _ = chat(lines(0, 12), "--no-save")
+    assert not paths.sessions_dir().exists()
+    first, _ = chat(lines(0, 7), "--seed", "1")
+    second, stderr = chat(lines(7, 12), "-c", "--seed", "1")
+    assert stderr == ""
+    assert replies(first) + replies(second) == replies(whole)
+    done = [event for event in whole if event["event"] == "done"]
+    resumed = [event for event in second if event["event"] == "done"]
+    for before, after in zip(done[7:], resumed, strict=True):
+        assert after["cached_tokens"] == before["cached_tokens"]
+    saved = read_session(only_session())
+    assert [turn.user for turn in saved.turns] == lines(0, 12).splitlines()
+    assert [turn.reply for turn in saved.turns] == replies(whole)
+
+
+def test_files_are_for_their_owner_only(chat: Any) -> None:
+    chat(lines(0, 2), "--no-save")
+    assert not paths.sessions_dir().exists()
+    chat(lines(0, 2), "-s", "Be brief.", "--seed", "1")
+    for path in [paths.sessions_dir(), *paths.sessions_dir().rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+
+
+def test_what_it_was_had_with_is_gone_on_with(chat: Any) -> None:
+    started, _ = chat(lines(0, 2), "-s", "Be brief.", "--roll", "refill")
+    again, _ = chat(lines(2, 3), "-c")
+    assert again[0]["session"] == started[0]["session"]
+    assert again[0]["roll"] == "refill"
+    assert again[0]["max_kv_size"] == 200
+    assert again[0]["keep"] == started[0]["keep"]
+    other, stderr = chat(lines(3, 4), "-c", "--max-kv-size", "300", "--roll", "shift")
+    assert (other[0]["max_kv_size"], other[0]["roll"]) == (300, "shift")
+    assert "was made with another window: the transcript will be read again" in stderr
+
+
+def test_a_named_session_is_begun_and_gone_on_with(
+    chat: Any, tiny_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    run = ["chat", "-m", str(tiny_model), "-n", "5", "--session", "Tea time"]
+    assert run_mlxchat(*run, stdin="one\n").returncode == 0
+    assert run_mlxchat(*run, stdin="two\n").returncode == 0
+    assert [turn.user for turn in read_session("Tea time").turns] == ["one", "two"]
+    for name in ("../x", "a/b", "", ".hidden", "x" * 200):
+        refused = run_mlxchat(*run[:-1], name, stdin="one\n")
+        assert refused.returncode == 1
+        assert "cannot be a session's name" in refused.stderr
+    both = run_mlxchat(*run, "-c", stdin="")
+    assert both.returncode == 2
+    nothing = run_mlxchat(*run, "--no-save", stdin="")
+    assert nothing.returncode == 2
+
+
+def test_a_damaged_snapshot_is_read_again_from_the_transcript(chat: Any) -> None:
+    chat(lines(0, 3))
+    path = paths.sessions_dir() / only_session() / "snapshot.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 4
+    path.write_bytes(data)
+    events, stderr = chat(lines(3, 4), "-c")
+    assert "its checksum is wrong: the transcript will be read again" in stderr
+    assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0
+
+
+def test_another_model_reads_the_transcript_again(chat: Any, tmp_path: Path) -> None:
+    first, _ = chat(lines(0, 3))
+    other = write_tiny_model(tmp_path / "other", seed=5)
+    _, stderr = chat(lines(3, 4), "-c", "-m", str(other))
+    assert "was made with other weights: the transcript will be read again" in stderr
+    saved = read_session(only_session())
+    assert [turn.reply for turn in saved.turns[:3]] == replies(first)
+    assert len(saved.turns) == 4
+
+
+def begin(model: Path, *options: str) -> "subprocess.Popen[str]":
+    """A chat whose lines can be sent one by one."""
+    command = [sys.executable, "-m", "mlxchat", "chat", "-n", "60", "--temp", "1", "--seed", "1"]
+    return subprocess.Popen(
+        [*command, "--json", "-m", str(model), *WINDOW, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def shown_before_kill(model: Path, text: str, delay_s: float, *options: str) -> list[str]:
+    """What a chat had shown, a text for each turn, when it was killed after so long."""
+    process = begin(model, *options)
+    assert process.stdin is not None
+    process.stdin.write(text)
+    process.stdin.flush()
+    time.sleep(delay_s)
+    process.kill()
+    stdout, _ = process.communicate()
+    texts: dict[int, str] = {}
+    for line in stdout.splitlines(keepends=True):
+        if line.endswith("\n") and (event := json.loads(line))["event"] == "token":
+            texts[event["turn"]] = texts.get(event["turn"], "") + event["text"]
+    return [texts[turn] for turn in sorted(texts)]
+
+
+def check_nothing_shown_is_lost(
+    saved: Saved, before: int, shown: list[str], whole: list[str]
+) -> None:
+    assert [turn.user for turn in saved.turns] == lines(0, len(saved.turns)).splitlines()
+    assert len(saved.turns) - before >= len(shown)
+    for turn, text in zip(saved.turns[before:], shown, strict=False):
+        assert turn.reply.startswith(text)
+    # Replies are those of the run that was never killed, up to the first that was cut.
+    cut = next((n for n, t in enumerate(saved.turns) if t.finish_reason == "interrupted"), None)
+    complete = [turn.reply for turn in saved.turns[:cut] if turn.finish_reason]
+    assert complete == whole[: len(complete)]
+
+
+def kill_a_chat(model: Path, times: int, seed: int) -> None:
+    process = begin(model, "--no-save")
+    stdout, _ = process.communicate(lines(0, 4 * times))
+    events = [json.loads(line) for line in stdout.splitlines()]
+    whole = replies(events)
+    chance = random.Random(seed)
+    before = 0
+    for _ in range(times):
+        shown = shown_before_kill(
+            model, lines(before, before + 4), chance.uniform(0.8, 2.5), "--session", "night"
+        )
+        if not (paths.sessions_dir() / "night" / "transcript.jsonl").exists():
+            continue
+        saved = read_session("night")
+        check_nothing_shown_is_lost(saved, before, shown, whole)
+        before = len(saved.turns)
+    process = begin(model, "--session", "night")
+    process.communicate(lines(before, before + 2))
+    assert process.returncode == 0
+    assert len(read_session("night").turns) == before + 2
+
+
+def test_a_chat_that_is_killed_has_lost_nothing_that_was_shown(tiny_model: Path) -> None:
+    kill_a_chat(tiny_model, 4, seed=1)
+
+
+@pytest.mark.slow
+def test_a_chat_that_is_killed_fifty_times_has_lost_nothing_that_was_shown(
+    tiny_model: Path,
+) -> None:
+    kill_a_chat(tiny_model, 50, seed=2)
+
+
+def test_a_second_process_is_refused_and_told_the_first_one(
+    tiny_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    process = begin(tiny_model, "--session", "shared")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    while '"done"' not in process.stdout.readline():
+        pass
+    refused = run_mlxchat("chat", "-m", str(tiny_model), "--session", "shared", stdin="x\n")
+    assert refused.returncode == 1
+    assert f"is open in process {process.pid}" in refused.stderr
+    process.kill()
+    process.communicate()
+    # Its lock died with it.
+    again = run_mlxchat(
+        *("chat", "-m", str(tiny_model), "-n", "3", "--session", "shared"), stdin="x\n"
+    )
+    assert again.returncode == 0, again.stderr
+    assert len(read_session("shared").turns) == 2
+
+
+def test_a_directory_that_cannot_be_written_is_told_once_and_the_chat_goes_on(
+    tiny_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    paths.sessions_dir().parent.mkdir(parents=True)
+    paths.sessions_dir().write_text("in the way")
+    done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "5", stdin=lines(0, 3))
+    assert done.returncode == 0
+    assert done.stdout.count("\n") >= 3
+    assert done.stderr.count("\n") == 1
+    assert "unsaved" in done.stderr
+
+
+def test_a_directory_that_is_removed_is_told_once_and_the_chat_goes_on(tiny_model: Path) -> None:
+    process = begin(tiny_model, "--session", "gone")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    while '"done"' not in process.stdout.readline():
+        pass
+    directory = paths.sessions_dir() / "gone"
+    directory.rename(directory.with_name("moved"))
+    stdout, stderr = process.communicate(lines(0, 3))
+    assert process.returncode == 0
+    assert stdout.count('"done"') == 3
+    assert stderr.count("\n") == 1
+    assert [turn.user for turn in read_session("moved").turns] == ["hello"]
+
+
+def test_a_full_disk_is_told_and_what_was_saved_stays(tiny_model: Path) -> None:
+    """Files may have 8 blocks of 512 bytes: snapshots fail first, then the transcript."""
+    command = [sys.executable, "-m", "mlxchat", "chat", "-m", str(tiny_model), "-n", "40"]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *command, "--session", "full", *WINDOW],
+        input=lines(0, 30),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "File too large" in done.stderr
+    saved = read_session("full")
+    assert 3 < len(saved.turns) < 30
+    assert [turn.user for turn in saved.turns] == lines(0, len(saved.turns)).splitlines()
+
+
+def test_the_session_commands(chat: Any, tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
+    first, _ = chat("tell me about whales\n")
+    name = first[0]["session"]
+    listed = run_mlxchat("session", "list")
+    assert listed.stdout.split("\t")[0] == name
+    assert listed.stdout.split("\t")[2] == "1"
+    assert json.loads(run_mlxchat("session", "list", "--json").stdout)["name"] == name
+    assert run_mlxchat("session", "show", name).stdout.startswith("> tell me about whales\n")
+    found = run_mlxchat("session", "search", "WHALES").stdout
+    assert found == f"{name}\t1\tuser\ttell me about whales\n"
+    assert run_mlxchat("session", "search", "no such word").returncode == 1
+    verdict = run_mlxchat("session", "verify", name).stdout
+    assert "checksum right" in verdict
+    assert "same first choice at" in verdict
+    assert run_mlxchat("session", "rename", name, "whales").returncode == 0
+    exported = Path(os.environ["HOME"]) / "whales.jsonl"
+    assert run_mlxchat("session", "export", "whales", str(exported)).returncode == 0
+    assert json.loads(exported.read_text().splitlines()[0]) == {
+        "role": "user",
+        "content": "tell me about whales",
+    }
+    again = run_mlxchat("session", "export", "whales", str(exported))
+    assert again.returncode == 1
+    assert "exists" in again.stderr
+    assert run_mlxchat("session", "rm", "whales").returncode == 0
+    missing = run_mlxchat("session", "show", "whales")
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        "mlxchat: error: there is no session 'whales'\n",
+    )
+    assert run_mlxchat("session", "list").stdout == ""
+
+
+def test_nothing_to_continue_is_said(run_mlxchat: RunMlxchat) -> None:
+    done = run_mlxchat("chat", "-c", stdin="hello\n")
+    assert done.returncode == 1
+    assert "there is no session to continue yet" in done.stderr
+
+
+# In a terminal
+
+
+def terminal(*arguments: str) -> PseudoTerminal:
+    command = [sys.executable, "-m", "mlxchat", "--temp", "0", "-n", "8", *arguments]
+    pty = PseudoTerminal(command, columns=90, lines=40, patience_s=60)
+    pty.shows(PROMPT)
+    return pty
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+def test_a_session_in_a_terminal_shows_where_it_had_come_to(tiny_model: Path) -> None:
+    chat = terminal("-m", str(tiny_model), "--max-kv-size", "170", "--stats")
+    for n in range(6):
+        chat.send(f"question {n} of several\r")
+        chat.shows(f"^turn {n + 1} ")
+    chat.send("/save voyage\r")
+    chat.shows("^this session is 'voyage' from now on$")
+    chat.send(CTRL_D)
+    chat.shows("^saved .*: mlxchat --session voyage goes on with it$")
+    assert chat.ends() == 0
+    chat = terminal("-c", "--stats")
+    chat.shows(r"^voyage: 6 turns, \d forgotten; this was the last ─")
+    chat.shows("^> question 5 of several$")
+    chat.send("and one more\r")
+    chat.shows(r"^turn 7 .* prefilled \d\d of \d+ tokens")
+    chat.send("/sessions\r")
+    chat.shows("^voyage .* 7 turns  question 0 of several$")
+    chat.send("/undo\r")
+    chat.shows("^taken back")
+    chat.send(CTRL_C + CTRL_D)
+    assert chat.ends() == 0
+    assert len(read_session("voyage").turns) == 6
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_a_terminal_that_is_closed_loses_nothing(number: int, tiny_model: Path) -> None:
+    chat = terminal("-m", str(tiny_model), "--session", "closed")
+    chat.send("remember me\r")
+    chat.shows("· 1 turn ")
+    chat.shows(PROMPT)
+    chat.child.kill(number)
+    chat.ends()
+    saved = read_session("closed")
+    assert [turn.user for turn in saved.turns] == ["remember me"]
+    assert saved.turns[0].finish_reason
+    snapshot = paths.sessions_dir() / "closed" / "snapshot.safetensors"
+    assert snapshot.exists() == (number != signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+def test_a_chat_that_is_not_to_be_saved_leaves_nothing(tiny_model: Path) -> None:
+    chat = terminal("-m", str(tiny_model), "--no-save")
+    chat.send("a secret\r")
+    chat.shows("· 1 turn ")
+    chat.shows(PROMPT)
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    home = Path(os.environ["HOME"])
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+def test_sessions_are_changed_without_leaving(tiny_model: Path) -> None:
+    chat = terminal("-m", str(tiny_model), "--session", "one")
+    chat.send("first of one\r")
+    chat.shows("· 1 turn ")
+    chat.send(CTRL_D)
+    chat.ends()
+    chat = terminal("-m", str(tiny_model), "--session", "two")
+    chat.send("first of two\r")
+    chat.shows("· 1 turn ")
+    chat.send("/load one\r")
+    chat.shows("^one: 1 turn, 0 forgotten; this was the last")
+    chat.send("second of one\r")
+    chat.shows("· 2 turns ")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    assert [turn.user for turn in read_session("one").turns] == ["first of one", "second of one"]
+    assert [turn.user for turn in read_session("two").turns] == ["first of two"]
