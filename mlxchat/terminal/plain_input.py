@@ -1,7 +1,6 @@
 """What a person types where the terminal can do nothing but lines; also what any input needs:
 the rules of a message in triple quotes, and the external editor. Editing keys are `editor`'s."""
 
-import io
 import os
 import shlex
 import shutil
@@ -10,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from mlxchat.errors import InputError
 from mlxchat.terminal import visible
+from mlxchat.terminal.typed_lines import TypedLines
 
 PROMPT = "> "
 CONTINUATION = "  "
@@ -33,10 +33,7 @@ class PlainInput:
     """Reads messages from stdin line by line; writes no escape sequence."""
 
     def __init__(self) -> None:
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            # Refused once something was read; then the terminal had better send valid text.
-            with suppress(io.UnsupportedOperation):
-                sys.stdin.reconfigure(errors="replace")
+        self._lines = TypedLines()
 
     def read(self, draft: str = "") -> str:
         """Return the next message. A `draft` is shown, and an empty line sends it.
@@ -49,7 +46,7 @@ class PlainInput:
         interrupted = False
         while True:
             try:
-                typed = _typed_message()
+                typed = self._typed_message()
             except KeyboardInterrupt:
                 _write("\n")
                 if interrupted:
@@ -65,6 +62,23 @@ class PlainInput:
     def edit(self, text: str) -> str:
         """Return `text` as changed in the user's editor. Raises InputError."""
         return edit(text)
+
+    def _typed_message(self) -> str:
+        typed = self._line(PROMPT)
+        # Lines typed ahead are as many messages; a paste is one, sent by its last line's Enter.
+        may_be_pasted = self._lines.was_awaited
+        while is_open(typed) or (may_be_pasted and self._lines.is_pasted_on()):
+            # What is there already has been echoed.
+            typed += "\n" + self._line("" if self._lines.has_more else CONTINUATION)
+        return typed
+
+    def _line(self, prompt: str) -> str:
+        _write(prompt)
+        try:
+            return self._lines.read()
+        except EOFError:
+            _write("\n")
+            raise EndOfInput from None
 
 
 def is_open(typed: str) -> bool:
@@ -111,23 +125,6 @@ def run_editor(text: str) -> str:
         return edited.decode().removesuffix("\n")
     except UnicodeDecodeError:
         raise InputError(f"{shlex.join(command)} saved what is not UTF-8 text") from None
-
-
-def _typed_message() -> str:
-    typed = _line(PROMPT)
-    while is_open(typed):
-        typed += "\n" + _line(CONTINUATION)
-    return typed
-
-
-def _line(prompt: str) -> str:
-    assert sys.stdin is not None
-    _write(prompt)
-    line = sys.stdin.readline()
-    if not line:
-        _write("\n")
-        raise EndOfInput
-    return line.removesuffix("\n")
 
 
 def _write(text: str) -> None:

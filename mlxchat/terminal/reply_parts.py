@@ -58,9 +58,12 @@ class Renderer:
 
 
 def _without_trailing_blanks(line: list[Segment]) -> list[Segment]:
+    """Rich fills some lines up: made narrower, the terminal would wrap the blanks into lines."""
     line = list(line)
-    while line and not line[-1].text.strip(" ") and not _is_seen_on_blanks(line[-1].style):
-        line.pop()
+    while line and not _is_seen_on_blanks(line[-1].style):
+        last = line.pop()
+        if text := last.text.rstrip(" "):
+            return [*line, Segment(text, last.style)]
     return line
 
 

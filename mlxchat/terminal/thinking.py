@@ -4,6 +4,9 @@ from enum import Enum, auto
 
 Piece = tuple[bool, str]
 
+# How nearly all models that think mark it.
+THINK_TAGS = ("<think>", "</think>")
+
 
 class _Place(Enum):
     START = auto()
@@ -26,6 +29,11 @@ class ThinkSplitter:
         self._open_tag, self._close_tag = open_tag, close_tag
         self._place = _Place.THINKING if inside else _Place.START
         self._held = ""
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the thought has begun and not ended."""
+        return self._place is _Place.THINKING
 
     def add(self, text: str) -> list[Piece]:
         """Return what is decided by now; what may be the beginning of a tag is held back."""

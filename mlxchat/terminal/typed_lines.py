@@ -1,0 +1,100 @@
+"""Lines from a terminal that edits them itself, and which of them came as one paste.
+
+What is read here has been echoed or not by the terminal; what a message is decides `plain_input`.
+"""
+
+import os
+import select
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+# Sooner after a line's end nobody types the next one; what is pasted comes without a pause.
+PASTE_PAUSE_S = 0.05
+
+_MOST_BYTES = 1 << 16
+_LFLAG, _CC = 3, 6
+# A key, where the terminal was not to edit lines when it was pressed.
+_END = b"\x04"
+
+
+class TypedLines:
+    """Reads stdin line by line. `was_awaited` tells of the last line that its end had not been
+    typed yet when it was asked for."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self.was_awaited = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something can be read at once."""
+        return bool(self._held) or _comes_within(0)
+
+    def read(self) -> str:
+        """Return the next line without its newline. Raises EOFError at the end of input."""
+        self.was_awaited = False
+        with self._nothing_held_when_interrupted():
+            while not (b"\n" in self._held or self._held.startswith(_END)):
+                self.was_awaited = not _comes_within(0)
+                if not self._take():
+                    break
+        if not self._held or self._held.startswith(_END):
+            self._held = self._held.removeprefix(_END)
+            raise EOFError
+        line, _, self._held = self._held.partition(b"\n")
+        return line.decode("utf-8", "replace")
+
+    def is_pasted_on(self) -> bool:
+        """Whether more comes right behind the last line: all of it is there now, but for the end
+        of its last line, which may still have to be typed."""
+        with self._nothing_held_when_interrupted(), _unfinished_lines_readable():
+            while _comes_within(PASTE_PAUSE_S) and self._take():
+                pass
+        return bool(self._held)
+
+    def _take(self) -> bytes:
+        # A terminal that has gone away is an end of input.
+        with suppress(OSError):
+            taken = os.read(_stdin(), _MOST_BYTES)
+            self._held += taken
+            return taken
+        return b""
+
+    @contextmanager
+    def _nothing_held_when_interrupted(self) -> Iterator[None]:
+        """Ctrl-C clears what is being typed, as the terminal does with its part of it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._held = b""
+            raise
+
+
+def _stdin() -> int:
+    assert sys.stdin is not None
+    return sys.stdin.fileno()
+
+
+def _comes_within(seconds: float) -> bool:
+    return bool(select.select([_stdin()], [], [], seconds)[0])
+
+
+@contextmanager
+def _unfinished_lines_readable() -> Iterator[None]:
+    """Let what is typed be read before its line ends; on no terminal it always can."""
+    if not os.isatty(_stdin()):
+        yield
+        return
+    before = termios.tcgetattr(_stdin())
+    unedited = [*before[:_CC], list(before[_CC])]
+    unedited[_LFLAG] &= ~termios.ICANON
+    unedited[_CC][termios.VMIN], unedited[_CC][termios.VTIME] = 1, 0
+    # TCSANOW, because the other ways may drop what was typed already.
+    termios.tcsetattr(_stdin(), termios.TCSANOW, unedited)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(_stdin(), termios.TCSANOW, before)
