@@ -16,7 +16,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], mode: int = 0o60
     Raises OSError (a full disk, no permission); then `path` is as it was and nothing is left over.
     """
     target = path.resolve()
-    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=_aside(target))
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
@@ -28,6 +28,19 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], mode: int = 0o60
         Path(aside).unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a kill has left of writing `path` atomically, which nobody may be doing now."""
+    with suppress(OSError):
+        for left in path.parent.iterdir():
+            if left.name.startswith(_aside(path)):
+                left.unlink()
+
+
+def _aside(path: Path) -> str:
+    """How the name of what is written beside `path` begins."""
+    return f".{path.name}."
 
 
 def sync_directory(directory: Path) -> None:

@@ -118,6 +118,22 @@ def test_a_damaged_snapshot_is_read_again_from_the_transcript(chat: Any) -> None
     assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0
 
 
+def test_a_session_that_cannot_go_on_exactly_fails_if_told_to(
+    chat: Any, run_mlxchat: RunMlxchat
+) -> None:
+    chat(lines(0, 3))
+    path = paths.sessions_dir() / only_session() / "snapshot.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = read_session(only_session()).size_bytes
+    refused = run_mlxchat("chat", "-c", "--exact", stdin=lines(3, 4))
+    assert refused.returncode == 1
+    assert "cannot be used: it is cut off" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    path.unlink()
+    assert run_mlxchat("chat", "-c", "--exact", stdin=lines(3, 4)).returncode == 1
+    assert read_session(only_session()).size_bytes == before
+
+
 def test_another_model_reads_the_transcript_again(chat: Any, tmp_path: Path) -> None:
     first, _ = chat(lines(0, 3))
     other = write_tiny_model(tmp_path / "other", seed=5)

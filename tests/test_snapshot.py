@@ -17,6 +17,7 @@ from mlx import nn
 from mlxchat.cache import fork, make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch
+from mlxchat.files import remove_unfinished
 from mlxchat.generate import decode, prefill
 from mlxchat.ledger import Ledger
 from mlxchat.models.load import Model
@@ -378,6 +379,30 @@ def test_a_fault_while_it_is_written_leaves_the_one_before(
         assert path.read_bytes() == data
         assert list(tmp_path.iterdir()) == [path]
     restore(path, model)
+
+
+def test_a_crash_before_the_renaming_leaves_the_one_before(
+    saved: tuple[Model, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = saved
+    path = tmp_path / "snapshot"
+    path.write_bytes(data)
+    run = begin(model.network)
+
+    def crash(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        # Nothing can be tidied up by a process that is no more.
+        patch.setattr(Path, "replace", crash)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(SystemExit):
+            save(path, run, model)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert path.read_bytes() == data
+    restore(path, model)
+    remove_unfinished(path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_disk_that_takes_less_than_it_is_given_gets_it_all(

@@ -50,6 +50,15 @@ def chat(
             rich_help_panel=SESSION,
         ),
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact/--no-exact",
+            help="Fail where what the model held cannot be restored to the bit, instead of "
+            "reading the transcript again.",
+            rich_help_panel=SESSION,
+        ),
+    ] = False,
     save: Annotated[
         bool,
         typer.Option(
@@ -177,6 +186,7 @@ def chat(
         go_on=go_on,
         session=session,
         save=save,
+        exact=exact,
         given=given_names(context),
     )
     raise typer.Exit(run_chat(request))

@@ -32,6 +32,7 @@ class ChatRequest:
     go_on: bool = False
     session: str | None = None
     save: bool = True
+    exact: bool = False
     given: frozenset[str] = frozenset()
 
     def generation_settings(self) -> GenerationSettings:

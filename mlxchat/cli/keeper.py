@@ -64,10 +64,14 @@ def settings_of(
 
 
 class Keeper:
-    """What is saved of one conversation, in `session`; nothing where that is None."""
+    """What is saved of one conversation, in `session`; nothing where that is None.
 
-    def __init__(self, session: Session | None, tell: Tell) -> None:
+    `exact` is whether a session whose state cannot be restored must not go on.
+    """
+
+    def __init__(self, session: Session | None, tell: Tell, *, exact: bool = False) -> None:
         self.session = session
+        self._exact = exact
         self._tell = tell
         self._background = Background()
         self._model: tuple[Any, ModelPrint] | None = None
@@ -76,7 +80,10 @@ class Keeper:
 
     def begin(self, conversation: Conversation, found: ResolvedModel) -> None:
         """Fill the conversation, in which nothing has been said yet, with what the session holds,
-        down to the cache if that can be. A system prompt that it has already stays."""
+        down to the cache if that can be. A system prompt that it has already stays.
+
+        Raises SnapshotError where the cache has to be exactly what it was, and cannot be.
+        """
         if self.session is None:
             return
         contents = self.session.journal.contents
@@ -166,15 +173,21 @@ class Keeper:
         path = self.session.snapshot_path
         self._saved_turns = len(conversation.turns)
         if not path.exists():
+            if self._exact and conversation.turns:
+                raise SnapshotError(f"there is no {path}: leave --exact out to read all again")
             return
         fingerprint = self._fingerprint(conversation)
         network, empty = conversation.model.network, conversation.cache
         try:
             restored = snapshot.restore(path, network, empty, fingerprint)
         except SnapshotError as error:
+            if self._exact:
+                raise
             self._tell(f"{error}: the transcript will be read again with your next message")
             return
         except OSError as error:
+            if self._exact:
+                raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
             self._tell(f"cannot read {path}: {error.strerror}")
             return
         mx.random.seed(restored.random)

@@ -45,7 +45,7 @@ class Repl:
         self.request = request
         self.screen = Screen()
         self._notices: list[str] = []
-        self.keeper = Keeper(session, self._notices.append)
+        self.keeper = Keeper(session, self._notices.append, exact=request.exact)
         self.attached: list[str] = []
         self.think = request.think
         self.retries = 0
@@ -83,8 +83,8 @@ class Repl:
             self.retries = 0
             self.answer(self._with_attached(text.removeprefix("/") if text[:2] == "//" else text))
         except MlxchatError as error:
-            if self._loading.failed:
-                # Without a model there is no chat.
+            if self._loading.failed or self._conversation is None:
+                # Without a model, or with a session that cannot go on, there is no chat.
                 raise
             self.screen.complain(str(error))
         except KeyboardInterrupt:
@@ -113,9 +113,10 @@ class Repl:
             if not self._loading.is_done:
                 with self.screen.waiting(f"loading {self._found.name} …"):
                     self._loading.wait()
-            self._conversation = self._begin(self._loading.wait())
-            self.keeper.begin(self._conversation, self._found)
+            conversation = self._begin(self._loading.wait())
+            self.keeper.begin(conversation, self._found)
             self._say_notices()
+            self._conversation = conversation
         return self._conversation
 
     def answer(self, text: str | None) -> None:
@@ -158,7 +159,7 @@ class Repl:
         conversation = self.conversation
         self.keeper.close(conversation)
         conversation.go_on_with(None, [])
-        self.keeper = Keeper(session, self._notices.append)
+        self.keeper = Keeper(session, self._notices.append, exact=self.request.exact)
         self.keeper.begin(conversation, self._found)
         self._show_last_exchange()
 

@@ -19,7 +19,7 @@ from mlx import nn
 
 from mlxchat.cache.layers import LayerCache
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
-from mlxchat.files import write_atomically
+from mlxchat.files import remove_unfinished, write_atomically
 from mlxchat.ledger import TokenIds
 from mlxchat.store import tensor_file
 from mlxchat.store.background import Background
@@ -66,6 +66,8 @@ class Checkpoint:
             checkpoint = cls(directory)
         except OSError as error:
             raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
+        for path in (directory / "run.json", checkpoint._path("state")):
+            remove_unfinished(path)
         checkpoint.run = checkpoint._read_run()
         return checkpoint
 

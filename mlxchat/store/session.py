@@ -16,7 +16,7 @@ from typing import Self
 
 from mlxchat import paths
 from mlxchat.errors import SessionError
-from mlxchat.files import sync_directory
+from mlxchat.files import remove_unfinished, sync_directory
 from mlxchat.store import reply_part
 from mlxchat.store.journal import Journal
 from mlxchat.store.lock import Lock
@@ -25,9 +25,6 @@ TRANSCRIPT = "transcript.jsonl"
 SNAPSHOT = "snapshot.safetensors"
 LOCK = "lock"
 FILES = (TRANSCRIPT, reply_part.NAME, SNAPSHOT, LOCK)
-
-# What a kill leaves of a snapshot that was being written aside: `files.write_atomically`.
-UNFINISHED = f".{SNAPSHOT}."
 
 MOST_NAME_CHARS = 100
 MOST_NAME_BYTES = 250  # file systems take 255
@@ -108,7 +105,7 @@ class Session:
         except BaseException:
             self.close()
             raise
-        remove_unfinished(directory)
+        remove_unfinished(directory / SNAPSHOT)
 
     def _prepare(self) -> Path:
         """Make the directory and take the lock; where the transcript is to be. Raises OSError,
@@ -189,14 +186,6 @@ def move(old: str, new: str) -> None:
     with plainly(f"rename session {old!r}"):
         directory.rename(path_of(new))
         sync_directory(paths.sessions_dir())
-
-
-def remove_unfinished(directory: Path) -> None:
-    """Remove what a kill has left of a snapshot that was being written."""
-    with suppress(OSError):
-        for path in directory.iterdir():
-            if path.name.startswith(UNFINISHED):
-                path.unlink()
 
 
 @contextmanager

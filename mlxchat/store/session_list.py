@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mlxchat import paths
 from mlxchat.errors import SessionError
+from mlxchat.files import remove_unfinished
 from mlxchat.store.lock import Lock, holder
 from mlxchat.store.saved import Saved, read
 from mlxchat.store.session import (
@@ -19,13 +20,11 @@ from mlxchat.store.session import (
     LOCK,
     SNAPSHOT,
     TRANSCRIPT,
-    UNFINISHED,
     directory_of,
     is_name,
     move,
     path_of,
     plainly,
-    remove_unfinished,
 )
 
 FIRST_CHARS = 200
@@ -91,6 +90,7 @@ def remove(name: str) -> None:
     """Delete a session for good. Raises SessionError where it is open, and where there are other
     files than ours in its directory: then nothing is deleted."""
     with _locked(name) as directory, plainly(f"remove session {name!r}"):
+        remove_unfinished(directory / SNAPSHOT)
         _remove_files(directory)
         directory.rmdir()
 
@@ -121,7 +121,7 @@ def prune_snapshots(keep: int = 10) -> int:
         if not os.path.lexists(path_of(name) / SNAPSHOT):
             continue
         with suppress(SessionError, OSError), _locked(name) as directory:
-            remove_unfinished(directory)
+            remove_unfinished(directory / SNAPSHOT)
             (directory / SNAPSHOT).unlink()
             pruned += 1
     return pruned
@@ -201,7 +201,7 @@ def _remove_files(directory: Path) -> None:
     try:
         with os.scandir(descriptor) as entries:
             names = [entry.name for entry in entries]
-        strangers = [each for each in names if not (each in FILES or each.startswith(UNFINISHED))]
+        strangers = [each for each in names if each not in FILES]
         if strangers:
             some = ", ".join(map(repr, sorted(strangers)[:5]))
             raise SessionError(f"{directory} is left as it is, for there are other files: {some}")
