@@ -53,6 +53,14 @@ def temporary_home(
 
 
 @pytest.fixture
+def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that moves its cursor and has colours, and no desktop around it."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "VISUAL", "EDITOR", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
 def run_mlxchat() -> RunMlxchat:
     """Run the program as a user would; returns its exit status, stdout and stderr."""
 

@@ -43,7 +43,10 @@ class PseudoTerminal:
         self.child.send(data)
 
     def resize(self, columns: int, lines: int) -> None:
+        dropped = max(self._screen.lines - lines, 0)
         self._screen.resize(lines, columns)
+        # pyte drops lines from the top and leaves the cursor where it was.
+        self._screen.cursor.y = max(self._screen.cursor.y - dropped, 0)
         self.child.setwinsize(lines, columns)
 
     def shows(self, pattern: str) -> None:

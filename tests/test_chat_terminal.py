@@ -1,6 +1,5 @@
 """The chat as a person has it: a real pseudo-terminal, a real model, every key."""
 
-import re
 import signal
 import sys
 from pathlib import Path
@@ -8,77 +7,65 @@ from pathlib import Path
 import pytest
 
 from tests.pseudo_terminal import PseudoTerminal
+from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, PROMPT, UP, Chat
 
-CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
-PROMPT = "^>$"
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9\d|10\d)(?:;\d+)*m")
-
-
-@pytest.fixture(autouse=True)
-def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "VISUAL", "EDITOR", "DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-
-
-class Chat(PseudoTerminal):
-    def __init__(self, model: str, *arguments: str, lines: int = 40) -> None:
-        command = [sys.executable, "-m", "mlxchat", "-m", model, "--temp", "0", *arguments]
-        super().__init__(command, columns=90, lines=lines, patience_s=60)
-        self.shows(PROMPT)
-
-    def says(self, text: str) -> None:
-        """Send a line and wait for the next prompt."""
-        self.send(f"{text}\r")
-        self.shows(f"^> {re.escape(text[:40])}")
-        self.shows(PROMPT)
+pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
 
 def tiny(model: Path, *arguments: str) -> Chat:
     return Chat(str(model), "-n", "8", *arguments)
 
 
+ENVIRONMENTS = {"ordinary": {}, "no colour": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}}
+
+
 @pytest.mark.model
-def test_a_real_conversation() -> None:
-    chat = Chat("smollm2", "--max-kv-size", "200", "-n", "30", "-s", "You are a helpful assistant.")
+@pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_a_real_conversation(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    chat = Chat(
+        *["smollm2", "--max-kv-size", "180", "-n", "12", "--stats"],
+        *["-s", "You are a helpful assistant."],
+    )
     chat.says("The capital of France is")
     chat.shows("Paris")
+    chat.shows("^turn 1 ")
     # A pasted paragraph is one message.
-    chat.send("\x1b[200~one\ntwo\nthree\x1b[201~")
-    chat.shows("^  three$")
+    chat.pastes("one\ntwo\nthree")
     chat.send("\r")
+    chat.shows("^turn 2 ")
     chat.shows(PROMPT)
-    chat.shows(r"· 2 turns")
+    chat.send("/undo\r")
+    chat.shows_draft("one\ntwo\nthree")
+    chat.drops_draft()
     # Ctrl-C in the middle of a reply keeps what was said of it.
-    chat.send("/set max-tokens 500\r")
-    chat.shows("max-tokens 500")
+    chat.says("/set max-tokens 500")
     chat.send("Write a very long story about a whale.\r")
-    chat.shows("long story about a whale[^$]*\n.*[a-z]{3,} [a-z]+")
+    chat.shows("story about a whale[^$]*\n.*[a-z]{3,} [a-z]+")
     chat.send(CTRL_C)
     chat.shows("^stopped$")
     chat.shows(PROMPT)
+    chat.says("/set max-tokens 12")
+    chat.says("/retry")
+    chat.shows("^> /retry[^$]*cut at its most tokens")
+    chat.resize(60, 30)
     # The window overflows, and it is shown where memory begins.
-    chat.says("/set max-tokens 30")
-    chat.says("Tell me about the history of bread, please, in a few words and no more than that.")
-    chat.says("Tell me about the history of rope, please, in a few words and no more than that.")
-    chat.shows(r"turns? forgotten \(\d+ tokens\), memory begins after that ─")
-    chat.shows(r"· \d forgotten ·")
+    chat.says("Tell me about bread, please, in a few words.")
+    chat.says("Tell me about rope, please, in a few words.")
+    chat.shows_rule(r"1 turn forgotten \(\d+ tokens\), memory begins after that")
     chat.says("/context")
     chat.shows("^pinned: system prompt")
-    chat.says("/retry")
-    chat.send("/undo\r")
-    chat.shows("^> Tell me about the history of rope, please")
-    chat.send(CTRL_C)
-    chat.shows(PROMPT)
     chat.send("/recall France #1\r")
-    chat.shows(r"^#1 turn 1 \(.*\): The capital of France is$")
-    chat.shows("^> > The capital of France is$")
-    chat.resize(60, 30)
-    chat.send(CTRL_C)
-    chat.send("/stats\r")
-    chat.shows("^turn ")
+    chat.shows(r"^#1 turn 1 \(forgotten\): The capital of France is$")
+    chat.shows_draft("> The capital of France is")
+    chat.drops_draft()
+    chat.says("/stats")
+    chat.shows("^> /stats\nturn 4 ")
     chat.send(CTRL_D)
     assert chat.ends() == 0
+    assert (COLOUR.search(chat.written) is None) == bool(environment)
+    assert ("\x1b" not in chat.written) == (environment.get("TERM") == "dumb")
 
 
 @pytest.mark.model
@@ -147,7 +134,7 @@ def test_commands_answer_and_unknown_ones_suggest_the_nearest(
         ("/set heat 1", "^there is no option 'heat'"),
         ("/think off", "knows no thoughts"),
         ("/forget x", "^'x' is not a number$"),
-        ("/sessions", "^none is saved"),
+        ("/sessions", "^there is none yet$"),
     ]:
         chat.send(f"{typed}\r")
         chat.shows(answer)
@@ -157,13 +144,15 @@ def test_commands_answer_and_unknown_ones_suggest_the_nearest(
     chat.send("//slash\r")
     chat.shows("· 2 turns")
     chat.says("/save talk")
+    chat.shows("^this session is 'talk' from now on$")
+    chat.says(f"/save {tmp_path}/talk.jsonl")
     chat.shows("^saved to ")
     chat.says(f"/export {tmp_path}/talk.md")
     assert (tmp_path / "talk.md").read_text().startswith("*Be long.*\n\n> the notes\n> \n> hello\n")
     chat.says(f"/export {tmp_path}/talk.md")
     chat.shows("exists: choose")
     chat.says("/clear")
-    chat.says("/load talk")
+    chat.says(f"/load {tmp_path}/talk.jsonl")
     chat.shows("^2 turns; ")
     chat.says("/pin 7")
     chat.shows("^there is no turn 7$")
@@ -217,9 +206,8 @@ def test_on_a_dumb_terminal_there_is_not_one_escape_sequence(
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     chat = Chat(str(tiny_model), "-n", "8", "--max-kv-size", "160")
-    for text in ("x" * 60, "y" * 60):
-        chat.send(f"{text}\r")
-        chat.shows(PROMPT)
+    chat.says("x" * 60)
+    chat.says("y" * 60)
     chat.shows("-- 1 turn forgotten")
     chat.send("/context\r")
     chat.shows("^pinned")
@@ -245,6 +233,31 @@ def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model:
     assert "Traceback" not in chat.written
 
 
+INTERRUPTED = """
+import os, signal
+from mlxchat.cli import main
+from mlxchat.terminal.editor import Editor
+
+def read_interrupted(editor, draft=""):
+    Editor.read = read
+    os.kill(os.getpid(), signal.SIGINT)
+    return read(editor, draft)
+
+read, Editor.read = Editor.read, read_interrupted
+main()
+"""
+
+
+def test_ctrl_c_before_the_prompt_has_the_keys_is_not_the_end(tiny_model: Path) -> None:
+    """One that came as a reply had just ended took the whole conversation with it."""
+    chat = PseudoTerminal([sys.executable, "-c", INTERRUPTED, "-m", str(tiny_model), "-n", "1"])
+    chat.shows(PROMPT)
+    chat.send("hello\r")
+    chat.shows(r"· 1 turn ·")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
 @pytest.mark.parametrize("variable", [("TERM", "dumb"), ("NO_COLOR", "1")], ids=["dumb", "plain"])
 def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
     variable: tuple[str, str], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,9 +268,8 @@ def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
         chat.send(f"{text}\r")
         chat.shows("cut at its most tokens[^$]*\n>$")
     chat.shows("1 turn forgotten")
-    chat.send("/set max-tokens 100000\r")
-    chat.shows("max-tokens 100000")
-    chat.send("/set top-k 1\r")
+    chat.says("/set max-tokens 100000")
+    chat.says("/set top-k 1")
     chat.send("/continue\r")
     chat.shows("^> /continue\n.")
     chat.send(CTRL_C)

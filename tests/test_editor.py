@@ -5,6 +5,7 @@ import re
 import signal
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from mlxchat.terminal.plain_input import (
     message_of,
 )
 from mlxchat.terminal.typeahead import held_typeahead
+from mlxchat.terminal.typed_lines import PASTE_PAUSE_S
 from tests.pseudo_terminal import PseudoTerminal
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")
@@ -372,6 +374,48 @@ def test_the_end_of_plain_input_leaves(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(PlainInput())")
     terminal.shows(PROMPT)
     terminal.send(CTRL_D)
+    terminal.ends()
+
+
+def test_a_paste_is_one_message_on_a_dumb_terminal_too(tmp_path: Path) -> None:
+    """A paste comes there as if it were typed, so a paragraph once became a turn for each line."""
+    terminal = Terminal(tmp_path, "chat(PlainInput())")
+    terminal.shows(PROMPT)
+    # Without a newline at its end it is sent by Enter, which may be long in coming.
+    terminal.send("one\r\rgröße 😀")
+    terminal.shows("^> one\n\ngröße 😀")
+    time.sleep(4 * PASTE_PAUSE_S)
+    terminal.send(" and more\r")
+    terminal.shows(f"^got {re.escape(ascii('one' + chr(10) * 2 + 'größe 😀 and more'))}\n>$")
+    # With one it needs none.
+    terminal.send("two\rthree\r")
+    terminal.shows(r"^got 'two\\nthree'\n>$")
+    # Between quotes, lines that are there already are not asked for.
+    terminal.send('"""four\rfive\r"""\r')
+    terminal.shows(r'^> """four\nfive\n"""\ngot .four\\nfive.\n>$')
+    terminal.send(CTRL_D)
+    terminal.ends()
+    assert "\x1b" not in terminal.written
+
+
+def test_ctrl_c_drops_a_paste_that_was_not_sent(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "chat(PlainInput())")
+    terminal.shows(PROMPT)
+    terminal.send("one\rtwo\rthree")
+    terminal.shows("^three$")
+    terminal.send(CTRL_C)
+    terminal.shows(f"^{LEAVING_HINT}\n>$")
+    terminal.send("four\r")
+    terminal.shows("^got 'four'\n>$")
+
+
+def test_ctrl_d_during_a_reply_leaves_a_dumb_terminal_after_what_was_typed(tmp_path: Path) -> None:
+    """The terminal, which was not to edit lines meanwhile, gave it to the model as text."""
+    body = "with held_typeahead(): print('busy'); wait_for_bytes(4)\nchat(PlainInput())"
+    terminal = Terminal(tmp_path, body)
+    terminal.shows("^busy$")
+    terminal.send(f"hi\r{CTRL_D}")
+    terminal.shows("^> got 'hi'$")
     terminal.ends()
 
 

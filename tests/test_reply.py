@@ -185,6 +185,13 @@ def interrupted_stream(pieces: list[str], view: MarkdownView) -> None:
         raise KeyboardInterrupt
 
 
+def test_no_line_is_filled_up_with_blanks() -> None:
+    """A terminal that was made narrower then wrapped them into empty lines."""
+    console = terminal()
+    stream(["text\n\n- item\n\n> quoted\n\n```\ncode\n```\n"], MarkdownView(console))
+    assert written(console).replace("\x1b[0m", "").count(" \n") == 0
+
+
 def test_an_interrupt_leaves_the_text_and_a_cursor_on_a_line_of_its_own() -> None:
     console = terminal()
     view = MarkdownView(console, clock=EveryDrawing())

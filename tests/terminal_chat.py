@@ -1,0 +1,51 @@
+"""A chat in a pseudo-terminal, whatever the terminal can do."""
+
+import os
+import re
+import sys
+
+from tests.pseudo_terminal import PseudoTerminal
+
+CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+PROMPT = "^>$"
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)(?:;\d+)*m")
+
+
+class Chat(PseudoTerminal):
+    """`mlxchat` with a model, whose replies are the likeliest ones; it is at its first prompt."""
+
+    def __init__(self, model: str, *arguments: str, lines: int = 40) -> None:
+        command = [sys.executable, "-m", "mlxchat", "-m", model, "--temp", "0", *arguments]
+        super().__init__(command, columns=90, lines=lines, patience_s=60)
+        self._is_dumb = os.environ["TERM"] == "dumb"
+        self.shows(PROMPT)
+
+    def says(self, text: str) -> None:
+        """Send a line and wait for the next prompt."""
+        self.send(f"{text}\r")
+        self.shows(f"^> {re.escape(text[:40])}")
+        self.shows(PROMPT)
+
+    def pastes(self, text: str) -> None:
+        """Paste as terminals do: marked as pasted where the program asked for marks."""
+        lines = text.split("\n")
+        typed = "\r".join(lines)
+        self.send(typed if self._is_dumb else f"\x1b[200~{typed}\x1b[201~")
+        self.shows(f"^ *{re.escape(lines[-1])}$")
+
+    def shows_draft(self, text: str) -> None:
+        """Wait until the next message is `text`, unless something else is sent."""
+        if self._is_dumb:
+            self.shows(f"^{re.escape(text)}\n\\(Enter sends this, anything else replaces it\\)\n>$")
+        else:
+            lines = "\n  ".join(map(re.escape, text.split("\n")))
+            # Below it is the toolbar, and no more: it was not sent, it is to be.
+            self.shows(f"^> {lines}\n+.*\n*\\Z")
+
+    def drops_draft(self) -> None:
+        self.send(CTRL_C)
+        self.shows("^Ctrl-C again or Ctrl-D to leave\n>$" if self._is_dumb else PROMPT)
+
+    def shows_rule(self, words: str) -> None:
+        """Wait until a line across the screen, and no more than a line, says so."""
+        self.shows(f"^-- {words} --$" if self._is_dumb else f"^{words} ─+\n[^─]")

@@ -1,0 +1,146 @@
+"""Copying a reply: the desktop's command where there is one that works, else the terminal's way."""
+
+import base64
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from mlxchat.terminal import clipboard
+from mlxchat.terminal.clipboard import copy_to_clipboard
+from tests.terminal_chat import CTRL_C, CTRL_D, Chat
+from tests.thinking_model import ANSWER, write_thinking_model
+
+pytestmark = pytest.mark.usefixtures("ordinary_terminal")
+
+DESKTOPS = {
+    "pbcopy": {},
+    "wl-copy": {"WAYLAND_DISPLAY": "wayland-0"},
+    "xclip": {"DISPLAY": ":0"},
+    "xsel": {"DISPLAY": ":0"},
+}
+NO_CLIPBOARD = "there is no clipboard here: /export writes a file"
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only directory in which commands are looked for."""
+    directory = tmp_path / "commands"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory))
+    return directory
+
+
+def put_command(commands: Path, name: str, *lines: str) -> None:
+    script = commands / name
+    script.write_text("\n".join(["#!/bin/sh", "PATH=/usr/bin:/bin", *lines, ""]))
+    script.chmod(0o755)
+
+
+def put_in_a_desktop(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for variable, value in DESKTOPS[name].items():
+        monkeypatch.setenv(variable, value)
+
+
+@pytest.mark.parametrize("name", DESKTOPS)
+def test_each_desktops_command_gets_the_text(
+    name: str, commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_command(commands, name, f"cat > {commands}/copied")
+    if DESKTOPS[name]:
+        assert copy_to_clipboard("größe\n😀") == NO_CLIPBOARD
+    put_in_a_desktop(monkeypatch, name)
+    assert copy_to_clipboard("größe\n😀") == "copied, 7 characters"
+    assert (commands / "copied").read_text() == "größe\n😀"
+
+
+def test_a_command_that_stays_behind_is_not_waited_for(
+    commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As xclip does, which keeps what was its output open until another program copies."""
+    put_in_a_desktop(monkeypatch, "xclip")
+    put_command(commands, "xclip", f"cat > {commands}/copied", "sleep 20 & echo $! > $0.child")
+    begun_s = time.monotonic()
+    assert copy_to_clipboard("text") == "copied, 4 characters"
+    assert time.monotonic() - begun_s < 10
+    child = int((commands / "xclip.child").read_text())
+    # Ctrl-C in the chat is for the chat.
+    assert os.getpgid(child) != os.getpgid(0)
+    os.kill(child, 9)
+
+
+@pytest.mark.parametrize(
+    "lines", [["cat", "exit 1"], ["sleep 20"], ["exec sleep 20"]], ids=["fails", "hangs", "is hung"]
+)
+def test_a_command_that_fails_or_hangs_is_passed_over(
+    lines: list[str], commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clipboard, "PATIENCE_S", 0.3)
+    put_in_a_desktop(monkeypatch, "xclip")
+    put_command(commands, "xclip", *lines)
+    # More than a pipe takes at once.
+    text = "x" * 200_000
+    assert copy_to_clipboard(text) == NO_CLIPBOARD
+    put_command(commands, "xsel", f"cat > {commands}/copied")
+    assert copy_to_clipboard(text) == "copied, 200,000 characters"
+    assert (commands / "copied").read_text() == text
+
+
+def test_a_command_that_cannot_be_run_is_passed_over(commands: Path) -> None:
+    broken = commands / "pbcopy"
+    broken.write_bytes(b"\x7fELF and nothing more")
+    broken.chmod(0o755)
+    assert copy_to_clipboard("text") == NO_CLIPBOARD
+
+
+def test_half_a_character_is_copied_as_a_question_mark(commands: Path) -> None:
+    put_command(commands, "pbcopy", f"cat > {commands}/copied")
+    assert copy_to_clipboard("a\ud83d") == "copied, 2 characters"
+    assert (commands / "copied").read_text() == "a?"
+
+
+def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    model = write_thinking_model(tmp_path / "thinking")
+    chat = Chat(str(model), "--think", "off")
+    chat.says("/copy")
+    chat.shows("^nothing has been said yet$")
+    chat.says("hello")
+    # Nobody but the terminal has a clipboard.
+    chat.send("/copy\r")
+    chat.shows("^> /copy\ngiven to the terminal, 4 characters\n>$")
+    written = f"\x1b]52;c;{base64.b64encode(ANSWER.encode()).decode()}\x07"
+    assert chat.written.count(written) == 1
+    put_command(commands, "xclip", f"cat > {commands}/copied")
+    chat.send("/copy\r")
+    chat.shows("^> /copy\ncopied, 4 characters\n>$")
+    assert (commands / "copied").read_text() == ANSWER
+    # One that hangs can be stopped, and the chat goes on.
+    put_command(commands, "xclip", f"echo > {commands}/begun", "exec sleep 20")
+    chat.send("/copy\r")
+    while not (commands / "begun").exists():
+        time.sleep(0.01)
+    chat.send(CTRL_C)
+    chat.shows(r"^\^Cstopped\n> /copy$")
+    put_command(commands, "xclip", "exit 1")
+    chat.send("\r")
+    chat.shows(r"^\^Cstopped\n> /copy\ngiven to the terminal, 4 characters$")
+    assert chat.written.count(written) == 2
+    chat.says("again")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_a_dumb_terminal_is_told_that_it_has_no_clipboard(
+    tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not list(commands.iterdir())
+    monkeypatch.setenv("TERM", "dumb")
+    chat = Chat(str(write_thinking_model(tmp_path / "thinking")), "--think", "off")
+    chat.says("hello")
+    chat.says("/copy")
+    chat.shows(f"^> /copy\n{NO_CLIPBOARD}\n>$")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    assert "\x1b" not in chat.written
