@@ -119,6 +119,7 @@ def test_killed_again_and_again_it_writes_the_same_text(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_killed_at_fifty_random_moments_it_writes_the_same_text(
     night: Callable[..., Night],
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_chat_that_is_killed_has_lost_nothing_that_was_shown(tiny_model: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_chat_that_is_killed_fifty_times_has_lost_nothing_that_was_shown(
     tiny_model: Path,
 ) -> None:

@@ -1,6 +1,5 @@
 """`mlxchat chat`, and `mlxchat` alone: a conversation that goes on for ever."""
 
-import os
 from typing import Annotated, Literal
 
 import typer
@@ -155,26 +154,8 @@ def chat(
     from mlxchat.cli.chat_setup import run as run_chat
     from mlxchat.cli.setup import Setup
 
-    setup = Setup(
-        model=model,
-        offline=offline,
-        device=device,
-        dtype=dtype,
-        window=max_kv_size,
-        keep=keep,
-        prefill_step_size=prefill_step_size,
-        sampling={
-            "temp": temp,
-            "top_p": top_p,
-            "top_k": top_k,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-        },
-        seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
-        quiet=quiet,
-    )
     request = ChatRequest(
-        setup=setup,
+        setup=Setup.of(context.params),
         system=system,
         roll=roll,
         max_tokens=max_tokens,

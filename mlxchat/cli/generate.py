@@ -1,6 +1,5 @@
 """`mlxchat generate`: reads a pipe, writes a pipe."""
 
-import os
 from typing import Annotated, Any
 
 import typer
@@ -235,26 +234,8 @@ def generate(
 
     if resume is not None:
         raise typer.Exit(resume_run(resume, _given_anew(context)))
-    setup = Setup(
-        model=model,
-        offline=offline,
-        device=device,
-        dtype=dtype,
-        window=max_kv_size,
-        keep=keep,
-        prefill_step_size=prefill_step_size,
-        sampling={
-            "temp": temp,
-            "top_p": top_p,
-            "top_k": top_k,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-        },
-        seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
-        quiet=quiet,
-    )
     request = Request(
-        setup=setup,
+        setup=Setup.of(context.params),
         prompt=prompt,
         files=tuple(file or ()),
         system=system,

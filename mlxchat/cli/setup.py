@@ -1,6 +1,7 @@
 """What every command that runs a model does first: its settings, the model, the window."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,9 @@ from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.messages import Messages
+
+SAMPLING_OPTIONS = ("temp", "top_p", "top_k", "min_p", "repetition_penalty")
+SAME_NAMES = ("model", "offline", "device", "dtype", "keep", "prefill_step_size", "quiet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,17 @@ class Setup:
     sampling: dict[str, Any]
     seed: int
     quiet: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "Setup":
+        """Those of a command's options that are meant here, by the names of its parameters."""
+        seed = options["seed"]
+        return cls(
+            window=options["max_kv_size"],
+            sampling={name: options[name] for name in SAMPLING_OPTIONS},
+            seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
+            **{name: options[name] for name in SAME_NAMES},
+        )
 
     def cache_settings(self) -> CacheSettings:
         """The window as far as it is known before the model is: not yet where it is "auto"."""
