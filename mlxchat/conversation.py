@@ -235,6 +235,13 @@ class Conversation:
             raise
         self._before = None
 
+    def set_variable(self, name: str, value: object) -> None:
+        """Change what the chat template is told. Raises CacheError where what it then begins with
+        leaves no room in the window."""
+        self.variables[name] = value
+        if self._count_pinned() != self._pinned_tokens:
+            self.restart()
+
     def go_on_with(self, system: str | None, turns: Sequence[Turn]) -> None:
         """Replace everything by a conversation that was saved: as much of it as fits is prefilled
         by its next turn. Raises CacheError where its pinned beginning leaves no room."""

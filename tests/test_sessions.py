@@ -186,7 +186,10 @@ def check_nothing_shown_is_lost(
 
 
 def kill_a_chat(model: Path, times: int, seed: int) -> None:
-    process = begin(model, "--no-save")
+    """In a window that nothing is evicted from: what is read again after a kill, because its
+    snapshot was not complete yet, is then what it was, and not only nearly so."""
+    window = ["--max-kv-size", "4000"]
+    process = begin(model, "--no-save", *window)
     stdout, _ = process.communicate(lines(0, 4 * times))
     events = [json.loads(line) for line in stdout.splitlines()]
     whole = replies(events)
@@ -194,14 +197,17 @@ def kill_a_chat(model: Path, times: int, seed: int) -> None:
     before = 0
     for _ in range(times):
         shown = shown_before_kill(
-            model, lines(before, before + 4), chance.uniform(0.8, 2.5), "--session", "night"
+            model,
+            lines(before, before + 4),
+            chance.uniform(0.8, 2.5),
+            *("--session", "night", *window),
         )
         if not (paths.sessions_dir() / "night" / "transcript.jsonl").exists():
             continue
         saved = read_session("night")
         check_nothing_shown_is_lost(saved, before, shown, whole)
         before = len(saved.turns)
-    process = begin(model, "--session", "night")
+    process = begin(model, "--session", "night", *window)
     process.communicate(lines(before, before + 2))
     assert process.returncode == 0
     assert len(read_session("night").turns) == before + 2

@@ -19,6 +19,7 @@ from mlxchat.store.session import Session, check_name
 from mlxchat.store.session_list import listing, names_by_use
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.thinking import THINK_TAGS, ThinkSplitter
 from mlxchat.units import count
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ def _think(chat: Repl, argument: str) -> None:
     if template is None or "think" not in template.source:
         raise UsageError("this model's chat template knows no thoughts")
     chat.think = argument
-    chat.conversation.variables["enable_thinking"] = argument != "off"
+    chat.conversation.set_variable("enable_thinking", argument != "off")
     chat.screen.say(f"thoughts: {argument}")
 
 
@@ -318,9 +319,12 @@ def _stats(chat: Repl, _: str) -> None:
     chat.screen.say(chat.figures or "nothing has been answered yet")
 
 
-@command("/copy", "copy the last reply to the clipboard")
+@command("/copy", "copy the last reply, without its thoughts, to the clipboard")
 def _copy(chat: Repl, _: str) -> None:
-    chat.screen.say(copy_to_clipboard(_last_turn(chat).reply))
+    thoughts = ThinkSplitter(*THINK_TAGS)
+    pieces = [*thoughts.add(_last_turn(chat).reply), *thoughts.finish()]
+    answer = "".join(text for is_thinking, text in pieces if not is_thinking)
+    chat.screen.say(copy_to_clipboard(answer.strip()))
 
 
 @command("/export FILE.md", "write the whole conversation as Markdown")

@@ -74,6 +74,7 @@ def run(request: Request) -> int:
             messages.warn(notice)
         _warn_of_eviction(len(prompt.ids), loaded.settings, messages)
         if checkpoint is not None:
+            messages.note(f"the text goes to {request.long.output_path()}")
             checkpoint.begin(_asked(request, loaded), prompt.ids)
         return _generate(request, messages, loaded, prompt.ids, output, loaded.fresh(), checkpoint)
 
@@ -103,6 +104,7 @@ def resume_run(directory: str, changes: dict[str, Any]) -> int:
         )
         path = request.long.output_path()
         assert path is not None
+        messages.note(f"the text goes on in {path}")
         file = OutputFile.open(path, begun.position, request.long.rotate_bytes())
         checkpoint.change(_asked(request, loaded))
         return _generate(request, messages, loaded, prompt, FileSink(file), begun, checkpoint)
