@@ -1,6 +1,7 @@
 """Tiny models, a byte tokenizer and a temporary home: no download, no network, no real settings."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,11 @@ from mlx import nn
 
 from mlxchat.models.skeleton import build_skeleton
 from scripts.tiny_model import tiny_config, write_tiny_model
+
+# Where the tests run in the background, or under `nohup`, the program would inherit that signals
+# are to be ignored, and rightly ignore them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 RunMlxchat = Callable[..., "subprocess.CompletedProcess[str]"]
 
