@@ -415,3 +415,17 @@ def test_sessions_are_changed_without_leaving(tiny_model: Path) -> None:
     assert chat.ends() == 0
     assert [turn.user for turn in read_session("one").turns] == ["first of one", "second of one"]
     assert [turn.user for turn in read_session("two").turns] == ["first of two"]
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+def test_a_terminal_session_that_cannot_go_on_exactly_ends_with_one_line(
+    tiny_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    run_mlxchat("chat", "-m", str(tiny_model), "-n", "3", "--session", "old", stdin="hello\n")
+    (paths.sessions_dir() / "old" / "snapshot.safetensors").unlink()
+    chat = terminal("--session", "old", "--exact")
+    chat.send("/no-such-command\r")
+    chat.shows("there is no command")
+    chat.send("hello\r")
+    chat.shows("^mlxchat: error: there is no .*snapshot.safetensors")
+    assert chat.ends() == 1

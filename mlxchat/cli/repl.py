@@ -21,7 +21,7 @@ from mlxchat.cli.piped_chat import forgotten_line, turn_line
 from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.conversation import Conversation, Forgot
-from mlxchat.errors import ExitStatus, MlxchatError
+from mlxchat.errors import ExitStatus, MlxchatError, SnapshotError
 from mlxchat.generate import Token
 from mlxchat.models.load import Model
 from mlxchat.models.resolve import ResolvedModel
@@ -83,7 +83,7 @@ class Repl:
             self.retries = 0
             self.answer(self._with_attached(text.removeprefix("/") if text[:2] == "//" else text))
         except MlxchatError as error:
-            if self._loading.failed or self._conversation is None:
+            if self._loading.failed or isinstance(error, SnapshotError):
                 # Without a model, or with a session that cannot go on, there is no chat.
                 raise
             self.screen.complain(str(error))
