@@ -427,5 +427,5 @@ def test_a_terminal_session_that_cannot_go_on_exactly_ends_with_one_line(
     chat.send("/no-such-command\r")
     chat.shows("there is no command")
     chat.send("hello\r")
-    chat.shows("^mlxchat: error: there is no .*snapshot.safetensors")
+    chat.shows("^mlxchat: error: there is no ")
     assert chat.ends() == 1
