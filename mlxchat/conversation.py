@@ -247,7 +247,9 @@ class Conversation:
         by its next turn. Raises CacheError where its pinned beginning leaves no room."""
         self.set_system(system)
         self.turns = list(turns)
-        self._begins_at = 0
+        # Nothing has been said since all was cleared.
+        all_gone = all(turn.forgotten for turn in turns)
+        self._begins_at = len(self.turns) if all_gone else 0
 
     def hold(self, cache: list[Any], ledger: Ledger, turns: Sequence[Turn]) -> None:
         """Take over what another process held of `turns`: where it is what the template renders
