@@ -115,7 +115,7 @@ def test_killed_again_and_again_it_writes_the_same_text(
     kill_at_random_moments(run, 5, random.Random(1))
     run.ends()
     assert run.written() == run.expected()
-    assert len(list(run.directory.glob("output*.txt"))) == (4 if "--rotate" in options else 1)
+    assert (len(list(run.directory.glob("output*.txt"))) > 2) == ("--rotate" in options)
 
 
 @pytest.mark.slow
