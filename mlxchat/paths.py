@@ -19,6 +19,11 @@ def sessions_dir() -> Path:
     return Path(platformdirs.user_data_dir("mlxchat")) / "sessions"
 
 
+def prefix_cache_dir() -> Path:
+    """Keys and values of prompts that were prefilled before."""
+    return Path(platformdirs.user_cache_dir("mlxchat")) / "prefixes"
+
+
 def imported_models_dir() -> Path:
     """Directory of models converted from GGUF files, one directory each."""
     return Path(platformdirs.user_cache_dir("mlxchat")) / "models"

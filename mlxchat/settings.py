@@ -11,6 +11,7 @@ from mlxchat.errors import UsageError
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
 DEFAULT_CHECKPOINT_EVERY = 2_000  # tokens
+DEFAULT_PREFIX_CACHE_SIZE = "4GB"
 
 
 def _require(condition: bool, message: str) -> None:

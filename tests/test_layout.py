@@ -65,6 +65,8 @@ ORDER = [
     "store.metrics",
     "store.background",
     "store.checkpoint",
+    "store.prefix_index",
+    "store.prefix_cache",
     "transcript",
     "events",
     "terminal",

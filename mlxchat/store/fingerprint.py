@@ -90,6 +90,10 @@ class ModelPrint:
         """The whole, of a cache that is used like this."""
         return Fingerprint(**self._of_model, window=window, keep=keep, system=_hash(system or ""))
 
+    def digest(self) -> str:
+        """The model alone, however its cache is used; in hexadecimal."""
+        return _hash(json.dumps(self._of_model, sort_keys=True))
+
 
 def _weights(model: Model) -> str:
     digest = hashlib.blake2b(digest_size=16)

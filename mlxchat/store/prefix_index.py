@@ -1,0 +1,386 @@
+"""Which pages of keys and values are on the disk: a tree of prefixes, as rows of a small database.
+
+A page hangs below the page of the tokens before it, so prompts that begin alike share the pages of
+their beginning. What lies in a page's file is `prefix_cache`'s business. Several processes may use
+a directory at once, and nothing here is worth an error to whoever generates: all that goes wrong
+is an OSError, and a damaged database is set aside for an empty one.
+
+Source: blocks named by a hash of their tokens and of the block before them, from vLLM's automatic
+prefix caching (Kwon et al., 2023); evicting the least recently used leaves of a prefix tree, from
+SGLang's RadixAttention (Zheng et al., 2023).
+"""
+
+import fcntl
+import hashlib
+import heapq
+import os
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+FORMAT = 1
+SUFFIX = ".safetensors"
+ROOT = ""  # the parent of a page that begins a text
+
+# How long a process waits for another one's transaction, which takes milliseconds.
+BUSY_S = 10.0
+
+# A file without a row may be another process's that is just being written.
+STRAY_AFTER_S = 600.0
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS pages (
+    key TEXT PRIMARY KEY, parent TEXT NOT NULL, depth INT NOT NULL, bytes INT NOT NULL,
+    used REAL NOT NULL, model TEXT NOT NULL, has_state INT NOT NULL);
+CREATE INDEX IF NOT EXISTS children ON pages (parent);
+"""
+BELOW = """
+WITH RECURSIVE below (key) AS (
+    SELECT ? UNION SELECT pages.key FROM pages JOIN below ON pages.parent = below.key)
+SELECT key FROM below
+"""
+MODELS = """
+SELECT page.model, COUNT(*), SUM(page.depth - COALESCE(parent.depth, 0)), SUM(page.bytes),
+    MAX(page.used)
+FROM pages page LEFT JOIN pages parent ON parent.key = page.parent
+GROUP BY page.model ORDER BY MAX(page.used) DESC
+"""
+ALONE = """
+SELECT parent, (SELECT COUNT(*) FROM pages WHERE parent = ?) FROM pages WHERE key = ?
+"""
+LEAVES = """
+SELECT key, model, depth, used FROM pages page
+WHERE NOT EXISTS (SELECT 1 FROM pages WHERE parent = page.key) ORDER BY used DESC, key
+"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A row. `depth` counts tokens, up to and including this page's; `used` is in seconds since
+    1970; `model` is a name to be read; `has_state` says that recurrent states at its end are in it.
+    """
+
+    key: str
+    parent: str
+    depth: int
+    bytes: int
+    used: float
+    model: str
+    has_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """What is stored of one model: each page counts once, however many prefixes share it."""
+
+    model: str
+    pages: int
+    tokens: int
+    bytes: int
+    used: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrefix:
+    """A prefix that no longer one continues, by the key of its last page."""
+
+    key: str
+    model: str
+    tokens: int
+    used: float
+
+
+def page_keys(model_print: str, ids: np.ndarray, page_tokens: int) -> list[str]:
+    """The keys of the complete pages of `ids: (T,)`, from the first on."""
+    keys: list[str] = []
+    parent = ROOT
+    for end in range(page_tokens, len(ids) + 1, page_tokens):
+        digest = hashlib.blake2b(f"{model_print}\n{parent}\n".encode(), digest_size=20)
+        digest.update(ids[end - page_tokens : end].astype("<i4").tobytes())
+        parent = digest.hexdigest()
+        keys.append(parent)
+    return keys
+
+
+class PrefixIndex:
+    """The pages in `directory`, which is made when it is first needed. `clock` tells the seconds
+    since 1970.
+
+    Any thread may call any method; each is one transaction, and raises OSError where the disk or
+    the database does not let it be done.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        self._directory = directory
+        self._pages = directory / "pages"
+        self._file = directory / "index.sqlite"
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def path_of(self, key: str) -> Path:
+        """Where the page's file lies. The directory is there once any method has been called."""
+        return self._pages / f"{key}{SUFFIX}"
+
+    def chain(self, keys: Iterable[str]) -> list[Page]:
+        """The rows of the first keys, up to the first that is not stored."""
+
+        def walk(database: sqlite3.Connection) -> list[Page]:
+            rows: list[Page] = []
+            for key in keys:
+                row = database.execute("SELECT * FROM pages WHERE key = ?", (key,)).fetchone()
+                if row is None:
+                    break
+                rows.append(Page(*row[:-1], has_state=bool(row[-1])))
+            return rows
+
+        return self._do(walk)
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """Say that the pages were used now."""
+        now = self._clock()
+        rows = [(now, key) for key in keys]
+        statement = "UPDATE pages SET used = MAX(used, ?) WHERE key = ?"
+        self._do(lambda database: database.executemany(statement, rows), writing=True)
+
+    def add(
+        self, key: str, parent: str, *, depth: int, size_bytes: int, model: str, has_state: bool
+    ) -> bool:
+        """Enter a page whose file has been written, or written anew.
+
+        Returns False where another process has deleted the file, or the page before: then nobody
+        could come upon this one, and its file is deleted.
+        """
+        page = Page(key, parent, depth, size_bytes, self._clock(), model, has_state)
+
+        def enter(database: sqlite3.Connection) -> bool:
+            found = database.execute("SELECT 1 FROM pages WHERE key = ?", (parent,)).fetchone()
+            if (parent != ROOT and found is None) or not self.path_of(key).exists():
+                self.path_of(key).unlink(missing_ok=True)
+                return False
+            row = astuple(page)
+            database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            return True
+
+        return self._do(enter, writing=True)
+
+    def remove(self, key: str) -> None:
+        """Forget a page and all that hangs below it, and delete their files."""
+
+        def forget(database: sqlite3.Connection) -> None:
+            self._delete(database, [row[0] for row in database.execute(BELOW, (key,)).fetchall()])
+
+        self._do(forget, writing=True)
+
+    def remove_prefix(self, key: str) -> None:
+        """Delete the prefix whose last page this is, but for the pages that others begin with."""
+
+        def forget(database: sqlite3.Connection) -> None:
+            alone: list[str] = []
+            following = key
+            while following != ROOT:
+                row = database.execute(ALONE, (following, following)).fetchone()
+                if row is None or row[1] > len(alone[:1]):
+                    break
+                alone.append(following)
+                following = row[0]
+            self._delete(database, alone)
+
+        self._do(forget, writing=True)
+
+    def total_bytes(self) -> int:
+        """Bytes of all pages' files."""
+        statement = "SELECT COALESCE(SUM(bytes), 0) FROM pages"
+        return self._do(lambda database: database.execute(statement).fetchone()[0])
+
+    def prune(self, limit_bytes: int) -> int:
+        """Delete the leaves that were used least recently until the rest takes no more than the
+        limit, and whatever rows and files have lost one another; return how many pages went."""
+
+        def work(database: sqlite3.Connection) -> int:
+            rows = database.execute("SELECT key, parent, bytes, used FROM pages").fetchall()
+            doomed = _doomed([_Node(*row) for row in rows], self._files(), limit_bytes)
+            self._delete(database, doomed)
+            self._delete_strays({row[0] for row in rows})
+            return len(doomed)
+
+        return self._do(work, writing=True)
+
+    def clear(self) -> int:
+        """Delete all pages and return how many there were."""
+        return self.prune(-1)
+
+    def models(self) -> list[StoredModel]:
+        """What is stored of each model; the one that was used last first."""
+        return self._do(lambda database: [StoredModel(*row) for row in database.execute(MODELS)])
+
+    def prefixes(self) -> list[StoredPrefix]:
+        """The longest prefixes that are stored; the one that was used last first."""
+        return self._do(lambda database: [StoredPrefix(*row) for row in database.execute(LEAVES)])
+
+    def close(self) -> None:
+        """Any method opens it again."""
+        with self._lock, suppress(sqlite3.Error):
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    # The files
+
+    def _files(self) -> set[str]:
+        """Keys of the pages whose files are there."""
+        return {path.name.removesuffix(SUFFIX) for path in self._pages.iterdir()}
+
+    def _delete(self, database: sqlite3.Connection, keys: Sequence[str]) -> None:
+        # Within the transaction: whoever enters a page looks for its file in one, before or after.
+        database.executemany("DELETE FROM pages WHERE key = ?", [(key,) for key in keys])
+        for key in keys:
+            self.path_of(key).unlink(missing_ok=True)
+
+    def _delete_strays(self, keys: set[str]) -> None:
+        """Delete files that no row knows: what a kill has left, or a database set aside."""
+        written_before = self._clock() - STRAY_AFTER_S
+        for path in self._pages.iterdir():
+            if path.name.removesuffix(SUFFIX) not in keys:
+                with suppress(OSError):
+                    if path.lstat().st_mtime < written_before:
+                        path.unlink()
+
+    # The database
+
+    def _do(self, work: Callable[[sqlite3.Connection], T], writing: bool = False) -> T:
+        """Run the transaction; a second time, on an empty database, where that one is damaged."""
+        with self._lock:
+            try:
+                try:
+                    return self._run(work, writing)
+                except sqlite3.Error as error:
+                    if not _is_damage(error):
+                        raise
+                    self._set_aside()
+                    return self._run(work, writing)
+            except sqlite3.Error as error:
+                raise OSError(f"{self._file} cannot be used: {error}") from error
+
+    def _run(self, work: Callable[[sqlite3.Connection], T], writing: bool) -> T:
+        if self._connection is None:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._pages.mkdir(mode=0o700, exist_ok=True)
+            with _alone(self._directory):
+                self._connection = _opened(self._file)
+        if not writing:
+            return work(self._connection)
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return work(self._connection)
+
+    def _set_aside(self) -> None:
+        self.close()
+        with _alone(self._directory):
+            # Another process may have done it already.
+            if not self._file.exists() or _is_sound(self._file):
+                return
+            for suffix in ("-wal", "-shm"):
+                Path(f"{self._file}{suffix}").unlink(missing_ok=True)
+            self._file.replace(self._file.with_suffix(".damaged"))
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open the database, or make it: for its owner alone, as SQLite's own files beside it then are.
+
+    Raises sqlite3.DatabaseError for what is none, or none of ours.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        # A power cut may cost the last rows, never the rest: no wait for the disk at each.
+        database.execute("PRAGMA synchronous = NORMAL")
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version not in (0, FORMAT):
+            raise sqlite3.DatabaseError(f"its format is {version}")
+        if version == 0:
+            database.executescript(f"{SCHEMA} PRAGMA user_version = {FORMAT};")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        with closing(_opened(path)) as database:
+            return database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+    except sqlite3.Error as error:
+        if not _is_damage(error):
+            raise
+        return False
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is at fault: SQLite's other errors are of classes below this one."""
+    return type(error) is sqlite3.DatabaseError
+
+
+@contextmanager
+def _alone(directory: Path) -> Generator[None, None, None]:
+    """Opening, making and setting aside is for one process at a time."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    key: str
+    parent: str
+    bytes: int
+    used: float
+
+
+def _doomed(nodes: Sequence[_Node], files: set[str], limit_bytes: int) -> list[str]:
+    """Keys to delete, in this order: first what cannot be come upon, then leaf by leaf."""
+    kept = _reachable(nodes, files)
+    doomed = [node.key for node in nodes if node.key not in kept]
+    children = Counter(node.parent for node in kept.values())
+    leaves: list[tuple[float, str]] = [
+        (n.used, n.key) for n in kept.values() if not children[n.key]
+    ]
+    heapq.heapify(leaves)
+    total = sum(node.bytes for node in kept.values())
+    while leaves and total > limit_bytes:
+        node = kept[heapq.heappop(leaves)[1]]
+        doomed.append(node.key)
+        total -= node.bytes
+        children[node.parent] -= 1
+        if node.parent in kept and not children[node.parent]:
+            heapq.heappush(leaves, (kept[node.parent].used, node.parent))
+    return doomed
+
+
+def _reachable(nodes: Sequence[_Node], files: set[str]) -> dict[str, _Node]:
+    """Those to which an unbroken chain of pages leads, all with their files, by their keys."""
+    below: dict[str, list[_Node]] = {}
+    for node in nodes:
+        if node.key in files:
+            below.setdefault(node.parent, []).append(node)
+    reached: dict[str, _Node] = {}
+    waiting = below.get(ROOT, [])
+    while waiting:
+        node = waiting.pop()
+        reached[node.key] = node
+        waiting.extend(below.get(node.key, []))
+    return reached

@@ -1,0 +1,748 @@
+"""Prefixes read back from the disk: the same to the bit, shared, bounded, and never another's."""
+
+import errno
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlxchat  # noqa: F401  first, as in the tests' own process: this is imported by others
+
+# isort: split
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
+
+from mlxchat.cache import make_cache
+from mlxchat.cache.layers import fork, recurrent_states, windows
+from mlxchat.generate import Generation, nobody, prefill
+from mlxchat.models.load import Model
+from mlxchat.settings import GenerationSettings
+from mlxchat.store import prefix_cache, tensor_file
+from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
+from mlxchat.store.prefix_index import PrefixIndex
+from mlxchat.template import ChatTemplate
+from mlxchat.tokens import Tokenizer
+from scripts.families import build_family
+from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
+from tests.conftest import build_random_model
+
+WINDOW, KEEP = 2_048, 4
+FAMILIES = [
+    "llama",
+    "gemma3_text",
+    "deepseek_v3",
+    "qwen3_next",
+    "falcon_h1",
+    "lfm2",
+    "gpt_oss",
+    "mamba2",
+]
+PLENTY = 1 << 30
+
+
+def build(family: str) -> nn.Module:
+    return build_random_model() if family == "llama" else build_family(family)
+
+
+def make_model(network: nn.Module | None = None, dtype: mx.Dtype = mx.float32) -> Model:
+    tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(CHAT_TEMPLATE, {}), (258,))
+    return Model("tiny", network or build_random_model(), tokenizer, dtype, 4096, {})
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return make_model()
+
+
+Open = Callable[..., PrefixCache]
+
+
+@pytest.fixture
+def open_pages(tmp_path: Path) -> Iterator[Open]:
+    """Opens the same directory each time, as another process would."""
+    opened: list[PrefixCache] = []
+
+    def open_(model: Model, limit_bytes: int = PLENTY) -> PrefixCache:
+        opened.append(PrefixCache(tmp_path / "prefixes", model, limit_bytes))
+        return opened[-1]
+
+    yield open_
+    for pages in opened:
+        pages.close()
+
+
+def text(tokens: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, tokens).astype(np.int32)
+
+
+def text_like(ids: np.ndarray, tokens: int, then: int, seed: int = 2) -> np.ndarray:
+    """The first tokens of `ids`, and `then` others."""
+    return np.concatenate([ids[:tokens], (text(then, seed) + 1 + ids[tokens]) % 256])
+
+
+def new_cache(model: Model, window: int | None = WINDOW) -> list[Any]:
+    return make_cache(model.network, window, KEEP if window is not None else 0)
+
+
+class Run:
+    """A prompt in a cache: what was read back, and what the model says behind it."""
+
+    def __init__(
+        self,
+        model: Model,
+        ids: np.ndarray,
+        pages: PrefixCache | None = None,
+        *,
+        step: int = PAGE,
+        window: int | None = WINDOW,
+    ) -> None:
+        self.network = model.network
+        self.cache = new_cache(model, window)
+        self.last = ids[-1:]
+        self.cached, record = 0, nobody
+        if pages is not None:
+            self.cached = pages.fill(self.cache, ids, window)
+            record = pages.recorder(self.cache, ids, self.cached, window)
+        prefill(model.network, self.cache, ids[self.cached : -1], step_size=step, on_held=record)
+
+    def logits(self, decoded: int = 6) -> np.ndarray:
+        """Of the prompt's last token and of some that are decoded behind it: (decoded, V)."""
+        cache = fork(self.cache)
+        tokens = [*self.last.tolist(), *range(decoded - 1)]
+        rows = [self.network(mx.array([[token]]), cache=cache)[0, -1] for token in tokens]
+        return np.array(mx.stack(rows).astype(mx.float32))
+
+
+def record(model: Model, ids: np.ndarray, pages: PrefixCache, **options: Any) -> Run:
+    """Run the prompt, and wait until its pages are written."""
+    run = Run(model, ids, pages, **options)
+    pages._wait_until_waiting(0)
+    return run
+
+
+def files(pages: PrefixCache) -> set[str]:
+    return pages.index._files()
+
+
+# Exactness
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("window", [WINDOW, None])
+def test_with_the_same_steps_it_is_the_same_to_the_bit(
+    family: str, window: int | None, open_pages: Open
+) -> None:
+    model, ids = make_model(build(family)), text(3 * PAGE + 50)
+    plain = Run(model, ids, window=window).logits()
+    recorded = record(model, ids, open_pages(model), window=window)
+    assert recorded.cached == 0
+    np.testing.assert_array_equal(recorded.logits(), plain)
+    again = Run(model, ids, open_pages(model), window=window)
+    assert again.cached == 3 * PAGE
+    np.testing.assert_array_equal(again.logits(), plain)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("recorded_by", "read_by"), [(256, 100), (100, 512), (512, 100)])
+def test_with_other_steps_it_is_the_same_to_rounding(
+    family: str, recorded_by: int, read_by: int, open_pages: Open
+) -> None:
+    model, ids = make_model(build(family)), text(3 * PAGE + 50)
+    plain = Run(model, ids, step=read_by).logits()
+    pages = open_pages(model)
+    record(model, ids, pages, step=recorded_by)
+    again = Run(model, ids, pages, step=read_by)
+    if recurrent_states(again.cache):
+        # Only a step that ended with a page has left a state that can be gone on from.
+        assert again.cached == {256: 3 * PAGE, 100: 0, 512: 2 * PAGE}[recorded_by]
+    else:
+        assert again.cached == 3 * PAGE
+    np.testing.assert_allclose(again.logits(), plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+def test_the_same_steps_go_on_at_their_multiples(family: str, open_pages: Open) -> None:
+    model, ids = make_model(build(family)), text(7 * PAGE + 50)
+    plain = Run(model, ids, step=512)
+    pages = open_pages(model)
+    record(model, ids, pages, step=512)
+    cache = new_cache(model)
+    assert pages.fill(cache, ids, WINDOW, multiple=512) == 6 * PAGE
+    prefill(model.network, cache, ids[6 * PAGE : -1], step_size=512)
+    plain_row = plain.network(mx.array(ids[None, -1:]), cache=plain.cache)
+    assert mx.array_equal(model.network(mx.array(ids[None, -1:]), cache=cache), plain_row)
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_half_precision_is_the_same_to_the_bit(dtype: mx.Dtype, open_pages: Open) -> None:
+    network = build_random_model()
+    network.set_dtype(dtype)
+    model, ids = make_model(network, dtype), text(2 * PAGE + 9)
+    plain = record(model, ids, open_pages(model)).logits()
+    again = Run(model, ids, open_pages(model))
+    assert again.cached == 2 * PAGE
+    assert all(window.keys.dtype == dtype for window in again.cache)
+    np.testing.assert_array_equal(again.logits(), plain)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])
+def test_what_is_read_back_stands_where_a_prefill_would_stand(
+    family: str, open_pages: Open
+) -> None:
+    """A real prefill leaves a narrow layer with more than its window: what it sees is the same."""
+    model, ids = make_model(build(family)), text(3 * PAGE + 1)
+    run = record(model, ids, open_pages(model))
+    again = Run(model, ids, open_pages(model))
+    assert again.cached == 3 * PAGE == len(ids) - 1
+    for real, filled in zip(windows(run.cache), windows(again.cache), strict=True):
+        size = min(3 * PAGE, real.max_size or 3 * PAGE)
+        assert (filled.offset, filled.total, filled.size()) == (real.offset, real.total, size)
+        assert filled.gap == real.gap == 0
+        for mine, theirs in zip(filled.entries, real.entries, strict=True):
+            if mine is not None and theirs is not None:
+                assert mx.array_equal(mine, theirs[..., -size:, :])
+    np.testing.assert_array_equal(again.logits(), run.logits())
+
+
+def test_it_goes_on_beyond_the_window_as_if_it_had_been_prefilled(open_pages: Open) -> None:
+    """The kept tokens' places and originals are what a prefill would have left, too."""
+    model, ids = make_model(build("gemma3_text")), text(2 * PAGE + 1)
+    record(model, ids, open_pages(model), window=600)
+    runs = [Run(model, ids, pages, window=600) for pages in (None, open_pages(model))]
+    assert [run.cached for run in runs] == [0, 2 * PAGE]
+    more = text(1_000, 5)
+    for run in runs:
+        prefill(run.network, run.cache, more, step_size=64)
+    np.testing.assert_array_equal(runs[0].logits(200), runs[1].logits(200))
+
+
+def test_a_prompt_longer_than_the_window_reuses_what_comes_before_anything_is_evicted(
+    open_pages: Open,
+) -> None:
+    model, ids = make_model(), text(5 * PAGE)
+    plain = Run(model, ids, window=600).logits()
+    pages = open_pages(model)
+    record(model, ids, pages, window=600)
+    assert len(files(pages)) == 2
+    again = Run(model, ids, pages, window=600)
+    assert again.cached == 2 * PAGE
+    np.testing.assert_array_equal(again.logits(), plain)
+
+
+def test_a_step_over_the_end_of_the_window_still_leaves_the_pages_before_it(
+    open_pages: Open,
+) -> None:
+    model, ids = make_model(), text(5 * PAGE)
+    pages = open_pages(model)
+    record(model, ids, pages, window=600, step=500)
+    assert len(files(pages)) == 2
+    again = Run(model, ids, pages, window=600, step=500)
+    assert again.cached == 2 * PAGE
+    # What the last tokens see begins at the same tokens, whatever the steps.
+    plain = Run(model, ids, window=600, step=500)
+    np.testing.assert_allclose(again.logits(), plain.logits(), atol=1e-3)
+
+
+def test_windows_of_different_size_share_what_both_hold(open_pages: Open) -> None:
+    model, ids = make_model(build("gemma3_text")), text(4 * PAGE + 5)
+    record(model, ids, open_pages(model), window=None)
+    for window, cached in ((WINDOW, 4 * PAGE), (3 * PAGE, 3 * PAGE), (300, PAGE), (200, 0)):
+        again = Run(model, ids, open_pages(model), window=window)
+        assert again.cached == cached
+        plain = Run(model, ids, window=window)
+        np.testing.assert_array_equal(again.logits(), plain.logits())
+
+
+@pytest.mark.parametrize(("keep", "told"), [(0, 600), (KEEP, None)])
+def test_nothing_beyond_the_window_is_read_back_though_it_is_stored(
+    keep: int, told: int | None, model: Model, open_pages: Open
+) -> None:
+    ids = text(4 * PAGE + 1)
+    record(model, ids, open_pages(model))
+    cache, plain = (make_cache(model.network, 600, keep) for _ in range(2))
+    assert open_pages(model).fill(cache, ids, told) == 2 * PAGE
+    prefill(model.network, cache, ids[2 * PAGE :], step_size=PAGE)
+    prefill(model.network, plain, ids, step_size=PAGE)
+    for mine, theirs in zip(windows(cache), windows(plain), strict=True):
+        assert mx.array_equal(mine.state[0], theirs.state[0])
+
+
+def test_the_last_token_is_never_read_back(model: Model, open_pages: Open) -> None:
+    ids = text(2 * PAGE)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    # The last token is decoded, and no step of the prefill has completed its page.
+    assert len(files(pages)) == 1
+    again = Run(model, ids, pages)
+    assert again.cached == PAGE
+    np.testing.assert_array_equal(again.logits(), Run(model, ids).logits())
+    assert Run(model, ids[: PAGE + 1], pages).cached == PAGE
+    assert Run(model, ids[:PAGE], pages).cached == 0
+    assert Run(model, ids[:1], pages).cached == 0
+
+
+def test_a_generation_that_starts_from_pages_says_the_same(model: Model, open_pages: Open) -> None:
+    """Told of decoded tokens as well, the recorder stores what the prompt's last one completes."""
+    ids = text(2 * PAGE)
+    said = []
+    for _ in range(2):
+        pages = open_pages(model)
+        cache = new_cache(model)
+        cached = pages.fill(cache, ids, WINDOW)
+        generation = Generation(
+            model,
+            ids,
+            cache,
+            settings=GenerationSettings(max_tokens=300, ignore_eos=True),
+            prefill_step_size=PAGE,
+            cached_tokens=cached,
+            on_held=pages.recorder(cache, ids, cached, WINDOW),
+        )
+        said.append((cached, [token.id for token in generation]))
+        pages.close()
+    assert said[0][0] == 0
+    assert said[1] == (PAGE, said[0][1])
+    pages = open_pages(model)
+    assert len(files(pages)) == 2
+    longer = Run(model, text_like(np.append(ids, 7), 2 * PAGE, 50), pages)
+    assert longer.cached == 2 * PAGE
+
+
+# Sharing
+
+
+def test_prompts_that_begin_alike_store_their_beginning_once(
+    model: Model, open_pages: Open
+) -> None:
+    ids = text(5 * PAGE + 10)
+    other = text_like(ids, 3 * PAGE, 2 * PAGE + 10)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    run = record(model, other, pages)
+    assert run.cached == 3 * PAGE
+    assert len(files(pages)) == 7
+    np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
+    (stored,) = pages.index.models()
+    assert (stored.model, stored.pages, stored.tokens) == ("tiny", 7, 7 * PAGE)
+    assert [each.tokens for each in pages.index.prefixes()] == [5 * PAGE, 5 * PAGE]
+    assert pages.index.total_bytes() == sum(
+        pages.index.path_of(key).stat().st_size for key in files(pages)
+    )
+
+
+def test_a_prompt_that_differs_within_a_page_shares_the_pages_before(
+    model: Model, open_pages: Open
+) -> None:
+    ids = text(4 * PAGE)
+    other = text_like(ids, 2 * PAGE + 255, 2 * PAGE)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    run = Run(model, other, pages)
+    assert run.cached == 2 * PAGE
+    np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
+
+
+def test_what_is_stored_is_not_written_again(
+    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = text(3 * PAGE + 1)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    (before,) = pages.index.prefixes()
+
+    def refuse(*_: Any) -> int:
+        raise AssertionError("it is written again")
+
+    monkeypatch.setattr(tensor_file, "write", refuse)
+    # Once read back, and once prefilled by somebody who did not look.
+    record(model, ids, pages)
+    cache = new_cache(model)
+    prefill(model.network, cache, ids, step_size=64, on_held=pages.recorder(cache, ids, 0, WINDOW))
+    pages._wait_until_waiting(0)
+    (after,) = pages.index.prefixes()
+    assert after.used > before.used
+
+
+def test_states_are_added_where_a_later_step_ends_with_a_page(open_pages: Open) -> None:
+    model, ids = make_model(build("qwen3_next")), text(3 * PAGE + 50)
+    pages = open_pages(model)
+    record(model, ids, pages, step=100)
+    assert Run(model, ids, pages, step=PAGE).cached == 0
+    pages._wait_until_waiting(0)
+    assert len(files(pages)) == 3
+    assert Run(model, ids, pages).cached == 3 * PAGE
+
+
+def test_a_turn_that_begins_within_a_page_stores_that_page_too(
+    model: Model, open_pages: Open
+) -> None:
+    ids = text(4 * PAGE)
+    pages = open_pages(model)
+    cache = new_cache(model)
+    for begin, end in ((0, 300), (300, 700), (700, 1_000)):
+        held = pages.recorder(cache, ids[:end], begin, WINDOW)
+        prefill(model.network, cache, ids[begin:end], step_size=PAGE, on_held=held)
+        pages._wait_until_waiting(0)
+    assert len(files(pages)) == 3
+    again = Run(model, ids, pages)
+    assert again.cached == 3 * PAGE
+    np.testing.assert_allclose(again.logits(), Run(model, ids).logits(), atol=1e-4)
+
+
+def test_nothing_is_stored_that_could_not_be_found_or_trusted(
+    model: Model, open_pages: Open
+) -> None:
+    ids = text(4 * PAGE)
+    pages = open_pages(model)
+    cache = new_cache(model)
+    prefill(model.network, cache, ids[: 2 * PAGE], step_size=PAGE)
+    # The pages before are not stored.
+    assert pages.recorder(cache, ids, 2 * PAGE, WINDOW) is nobody
+    # The cache holds something else than is said.
+    assert pages.recorder(cache, ids, 0, WINDOW) is nobody
+    # The tokens are not those that were announced.
+    cache = new_cache(model)
+    held = pages.recorder(cache, ids, 0, WINDOW)
+    other = text_like(ids, PAGE, 2 * PAGE)
+    prefill(model.network, cache, other, step_size=PAGE, on_held=held)
+    pages._wait_until_waiting(0)
+    assert len(files(pages)) == 1
+    # The cache does not hold what it is said to hold.
+    held = pages.recorder(new_cache(model), other, 0, WINDOW)
+    held(other[: 2 * PAGE])
+    pages._wait_until_waiting(0)
+    assert len(files(pages)) == 1
+    # The cache has been used before: its positions are not the text's.
+    for window in windows(cache):
+        window.trim(window.size())
+        window.offset = 1
+    assert pages.fill(cache, ids, WINDOW) == 0
+
+
+# Another's
+
+
+def test_another_model_or_dtype_of_the_same_name_finds_nothing(
+    model: Model, open_pages: Open
+) -> None:
+    ids = text(2 * PAGE + 1)
+    record(model, ids, open_pages(model))
+    half = build_random_model()
+    half.set_dtype(mx.float16)
+    others = [
+        make_model(build_random_model(seed=1)),
+        make_model(half, mx.float16),
+        Model("tiny", model.network, model.tokenizer, mx.float32, 4096, {}, {"a": 1}),
+    ]
+    for other in others:
+        assert Run(other, ids, open_pages(other)).cached == 0
+    assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
+
+
+def test_another_mlx_finds_nothing(
+    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = text(PAGE + 1)
+    record(model, ids, open_pages(model))
+    monkeypatch.setattr(prefix_cache, "version", lambda _: "9.9.9")
+    assert Run(model, ids, open_pages(model)).cached == 0
+
+
+def test_a_key_that_is_the_same_for_other_tokens_is_no_hit(
+    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a page of the same tokens, where those before them were others."""
+
+    def collide(_: str, ids: np.ndarray, page: int) -> list[str]:
+        return [f"{end}" for end in range(page, len(ids) + 1, page)]
+
+    monkeypatch.setattr(prefix_cache, "page_keys", collide)
+    ids = text(3 * PAGE + 1)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    other = np.concatenate([text(PAGE, 9), ids[PAGE:]])
+    assert files(pages) == {"256", "512", "768"}
+    assert Run(model, np.concatenate([ids[:PAGE], text(PAGE, 9), ids[:9]]), pages).cached == PAGE
+    pages._wait_until_waiting(0)
+    run = Run(model, other, pages)
+    assert run.cached == 0
+    np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
+
+
+def test_a_page_that_was_put_in_the_place_of_another_is_no_hit(
+    model: Model, open_pages: Open
+) -> None:
+    ids, other = text(2 * PAGE + 1), text(2 * PAGE + 1, 2)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    record(model, other, pages)
+    first, second = (
+        pages.index.chain(prefix_cache.page_keys(pages._print, each, PAGE)) for each in (ids, other)
+    )
+    pages.index.path_of(second[0].key).replace(pages.index.path_of(first[0].key))
+    assert Run(model, ids, pages).cached == 0
+
+
+# Damage
+
+
+@pytest.mark.parametrize("kind", ["changed", "cut off", "longer", "empty", "missing", "nonsense"])
+def test_a_page_that_cannot_be_used_is_forgotten_with_all_below_it_and_written_anew(
+    kind: str, model: Model, open_pages: Open
+) -> None:
+    ids = text(4 * PAGE + 1)
+    pages = open_pages(model)
+    plain = record(model, ids, pages).logits()
+    row = pages.index.chain(prefix_cache.page_keys(pages._print, ids, PAGE))[2]
+    path = pages.index.path_of(row.key)
+    data = bytearray(path.read_bytes())
+    if kind == "changed":
+        data[len(data) // 2] ^= 1
+    contents = {
+        "changed": bytes(data),
+        "cut off": bytes(data[:-1]),
+        "longer": bytes(data) + b"\0",
+        "empty": b"",
+        "nonsense": b"\xff" * len(data),
+    }
+    if kind == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(contents[kind])
+    cache = new_cache(model)
+    assert pages.fill(cache, ids, WINDOW) == 2 * PAGE
+    assert len(files(pages)) == 2
+    np.testing.assert_array_equal(record(model, ids, pages).logits(), plain)
+    assert len(files(pages)) == 4
+    again = Run(model, ids, pages)
+    assert again.cached == 4 * PAGE
+    np.testing.assert_array_equal(again.logits(), plain)
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype", "name", "model", "ids"])
+def test_a_page_of_another_make_is_no_hit(change: str, model: Model, open_pages: Open) -> None:
+    ids = text(PAGE + 1)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    (row,) = pages.index.chain(prefix_cache.page_keys(pages._print, ids, PAGE))
+    path = pages.index.path_of(row.key)
+    arrays, facts = tensor_file.read(path, most_bytes=PLENTY)
+    keys = arrays.pop("0.keys")
+    if change == "shape":
+        arrays["0.keys"] = keys.swapaxes(1, 2)
+    elif change == "dtype":
+        arrays["0.keys"] = keys.astype(mx.float16)
+    elif change == "name":
+        arrays["9.keys"] = keys
+    else:
+        arrays["0.keys"] = keys
+    if change == "model":
+        facts["model"] = "another"
+    if change == "ids":
+        arrays.pop("ids")
+    size = tensor_file.write(path, {k: tensor_file.hold(v) for k, v in arrays.items()}, facts)
+    pages.index.add(row.key, row.parent, depth=PAGE, size_bytes=size, model="tiny", has_state=False)
+    assert pages.fill(new_cache(model), ids, WINDOW) == 0
+    assert files(pages) == set()
+
+
+def test_a_directory_that_cannot_be_used_only_costs_the_prefill(
+    model: Model, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    ids = text(PAGE + 1)
+    pages = PrefixCache(tmp_path / "file", model, PLENTY)
+    run = Run(model, ids, pages)
+    pages.close()
+    assert run.cached == 0
+    assert isinstance(pages.error, OSError)
+    np.testing.assert_array_equal(run.logits(), Run(model, ids).logits())
+
+
+def test_an_index_that_is_no_database_is_begun_anew(model: Model, open_pages: Open) -> None:
+    ids = text(2 * PAGE + 1)
+    pages = open_pages(model)
+    record(model, ids, pages)
+    pages.close()
+    pages.index._file.write_bytes(b"no database " * 999)
+    pages = open_pages(model)
+    assert record(model, ids, pages).cached == 0
+    assert Run(model, ids, pages).cached == 2 * PAGE
+    assert pages.error is None
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(
+    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = text(5 * PAGE + 1)
+    plain = Run(model, ids).logits()
+    write, calls = tensor_file.write_atomically, []
+
+    def full(path: Path, *arguments: Any) -> None:
+        calls.append(path)
+        if len(calls) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, *arguments)
+
+    monkeypatch.setattr(tensor_file, "write_atomically", full)
+    pages = open_pages(model)
+    run = record(model, ids, pages)
+    np.testing.assert_array_equal(run.logits(), plain)
+    assert pages.error is not None
+    assert pages.error.errno == errno.ENOSPC
+    assert len(calls) == 3
+    assert len(files(pages)) == 2
+    monkeypatch.undo()
+    again = Run(model, ids, open_pages(model))
+    assert again.cached == 2 * PAGE
+    np.testing.assert_array_equal(again.logits(), plain)
+
+
+def test_an_index_that_takes_nothing_ends_the_recording(
+    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> bool:
+        raise OSError("the database is full")
+
+    monkeypatch.setattr(PrefixIndex, "add", refuse)
+    pages = open_pages(model)
+    record(model, text(3 * PAGE), pages)
+    assert str(pages.error) == "the database is full"
+
+
+# Bounds
+
+
+def test_files_stay_within_the_limit_and_the_latest_prompt_is_kept(
+    model: Model, open_pages: Open
+) -> None:
+    record(model, text(PAGE + 1), open_pages(model))
+    page_bytes = open_pages(model).index.total_bytes()
+    limit = int(page_bytes * 4.5)
+    for seed in range(2, 6):
+        ids = text(3 * PAGE + 1, seed)
+        pages = open_pages(model, limit)
+        record(model, ids, pages)
+        assert pages.index.total_bytes() <= limit
+        assert Run(model, ids, pages).cached == 3 * PAGE
+    # A prompt that is larger than the limit alone leaves its beginning.
+    ids = text(7 * PAGE + 1, 9)
+    pages = open_pages(model, limit)
+    record(model, ids, pages)
+    assert pages.index.total_bytes() <= limit
+    assert 2 * PAGE <= Run(model, ids, pages).cached <= 4 * PAGE
+    pages = open_pages(model, 0)
+    pages.close()
+    assert files(pages) == set()
+
+
+def test_no_more_than_a_few_pages_wait_for_a_slow_disk(
+    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, waiting = open_pages(model), []
+    store = pages.store
+
+    def slowly(*arguments: Any) -> bool:
+        time.sleep(0.02)
+        waiting.append(sum(not each.done() for each in pages._writes))
+        return store(*arguments)
+
+    monkeypatch.setattr(pages, "store", slowly)
+    record(model, text(12 * PAGE), pages, step=6 * PAGE, window=None)
+    assert len(waiting) == 11
+    assert max(waiting) <= PAGES_IN_FLIGHT + 1
+
+
+def test_what_waits_to_be_written_does_not_hold_on_to_the_cache() -> None:
+    """A slice of one head's keys lies in order, so that taking it copies nothing by itself."""
+    model = make_model(build("gemma3_text"))
+    cache = new_cache(model, None)
+    ids = text(PAGE)
+    prefill(model.network, cache, ids, step_size=PAGE)
+    for window in windows(cache):
+        assert window.keys is not None
+        room = mx.zeros((1, 1, 100_000, window.keys.shape[3]))
+        window.keys = window.values = mx.concatenate([room, room, window.keys], axis=2)
+        window._size = window._next = window.keys.shape[2]
+    mx.eval([window.keys for window in windows(cache)])
+    recorder = prefix_cache._Recorder(
+        PrefixCache(Path("unused"), model, 0), cache, ids, ["key"], []
+    )
+    before = mx.get_active_memory()
+    held = recorder._held(PAGE, 0)
+    for window in windows(cache):
+        window.keys = window.values = None
+    assert before - mx.get_active_memory() > 4 * 200_000 * 8 * 4 * 0.9
+    assert held["0.keys"].shape == (1, 1, PAGE, 8)
+
+
+def test_only_the_owner_can_read_what_is_stored(model: Model, open_pages: Open) -> None:
+    before = os.umask(0)
+    try:
+        pages = open_pages(model)
+        record(model, text(2 * PAGE), pages)
+    finally:
+        os.umask(before)
+    directory = pages.index.path_of("any").parent
+    assert directory.stat().st_mode & 0o777 == directory.parent.stat().st_mode & 0o777 == 0o700
+    stored = [path for path in directory.parent.rglob("*") if path.is_file()]
+    assert len(stored) >= 2
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in stored)
+
+
+# Which caches
+
+
+def test_a_cache_that_cannot_be_stored_is_left_alone_and_says_why(
+    model: Model, open_pages: Open
+) -> None:
+    chunked = make_model(build_family("llama4"))
+    padded = ArraysCache(2, left_padding=[3])
+    pages = open_pages(model)
+    assert pages.usable(new_cache(model)) is None
+    assert pages.usable(new_cache(chunked)) == "this model attends within chunks"
+    assert pages.usable([padded]) == "its prompts are padded"
+    assert pages.usable([QuantizedKVCache()]) == ("this model keeps its past in a QuantizedKVCache")
+    run = Run(chunked, text(PAGE + 1), open_pages(chunked))
+    assert run.cached == 0
+    assert not pages.index.path_of("any").parent.exists()
+
+
+# Several processes
+
+
+def run_prompts(directory: Path, limit_bytes: int, seeds: list[int]) -> None:
+    """Run in another process: prompts of which some are the other's too, in a small space."""
+    model = make_model()
+    for seed in seeds:
+        pages = PrefixCache(directory, model, limit_bytes)
+        ids = text_like(text(2_000, 1), PAGE * (seed % 3), 3 * PAGE, seed)
+        plain = Run(model, ids)
+        for _ in range(2):
+            np.testing.assert_array_equal(Run(model, ids, pages).logits(1), plain.logits(1))
+        pages.close()
+        assert pages.error is None, pages.error
+
+
+def test_processes_that_fill_and_prune_at_once_do_not_disturb_each_other(
+    model: Model, open_pages: Open, tmp_path: Path
+) -> None:
+    record(model, text(PAGE + 1), open_pages(model))
+    limit = open_pages(model).index.total_bytes() * 6
+    context = multiprocessing.get_context("spawn")
+    arguments = [(tmp_path / "prefixes", limit, [*range(n, n + 8)]) for n in (0, 2)]
+    processes = [context.Process(target=run_prompts, args=each) for each in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    pages = open_pages(model, limit)
+    assert pages.index.prune(limit) == 0
+    assert pages.index.total_bytes() <= limit
