@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mlxchat.cache import evict, fork, make_cache, rewind
+from mlxchat.cache.layers import windows
 from mlxchat.errors import CacheError, WindowFull
-from mlxchat.generate import Generation, Progress, ShouldStop, Stats, Token, never
+from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
@@ -65,6 +66,22 @@ class Usage:
     window: int | None
 
 
+class Prefixes(Protocol):
+    """Who remembers what prompts begin with, whoever said them."""
+
+    def begin(
+        self,
+        model: Model,
+        cache: Sequence[Any],
+        ids: TokenIds,
+        window: int | None,
+        step_size: int,
+    ) -> tuple[int, OnHeld]:
+        """Fill the empty cache with the known prefix of `ids`; how many tokens that is, and what is
+        to be told the ids of each step that is prefilled."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
     """All that a turn changes, from before it: a fork costs no copy until the cache is written.
@@ -99,8 +116,10 @@ class Conversation:
         sampling: SamplingSettings | None = None,
         generation: GenerationSettings | None = None,
         variables: Mapping[str, Any] | None = None,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self.model = model
+        self._prefixes = prefixes
         self.settings = settings or CacheSettings(keep=0)
         self.system = system
         self.roll = roll
@@ -456,6 +475,9 @@ class Conversation:
         """Generate the reply, or what follows the tokens of it that are `written` already."""
         ids = np.concatenate([self._prompt, written])
         cached = self._place(ids)
+        on_held: OnHeld = self._ledger.add
+        if cached == 0:
+            cached, on_held = self._begin_with_known_prefix(ids)
         self._held_turns = self.retained
         generation = Generation(
             self.model,
@@ -466,7 +488,7 @@ class Conversation:
             prefill_step_size=self.settings.prefill_step_size,
             cached_tokens=cached,
             on_prefill=on_prefill,
-            on_held=self._ledger.add,
+            on_held=on_held,
             should_stop=should_stop,
         )
         overflowed = self._ledger.overflowed
@@ -490,6 +512,25 @@ class Conversation:
             turn.finish_reason = self.stats.finish_reason
         if self._ledger.overflowed > overflowed:
             yield Forgot(0, self._ledger.overflowed - overflowed)
+
+    def _begin_with_known_prefix(self, ids: TokenIds) -> tuple[int, OnHeld]:
+        """Fill the empty cache from what is known of the prompt; whom to tell what it holds."""
+        if self._prefixes is None:
+            return 0, self._ledger.add
+        if any(part.total for part in windows(self._cache)):
+            # What was rewound has left its positions behind.
+            self.restart()
+        ledger, settings = self._ledger, self.settings
+        cached, record = self._prefixes.begin(
+            self.model, self._cache, ids, settings.max_kv_size, settings.prefill_step_size
+        )
+        ledger.add(ids[:cached])
+
+        def on_held(step: TokenIds) -> None:
+            ledger.add(step)
+            record(step)
+
+        return cached, on_held
 
     def _within_window(
         self, settings: GenerationSettings, prompt_tokens: int

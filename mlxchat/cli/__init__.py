@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from mlxchat.cli.chat import chat
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
+from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.signals import Terminated, terminate_by_exception
 from mlxchat.cli.version import VersionOption
@@ -45,6 +46,7 @@ app.command()(chat)
 app.command()(generate)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
+app.add_typer(cache_app, name="cache")
 
 
 @app.callback()

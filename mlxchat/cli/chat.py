@@ -16,6 +16,8 @@ from mlxchat.cli.options import (
     ModelOption,
     OfflineOption,
     PenaltyOption,
+    PrefixCacheOption,
+    PrefixCacheSizeOption,
     QuietOption,
     SeedOption,
     StepOption,
@@ -28,7 +30,12 @@ from mlxchat.cli.options import (
     given_names,
 )
 from mlxchat.cli.version import VersionOption
-from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, Roll
+from mlxchat.settings import (
+    DEFAULT_PREFILL_STEP_SIZE,
+    DEFAULT_PREFIX_CACHE_SIZE,
+    GenerationSettings,
+    Roll,
+)
 
 
 def chat(
@@ -90,6 +97,8 @@ def chat(
         ),
     ] = 0,
     prefill_step_size: StepOption = DEFAULT_PREFILL_STEP_SIZE,
+    prefix_cache: PrefixCacheOption = True,
+    prefix_cache_size: PrefixCacheSizeOption = DEFAULT_PREFIX_CACHE_SIZE,
     temp: TempOption = None,
     top_p: TopPOption = None,
     top_k: TopKOption = None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from mlxchat.cache import positions_bounded
 from mlxchat.cli.keeper import open_session, settings_of
+from mlxchat.cli.prefix import Prefixes
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window, start
 from mlxchat.conversation import Conversation
 from mlxchat.errors import UsageError
@@ -41,6 +42,11 @@ class ChatRequest:
             stop=self.stop,
             logprobs=0 if self.json_events else None,
         )
+
+    def prefixes(self, notify: Callable[[str], None]) -> Prefixes:
+        """Whoever leaves nothing on the disk leaves no keys and values there either."""
+        wanted = self.setup.prefix_cache and self.save
+        return Prefixes(replace(self.setup, prefix_cache=wanted), notify)
 
     def variables(self) -> dict[str, Any]:
         """What the chat template is told, by the name that such templates know it by."""
@@ -81,7 +87,10 @@ def _chat(request: ChatRequest, messages: Messages, session: Session | None) -> 
 
 
 def new_conversation(
-    request: ChatRequest, model: Model, notify: Callable[[str], None]
+    request: ChatRequest,
+    model: Model,
+    notify: Callable[[str], None],
+    prefixes: Prefixes | None = None,
 ) -> Conversation:
     """A conversation with a loaded model, and what the user should know of it."""
     settings = fit_window(request.setup, model, notify)
@@ -93,6 +102,7 @@ def new_conversation(
         sampling=request.setup.sampling_settings(model.generation_config),
         generation=request.generation_settings(),
         variables=request.variables(),
+        prefixes=prefixes,
     )
     for notice in conversation.notices:
         notify(notice)

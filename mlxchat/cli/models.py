@@ -1,11 +1,12 @@
 """`mlxchat models`: what is on this disk, bringing models here, taking them away, the default."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from mlxchat.cli.listing import write, write_json_lines, write_table
 
 if TYPE_CHECKING:
     from mlxchat.models.describe import ModelFacts
@@ -33,7 +34,7 @@ def list_models(as_json: Json = False) -> None:
 
     entries = inventory.list_models()
     if as_json:
-        _write_json_lines([_entry_as_json(entry) for entry in entries])
+        write_json_lines([_entry_as_json(entry) for entry in entries])
     else:
         _write_table(entries)
 
@@ -59,7 +60,7 @@ def pull(name: Name) -> None:
         directory = resolve_model(
             name, offline=True, ask=None, notify=notify, show_progress=True
         ).directory
-    _write(f"{directory}\n")
+    write(f"{directory}\n")
 
 
 @models_app.command(epilog="Example: mlxchat models rm --yes mlx-community/Qwen3-8B-4bit")
@@ -97,7 +98,7 @@ def info(name: Name, as_json: Json = False) -> None:
     )
     facts = describe(resolved.name, resolved.directory)
     if as_json:
-        _write_json_lines([asdict(facts) | {"directory": str(resolved.directory)}])
+        write_json_lines([asdict(facts) | {"directory": str(resolved.directory)}])
     else:
         _write_facts([*_facts_as_rows(facts), ("directory", str(resolved.directory))])
 
@@ -126,7 +127,7 @@ def default(
     elif name is not None:
         set_default_model(_lasting_name(name))
     elif (model := read_user_config().model) is not None:
-        _write(f"{model}\n")
+        write(f"{model}\n")
     else:
         Messages().warn("no default model is set: `mlxchat models default NAME` sets one")
 
@@ -156,27 +157,11 @@ def _agrees(question: str) -> bool:
     return typer.confirm(visible(question), err=True)
 
 
-def _write(text: str) -> None:
-    from mlxchat.terminal.text_output import Stdout
-
-    Stdout().write(text)
-
-
-def _write_json_lines(values: Sequence[dict[str, Any]]) -> None:
-    _write("".join(json.dumps(value) + "\n" for value in values))
-
-
 def _write_table(entries: Sequence["Entry"]) -> None:
     from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.table import format_table
-    from mlxchat.terminal.text_output import Stdout
 
-    stdout = Stdout()
-    rows = [_entry_as_row(entry) for entry in entries]
-    if rows:
-        for_terminal = stdout.is_terminal
-        stdout.write(format_table(COLUMNS, rows, right_aligned=NUMBERS, for_terminal=for_terminal))
-    else:
+    write_table(COLUMNS, [_entry_as_row(entry) for entry in entries], NUMBERS)
+    if not entries:
         Messages().note("no models here yet: `mlxchat models pull NAME` fetches one")
     for entry in entries:
         if entry.problem is not None:
@@ -187,7 +172,7 @@ def _write_facts(rows: Sequence[tuple[str, str]]) -> None:
     from mlxchat.terminal import visible
 
     width = max(len(label) for label, _ in rows)
-    _write("".join(f"{label:{width}}  {visible(value)}\n" for label, value in rows))
+    write("".join(f"{label:{width}}  {visible(value)}\n" for label, value in rows))
 
 
 def _entry_as_row(entry: "Entry") -> list[str]:

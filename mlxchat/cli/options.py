@@ -70,6 +70,22 @@ StepOption = Annotated[
     int,
     typer.Option(metavar="TOKENS", help="Prompt tokens processed at once.", rich_help_panel=WINDOW),
 ]
+PrefixCacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-cache/--no-prefix-cache",
+        help="Keep what long prompts begin with on the disk, so that it is read only once.",
+        rich_help_panel=WINDOW,
+    ),
+]
+PrefixCacheSizeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Most that is kept of them; what was used least lately goes first.",
+        rich_help_panel=WINDOW,
+    ),
+]
 TempOption = Annotated[
     float | None,
     typer.Option(

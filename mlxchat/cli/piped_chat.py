@@ -30,7 +30,8 @@ def run_piped(request: ChatRequest, messages: Messages, session: Session | None)
     stdout = Stdout()
     found = find_model(request.setup, messages)
     model = load_model(request.setup, found, messages.warn)
-    conversation = new_conversation(request, model, messages.warn)
+    prefixes = request.prefixes(messages.note)
+    conversation = new_conversation(request, model, messages.warn, prefixes)
     keeper = Keeper(session, messages.warn, exact=request.exact)
     keeper.begin(conversation, found)
     chat = _PipedChat(request, conversation, keeper, messages, stdout)
@@ -45,6 +46,7 @@ def run_piped(request: ChatRequest, messages: Messages, session: Session | None)
                 return stop.status
     finally:
         keeper.close(conversation)
+        prefixes.close()
     return ExitStatus.OK
 
 

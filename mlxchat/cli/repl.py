@@ -46,6 +46,7 @@ class Repl:
         self.screen = Screen()
         self._notices: list[str] = []
         self.keeper = Keeper(session, self._notices.append, exact=request.exact)
+        self._prefixes = request.prefixes(self._notices.append)
         self.attached: list[str] = []
         self.think = request.think
         self.retries = 0
@@ -71,6 +72,7 @@ class Repl:
             self._leave()
         finally:
             written = self.keeper.close(self._conversation)
+            self._prefixes.close()
         self._say_where_it_is_saved(written)
         return ExitStatus.OK
 
@@ -174,7 +176,7 @@ class Repl:
         return load_model(self.request.setup, found, self._notices.append)
 
     def _begin(self, model: Model) -> Conversation:
-        conversation = new_conversation(self.request, model, self._notices.append)
+        conversation = new_conversation(self.request, model, self._notices.append, self._prefixes)
         self._say_notices()
         self.sampling = conversation.sampling
         return conversation

@@ -17,12 +17,13 @@ from mlxchat.cli.long_run import (
     Watch,
     go_on,
 )
+from mlxchat.cli.prefix import Prefixes
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
 from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.documents import piped_stdin, read_input
 from mlxchat.errors import ExitStatus, SnapshotBroken, UsageError
 from mlxchat.events import EventWriter
-from mlxchat.generate import Generation, Midway, Progress, Stats
+from mlxchat.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
@@ -33,7 +34,7 @@ from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.tokens import Prompt
-from mlxchat.units import format_bytes
+from mlxchat.units import count, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,13 @@ def _generate(
         StatusRequest() as status,
         keep_awake() if long.is_long else nullcontext(),
         progress("reading", "tokens", request.setup.quiet) as on_prefill,
+        ExitStack() as stack,
     ):
+        prefixes = Prefixes(request.setup, messages.note)
+        stack.callback(prefixes.close)
+        # Begun again from a damaged checkpoint, it has to come to the very same text.
+        exact = checkpoint is not None
+        begun, record = _with_known_prefix(prefixes, loaded, prompt, begun, exact)
         watch = Watch(stop, status, messages, begun, long)
         checkpointer = None
         if checkpoint is not None:
@@ -193,8 +200,8 @@ def _generate(
             checkpointer = Checkpointer(
                 checkpoint, long, loaded.fingerprint(), begun, output.file, watch, messages
             )
-        beside = _Beside(watch, checkpointer, begun.sampling, on_prefill)
-        generation = _generation(request, loaded, prompt, begun, beside)
+        beside = _Beside(watch, checkpointer, begun, record, on_prefill)
+        generation = _generation(request, loaded, prompt, beside)
         if request.json_events:
             output.write(events.start(_start_facts(loaded, prompt)))
         for token in generation:
@@ -221,8 +228,13 @@ class _Beside:
 
     watch: Watch
     checkpointer: Checkpointer | None
-    sampling: SamplingSettings
+    begun: Begun
+    record: OnHeld
     on_prefill: Progress | None
+
+    def held(self, step: TokenIds) -> None:
+        self.begun.ledger.add(step)
+        self.record(step)
 
     def read(self, done: int, total: int) -> None:
         self.watch.reads(done, total)
@@ -234,17 +246,35 @@ class _Beside:
     def pause(self, midway: Midway) -> SamplingSettings:
         if self.checkpointer is not None:
             self.checkpointer.paused(midway)
-        return self.watch.loop.sampling(self.sampling, midway.generated)
+        return self.watch.loop.sampling(self.begun.sampling, midway.generated)
 
 
-def _generation(
-    request: Request, loaded: _Loaded, prompt: TokenIds, begun: Begun, beside: _Beside
-) -> Generation:
+def _with_known_prefix(
+    prefixes: Prefixes, loaded: _Loaded, prompt: TokenIds, begun: Begun, exact: bool
+) -> tuple[Begun, OnHeld]:
+    """Begin behind what is known of the prompt, where nothing of it is held yet."""
+    if begun.midway is not None or begun.prefilled:
+        return begun, nobody
+    settings = loaded.settings
+    cached, record = prefixes.begin(
+        loaded.model,
+        begun.cache,
+        prompt,
+        settings.max_kv_size,
+        settings.prefill_step_size,
+        to_the_bit=exact,
+    )
+    begun.ledger.add(prompt[:cached])
+    return replace(begun, prefilled=cached), record
+
+
+def _generation(request: Request, loaded: _Loaded, prompt: TokenIds, beside: _Beside) -> Generation:
+    begun = beside.begun
     how: dict[str, Any] = {
         "settings": _generation_settings(request),
         "prefill_step_size": loaded.settings.prefill_step_size,
         "on_prefill": beside.read,
-        "on_held": begun.ledger.add,
+        "on_held": beside.held,
         "should_stop": beside.watch.should_stop,
         "pause_every": request.long.pause_every(),
         "on_pause": beside.pause,
@@ -330,9 +360,11 @@ def _start_facts(loaded: _Loaded, prompt: TokenIds) -> dict[str, Any]:
 
 def stats_line(stats: Stats) -> str:
     """The closing figures in one line, for people."""
+    cached = f", {stats.cached_tokens:,} of them known" if stats.cached_tokens else ""
     return " · ".join(
         [
-            f"prompt {stats.prompt_tokens:,} tokens, {stats.prefill_tokens_per_s:,.1f} tok/s",
+            f"prompt {count(stats.prompt_tokens, 'token')}{cached}, "
+            f"{stats.prefill_tokens_per_s:,.1f} tok/s",
             f"generated {stats.generated_tokens:,} tokens, {stats.decode_tokens_per_s:,.1f} tok/s",
             f"first token {stats.ttft_s:.2f} s",
             f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",

@@ -1,12 +1,13 @@
 """`mlxchat session`: the chats that were saved, looked at and tidied without a model."""
 
-import json
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from mlxchat.cli.listing import write, write_json_lines, write_table
 
 session_app = typer.Typer(
     help="List, show, rename, remove, export, verify and search saved chats.", no_args_is_help=True
@@ -29,10 +30,10 @@ def list_sessions(as_json: Json = False) -> None:
 
     found = listing()
     if as_json:
-        _write("".join(_line(asdict(each)) for each in found))
+        write_json_lines(asdict(each) for each in found)
         return
     rows = [_row(each) for each in found]
-    _write_table(COLUMNS, rows, NUMBERS)
+    write_table(COLUMNS, rows, NUMBERS)
 
 
 @session_app.command(epilog="Example: mlxchat session show holidays | less")
@@ -46,9 +47,9 @@ def show(name: Name, as_json: Json = False) -> None:
     for notice in saved.notices:
         Messages().warn(notice)
     if as_json:
-        _write("".join(map(_line, messages_of(saved.system, saved.turns))))
+        write_json_lines(messages_of(saved.system, saved.turns))
     else:
-        _write(as_markdown(saved.system, saved.turns))
+        write(as_markdown(saved.system, saved.turns))
 
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")
@@ -104,10 +105,10 @@ def search(word: Annotated[str, typer.Argument(metavar="WORD")], as_json: Json =
         else:
             Messages().warn(f"session {each.name!r} could not be searched: {each.error}")
     if as_json:
-        _write("".join(_line(asdict(find)) for find in finds))
+        write_json_lines(asdict(find) for find in finds)
     else:
         rows = [(find.name, str(find.turn), find.role, find.line) for find in finds]
-        _write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",))
+        write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",))
     if not finds:
         raise typer.Exit(ExitStatus.FAILURE)
 
@@ -120,7 +121,7 @@ def verify(name: Name) -> None:
     """
     from mlxchat.cli.verify_session import verify_session
 
-    _write(verify_session(name))
+    write(verify_session(name))
 
 
 def _row(info: Any) -> tuple[str, ...]:
@@ -134,23 +135,3 @@ def _row(info: Any) -> tuple[str, ...]:
     turns = "" if info.error else str(info.turns)
     forgotten = "" if info.error else str(info.forgotten)
     return info.name, used, turns, forgotten, size, info.model or "", begins[:60]
-
-
-def _line(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False) + "\n"
-
-
-def _write_table(headers: Any, rows: Any, right_aligned: Any) -> None:
-    import sys
-
-    from mlxchat.terminal.table import format_table
-
-    if rows:
-        is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        _write(format_table(headers, rows, right_aligned=right_aligned, for_terminal=is_terminal))
-
-
-def _write(text: str) -> None:
-    from mlxchat.terminal.text_output import Stdout
-
-    Stdout().write(text)

@@ -11,12 +11,20 @@ from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Model, load_directory
 from mlxchat.models.resolve import ResolvedModel, resolve_model
-from mlxchat.settings import CacheSettings, SamplingSettings, recommended
+from mlxchat.settings import (
+    DEFAULT_PREFIX_CACHE_SIZE,
+    CacheSettings,
+    SamplingSettings,
+    recommended,
+)
 from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.messages import Messages
 
 SAMPLING_OPTIONS = ("temp", "top_p", "top_k", "min_p", "repetition_penalty")
-SAME_NAMES = ("model", "offline", "device", "dtype", "keep", "prefill_step_size", "quiet")
+SAME_NAMES = (
+    *("model", "offline", "device", "dtype", "keep", "prefill_step_size", "quiet"),
+    *("prefix_cache", "prefix_cache_size"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,8 @@ class Setup:
     sampling: dict[str, Any]
     seed: int
     quiet: bool
+    prefix_cache: bool = True
+    prefix_cache_size: str = DEFAULT_PREFIX_CACHE_SIZE
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Setup":

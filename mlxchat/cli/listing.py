@@ -1,0 +1,31 @@
+"""How commands that list things write them: a table for people, lines for programs."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+
+def write(text: str) -> None:
+    """To stdout. Raises OutputError."""
+    from mlxchat.terminal.text_output import Stdout
+
+    Stdout().write(text)
+
+
+def write_json_lines(values: Iterable[dict[str, Any]]) -> None:
+    write("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
+
+
+def write_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], right_aligned: Collection[str] = ()
+) -> None:
+    """A table on a terminal, tab-separated lines in a pipe; nothing where there are no rows."""
+    from mlxchat.terminal.table import format_table
+    from mlxchat.terminal.text_output import Stdout
+
+    stdout = Stdout()
+    if rows:
+        for_terminal = stdout.is_terminal
+        stdout.write(
+            format_table(headers, rows, right_aligned=right_aligned, for_terminal=for_terminal)
+        )

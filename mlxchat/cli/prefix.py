@@ -1,0 +1,76 @@
+"""The prefix cache as a command uses it: when it is worth it, and what is said of it."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mlxchat import paths
+from mlxchat.cache.layers import LayerCache
+from mlxchat.cli.amounts import parse_bytes
+from mlxchat.cli.setup import Setup
+from mlxchat.generate import OnHeld, nobody
+from mlxchat.ledger import TokenIds
+from mlxchat.models.load import Model
+from mlxchat.store.prefix_cache import PAGE, PrefixCache
+
+# A shorter prompt is read again before it could be found.
+LEAST_TOKENS = 1_024
+
+
+class Prefixes:
+    """Prefixes of prompts that were prefilled before, on the disk; none where `setup` says so."""
+
+    def __init__(self, setup: Setup, notify: Callable[[str], None]) -> None:
+        self._limit_bytes = parse_bytes(setup.prefix_cache_size, "--prefix-cache-size")
+        self._wanted = setup.prefix_cache
+        self._notify = notify
+        self._open: tuple[Model, PrefixCache] | None = None
+
+    def begin(
+        self,
+        model: Model,
+        cache: Sequence[LayerCache],
+        ids: TokenIds,
+        window: int | None,
+        step_size: int,
+        *,
+        to_the_bit: bool = False,
+    ) -> tuple[int, OnHeld]:
+        """Fill the empty cache with the prefix of `ids: (T,)` that is known; return how many tokens
+        that is, and what is to be told the ids of each step that is prefilled.
+
+        `to_the_bit` takes less, so that the steps are those of a prefill from the beginning: sums
+        then come out the same to the last bit, and not only but for rounding.
+        """
+        if not self._wanted or len(ids) < LEAST_TOKENS:
+            return 0, nobody
+        directory = paths.prefix_cache_dir()
+        if self._open is None or self._open[0] is not model:
+            self.close()
+            self._open = model, PrefixCache(directory, model, self._limit_bytes)
+        prefixes = self._open[1]
+        reason = prefixes.usable(cache)
+        if reason is not None:
+            self._notify(f"the prompt is not kept in the prefix cache: {reason}")
+            return 0, nobody
+        if to_the_bit and step_size % PAGE:
+            return 0, nobody
+        cached = prefixes.fill(cache, ids, window, step_size if to_the_bit else PAGE)
+        if not _has_room(directory, self._limit_bytes):
+            return cached, nobody
+        return cached, prefixes.recorder(cache, ids, cached, window)
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        if self._open is None:
+            return
+        (_, prefixes), self._open = self._open, None
+        prefixes.close()
+        if prefixes.error is not None:
+            self._notify(f"the prefix cache could not be written: {prefixes.error}")
+
+
+def _has_room(directory: Path, limit_bytes: int) -> bool:
+    """Whether the disk would not be filled by all that the cache may hold."""
+    nearest = next(each for each in (directory, *directory.parents) if each.exists())
+    return shutil.disk_usage(nearest).free > limit_bytes

@@ -1,0 +1,139 @@
+"""`mlxchat cache`: what is kept of prompts that were read before, and reading some beforehand."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlxchat.cli.listing import write, write_json_lines, write_table
+from mlxchat.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    OfflineOption,
+    PrefixCacheSizeOption,
+    QuietOption,
+    StepOption,
+    SystemOption,
+    WindowOption,
+)
+from mlxchat.settings import DEFAULT_KEEP, DEFAULT_PREFILL_STEP_SIZE, DEFAULT_PREFIX_CACHE_SIZE
+
+if TYPE_CHECKING:
+    from mlxchat.store.prefix_index import PrefixIndex
+
+cache_app = typer.Typer(
+    help="What is kept on the disk of long prompts, so that they are read only once.",
+    no_args_is_help=True,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
+
+
+@cache_app.command("list", epilog="Example: mlxchat cache list")
+def list_prefixes(as_json: Json = False) -> None:
+    """List the prefixes that are kept, the one that was used last first.
+
+    When piped: one line each, tab-separated, in the order of the table's columns.
+    """
+    prefixes = _index().prefixes()
+    if as_json:
+        write_json_lines(asdict(each) for each in prefixes)
+        return
+    rows = [(each.key[:12], f"{each.tokens:,}", _when(each.used), each.model) for each in prefixes]
+    write_table(("ID", "TOKENS", "USED", "MODEL"), rows, ("TOKENS",))
+
+
+@cache_app.command(epilog="Example: mlxchat cache info")
+def info() -> None:
+    """Say how much is kept, of which models, and where."""
+    from mlxchat import paths
+    from mlxchat.units import format_bytes
+
+    index = _index()
+    rows = [
+        (
+            each.model,
+            str(each.pages),
+            f"{each.tokens:,}",
+            format_bytes(each.bytes),
+            format_bytes(each.bytes / each.tokens),
+            _when(each.used),
+        )
+        for each in index.models()
+    ]
+    headers = ("MODEL", "PAGES", "TOKENS", "SIZE", "BYTES/TOKEN", "USED")
+    write_table(headers, rows, headers[1:5])
+    write(f"{format_bytes(index.total_bytes())} in {paths.prefix_cache_dir()}\n")
+
+
+@cache_app.command(epilog="Example: mlxchat cache rm 3f9c2ab81d07")
+def rm(
+    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="As `cache list` shows them.")],
+) -> None:
+    """Delete prefixes; what others share of them stays."""
+    from mlxchat.errors import UsageError
+
+    index = _index()
+    for id_ in ids:
+        found = [each.key for each in index.prefixes() if each.key.startswith(id_)]
+        if len(found) != 1 or not id_:
+            what = "no prefix" if not found else "more than one prefix"
+            raise UsageError(f"{what} begins with {id_!r}: mlxchat cache list shows them")
+        index.remove_prefix(found[0])
+
+
+@cache_app.command(epilog="Example: mlxchat cache clear")
+def clear() -> None:
+    """Delete all of them."""
+    from mlxchat.units import count
+
+    write(f"{count(_index().clear(), 'page')} deleted\n")
+
+
+@cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
+def warm(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Document, - for stdin.")],
+    system: SystemOption = None,
+    model: ModelOption = None,
+    offline: OfflineOption = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    max_kv_size: WindowOption = "auto",
+    prefill_step_size: StepOption = DEFAULT_PREFILL_STEP_SIZE,
+    prefix_cache_size: PrefixCacheSizeOption = DEFAULT_PREFIX_CACHE_SIZE,
+    quiet: QuietOption = False,
+) -> None:
+    """Read a document now, so that `mlxchat generate -f FILE "question"` begins at once later.
+
+    The model, the system prompt and --dtype must be those of later.
+    """
+    from mlxchat.cli.setup import Setup
+    from mlxchat.cli.warm import warm_document
+
+    setup = Setup(
+        model=model,
+        offline=offline,
+        device=device,
+        dtype=dtype,
+        window=max_kv_size,
+        keep=DEFAULT_KEEP,
+        prefill_step_size=prefill_step_size,
+        sampling={},
+        seed=0,
+        quiet=quiet,
+        prefix_cache_size=prefix_cache_size,
+    )
+    warm_document(setup, file, system)
+
+
+def _index() -> "PrefixIndex":
+    from mlxchat import paths
+    from mlxchat.store.prefix_index import PrefixIndex
+
+    return PrefixIndex(paths.prefix_cache_dir())
+
+
+def _when(used_s: float) -> str:
+    return datetime.fromtimestamp(used_s).strftime("%Y-%m-%d %H:%M")

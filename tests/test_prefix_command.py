@@ -1,0 +1,206 @@
+"""The prefix cache through the program: nothing is read twice, and nothing changes by it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat import paths
+from scripts.families import family_config
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+
+DOCUMENT = "".join(f"Line {n} tells of the sea and of what lives in it.\n" for n in range(60))
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    path = tmp_path / "document.txt"
+    path.write_text(DOCUMENT)
+    return path
+
+
+@pytest.fixture
+def ask(tiny_model: Path, document: Path, run_mlxchat: RunMlxchat) -> Any:
+    """Ask about the document; the last event."""
+
+    def ask(question: str, *options: str, model: Path = tiny_model) -> dict[str, Any]:
+        done = run_mlxchat(
+            *("generate", "-m", str(model), "--json", "--temp", "0", "-n", "30", "--ignore-eos"),
+            *("-f", str(document), *options, question),
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "" or "are evicted" in done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return ask
+
+
+def pages() -> list[Path]:
+    return sorted(paths.prefix_cache_dir().rglob("*.safetensors"))
+
+
+def test_a_document_is_read_once_whatever_is_asked(ask: Any) -> None:
+    fresh = ask("What lives there?", "--no-prefix-cache")
+    assert pages() == []
+    first = ask("What lives there?")
+    stored = pages()
+    assert first["cached_tokens"] == 0
+    assert first["text"] == fresh["text"]
+    again = ask("What lives there?")
+    assert again["cached_tokens"] == (again["prompt_tokens"] - 1) // 256 * 256
+    assert again["text"] == fresh["text"]
+    other = ask("How many lines are there in all of it?")
+    assert other["cached_tokens"] == again["cached_tokens"]
+    assert (
+        other["text"] == ask("How many lines are there in all of it?", "--no-prefix-cache")["text"]
+    )
+    assert set(stored) <= set(pages())
+    assert paths.prefix_cache_dir().stat().st_mode & 0o777 == 0o700
+    assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
+
+
+@pytest.mark.parametrize("step", ["100", "256", "512", "2048"])
+def test_the_step_size_does_not_matter(step: str, ask: Any) -> None:
+    fresh = ask("What?", "--no-prefix-cache", "--prefill-step-size", step)
+    ask("What?", "--prefill-step-size", "64")
+    again = ask("What?", "--prefill-step-size", step)
+    assert again["cached_tokens"] > 2000
+    assert again["text"] == fresh["text"]
+
+
+def test_of_a_prompt_longer_than_the_window_only_its_first_window_is_known(ask: Any) -> None:
+    fresh = ask("What?", "--no-prefix-cache", "--max-kv-size", "700")
+    ask("What?", "--max-kv-size", "700")
+    again = ask("What?", "--max-kv-size", "700")
+    assert again["cached_tokens"] == 512
+    assert again["text"] == fresh["text"]
+    # What was read with one window is known to another.
+    assert ask("What?", "--max-kv-size", "900")["cached_tokens"] == 512
+
+
+def test_with_checkpoints_not_a_bit_is_different(
+    ask: Any, tiny_model: Path, document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
+) -> None:
+    """Whole steps are taken over then, so that a run begun again comes to the very same text."""
+    ask("What?")
+    texts: list[bytes] = []
+    for name, option in (("known", "--prefix-cache"), ("fresh", "--no-prefix-cache")):
+        directory = tmp_path / name
+        done = run_mlxchat(
+            *("generate", "-m", str(tiny_model), "-n", "200", "--temp", "1", "--seed", "1"),
+            *("--ignore-eos", "--stats", option, "--checkpoint", str(directory)),
+            *("-f", str(document), "What?"),
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("of them known" in done.stderr) == (name == "known")
+        texts.append((directory / "output.txt").read_bytes())
+    assert texts[0] == texts[1]
+
+
+def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> None:
+    """As with templates that put the date into the system prompt."""
+    dated = "Be brief. " * 60 + "Today is {}."
+    ask("What?", "-s", dated.format("Monday"))
+    again = ask("What?", "-s", dated.format("Tuesday"))
+    assert again["cached_tokens"] == 512
+    assert ask("What?", "-s", dated.format("Tuesday"))["cached_tokens"] > 2000
+
+
+def test_other_weights_under_the_same_name_know_nothing(ask: Any, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model")
+    ask("What?", model=model)
+    write_tiny_model(model, seed=7)
+    fresh = ask("What?", "--no-prefix-cache", model=model)
+    again = ask("What?", model=model)
+    assert again["cached_tokens"] == 0
+    assert again["text"] == fresh["text"]
+
+
+def test_it_stays_within_its_limit(ask: Any) -> None:
+    ask("What?", "--prefix-cache-size", "1MB")
+    size = sum(page.stat().st_size for page in pages())
+    assert 0 < size <= 1_000_000
+    ask("What?", "--prefix-cache-size", "300kB", "-s", "You are another one.")
+    assert sum(page.stat().st_size for page in pages()) <= 300_000
+
+
+def test_a_short_prompt_and_a_chat_that_leaves_nothing_are_not_kept(
+    tiny_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    run_mlxchat("generate", "-m", str(tiny_model), "-n", "3", "hello")
+    line = DOCUMENT.replace("\n", " ")
+    chat = ["chat", "-m", str(tiny_model), "-n", "3", "--json"]
+    run_mlxchat(*chat, "--no-save", stdin=line)
+    assert pages() == []
+
+
+def test_a_chat_knows_what_another_one_has_read(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
+    line = DOCUMENT.replace("\n", " ")
+    chat = ["chat", "-m", str(tiny_model), "--temp", "0", "-n", "9", "--json"]
+
+    def first_done(*options: str) -> dict[str, Any]:
+        stdout = run_mlxchat(*chat, *options, stdin=f"{line}\nand then?\n").stdout
+        events = [json.loads(each) for each in stdout.splitlines()]
+        return next(each for each in events if each["event"] == "done")
+
+    fresh = first_done("--no-prefix-cache")
+    assert first_done()["cached_tokens"] == 0
+    again = first_done()
+    assert again["cached_tokens"] >= 2048
+    assert again["text"] == fresh["text"]
+
+
+def test_the_cache_commands(
+    ask: Any, tiny_model: Path, document: Path, run_mlxchat: RunMlxchat
+) -> None:
+    assert run_mlxchat("cache", "list").stdout == ""
+    warmed = run_mlxchat("cache", "warm", "-m", str(tiny_model), str(document))
+    assert (warmed.returncode, warmed.stdout, warmed.stderr) == (0, "", "")
+    assert ask("What?")["cached_tokens"] >= 2048
+    (listed,) = run_mlxchat("cache", "list").stdout.splitlines()
+    id_, tokens, _, model = listed.split("\t")
+    assert int(tokens.replace(",", "")) >= 2048
+    assert model == str(tiny_model)
+    assert json.loads(run_mlxchat("cache", "list", "--json").stdout)["key"].startswith(id_)
+    assert str(paths.prefix_cache_dir()) in run_mlxchat("cache", "info").stdout
+    assert run_mlxchat("cache", "rm", "ffff").returncode == 2
+    assert run_mlxchat("cache", "rm", id_).returncode == 0
+    assert pages() == []
+    ask("What?")
+    assert "pages deleted" in run_mlxchat("cache", "clear").stdout
+    assert pages() == []
+
+
+def test_removing_a_prefix_leaves_what_another_one_shares(
+    ask: Any, tmp_path: Path, run_mlxchat: RunMlxchat
+) -> None:
+    question = "What, and why? " * 40
+    ask(question)
+    more = tmp_path / "more.txt"
+    more.write_text(DOCUMENT)
+    ask("What?", "-f", str(more))
+    (longest,) = [
+        each
+        for each in map(json.loads, run_mlxchat("cache", "list", "--json").stdout.splitlines())
+        if each["tokens"] > 4000
+    ]
+    before = len(pages())
+    assert run_mlxchat("cache", "rm", longest["key"]).returncode == 0
+    assert 0 < len(pages()) < before
+    assert ask(question)["cached_tokens"] > 2000
+
+
+def test_what_cannot_be_kept_is_said(
+    document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
+) -> None:
+    model = write_tiny_model(tmp_path / "model", config=family_config("llama4"))
+    done = run_mlxchat("cache", "warm", "-m", str(model), str(document))
+    assert done.returncode == 1
+    assert "this model attends within chunks" in done.stderr
+    short = tmp_path / "short.txt"
+    short.write_text("short")
+    refused = run_mlxchat("cache", "warm", "-m", str(model), str(short))
+    assert refused.returncode == 1
+    assert "it is read again as quickly" in refused.stderr
