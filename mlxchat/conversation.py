@@ -75,7 +75,6 @@ class Prefixes(Protocol):
         cache: Sequence[Any],
         ids: TokenIds,
         window: int | None,
-        step_size: int,
     ) -> tuple[int, OnHeld]:
         """Fill the empty cache with the known prefix of `ids`; how many tokens that is, and what is
         to be told the ids of each step that is prefilled."""
@@ -520,10 +519,8 @@ class Conversation:
         if any(part.total for part in windows(self._cache)):
             # What was rewound has left its positions behind.
             self.restart()
-        ledger, settings = self._ledger, self.settings
-        cached, record = self._prefixes.begin(
-            self.model, self._cache, ids, settings.max_kv_size, settings.prefill_step_size
-        )
+        ledger, window = self._ledger, self.settings.max_kv_size
+        cached, record = self._prefixes.begin(self.model, self._cache, ids, window)
         ledger.add(ids[:cached])
 
         def on_held(step: TokenIds) -> None:

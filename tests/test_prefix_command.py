@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mlxchat import paths
+from mlxchat.store.prefix_cache import PAGE
 from scripts.families import family_config
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
@@ -49,7 +50,7 @@ def test_a_document_is_read_once_whatever_is_asked(ask: Any) -> None:
     assert first["cached_tokens"] == 0
     assert first["text"] == fresh["text"]
     again = ask("What lives there?")
-    assert again["cached_tokens"] == (again["prompt_tokens"] - 1) // 256 * 256
+    assert again["cached_tokens"] == (again["prompt_tokens"] - 1) // PAGE * PAGE
     assert again["text"] == fresh["text"]
     other = ask("How many lines are there in all of it?")
     assert other["cached_tokens"] == again["cached_tokens"]
@@ -74,29 +75,23 @@ def test_of_a_prompt_longer_than_the_window_only_its_first_window_is_known(ask: 
     fresh = ask("What?", "--no-prefix-cache", "--max-kv-size", "700")
     ask("What?", "--max-kv-size", "700")
     again = ask("What?", "--max-kv-size", "700")
-    assert again["cached_tokens"] == 512
+    assert again["cached_tokens"] == 700 // PAGE * PAGE
     assert again["text"] == fresh["text"]
     # What was read with one window is known to another.
-    assert ask("What?", "--max-kv-size", "900")["cached_tokens"] == 512
+    assert ask("What?", "--max-kv-size", "900")["cached_tokens"] == 700 // PAGE * PAGE
 
 
-def test_with_checkpoints_not_a_bit_is_different(
+def test_a_run_with_checkpoints_begins_at_the_beginning(
     ask: Any, tiny_model: Path, document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
-    """Whole steps are taken over then, so that a run begun again comes to the very same text."""
+    """What was read in other steps differs by rounding, and such a run must come out the same."""
     ask("What?")
-    texts: list[bytes] = []
-    for name, option in (("known", "--prefix-cache"), ("fresh", "--no-prefix-cache")):
-        directory = tmp_path / name
-        done = run_mlxchat(
-            *("generate", "-m", str(tiny_model), "-n", "200", "--temp", "1", "--seed", "1"),
-            *("--ignore-eos", "--stats", option, "--checkpoint", str(directory)),
-            *("-f", str(document), "What?"),
-        )
-        assert done.returncode == 0, done.stderr
-        assert ("of them known" in done.stderr) == (name == "known")
-        texts.append((directory / "output.txt").read_bytes())
-    assert texts[0] == texts[1]
+    done = run_mlxchat(
+        *("generate", "-m", str(tiny_model), "-n", "5", "--stats", "-f", str(document)),
+        *("--checkpoint", str(tmp_path / "night"), "What?"),
+    )
+    assert done.returncode == 0
+    assert "known" not in done.stderr
 
 
 def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> None:

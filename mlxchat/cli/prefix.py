@@ -11,7 +11,7 @@ from mlxchat.cli.setup import Setup
 from mlxchat.generate import OnHeld, nobody
 from mlxchat.ledger import TokenIds
 from mlxchat.models.load import Model
-from mlxchat.store.prefix_cache import PAGE, PrefixCache
+from mlxchat.store.prefix_cache import PrefixCache
 
 # A shorter prompt is read again before it could be found.
 LEAST_TOKENS = 1_024
@@ -32,16 +32,9 @@ class Prefixes:
         cache: Sequence[LayerCache],
         ids: TokenIds,
         window: int | None,
-        step_size: int,
-        *,
-        to_the_bit: bool = False,
     ) -> tuple[int, OnHeld]:
         """Fill the empty cache with the prefix of `ids: (T,)` that is known; return how many tokens
-        that is, and what is to be told the ids of each step that is prefilled.
-
-        `to_the_bit` takes less, so that the steps are those of a prefill from the beginning: sums
-        then come out the same to the last bit, and not only but for rounding.
-        """
+        that is, and what is to be told the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < LEAST_TOKENS:
             return 0, nobody
         directory = paths.prefix_cache_dir()
@@ -53,9 +46,7 @@ class Prefixes:
         if reason is not None:
             self._notify(f"the prompt is not kept in the prefix cache: {reason}")
             return 0, nobody
-        if to_the_bit and step_size % PAGE:
-            return 0, nobody
-        cached = prefixes.fill(cache, ids, window, step_size if to_the_bit else PAGE)
+        cached = prefixes.fill(cache, ids, window)
         if not _has_room(directory, self._limit_bytes):
             return cached, nobody
         return cached, prefixes.recorder(cache, ids, cached, window)

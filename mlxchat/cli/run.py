@@ -190,9 +190,11 @@ def _generate(
     ):
         prefixes = Prefixes(request.setup, messages.note)
         stack.callback(prefixes.close)
-        # Begun again from a damaged checkpoint, it has to come to the very same text.
-        exact = checkpoint is not None
-        begun, record = _with_known_prefix(prefixes, loaded, prompt, begun, exact)
+        record: OnHeld = nobody
+        # Begun again from a damaged checkpoint, a run has to come to the very same text: what was
+        # read in other steps is not the same to the last bit.
+        if checkpoint is None:
+            begun, record = _with_known_prefix(prefixes, loaded, prompt, begun)
         watch = Watch(stop, status, messages, begun, long)
         checkpointer = None
         if checkpoint is not None:
@@ -250,20 +252,11 @@ class _Beside:
 
 
 def _with_known_prefix(
-    prefixes: Prefixes, loaded: _Loaded, prompt: TokenIds, begun: Begun, exact: bool
+    prefixes: Prefixes, loaded: _Loaded, prompt: TokenIds, begun: Begun
 ) -> tuple[Begun, OnHeld]:
-    """Begin behind what is known of the prompt, where nothing of it is held yet."""
-    if begun.midway is not None or begun.prefilled:
-        return begun, nobody
-    settings = loaded.settings
-    cached, record = prefixes.begin(
-        loaded.model,
-        begun.cache,
-        prompt,
-        settings.max_kv_size,
-        settings.prefill_step_size,
-        to_the_bit=exact,
-    )
+    """Begin behind what is known of the prompt, of which nothing is held yet."""
+    window = loaded.settings.max_kv_size
+    cached, record = prefixes.begin(loaded.model, begun.cache, prompt, window)
     begun.ledger.add(prompt[:cached])
     return replace(begun, prefilled=cached), record
 

@@ -29,9 +29,7 @@ def warm_document(setup: Setup, file: str, system: str | None) -> int:
     cache = make_cache(model.network, settings.max_kv_size, settings.keep)
     prefixes = Prefixes(setup, _refuse)
     try:
-        cached, record = prefixes.begin(
-            model, cache, ids, settings.max_kv_size, settings.prefill_step_size
-        )
+        cached, record = prefixes.begin(model, cache, ids, settings.max_kv_size)
         with progress("reading", "tokens", setup.quiet) as on_progress:
             prefill(
                 model.network,

@@ -1,7 +1,7 @@
 """Keys and values of prompts' beginnings, on the disk: a prefix that was prefilled once, for
 whatever conversation or document, is read back instead of being computed again.
 
-A prefix is cut into pages of 256 tokens; which there are is `prefix_index`'s business. What is read
+A prefix is cut into pages of 128 tokens; which there are is `prefix_index`'s business. What is read
 back is what a prefill left, to the bit: a page is trusted only where the model, the shapes and all
 tokens up to its end are the very same. Whatever goes wrong costs the time of a prefill, no more.
 
@@ -30,7 +30,7 @@ from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.prefix_index import ROOT, Page, PrefixIndex, page_keys
 from mlxchat.store.tensor_file import Tensor
 
-PAGE = 256  # tokens
+PAGE = 128  # tokens
 
 # Pages that may wait to be written: what a slow disk can make memory hold, beside the cache.
 PAGES_IN_FLIGHT = 4
@@ -79,22 +79,19 @@ class PrefixCache:
         cache: Sequence[LayerCache],
         ids: np.ndarray,
         window: int | None,
-        multiple: int = PAGE,
     ) -> int:
         """Put the longest stored prefix of `ids: (T,)` into the empty cache; return its tokens.
 
-        A `multiple` of so many tokens (of pages), at most T - 1 and at most `window`, the cache's
-        own (None: unbounded); 0 where nothing is stored, and then the cache is as it was. Only
-        behind a page that holds the recurrent states can a model that has any go on.
+        Whole pages, at most T - 1 tokens and at most `window`, the cache's own (None: unbounded);
+        0 where nothing is stored, and then the cache is as it was. Only behind a page that holds
+        the recurrent states can a model that has any go on.
         """
-        assert multiple > 0
-        assert multiple % PAGE == 0
         if self.usable(cache) is not None or not _is_untouched(cache):
             return 0
         most = _most_tokens(cache, window, len(ids) - 1)
         keys = page_keys(self._print, ids[:most], PAGE)
         with suppress(OSError):
-            while chain := self._usable_chain(keys, multiple // PAGE):
+            while chain := self._usable_chain(keys):
                 loaded = self._load(cache, ids, chain)
                 if loaded is not None:
                     self._restore(cache, loaded, len(chain) * PAGE)
@@ -143,10 +140,10 @@ class PrefixCache:
         """Which windows hold anything: a model may have layers that it gives no tokens."""
         return [i for i, window in enumerate(windows(self.like)) if window.keys is not None]
 
-    def _usable_chain(self, keys: Sequence[str], multiple: int) -> list[Page]:
+    def _usable_chain(self, keys: Sequence[str]) -> list[Page]:
         chain = self.index.chain(keys)
         needs_state = bool(recurrent_states(self.like))
-        while chain and (len(chain) % multiple or (needs_state and not chain[-1].has_state)):
+        while needs_state and chain and not chain[-1].has_state:
             chain.pop()
         return chain
 
