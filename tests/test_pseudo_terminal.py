@@ -116,6 +116,7 @@ def test_quiet_shows_the_text_only(tiny_model: Path, tmp_path: Path) -> None:
     document = tmp_path / "long.txt"
     document.write_text("x" * 4_000)
     options = ["--raw", "--prefill-step-size", "2", "-n", "12", "-f", str(document)]
+    options.append("--no-prefix-cache")
     screen = screen_of(spawn(tiny_model, *options, "-q"))
     assert "prompt " not in screen
     assert "reading" not in screen
