@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -69,6 +69,24 @@ def prefill(
         if on_progress is not None:
             on_progress(done, len(ids))
     return done
+
+
+class Reader(Protocol):
+    """Puts a prompt's ids into the cache as `prefill` does, but may know some of them already."""
+
+    reused_tokens: int
+
+    def __call__(
+        self,
+        network: nn.Module,
+        cache: Cache,
+        ids: np.ndarray,
+        *,
+        step_size: int,
+        on_progress: Progress | None = None,
+        on_held: OnHeld = nobody,
+        should_stop: ShouldStop = never,
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +216,8 @@ OnPause = Callable[[Midway], SamplingSettings]
 class Generation:
     """Iterate over it for the tokens that follow `ids: (T,)`; afterwards `stats` tells what it took
     and why it ended. The first `cached_tokens` of `ids` are in the cache already, and `generated`
-    of the tokens that `max_tokens` allows are the last of `ids`.
+    of the tokens that `max_tokens` allows are the last of `ids`. The others are put in by `reader`,
+    where one is given.
 
     A model whose positions come to an end (GPT-2) stops there, for the reason "length"; where the
     prompt already goes beyond them, CacheError is raised. `should_stop` is asked between prefill
@@ -220,6 +239,7 @@ class Generation:
         settings: GenerationSettings | None = None,
         prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE,
         cached_tokens: int = 0,
+        reader: Reader | None = None,
         generated: int = 0,
         on_prefill: Progress | None = None,
         on_held: OnHeld = nobody,
@@ -238,6 +258,7 @@ class Generation:
         )
         self._prefill_step_size = prefill_step_size
         self._cached_tokens = cached_tokens
+        self._reader = reader
         self._on_prefill = on_prefill
         self._on_held = on_held
         self._should_stop = should_stop
@@ -281,7 +302,8 @@ class Generation:
             self._started_s = time.perf_counter()
             # All but the last token: what that one's logits say is where decoding begins.
             rest = self._ids[self._cached_tokens : -1]
-            done = prefill(
+            read = prefill if self._reader is None else self._reader
+            done = read(
                 self._model.network,
                 self._cache,
                 rest,
@@ -356,14 +378,16 @@ class Generation:
         """What it took, up to now or to its end."""
         ttft_s = max(self._first_token_s - self._started_s, 0.0)
         decode_s = self._ended_s - self._first_token_s if self._first_token_s else 0.0
+        reused_tokens = 0 if self._reader is None else self._reader.reused_tokens
+        cached_tokens = self._cached_tokens + reused_tokens
         return Stats(
             finish_reason=self._finish_reason,
             prompt_tokens=len(self._ids),
-            cached_tokens=self._cached_tokens,
+            cached_tokens=cached_tokens,
             generated_tokens=self._generated,
             evicted_tokens=tokens_evicted(self._cache),
             ttft_s=ttft_s,
-            prefill_tokens_per_s=_rate(len(self._ids) - self._cached_tokens, ttft_s),
+            prefill_tokens_per_s=_rate(len(self._ids) - cached_tokens, ttft_s),
             # The first token's time belongs to the prefill.
             decode_tokens_per_s=_rate(self._generated - self._generated_before - 1, decode_s),
             kv_tokens=tokens_held(self._cache),

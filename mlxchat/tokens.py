@@ -32,10 +32,16 @@ _CONTROL_SHAPE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids `(T,)` ready for prefill, and what the user should know of how they were made."""
+    """Token ids `(T,)` ready for prefill, and what the user should know of how they were made.
+
+    `blocks` are the spans of ids, in order, that are to be kept for other prompts, and the first
+    `head` ids are what the template writes before all of them.
+    """
 
     ids: TokenIds
     notices: tuple[str, ...] = ()
+    head: int = 0
+    blocks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,33 @@ class Tokenizer:
         """
         return self.chat([ChatMessage("user", text)], system, on_progress=on_progress)
 
+    def message(
+        self,
+        texts: Sequence[str],
+        system: str | None = None,
+        on_progress: Progress | None = None,
+    ) -> list[TokenIds]:
+        """Render the texts, one behind the other, as the user's message, and encode each by itself.
+
+        Returns the ids of what the template writes before them, and of each text, the last one with
+        what comes behind it. Raises what `chat` raises, and TemplateError where the template does
+        not write each text out as it is, once.
+        """
+        template = self._require_template()
+        mark, span = _unused_marks("".join([system or "", *texts]))
+        cut = [self._control.cut(text, mark) for text in texts]
+        cut_system = None if system is None else self._control.cut(system, mark)
+        content = span + span.join([*cut, ""])
+        written = template.with_system(cut_system, [{"role": "user", "content": content}])
+        head, *pieces = template.render(written).split(span)
+        if pieces[:-1] != cut:
+            raise TemplateError("the model's chat template does not write texts out as they are")
+        pieces[-2:] = ["".join(pieces[-2:])]
+        return [
+            self._encode_cut(piece, mark, on_progress, begins=number == 0)
+            for number, piece in enumerate([head, *pieces])
+        ]
+
     def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -94,21 +127,17 @@ class Tokenizer:
         template's own. Raises TemplateError where the model has no chat template or its template
         refuses.
         """
-        if self.template is None:
-            raise TemplateError("this model has no chat template: use --raw to continue plain text")
+        template = self._require_template()
         mark, span = _unused_marks("".join([system or "", *(m.content for m in messages)]))
         cut = [self._control.cut(m.content, mark, self._own_controls(m)) for m in messages]
         cut_system = None if system is None else self._control.cut(system, mark)
 
         def render(contents: Sequence[str]) -> str:
-            assert self.template is not None
             written = [
                 {"role": message.role, "content": content}
                 for message, content in zip(messages, contents, strict=True)
             ]
-            return self.template.render(
-                self.template.with_system(cut_system, written), **(variables or {})
-            )
+            return template.render(template.with_system(cut_system, written), **(variables or {}))
 
         rendered = render(cut)
         parts: list[tuple[str, TokenIds | None]] = [(rendered, None)]
@@ -123,8 +152,17 @@ class Tokenizer:
         ids = self._encode_parts(parts, mark, on_progress)
         if len(ids) == 0:
             raise TemplateError("the model's chat template renders this to nothing")
-        refused = system is not None and not self.template.has_system_role
-        return Prompt(ids, (NO_SYSTEM_ROLE,) if refused else ())
+        return Prompt(ids, self.system_notices(system))
+
+    def system_notices(self, system: str | None) -> tuple[str, ...]:
+        """What the user should know of what becomes of a system text."""
+        refused = system is not None and not self._require_template().has_system_role
+        return (NO_SYSTEM_ROLE,) if refused else ()
+
+    def _require_template(self) -> ChatTemplate:
+        if self.template is None:
+            raise TemplateError("this model has no chat template: use --raw to continue plain text")
+        return self.template
 
     def spells(self, ids: TokenIds, text: str) -> bool:
         """Whether the ids, control tokens and all, are no more and no less than `text`."""
@@ -143,10 +181,13 @@ class Tokenizer:
         opening = [id_ for id_ in opening if id_ not in self.eos_ids]
         return Prompt(np.concatenate([np.array(opening, np.int32), self.encode(text, on_progress)]))
 
-    def encode(self, text: str, on_progress: Progress | None = None) -> TokenIds:
-        """Token ids `(T,)` of plain text, in which nothing is a control token."""
+    def encode(
+        self, text: str, on_progress: Progress | None = None, *, begins: bool = True
+    ) -> TokenIds:
+        """Token ids `(T,)` of plain text, in which nothing is a control token; `begins` False where
+        it goes on from other text."""
         mark, _ = _unused_marks(text)
-        return self._encode_cut(self._control.cut(text, mark), mark, on_progress)
+        return self._encode_cut(self._control.cut(text, mark), mark, on_progress, begins)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, control tokens left out."""

@@ -1,6 +1,20 @@
 """Keys and values: what the model remembers. MLX only; no text, no files."""
 
-from mlxchat.cache.build import check_bound, kv_bytes_per_token, make_cache, run_lazily
+from mlxchat.cache.block import (
+    Block,
+    BlockTaker,
+    join_block,
+    most_positions,
+    token_differences,
+)
+from mlxchat.cache.build import (
+    check_bound,
+    check_joinable,
+    kv_bytes_per_token,
+    make_cache,
+    make_joinable,
+    run_lazily,
+)
 from mlxchat.cache.chunk import ChunkCache
 from mlxchat.cache.layers import (
     bytes_held,
@@ -15,18 +29,25 @@ from mlxchat.cache.positions import learned_positions
 from mlxchat.cache.window import WindowCache
 
 __all__ = [
+    "Block",
+    "BlockTaker",
     "ChunkCache",
     "WindowCache",
     "bytes_held",
     "check_bound",
+    "check_joinable",
     "evict",
     "fork",
+    "join_block",
     "kv_bytes_per_token",
     "learned_positions",
     "make_cache",
+    "make_joinable",
+    "most_positions",
     "positions_bounded",
     "rewind",
     "run_lazily",
+    "token_differences",
     "tokens_evicted",
     "tokens_held",
 ]

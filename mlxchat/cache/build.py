@@ -19,9 +19,17 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
+from mlxchat.cache.block import block_refusal
 from mlxchat.cache.chunk import ChunkCache
 from mlxchat.cache.layers import LayerCache, recurrent_states, windows
-from mlxchat.cache.positions import NEAR, Stored, alike, find_key_shifts, trial_position
+from mlxchat.cache.positions import (
+    NEAR,
+    KeyShift,
+    Stored,
+    alike,
+    find_key_shifts,
+    trial_position,
+)
 from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
@@ -64,9 +72,33 @@ def make_cache(
     return cache
 
 
+def make_joinable(model: nn.Module, cache: Sequence[LayerCache]) -> None:
+    """Find out how each window's keys can be shifted, so that blocks can be joined to the cache.
+
+    A bounded cache knows already; otherwise this runs the model on two tokens. Raises CacheError
+    where blocks cannot be joined.
+    """
+    if reason := block_refusal(cache):
+        raise CacheError(reason)
+    if all(window.shift is not None for window in windows(cache)):
+        return
+    shifts, _ = _find_shifts(model)
+    if None in shifts:
+        raise CacheError("this model's keys cannot be shifted to other positions")
+    for window, shift in zip(windows(cache), shifts, strict=True):
+        window.shift = shift
+
+
 def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_KEEP) -> None:
     """Raise what `make_cache` would raise, without running the model: it needs no weights yet."""
     _make_layers(model, max_kv_size, keep)
+
+
+def check_joinable(model: nn.Module) -> None:
+    """Raise CacheError where blocks cannot be joined to what such a model remembers, without
+    running it: it needs no weights yet."""
+    if reason := block_refusal(_make_layers(model, None, 0)):
+        raise CacheError(reason)
 
 
 def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> list[LayerCache]:
@@ -130,20 +162,26 @@ def _narrower(native: int, max_kv_size: int | None, keep: int) -> tuple[int, int
 
 def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size: int) -> None:
     """Give every window its shift, and to all the same limit, if all of them can be moved."""
-    far = trial_position(model)
-    near_run, far_run = _run_token_at(model, NEAR), _run_token_at(model, far)
-    shifts = find_key_shifts(model, _stored(near_run), _stored(far_run), far - NEAR)
+    shifts, states_move = _find_shifts(model)
     for window, shift in zip(cache, shifts, strict=True):
         window.shift = shift
     # Chunks begin at multiples of their size, and must go on to.
     unit = max((w.chunk_size for w in cache if isinstance(w, ChunkCache)), default=1)
     limit = _position_limit(cache, max(max_kv_size, unit))
-    if None in shifts or not _same_states(near_run, far_run):
+    if None in shifts or not states_move:
         # Some models read one layer's offset for all: they move back together or not at all.
         limit = None
     for window in cache:
         window.position_limit = limit
         window.position_unit = unit
+
+
+def _find_shifts(model: nn.Module) -> tuple[list[KeyShift | None], bool]:
+    """The shift of each window, and whether recurrent states are the same wherever they stand."""
+    far = trial_position(model)
+    near_run, far_run = _run_token_at(model, NEAR), _run_token_at(model, far)
+    shifts = find_key_shifts(model, _stored(near_run), _stored(far_run), far - NEAR)
+    return shifts, _same_states(near_run, far_run)
 
 
 def _run_token_at(model: nn.Module, position: int) -> list[LayerCache]:

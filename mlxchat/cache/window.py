@@ -114,9 +114,21 @@ class WindowCache:
         keys, values = self.keys[..., : self._size, :], self.values[..., : self._size, :]
         if self._moved == 0 or self.shift is None:
             return keys, values
+        return self.moved(keys, values, self._moved)
+
+    def join(self, keys: mx.array, values: mx.array, position: int) -> None:
+        """Add S tokens, `(B, H_kv, S, D)`, that were computed elsewhere: at `position` and behind.
+
+        Whatever they may have seen there, they now stand behind what is held here. Needs a `shift`.
+        """
+        self.update_and_fetch(*self.moved(keys, values, self.offset - position))
+
+    def moved(self, keys: mx.array, values: mx.array, distance: int) -> tuple[mx.array, mx.array]:
+        """This layer's keys and values, `(…, T, D)`, as they are `distance` positions on."""
+        assert self.shift is not None
         if self.shift.in_values:
-            return keys, self.shift(values, self._moved)
-        return self.shift(keys, self._moved), values
+            return keys, self.shift(values, distance)
+        return self.shift(keys, distance), values
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
         """Mask for the next N tokens, to be called before they are added.

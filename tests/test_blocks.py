@@ -1,0 +1,328 @@
+"""Blocks: read once, joined at any place, and as good as their repair says."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+
+from mlxchat.blocks import BlockReader, _runs_of, does_not_fit
+from mlxchat.cache import Block, make_cache, make_joinable
+from mlxchat.cache.layers import windows
+from mlxchat.errors import CacheError
+from mlxchat.generate import prefill
+from mlxchat.settings import BlockSettings, Repair
+from mlxchat.tokens import Prompt
+from scripts.families import build_family
+from scripts.tiny_model import tiny_config
+from tests.conftest import build_random_model
+from tests.test_families import BUILT
+
+HEAD, LENGTHS = 5, (70, 90, 64)
+# Standard rope, per-layer bases with sliding windows, MLA, sinks, partial dims, shared caches.
+FAMILIES = ["llama", "gemma3_text", "deepseek_v3", "gpt_oss", "qwen3", "gemma3n", "phi3", "olmo2"]
+
+
+class Kept:
+    """A store in memory that counts."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[bytes, bytes], Block] = {}
+        self.hits = self.misses = 0
+
+    def load(self, head: np.ndarray, ids: np.ndarray) -> Block | None:
+        block = self.blocks.get((head.tobytes(), ids.tobytes()))
+        self.hits += block is not None
+        self.misses += block is None
+        return block
+
+    def save(self, head: np.ndarray, ids: np.ndarray, block: Block) -> None:
+        self.blocks[head.tobytes(), ids.tobytes()] = block
+
+
+def build(family: str) -> nn.Module:
+    return build_random_model() if family == "llama" else build_family(family)
+
+
+def ids_of(tokens: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, tokens).astype(np.int32)
+
+
+TEXTS = [ids_of(length, seed) for seed, length in enumerate(LENGTHS)]
+
+
+def prompt_of(order: Sequence[int], between: int = 0, question: int = 9) -> Prompt:
+    """A head, the texts in this order with other tokens between them, and a question."""
+    pieces = [ids_of(HEAD, 100)]
+    blocks: list[tuple[int, int]] = []
+    for number in order:
+        start = sum(len(piece) for piece in pieces)
+        blocks.append((start, start + len(TEXTS[number])))
+        pieces += [TEXTS[number], ids_of(between, 200)]
+    return Prompt(np.concatenate([*pieces, ids_of(question, 300)]), (), HEAD, tuple(blocks))
+
+
+def read(
+    network: nn.Module,
+    prompt: Prompt,
+    settings: BlockSettings | None = None,
+    kept: Kept | None = None,
+    *,
+    window: int | None = None,
+    step: int = 32,
+) -> tuple[list[Any], BlockReader]:
+    cache = make_cache(network, window, 4 if window else 0)
+    reader = BlockReader(prompt, kept or Kept(), settings or BlockSettings())
+    done = reader(network, cache, prompt.ids, step_size=step)
+    assert done == len(prompt.ids)
+    return cache, reader
+
+
+def plain(network: nn.Module, prompt: Prompt, step: int = 32) -> list[Any]:
+    cache = make_cache(network)
+    prefill(network, cache, prompt.ids, step_size=step)
+    return cache
+
+
+def logits(network: nn.Module, cache: list[Any]) -> np.ndarray:
+    tokens = [7, 8, 9]
+    rows = [network(mx.array([[token]]), cache=cache)[0, -1] for token in tokens]
+    return np.array(mx.stack(rows).astype(mx.float32))
+
+
+def assert_same(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-4) -> None:
+    assert np.abs(a - b).max() <= tolerance * max(np.abs(b).max(), 1)
+
+
+def first_layer(cache: list[Any]) -> list[np.ndarray]:
+    window = windows(cache)[0]
+    keys, values, _ = window.entries
+    assert keys is not None
+    assert values is not None
+    return [np.array(keys), np.array(values)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("window", [None, 256])
+def test_joined_keys_stand_at_their_exact_positions(family: str, window: int | None) -> None:
+    """The first layer's keys know nothing of what comes before: only their position can be wrong.
+
+    Keys that are joined without being shifted fail here.
+    """
+    network = build(family)
+    prompt = prompt_of([2, 0, 1], between=3)
+    joined, _ = read(network, prompt, BlockSettings(Repair.NONE), window=window)
+    for ours, theirs in zip(first_layer(joined), first_layer(plain(network, prompt)), strict=True):
+        tokens = min(ours.shape[2], theirs.shape[2])
+        assert_same(ours[:, :, -tokens:], theirs[:, :, -tokens:])
+    offsets = {window.offset for window in windows(joined) if window.total}
+    assert offsets == {len(prompt.ids)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_block_right_behind_the_head_is_exact(family: str) -> None:
+    network = build(family)
+    prompt = prompt_of([1])
+    joined, _ = read(network, prompt, BlockSettings(Repair.NONE))
+    assert_same(logits(network, joined), logits(network, plain(network, prompt)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_block_recomputed_whole_is_exact(family: str) -> None:
+    network = build(family)
+    prompt = prompt_of([1, 2, 0])
+    settings = BlockSettings(link_share=1.0)
+    joined, _ = read(network, prompt, settings)
+    assert_same(logits(network, joined), logits(network, plain(network, prompt)))
+
+
+def difference(network: nn.Module, prompt: Prompt, settings: BlockSettings) -> float:
+    joined, _ = read(network, prompt, settings)
+    return float(np.abs(logits(network, joined) - logits(network, plain(network, prompt))).mean())
+
+
+def test_more_repair_is_nearer_to_the_truth() -> None:
+    network = build("llama")
+    prompt = prompt_of([1, 2, 0])
+    none = difference(network, prompt, BlockSettings(Repair.NONE))
+    half = difference(network, prompt, BlockSettings(link_share=0.5))
+    whole = difference(network, prompt, BlockSettings(link_share=1.0))
+    assert whole < half < none
+
+
+def test_behind_one_layer_joined_blocks_are_exact() -> None:
+    """One layer's keys and values know nothing of other tokens, so nothing is approximate: the
+    question must see every block, at its exact position, as it would behind an ordinary prefill."""
+    network = build_random_model(tiny_config(layers=1))
+    prompt = prompt_of([2, 0, 1], between=3)
+    joined, _ = read(network, prompt, BlockSettings(Repair.NONE))
+    assert_same(logits(network, joined), logits(network, plain(network, prompt)))
+
+
+class Counting:
+    """A network that counts the tokens it is run on, by the number of them at once."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self.tokens = 0
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        self.tokens += tokens.shape[1]
+        return self.network(tokens, cache=cache)
+
+
+def tokens_computed(network: nn.Module, prompt: Prompt, settings: BlockSettings, kept: Kept) -> int:
+    counting: Any = Counting(network)
+    cache = make_cache(network)
+    make_joinable(network, cache)
+    BlockReader(prompt, kept, settings)(counting, cache, prompt.ids, step_size=32)
+    return counting.tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "linked"), [(BlockSettings(Repair.NONE), 0), (BlockSettings(), 2 * 16)]
+)
+def test_a_known_block_is_not_computed_again(settings: BlockSettings, linked: int) -> None:
+    """The first stands right behind the head, where it was computed: nothing of it is mended."""
+    network, kept = build("llama"), Kept()
+    tokens_computed(network, prompt_of([0, 1, 2]), settings, kept)
+    again = tokens_computed(network, prompt_of([2, 0, 1]), settings, kept)
+    assert again == HEAD + 9 + linked
+    assert kept.hits == 3
+
+
+def test_what_was_reused_is_told() -> None:
+    network, kept = build("llama"), Kept()
+    _, first = read(network, prompt_of([0, 1]), kept=kept)
+    assert first.reused_tokens == 0
+    _, second = read(network, prompt_of([1, 0]), kept=kept)
+    assert second.reused_tokens == LENGTHS[0] + LENGTHS[1] - 16
+
+
+@pytest.mark.parametrize("settings", [BlockSettings(), BlockSettings(link_share=0.3)])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_it_makes_no_difference_whether_a_block_was_known(
+    family: str, settings: BlockSettings
+) -> None:
+    network, kept = build(family), Kept()
+    prompt = prompt_of([1, 0, 2], between=2)
+    first = logits(network, read(network, prompt, settings, kept)[0])
+    again = logits(network, read(network, prompt, settings, kept)[0])
+    assert np.array_equal(first, again)
+
+
+def test_only_what_the_caller_marks_is_a_block() -> None:
+    """Text that equals a known block by accident is no hit, and a block may come twice."""
+    network, kept = build("llama"), Kept()
+    read(network, prompt_of([0]), kept=kept)
+    unmarked = prompt_of([0])
+    cache, reader = read(network, Prompt(unmarked.ids, (), HEAD), kept=kept)
+    assert reader.reused_tokens == 0
+    assert_same(logits(network, cache), logits(network, plain(network, unmarked)))
+    twice = prompt_of([0, 0])
+    _, reader = read(network, twice, BlockSettings(Repair.NONE), kept)
+    assert reader.reused_tokens == 2 * LENGTHS[0]
+
+
+def test_another_head_makes_another_block() -> None:
+    network, kept = build("llama"), Kept()
+    prompt = prompt_of([0])
+    read(network, prompt, kept=kept)
+    other = Prompt(np.concatenate([prompt.ids[:1] + 1, prompt.ids[1:]]), (), HEAD, prompt.blocks)
+    _, reader = read(network, other, kept=kept)
+    assert reader.reused_tokens == 0
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss"])
+def test_a_narrow_window_holds_no_more_than_in_prefill(family: str) -> None:
+    network, step = build(family), 16
+    native = min(w.max_size for w in windows(make_cache(network)) if w.max_size is not None)
+    assert native < min(LENGTHS), "the test needs blocks that are longer than the window"
+    most: list[int] = []
+
+    class Watched(Kept):
+        def load(self, head: np.ndarray, ids: np.ndarray) -> Block | None:
+            most.append(max(w.size() for w in windows(cache) if w.max_size == native))
+            return super().load(head, ids)
+
+    cache = make_cache(network)
+    prompt = prompt_of([0, 1, 2])
+    BlockReader(prompt, Watched(), BlockSettings())(network, cache, prompt.ids, step_size=step)
+    assert max(most) <= native + step - 1
+
+
+def test_progress_comes_to_the_whole_and_never_goes_back() -> None:
+    network = build("llama")
+    prompt = prompt_of([0, 1], between=3)
+    told: list[tuple[int, int]] = []
+    held: list[np.ndarray] = []
+    cache = make_cache(network)
+    BlockReader(prompt, Kept(), BlockSettings())(
+        network,
+        cache,
+        prompt.ids,
+        step_size=32,
+        on_progress=lambda done, total: told.append((done, total)),
+        on_held=held.append,
+    )
+    assert told[-1] == (len(prompt.ids), len(prompt.ids))
+    assert np.array_equal(np.concatenate(held), prompt.ids)
+    dones = [done for done, _ in told]
+    assert dones == sorted(dones)
+
+
+@pytest.mark.parametrize("asks", range(8))
+def test_it_stops_where_it_is_told_to(asks: int) -> None:
+    """What the cache holds then are the prompt's first tokens, however many."""
+    network = build("llama")
+    prompt = prompt_of([0, 1])
+    left = iter([False] * asks)
+    cache = make_cache(network)
+    done = BlockReader(prompt, Kept(), BlockSettings())(
+        network, cache, prompt.ids, step_size=32, should_stop=lambda: next(left, True)
+    )
+    assert done < len(prompt.ids)
+    assert windows(cache)[0].total == done
+
+
+REFUSED = {
+    "mamba2": "recurrent layers",
+    "qwen3_next": "recurrent layers",
+    "llama4": "attends within chunks",
+    "gpt2": "cannot be shifted",
+}
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_cannot_be_joined_is_refused_by_name(family: str) -> None:
+    network = build_family(family)
+    with pytest.raises(CacheError, match=REFUSED[family]):
+        make_joinable(network, make_cache(network))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", BUILT)
+def test_every_family_joins_at_exact_positions_or_is_refused(family: str) -> None:
+    network = build_family(family)
+    try:
+        make_joinable(network, make_cache(network))
+    except CacheError:
+        return
+    test_joined_keys_stand_at_their_exact_positions(family, None)
+
+
+def test_a_prompt_beyond_the_window_does_not_fit() -> None:
+    network = build("llama")
+    cache = make_cache(network, 128, 4)
+    assert does_not_fit(cache, 128, 128) is None
+    assert does_not_fit(cache, 129, 128) == "the prompt is 129 tokens and the window holds 128"
+
+
+def test_runs_of_those_that_differ_most_are_chosen() -> None:
+    differences = np.zeros(100)
+    differences[[3, 20, 99]] = 5, 9, 7
+    assert _runs_of(differences, 0.01) == [(16, 32)]
+    assert _runs_of(differences, 0.4) == [(0, 32), (96, 100)]
+    assert _runs_of(differences, 1.0) == [(0, 100)]
