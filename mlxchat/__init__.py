@@ -18,37 +18,55 @@ from typing import TYPE_CHECKING
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
+    from mlxchat.blocks import BlockReader
     from mlxchat.cache import make_cache
     from mlxchat.conversation import Conversation
     from mlxchat.errors import MlxchatError
     from mlxchat.generate import Generation, Token
     from mlxchat.models.load import Model, load
-    from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+    from mlxchat.parts import Part, encode_parts
+    from mlxchat.settings import (
+        BlockSettings,
+        CacheSettings,
+        GenerationSettings,
+        SamplingSettings,
+    )
+    from mlxchat.store.block_store import DiskBlocks
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockReader",
+    "BlockSettings",
     "CacheSettings",
     "Conversation",
+    "DiskBlocks",
     "Generation",
     "GenerationSettings",
     "MlxchatError",
     "Model",
+    "Part",
     "SamplingSettings",
     "Token",
+    "encode_parts",
     "load",
     "make_cache",
 ]
 
 _HOME = {
+    "BlockReader": "mlxchat.blocks",
+    "BlockSettings": "mlxchat.settings",
     "CacheSettings": "mlxchat.settings",
     "Conversation": "mlxchat.conversation",
+    "DiskBlocks": "mlxchat.store.block_store",
     "Generation": "mlxchat.generate",
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
     "Model": "mlxchat.models.load",
+    "Part": "mlxchat.parts",
     "SamplingSettings": "mlxchat.settings",
     "Token": "mlxchat.generate",
+    "encode_parts": "mlxchat.parts",
     "load": "mlxchat.models.load",
     "make_cache": "mlxchat.cache",
 }

@@ -30,35 +30,50 @@ UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The whole text, and what the user should know of how it was read."""
+    """The whole text, and what the user should know of how it was read.
+
+    `blocks` are the texts that stand before it, and that are to be kept each by itself.
+    """
 
     text: str
     notices: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
 
 
-def read_input(prompt: str | None, files: Sequence[str], stdin: BinaryIO | None) -> Input:
+def read_input(
+    prompt: str | None,
+    files: Sequence[str],
+    stdin: BinaryIO | None,
+    blocks: Sequence[str] = (),
+) -> Input:
     """Read the documents and put the prompt behind them.
 
-    `files` are paths, `-` is standard input; piped standard input is read, before the files, even
-    where no `-` names it. `stdin` None stands for a terminal. Raises UsageError where there is
-    nothing to read, InputError for what cannot be read as text.
+    `files` and `blocks` are paths, `-` is standard input; piped standard input is read, before the
+    files, even where no `-` names it. `stdin` None stands for a terminal. Raises UsageError where
+    there is nothing to read beside blocks, InputError for what cannot be read as text.
     """
-    if files.count(STDIN) > 1:
-        raise UsageError("-f - can be given once only: standard input can be read only once")
-    if STDIN in files and stdin is None:
-        raise UsageError("-f -: standard input is a terminal; pipe a document into it")
+    named = [*files, *blocks]
+    if named.count(STDIN) > 1:
+        raise UsageError("- can be given once only: standard input can be read only once")
+    if STDIN in named and stdin is None:
+        raise UsageError("-: standard input is a terminal; pipe a document into it")
+    read_blocks = [_read_file(path, stdin) for path in blocks]
     documents = [_read_file(path, stdin) for path in files]
-    if stdin is not None and STDIN not in files:
+    if stdin is not None and STDIN not in named:
         data = _read_bounded(stdin, "standard input")
-        if data or (prompt is None and not files):
+        if data or (prompt is None and not named):
             documents.insert(0, _decode(data, "standard input"))
     if prompt is not None:
         # What the shell passed that was no UTF-8 arrives as surrogates: back to its bytes.
         documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
     if not documents:
         raise UsageError("nothing to read: give a PROMPT, a file with -f, or pipe a document in")
-    notices = tuple(notice for document in documents for notice in document.notices)
-    return Input(SEPARATOR.join(document.text for document in documents), notices)
+    read = [*read_blocks, *documents]
+    return Input(
+        SEPARATOR.join(document.text for document in documents),
+        tuple(notice for document in read for notice in document.notices),
+        tuple(block.text + SEPARATOR for block in read_blocks),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +115,11 @@ def _message(line: str, name: str) -> tuple[str, str]:
     if role not in ("user", "system") or not isinstance(content, str):
         raise InputError(f"{name}: role must be user or system, and content a text")
     return role, content
+
+
+def name_of(path: str) -> str:
+    """How messages call a file that was named like this."""
+    return "standard input" if path == STDIN else path
 
 
 def piped_stdin() -> BinaryIO | None:

@@ -24,7 +24,7 @@ import mlx_lm.models
 from mlx import nn
 from mlx.utils import tree_map
 
-from mlxchat.cache import make_cache, positions_bounded
+from mlxchat.cache import make_cache, make_joinable, positions_bounded
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.models.skeleton import build_skeleton
@@ -81,21 +81,24 @@ class Verdict:
 
     memory: str
     positions: str
+    blocks: str
 
 
 def judge(name: str) -> Verdict:
     """Build the family's cache with a window, and say what came of it."""
     if name in METAL_ONLY:
-        return Verdict("needs Metal", "tried on Linux, where it does not run")
+        return Verdict("needs Metal", "tried on Linux, where it does not run", "not tried")
     try:
         model = build_family(name)
-        cache = make_cache(model, max_kv_size=24)
     except ModelUnsupported:
-        return Verdict("not built", "its module needs a package that mlx-lm does not bring")
+        return Verdict("not built", "its module needs a package that mlx-lm does not bring", "")
+    try:
+        cache = make_cache(model, max_kv_size=24)
     except CacheError as error:
         reason = str(error).partition(": ")[2] or str(error)
-        return Verdict("refused", reason.partition("; run it")[0].partition(": run it")[0])
-    return Verdict(_memory(cache), _positions(cache))
+        reason = reason.partition("; run it")[0].partition(": run it")[0]
+        return Verdict("refused", reason, _blocks(model))
+    return Verdict(_memory(cache), _positions(cache), _blocks(model))
 
 
 def _memory(cache: list[Any]) -> str:
@@ -115,16 +118,24 @@ def _positions(cache: list[Any]) -> str:
     return "run on: its recurrent state is rotated by them"
 
 
+def _blocks(model: nn.Module) -> str:
+    try:
+        make_joinable(model, make_cache(model))
+    except CacheError as error:
+        return f"refused: {error}"
+    return "joined"
+
+
 def families_table() -> str:
     """The README's table: every module, by its verdict."""
     by_verdict: dict[Verdict, list[str]] = {}
     for name in sorted(CONFIGS, key=str.lower):
         by_verdict.setdefault(judge(name), []).append(f"`{name}`")
     rows = [
-        f"| {verdict.memory} | {verdict.positions} | {', '.join(names)} |"
+        f"| {verdict.memory} | {verdict.positions} | {verdict.blocks} | {', '.join(names)} |"
         for verdict, names in sorted(by_verdict.items())
     ]
-    return "\n".join(["| memory | positions | modules |", "|---|---|---|", *rows])
+    return "\n".join(["| memory | positions | `--block` | modules |", "|---|---|---|---|", *rows])
 
 
 def main() -> None:

@@ -211,9 +211,9 @@ def test_the_listing_tells_each_model_and_its_longest_prefixes(
         StoredModel("llama", 4, 40, 4 * SIZE, 4e9 + 6),
     ]
     assert index.prefixes() == [
-        StoredPrefix("x", "gemma", 10, 4e9 + 7),
-        StoredPrefix("abd", "llama", 30, 4e9 + 6),
-        StoredPrefix("abc", "llama", 30, 4e9 + 3),
+        StoredPrefix("x", "gemma", 10, 4e9 + 7, "page"),
+        StoredPrefix("abd", "llama", 30, 4e9 + 6, "page"),
+        StoredPrefix("abc", "llama", 30, 4e9 + 3, "page"),
     ]
 
 

@@ -37,8 +37,10 @@ from mlxchat.settings import (
     DEFAULT_KEEP,
     DEFAULT_PREFILL_STEP_SIZE,
     DEFAULT_PREFIX_CACHE_SIZE,
+    BlockSettings,
     GenerationSettings,
     OnLoop,
+    Repair,
 )
 
 
@@ -55,6 +57,35 @@ def generate(
             metavar="FILE",
             help="Document to read, - for stdin; repeatable.",
             show_default="stdin if it is piped",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    block: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Document to read once and keep: joined to any prompt, beside any others, later. "
+            "Nearly, not exactly, what -f gives. Repeatable.",
+            show_default="none",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    block_repair: Annotated[
+        Repair | None,
+        typer.Option(
+            metavar="none|link|full",
+            help="What of each block is computed again behind the blocks before it. link: its "
+            "beginning; full: all, which is exact.",
+            show_default="link",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    block_link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS|SHARE",
+            help="With link: how many first tokens; or 15%, of those that differ most.",
+            show_default=str(BlockSettings().link_tokens),
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -228,11 +259,14 @@ def generate(
 
         mlxchat generate -f a.md -f b.md -n 300 "What do these two disagree on?"
 
+        mlxchat generate --block a.md --block b.md "Which of the two is newer?"
+
         mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
 
         mlxchat generate --ignore-eos --max-kv-size 512 --checkpoint night --until 07:00 "A saga."
     """
     # Here, behind the parsing: what follows imports MLX.
+    from mlxchat.cli.blocks import BlockOptions
     from mlxchat.cli.long_run import LongOptions
     from mlxchat.cli.run import Request, resume_run, run
     from mlxchat.cli.setup import Setup
@@ -262,6 +296,7 @@ def generate(
             on_loop=on_loop,
             metrics=metrics,
         ),
+        blocks=BlockOptions(tuple(block or ()), block_repair, block_link),
     )
     raise typer.Exit(run(request))
 

@@ -47,7 +47,7 @@ class Prefixes:
             self._notify(f"the prompt is not kept in the prefix cache: {reason}")
             return 0, nobody
         cached = prefixes.fill(cache, ids, window)
-        if not _has_room(directory, self._limit_bytes):
+        if not has_room(directory, self._limit_bytes):
             return cached, nobody
         return cached, prefixes.recorder(cache, ids, cached, window)
 
@@ -61,7 +61,7 @@ class Prefixes:
             self._notify(f"the prefix cache could not be written: {prefixes.error}")
 
 
-def _has_room(directory: Path, limit_bytes: int) -> bool:
+def has_room(directory: Path, limit_bytes: int) -> bool:
     """Whether the disk would not be filled by all that the cache may hold."""
     nearest = next(each for each in (directory, *directory.parents) if each.exists())
     return shutil.disk_usage(nearest).free > limit_bytes

@@ -1,4 +1,4 @@
-"""`mlxchat cache`: what is kept of prompts that were read before, and reading some beforehand."""
+"""`mlxchat cache`: what is kept of what was read before, and reading something beforehand."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -24,25 +24,31 @@ if TYPE_CHECKING:
     from mlxchat.store.prefix_index import PrefixIndex
 
 cache_app = typer.Typer(
-    help="What is kept on the disk of long prompts, so that they are read only once.",
+    help="What is kept on the disk of long prompts and of blocks, so that they are read only once.",
     no_args_is_help=True,
 )
+
+# What hangs on a prefix's last page is the prefix.
+KINDS = {"page": "prefix", "block": "block"}
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
 
 
 @cache_app.command("list", epilog="Example: mlxchat cache list")
 def list_prefixes(as_json: Json = False) -> None:
-    """List the prefixes that are kept, the one that was used last first.
+    """List the prefixes and blocks that are kept, what was used last first.
 
     When piped: one line each, tab-separated, in the order of the table's columns.
     """
     prefixes = _index().prefixes()
     if as_json:
-        write_json_lines(asdict(each) for each in prefixes)
+        write_json_lines(asdict(each) | {"kind": KINDS[each.kind]} for each in prefixes)
         return
-    rows = [(each.key[:12], f"{each.tokens:,}", _when(each.used), each.model) for each in prefixes]
-    write_table(("ID", "TOKENS", "USED", "MODEL"), rows, ("TOKENS",))
+    rows = [
+        (each.key[:12], KINDS[each.kind], f"{each.tokens:,}", _when(each.used), each.model)
+        for each in prefixes
+    ]
+    write_table(("ID", "KIND", "TOKENS", "USED", "MODEL"), rows, ("TOKENS",))
 
 
 @cache_app.command(epilog="Example: mlxchat cache info")
@@ -72,7 +78,7 @@ def info() -> None:
 def rm(
     ids: Annotated[list[str], typer.Argument(metavar="ID…", help="As `cache list` shows them.")],
 ) -> None:
-    """Delete prefixes; what others share of them stays."""
+    """Delete prefixes and blocks; what others share of them stays."""
     from mlxchat.errors import UsageError
 
     index = _index()
@@ -95,6 +101,9 @@ def clear() -> None:
 @cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
 def warm(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Document, - for stdin.")],
+    block: Annotated[
+        bool, typer.Option("--block", help="Keep it as a block, for `mlxchat generate --block`.")
+    ] = False,
     system: SystemOption = None,
     model: ModelOption = None,
     offline: OfflineOption = False,
@@ -107,10 +116,11 @@ def warm(
 ) -> None:
     """Read a document now, so that `mlxchat generate -f FILE "question"` begins at once later.
 
-    The model, the system prompt and --dtype must be those of later.
+    The model, the system prompt and --dtype must be those of later. With --block, what begins at
+    once is `mlxchat generate --block FILE`, beside other blocks or alone.
     """
     from mlxchat.cli.setup import Setup
-    from mlxchat.cli.warm import warm_document
+    from mlxchat.cli.warm import warm_block, warm_document
 
     setup = Setup(
         model=model,
@@ -125,7 +135,7 @@ def warm(
         quiet=quiet,
         prefix_cache_size=prefix_cache_size,
     )
-    warm_document(setup, file, system)
+    (warm_block if block else warm_document)(setup, file, system)
 
 
 def _index() -> "PrefixIndex":

@@ -7,7 +7,9 @@ from typing import Any
 
 from mlxchat import __version__
 from mlxchat.awake import keep_awake
+from mlxchat.blocks import BlockReader
 from mlxchat.cache import make_cache, positions_bounded
+from mlxchat.cli.blocks import BlockOptions, block_reader, check_model
 from mlxchat.cli.long_run import (
     Begun,
     Checkpointer,
@@ -20,12 +22,13 @@ from mlxchat.cli.long_run import (
 from mlxchat.cli.prefix import Prefixes
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
 from mlxchat.cli.signals import StatusRequest, StopRequest
-from mlxchat.documents import piped_stdin, read_input
+from mlxchat.documents import Input, name_of, piped_stdin, read_input
 from mlxchat.errors import ExitStatus, SnapshotBroken, UsageError
 from mlxchat.events import EventWriter
 from mlxchat.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
+from mlxchat.parts import Part, encode_parts
 from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
@@ -53,13 +56,14 @@ class Request:
     logprobs: int | None
     stats: bool | None
     long: LongOptions = field(default_factory=LongOptions)
+    blocks: BlockOptions = field(default_factory=BlockOptions)
 
 
 def run(request: Request) -> int:
     """Generate, and return the exit status. Raises MlxchatError for all that a user can mend."""
     messages = Messages(request.setup.quiet)
     _check(request)
-    document = read_input(request.prompt, request.files, piped_stdin())
+    document = read_input(request.prompt, request.files, piped_stdin(), request.blocks.files)
     for notice in document.notices:
         messages.warn(notice)
     start(request.setup, messages)
@@ -70,14 +74,14 @@ def run(request: Request) -> int:
             stack.callback(checkpoint.close)
         output = _new_output(request.long)
         loaded = _load(request, messages)
-        prompt = _encode(request, loaded.model, document.text)
+        prompt = _encode(request, loaded.model, document)
         for notice in prompt.notices:
             messages.warn(notice)
         _warn_of_eviction(len(prompt.ids), loaded.settings, messages)
         if checkpoint is not None:
             messages.note(f"the text goes to {request.long.output_path()}")
             checkpoint.begin(_asked(request, loaded), prompt.ids)
-        return _generate(request, messages, loaded, prompt.ids, output, loaded.fresh(), checkpoint)
+        return _generate(request, messages, loaded, prompt, output, loaded.fresh(), checkpoint)
 
 
 def resume_run(directory: str, changes: dict[str, Any]) -> int:
@@ -93,7 +97,7 @@ def resume_run(directory: str, changes: dict[str, Any]) -> int:
             messages.warn(f"the run in {directory} has ended already: {ended}")
             return ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
         _check(request)
-        prompt = checkpoint.prompt()
+        prompt = Prompt(checkpoint.prompt())
         start(request.setup, messages)
         loaded = _load(request, messages)
         begun = go_on(
@@ -127,6 +131,7 @@ def _changed(checkpoint: Checkpoint, directory: str, changes: dict[str, Any]) ->
         long = LongOptions(**asked.pop("long") | {"checkpoint": directory})
         long = replace(long, on_loop=OnLoop(long.on_loop))
         setup = Setup(**asked.pop("setup"))
+        asked.pop("blocks", None)
         asked |= {name: tuple(asked[name]) for name in ("files", "stop")}
         return Request(setup=setup, long=long, **asked)
     except (KeyError, TypeError, ValueError) as error:
@@ -160,7 +165,8 @@ class _Loaded:
 def _load(request: Request, messages: Messages) -> _Loaded:
     setup = request.setup
     found = find_model(setup, messages)
-    model = load_model(setup, found, messages.warn)
+    check = check_model if request.blocks.files else None
+    model = load_model(setup, found, messages.warn, check)
     settings = fit_window(setup, model, messages.warn)
     cache = make_cache(model.network, settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
@@ -173,7 +179,7 @@ def _generate(
     request: Request,
     messages: Messages,
     loaded: _Loaded,
-    prompt: TokenIds,
+    prompt: Prompt,
     output: Sink,
     begun: Begun,
     checkpoint: Checkpoint | None,
@@ -188,13 +194,14 @@ def _generate(
         progress("reading", "tokens", request.setup.quiet) as on_prefill,
         ExitStack() as stack,
     ):
-        prefixes = Prefixes(request.setup, messages.note)
-        stack.callback(prefixes.close)
+        reader = _block_reader(request, loaded, prompt, messages, stack)
         record: OnHeld = nobody
         # Begun again from a damaged checkpoint, a run has to come to the very same text: what was
         # read in other steps is not the same to the last bit.
-        if checkpoint is None:
-            begun, record = _with_known_prefix(prefixes, loaded, prompt, begun)
+        if checkpoint is None and reader is None:
+            prefixes = Prefixes(request.setup, messages.note)
+            stack.callback(prefixes.close)
+            begun, record = _with_known_prefix(prefixes, loaded, prompt.ids, begun)
         watch = Watch(stop, status, messages, begun, long)
         checkpointer = None
         if checkpoint is not None:
@@ -202,10 +209,10 @@ def _generate(
             checkpointer = Checkpointer(
                 checkpoint, long, loaded.fingerprint(), begun, output.file, watch, messages
             )
-        beside = _Beside(watch, checkpointer, begun, record, on_prefill)
-        generation = _generation(request, loaded, prompt, beside)
+        beside = _Beside(watch, checkpointer, begun, record, on_prefill, reader)
+        generation = _generation(request, loaded, prompt.ids, beside)
         if request.json_events:
-            output.write(events.start(_start_facts(loaded, prompt)))
+            output.write(events.start(_start_facts(loaded, prompt.ids)))
         for token in generation:
             # What only an end would show is not shown where another run will go on.
             unfinished = token.id is None and checkpointer is not None and watch.stopped
@@ -233,6 +240,7 @@ class _Beside:
     begun: Begun
     record: OnHeld
     on_prefill: Progress | None
+    reader: BlockReader | None
 
     def held(self, step: TokenIds) -> None:
         self.begun.ledger.add(step)
@@ -249,6 +257,23 @@ class _Beside:
         if self.checkpointer is not None:
             self.checkpointer.paused(midway)
         return self.watch.loop.sampling(self.begun.sampling, midway.generated)
+
+
+def _block_reader(
+    request: Request, loaded: _Loaded, prompt: Prompt, messages: Messages, stack: ExitStack
+) -> BlockReader | None:
+    if not request.blocks.files:
+        return None
+    return block_reader(
+        request.setup,
+        request.blocks.settings(),
+        loaded.model,
+        loaded.cache,
+        prompt,
+        loaded.settings.max_kv_size,
+        messages.warn,
+        stack,
+    )
 
 
 def _with_known_prefix(
@@ -275,6 +300,7 @@ def _generation(request: Request, loaded: _Loaded, prompt: TokenIds, beside: _Be
     midway = begun.midway
     if midway is None:
         how |= {"sampling": begun.sampling, "cached_tokens": begun.prefilled}
+        how["reader"] = beside.reader
         return Generation(loaded.model, prompt, begun.cache, **how)
     how["sampling"] = beside.watch.loop.sampling(begun.sampling, midway.generated)
     return Generation.resume(loaded.model, midway, begun.cache, **how)
@@ -286,6 +312,7 @@ def _check(request: Request) -> None:
     request.setup.cache_settings()
     request.setup.sampling_settings({})
     request.long.check(json_events=request.json_events)
+    request.blocks.check(request.setup, checkpoint=request.long.checkpoint is not None)
 
 
 def _new_output(long: LongOptions) -> Sink:
@@ -325,11 +352,21 @@ def _generation_settings(request: Request) -> GenerationSettings:
     )
 
 
-def _encode(request: Request, model: Model, text: str) -> Prompt:
+def _encode(request: Request, model: Model, document: Input) -> Prompt:
+    tokenizer, text = model.tokenizer, document.text
     with progress("tokenizing", "characters", request.setup.quiet) as on_progress:
+        if document.blocks:
+            named = zip(document.blocks, request.blocks.files, strict=True)
+            parts = [
+                *(Part(block, cache=True, name=name_of(name)) for block, name in named),
+                Part(text),
+            ]
+            return encode_parts(
+                tokenizer, parts, request.system, raw=request.raw, on_progress=on_progress
+            )
         if request.raw:
-            return model.tokenizer.raw_prompt(text, on_progress)
-        return model.tokenizer.prompt(text, request.system, on_progress)
+            return tokenizer.raw_prompt(text, on_progress)
+        return tokenizer.prompt(text, request.system, on_progress)
 
 
 def _warn_of_eviction(prompt_tokens: int, settings: CacheSettings, messages: Messages) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlx import nn
+
 from mlxchat import platform
 from mlxchat.cache import check_bound
 from mlxchat.errors import CacheError, UsageError
@@ -93,15 +95,27 @@ def find_model(setup: Setup, messages: Messages) -> ResolvedModel:
     )
 
 
-def load_model(setup: Setup, found: ResolvedModel, notify: Callable[[str], None]) -> Model:
-    """The model in memory; refused before its weights are read where its window cannot be kept."""
+def load_model(
+    setup: Setup,
+    found: ResolvedModel,
+    notify: Callable[[str], None],
+    check: Callable[[nn.Module], None] | None = None,
+) -> Model:
+    """The model in memory; refused before its weights are read where its window cannot be kept, or
+    where `check` refuses it."""
     settings = setup.cache_settings()
+
+    def check_all(network: nn.Module) -> None:
+        check_bound(network, settings.max_kv_size, settings.keep)
+        if check is not None:
+            check(network)
+
     return load_directory(
         found.directory,
         found.name,
         dtype=setup.dtype,
         notify=notify,
-        check=lambda network: check_bound(network, settings.max_kv_size, settings.keep),
+        check=check_all,
     )
 
 

@@ -1,48 +1,103 @@
-"""What `mlxchat cache warm` does: prefill a document, for the prefix cache alone."""
+"""What `mlxchat cache warm` does: prefill a document, for what is kept of it alone."""
 
-from typing import NoReturn
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from mlx import nn
 
 from mlxchat.cache import make_cache
+from mlxchat.cli.blocks import block_reader, check_model
 from mlxchat.cli.prefix import LEAST_TOKENS, Prefixes
 from mlxchat.cli.setup import Setup, find_model, fit_window, load_model, start
-from mlxchat.documents import piped_stdin, read_input
+from mlxchat.documents import SEPARATOR, STDIN, name_of, piped_stdin, read_input
 from mlxchat.errors import CacheError, ExitStatus, InputError
-from mlxchat.generate import prefill
+from mlxchat.generate import OnHeld, nobody, prefill
+from mlxchat.ledger import TokenIds
+from mlxchat.models.load import Model
+from mlxchat.parts import Part, encode_parts
+from mlxchat.settings import BlockSettings, CacheSettings
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A document, and the model with the empty cache that is to read it."""
+
+    name: str
+    text: str
+    model: Model
+    settings: CacheSettings
+    cache: list[Any]
+    messages: Messages
+
+
+def _ready(setup: Setup, file: str, check: Callable[[nn.Module], None] | None = None) -> _Ready:
+    messages = Messages(setup.quiet)
+    setup.cache_settings()
+    document = read_input(None, (file,), piped_stdin() if file == STDIN else None)
+    start(setup, messages)
+    model = load_model(setup, find_model(setup, messages), messages.warn, check)
+    settings = fit_window(setup, model, messages.warn)
+    cache = make_cache(model.network, settings.max_kv_size, settings.keep)
+    return _Ready(name_of(file), document.text, model, settings, cache, messages)
 
 
 def warm_document(setup: Setup, file: str, system: str | None) -> int:
     """Read the document as `generate` would. Raises InputError where it is too short to keep,
     CacheError where nothing can be kept."""
-    messages = Messages(setup.quiet)
-    setup.cache_settings()
-    document = read_input(None, (file,), piped_stdin() if file == "-" else None)
-    start(setup, messages)
-    model = load_model(setup, find_model(setup, messages), messages.warn)
-    settings = fit_window(setup, model, messages.warn)
-    ids = model.tokenizer.prompt(document.text, system).ids
+    ready = _ready(setup, file)
+    ids = ready.model.tokenizer.prompt(ready.text, system).ids
     if len(ids) < LEAST_TOKENS:
         raise InputError(
-            f"{file} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as quickly"
+            f"{ready.name} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as "
+            "quickly"
         )
-    cache = make_cache(model.network, settings.max_kv_size, settings.keep)
     prefixes = Prefixes(setup, _refuse)
     try:
-        cached, record = prefixes.begin(model, cache, ids, settings.max_kv_size)
-        with progress("reading", "tokens", setup.quiet) as on_progress:
-            prefill(
-                model.network,
-                cache,
-                ids[cached:],
-                step_size=settings.prefill_step_size,
-                on_progress=on_progress,
-                on_held=record,
-            )
+        cached, record = prefixes.begin(ready.model, ready.cache, ids, ready.settings.max_kv_size)
+        _read(setup, ready, ids[cached:], prefill, record)
     finally:
         prefixes.close()
-    messages.note(f"{file}: {len(ids):,} tokens, {cached:,} of them were known already")
+    ready.messages.note(f"{ready.name}: {len(ids):,} tokens, {cached:,} of them were known already")
     return ExitStatus.OK
+
+
+def warm_block(setup: Setup, file: str, system: str | None) -> int:
+    """Read the document as a block of `generate`'s. Raises what `warm_document` raises."""
+    ready = _ready(setup, file, check_model)
+    part = Part(ready.text + SEPARATOR, cache=True, name=ready.name)
+    prompt = encode_parts(ready.model.tokenizer, [part], system)
+    if not prompt.blocks:
+        raise InputError(prompt.notices[0])
+    first, stop = prompt.blocks[0]
+    window = ready.settings.max_kv_size
+    with ExitStack() as stack:
+        settings = BlockSettings()
+        reader = block_reader(
+            setup, settings, ready.model, ready.cache, prompt, window, _refuse, stack
+        )
+        assert reader is not None
+        _read(setup, ready, prompt.ids[:stop], reader)
+    known = "which was known already" if reader.reused_tokens else "kept"
+    ready.messages.note(f"{ready.name}: a block of {stop - first:,} tokens, {known}")
+    return ExitStatus.OK
+
+
+def _read(
+    setup: Setup, ready: _Ready, ids: TokenIds, read: Callable[..., int], on_held: OnHeld = nobody
+) -> None:
+    with progress("reading", "tokens", setup.quiet) as on_progress:
+        read(
+            ready.model.network,
+            ready.cache,
+            ids,
+            step_size=ready.settings.prefill_step_size,
+            on_progress=on_progress,
+            on_held=on_held,
+        )
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -95,6 +95,12 @@ class ModelPrint:
         return _hash(json.dumps(self._of_model, sort_keys=True))
 
 
+def made_by(model: Model) -> str:
+    """What keys and values come from, to be compared, where whoever reads them can compute them
+    just as well: what rounds otherwise, or had a fault that is mended now, shall do that."""
+    return f"{ModelPrint(model).digest()} {version('mlx')} {mx.default_device()}"
+
+
 def _weights(model: Model) -> str:
     digest = hashlib.blake2b(digest_size=16)
     parameters: Any = tree_flatten(model.network.parameters())

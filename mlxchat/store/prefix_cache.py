@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
-from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
@@ -26,7 +25,7 @@ from mlxchat.errors import SnapshotBroken
 from mlxchat.generate import OnHeld, nobody
 from mlxchat.models.load import Model
 from mlxchat.store import tensor_file
-from mlxchat.store.fingerprint import ModelPrint
+from mlxchat.store.fingerprint import made_by
 from mlxchat.store.prefix_index import ROOT, Page, PrefixIndex, page_keys
 from mlxchat.store.tensor_file import Tensor
 
@@ -55,8 +54,7 @@ class PrefixCache:
     ) -> None:
         self.index = PrefixIndex(directory, clock)
         self._model = model
-        # What rounds otherwise, or had a fault that is mended now, shall compute for itself.
-        self._print = f"{ModelPrint(model).digest()} {version('mlx')} {mx.default_device()}"
+        self._print = made_by(model)
         self._limit_bytes = limit_bytes
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pages")
         self._writes: deque[Future[None]] = deque()

@@ -26,9 +26,12 @@ from typing import TypeVar
 
 import numpy as np
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".safetensors"
 ROOT = ""  # the parent of a page that begins a text
+
+# What a row is: a page of a prefix, or a block, which hangs below nothing and nothing below it.
+PAGE, BLOCK = "page", "block"
 
 # How long a process waits for another one's transaction, which takes milliseconds.
 BUSY_S = 10.0
@@ -39,7 +42,7 @@ STRAY_AFTER_S = 600.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS pages (
     key TEXT PRIMARY KEY, parent TEXT NOT NULL, depth INT NOT NULL, bytes INT NOT NULL,
-    used REAL NOT NULL, model TEXT NOT NULL, has_state INT NOT NULL);
+    used REAL NOT NULL, model TEXT NOT NULL, has_state INT NOT NULL, kind TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS children ON pages (parent);
 """
 BELOW = """
@@ -57,7 +60,7 @@ ALONE = """
 SELECT parent, (SELECT COUNT(*) FROM pages WHERE parent = ?) FROM pages WHERE key = ?
 """
 LEAVES = """
-SELECT key, model, depth, used FROM pages page
+SELECT key, model, depth, used, kind FROM pages page
 WHERE NOT EXISTS (SELECT 1 FROM pages WHERE parent = page.key) ORDER BY used DESC, key
 """
 
@@ -67,7 +70,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Page:
     """A row. `depth` counts tokens, up to and including this page's; `used` is in seconds since
-    1970; `model` is a name to be read; `has_state` says that recurrent states at its end are in it.
+    1970; `model` is a name to be read; `has_state` says that recurrent states at its end are in it;
+    `kind` is PAGE or BLOCK.
     """
 
     key: str
@@ -77,6 +81,7 @@ class Page:
     used: float
     model: str
     has_state: bool
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,13 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """A prefix that no longer one continues, by the key of its last page."""
+    """A prefix that no longer one continues, by the key of its last page; or a block."""
 
     key: str
     model: str
     tokens: int
     used: float
+    kind: str
 
 
 def page_keys(model_print: str, ids: np.ndarray, page_tokens: int) -> list[str]:
@@ -141,7 +147,7 @@ class PrefixIndex:
                 row = database.execute("SELECT * FROM pages WHERE key = ?", (key,)).fetchone()
                 if row is None:
                     break
-                rows.append(Page(*row[:-1], has_state=bool(row[-1])))
+                rows.append(Page(*row[:-2], has_state=bool(row[-2]), kind=row[-1]))
             return rows
 
         return self._do(walk)
@@ -154,14 +160,22 @@ class PrefixIndex:
         self._do(lambda database: database.executemany(statement, rows), writing=True)
 
     def add(
-        self, key: str, parent: str, *, depth: int, size_bytes: int, model: str, has_state: bool
+        self,
+        key: str,
+        parent: str,
+        *,
+        depth: int,
+        size_bytes: int,
+        model: str,
+        has_state: bool = False,
+        kind: str = PAGE,
     ) -> bool:
         """Enter a page whose file has been written, or written anew.
 
         Returns False where another process has deleted the file, or the page before: then nobody
         could come upon this one, and its file is deleted.
         """
-        page = Page(key, parent, depth, size_bytes, self._clock(), model, has_state)
+        page = Page(key, parent, depth, size_bytes, self._clock(), model, has_state, kind)
 
         def enter(database: sqlite3.Connection) -> bool:
             found = database.execute("SELECT 1 FROM pages WHERE key = ?", (parent,)).fetchone()
@@ -169,7 +183,7 @@ class PrefixIndex:
                 self.path_of(key).unlink(missing_ok=True)
                 return False
             row = astuple(page)
-            database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             return True
 
         return self._do(enter, writing=True)
@@ -225,7 +239,7 @@ class PrefixIndex:
         return self._do(lambda database: [StoredModel(*row) for row in database.execute(MODELS)])
 
     def prefixes(self) -> list[StoredPrefix]:
-        """The longest prefixes that are stored; the one that was used last first."""
+        """The longest prefixes that are stored, and all blocks; what was used last first."""
         return self._do(lambda database: [StoredPrefix(*row) for row in database.execute(LEAVES)])
 
     def close(self) -> None:

@@ -1,0 +1,161 @@
+"""Blocks on the disk: each text's keys and values in a file of its own, beside the prefixes' pages.
+
+They share the pages' index, and with it the bound, the order in which they go, and the processes
+that may use them at once. A block is found by the model, the head and its tokens, and by nothing
+else; what a file holds is trusted only where all of these are the very same.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlxchat.cache import Block, run_lazily
+from mlxchat.cache.layers import windows
+from mlxchat.errors import SnapshotBroken
+from mlxchat.models.load import Model
+from mlxchat.store import tensor_file
+from mlxchat.store.fingerprint import made_by
+from mlxchat.store.prefix_index import BLOCK, ROOT, PrefixIndex
+from mlxchat.store.tensor_file import Tensor
+from mlxchat.tokens import TokenIds
+
+
+class DiskBlocks:
+    """The blocks in `directory` that this model can use; with the pages there they are kept to
+    `limit_bytes` of files.
+
+    For one thread. Nothing is stored where the disk has no room. Nothing here raises for what is on
+    the disk, or for one that is full: `error` is why the last block that was not stored was not.
+    `clock` tells the seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        model: Model,
+        limit_bytes: int,
+        has_room: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._index = PrefixIndex(directory, clock)
+        self._model = model
+        self._made_by = made_by(model)
+        self._limit_bytes = limit_bytes
+        self._has_room = has_room
+        self.error: OSError | None = None
+
+    def load(self, head: TokenIds, ids: TokenIds) -> Block | None:
+        """The block of these tokens as it was computed behind this head; None where none is."""
+        with suppress(OSError):
+            for row in self._index.chain([self._key(head, ids)]):
+                try:
+                    path = self._index.path_of(row.key)
+                    tensors, facts = tensor_file.read(path, most_bytes=row.bytes)
+                    block = self._block(tensors, facts, head, ids)
+                except (SnapshotBroken, FileNotFoundError):
+                    self._index.remove(row.key)
+                    return None
+                self._index.touch([row.key])
+                return block
+        return None
+
+    def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None:
+        """Write the block down, and keep to the limit."""
+        if not self._has_room:
+            self.error = OSError("the disk has less room than --prefix-cache-size allows for")
+            return
+        key = self._key(head, ids)
+        facts = {"model": self._made_by, "position": block.position}
+        try:
+            # Any method makes the directory that the file is to lie in.
+            self._index.chain([key])
+            size_bytes = tensor_file.write(
+                self._index.path_of(key), _tensors(block, head, ids), facts
+            )
+            self._index.add(
+                key,
+                ROOT,
+                depth=len(ids),
+                size_bytes=size_bytes,
+                model=self._model.name,
+                kind=BLOCK,
+            )
+            if self._index.total_bytes() > self._limit_bytes:
+                self._index.prune(self._limit_bytes)
+        except OSError as error:
+            self.error = error
+
+    def close(self) -> None:
+        self._index.close()
+
+    def _key(self, head: TokenIds, ids: TokenIds) -> str:
+        digest = hashlib.blake2b(f"block\n{self._made_by}\n{len(head)}\n".encode(), digest_size=20)
+        digest.update(_ids_of(head, ids).tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def _like(self) -> list[tuple[mx.array, mx.array] | None]:
+        """What each window stores behind one token: shapes and dtypes."""
+        stored: list[tuple[mx.array, mx.array] | None] = []
+        for window in windows(run_lazily(self._model.network)):
+            pair = window.keys, window.values
+            stored.append(None if pair[0] is None or pair[1] is None else (pair[0], pair[1]))
+        return stored
+
+    def _block(
+        self, tensors: dict[str, mx.array], facts: dict[str, Any], head: TokenIds, ids: TokenIds
+    ) -> Block:
+        """Raises SnapshotBroken for whatever is not this model's block of these tokens."""
+        right = (
+            facts == {"model": self._made_by, "position": len(head)}
+            and "ids" in tensors
+            and np.array_equal(np.array(tensors["ids"]), _ids_of(head, ids))
+        )
+        if not right:
+            raise SnapshotBroken("a block holds something else than its name says")
+        return Block(
+            len(head),
+            tuple(
+                None if like is None else self._pair(tensors, number, like, len(ids))
+                for number, like in enumerate(self._like)
+            ),
+        )
+
+    def _pair(
+        self,
+        tensors: dict[str, mx.array],
+        number: int,
+        like: tuple[mx.array, mx.array],
+        tokens: int,
+    ) -> tuple[mx.array, mx.array]:
+        found = tensors.get(f"{number}.keys"), tensors.get(f"{number}.values")
+        for array, one in zip(found, like, strict=True):
+            shape = (*one.shape[:2], tokens, *one.shape[3:])
+            if array is None or array.shape != shape or array.dtype != one.dtype:
+                raise SnapshotBroken("a block has other shapes than the model")
+        keys, values = found
+        assert keys is not None
+        assert values is not None
+        return keys, values
+
+
+def _ids_of(head: TokenIds, ids: TokenIds) -> np.ndarray:
+    return np.concatenate([head, ids]).astype("<i4")
+
+
+def _tensors(block: Block, head: TokenIds, ids: TokenIds) -> dict[str, Tensor]:
+    arrays: dict[str, mx.array] = {}
+    for number, pair in enumerate(block.layers):
+        if pair is not None:
+            arrays[f"{number}.keys"], arrays[f"{number}.values"] = pair
+    tensors = {name: tensor_file.hold(array) for name, array in arrays.items()}
+    # All tokens: then no hash has to be trusted.
+    whole = _ids_of(head, ids)
+    return tensors | {"ids": Tensor("I32", whole.shape, whole)}

@@ -1,0 +1,40 @@
+"""The README's Python examples, run as they stand there, in their order."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import mlxchat
+from mlxchat.models.load import load
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def examples() -> list[str]:
+    section = README.read_text().split("## From Python")[1].split("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+
+
+def test_the_examples_run(
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On a tiny model in the place of the embedded one; generation is made to end."""
+
+    def load_tiny(name: str) -> mlxchat.Model:
+        assert name == "smollm2"
+        return load(str(tiny_model), offline=True)
+
+    settings = mlxchat.GenerationSettings
+
+    monkeypatch.setattr(mlxchat, "load", load_tiny, raising=False)
+    monkeypatch.setattr("mlxchat.generate.GenerationSettings", lambda: settings(max_tokens=5))
+    names = {"report": "A long report about boats. " * 9, "directory": tmp_path / "blocks"}
+    assert len(examples()) >= 3
+    for example in examples():
+        exec(compile(example, "README.md", "exec"), names)
+        assert capsys.readouterr().out
+    assert len(list((tmp_path / "blocks").rglob("*.safetensors"))) == 1
