@@ -1,6 +1,7 @@
 """Writing files so that a crash, a full disk or a power cut leaves the old one or the new one."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -28,6 +29,34 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], mode: int = 0o60
         Path(aside).unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Put `line` and a line end behind what is in `path`, which is made if it is not there; on a
+    line of its own, also where the last one was cut short. Raises OSError."""
+    descriptor = open_to_append(path)
+    try:
+        data = f"{line}\n".encode()
+        if _ends_within_a_line(descriptor):
+            data = b"\n" + data
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def open_to_append(path: Path) -> int:
+    """The descriptor of a file that may be made now. Raises OSError."""
+    # Without O_NONBLOCK a pipe that nobody reads would stop the program here.
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+
+
+def _ends_within_a_line(descriptor: int) -> bool:
+    """Whether an earlier line was cut short, by a full disk or a kill."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        return False
+    return os.pread(descriptor, 1, status.st_size - 1) != b"\n"
 
 
 def remove_unfinished(path: Path) -> None:

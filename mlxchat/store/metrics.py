@@ -6,11 +6,11 @@ the run for.
 
 import json
 import math
-import os
-import stat
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from mlxchat.files import append_line
 
 INTERVAL_S = 60.0
 
@@ -43,7 +43,7 @@ class MetricsFile:
         line = {"time": time.isoformat(timespec="seconds")}
         line |= {name: _for_json(value) for name, value in facts.items()}
         try:
-            _append_line(self._path, json.dumps(line, ensure_ascii=False, allow_nan=False))
+            append_line(self._path, json.dumps(line, ensure_ascii=False, allow_nan=False))
         except OSError as error:
             if not self._told:
                 self._told = True
@@ -53,24 +53,3 @@ class MetricsFile:
 
 def _for_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _append_line(path: Path, line: str) -> None:
-    # Without O_NONBLOCK a pipe that nobody reads would stop the run here.
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
-    try:
-        data = f"{line}\n".encode()
-        if _ends_within_a_line(descriptor):
-            data = b"\n" + data
-        while data:
-            data = data[os.write(descriptor, data) :]
-    finally:
-        os.close(descriptor)
-
-
-def _ends_within_a_line(descriptor: int) -> bool:
-    """Whether an earlier line was cut short, by a full disk or a kill."""
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-        return False
-    return os.pread(descriptor, 1, status.st_size - 1) != b"\n"
