@@ -1,15 +1,13 @@
-"""Measure a long conversation at a fixed window: what a turn costs, and what forgetting costs.
+"""Measure what forgetting costs a long conversation at a fixed window, in what it says.
 
-    python -m scripts.bench_chat cost|system|divergence [-m MODEL] [--turns 60] [--window 512]
+    python -m scripts.bench_chat system|divergence [-m MODEL] [--turns 60] [--window 512]
 
-cost        tokens prefilled and time to first token, by turns, for --roll shift and refill, beside
-            the tokens that re-prefilling the whole conversation each turn would take
 system      whether the system prompt still holds at the last turn: the log-probability of the name
             that it gives, with the prompt pinned and without it
 divergence  mean KL divergence (nats a token) of shift's next-token distributions from refill's, on
             the user's turns of the same conversation
 
-The questions are scripted; replies are greedy, of at most REPLY tokens.
+The questions are those of `mlxchat bench chat`, which measures what a turn takes.
 """
 
 import argparse
@@ -24,29 +22,11 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.bench.chat import FULL, SYSTEM, questions
 from mlxchat.conversation import Conversation, Turn
 from mlxchat.generate import prefill
 from mlxchat.models.load import Model, load
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll
-
-REPLY = 24
-SYSTEM = "You are a ship's cook called Zorblax. Answer in one short sentence."
-TOPICS = ("bread", "storms", "onions", "maps", "whales", "rope", "salt", "stars", "cats", "pirates")
-QUESTIONS = (
-    "What do you think of {}?",
-    "Tell me something that I may not know about {}.",
-    "Why would anybody at sea care about {}?",
-    "Compare {} with what we talked about before.",
-    "What did your grandmother say about {}?",
-    "Give me one rule about {} for the crew.",
-)
-
-
-def questions(count: int) -> list[str]:
-    return [
-        QUESTIONS[n % len(QUESTIONS)].format(TOPICS[n // len(QUESTIONS) % len(TOPICS)])
-        for n in range(count)
-    ]
 
 
 def converse(model: Model, window: int | None, roll: Roll, system: str | None) -> Conversation:
@@ -55,38 +35,8 @@ def converse(model: Model, window: int | None, roll: Roll, system: str | None) -
         CacheSettings(window),
         system=system,
         roll=roll,
-        generation=GenerationSettings(max_tokens=REPLY),
+        generation=GenerationSettings(max_tokens=FULL.reply),
     )
-
-
-def cost(model: Model, window: int, turns: int) -> None:
-    print("medians of the first ten turns but one / of the last ten (ratio)")
-    for roll in (Roll.SHIFT, Roll.REFILL):
-        conversation = converse(model, window, roll, SYSTEM)
-        own, prefilled, ttft_s, whole = [], [], [], []
-        behind_last_reply = 0
-        for question in questions(turns):
-            list(conversation.say(question))
-            stats = conversation.stats
-            assert stats is not None
-            # All that was ever said, up to where this reply begins: what its own turn adds to it,
-            # and what reading everything again would take.
-            whole.append(len(conversation._render(conversation.turns)))
-            own.append(whole[-1] - behind_last_reply)
-            ids = conversation.turns[-1].ids
-            behind_last_reply = whole[-1] + (0 if ids is None else len(ids))
-            prefilled.append(stats.prompt_tokens - stats.cached_tokens)
-            ttft_s.append(stats.ttft_s)
-        print(f"--roll {roll}, {len(conversation.forgotten)} turns forgotten")
-        print(f"  tokens of the turn itself     {_ends(own)}")
-        print(f"  tokens prefilled              {_ends(prefilled)}")
-        print(f"  time to first token, s        {_ends(ttft_s)}")
-        print(f"  tokens if all were read again {_ends(whole)}", flush=True)
-
-
-def _ends(values: list[Any]) -> str:
-    first, last = statistics.median(values[1:11]), statistics.median(values[-10:])
-    return f"{first:.4g} / {last:.4g} ({last / first:.2f})"
 
 
 def system(model: Model, window: int, turns: int) -> None:
@@ -173,7 +123,6 @@ def _answer_with(conversation: Conversation, turn: Turn) -> None:
 
 
 RUNS: dict[str, Callable[[Model, int, int], None]] = {
-    "cost": cost,
     "system": system,
     "divergence": divergence,
 }

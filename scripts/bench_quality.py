@@ -1,23 +1,19 @@
-"""Measure whether quality decays with length: perplexity of a text in a stream, at a fixed window.
+"""Measure what moving positions does to quality, and takes of the time, at a fixed window.
 
-    python -m scripts.bench_quality stream|gold|gap|decode|cost TEXT
-        [-m MODEL] [--tokens 40000] [--window 512]
+    python -m scripts.bench_quality gap|decode|cost TEXT [-m MODEL] [--tokens 40000] [--window 512]
 
 TEXT is a file of real text, for example `bible -f gen1:1-deut34:12 > kjv.txt` with Debian's
-package bible-kjv.
+package bible-kjv. What perplexity is by position, `mlxchat bench stream` measures.
 
-stream  our cache and mlx-lm's rotating cache, by thousands of tokens
-gold    our cache and, at samples, tokens behind a window of them computed from scratch
 gap     as if so many more tokens had been read, with our positions and with the gap left open
 decode  the same, one token at a time
 cost    what moving keys takes of the time of decoding
 """
 
 import argparse
-import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +24,14 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 import mlx.core as mx
 import numpy as np
 from mlx import nn
-from mlx.nn.losses import cross_entropy
-from mlx_lm.models.cache import RotatingKVCache
 
+from mlxchat.bench.stream import losses, perplexity
 from mlxchat.cache import fork, make_cache
 from mlxchat.cache.build import POSITION_LIMIT
 from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.models.load import load
 
 KEEP, STEP = 4, 256
-SAMPLES, STRETCH = 40, 64
 TOTALS, DECODED = (0, 16_000, 1_000_000, 10_000_000), 2_000
 GAPS = (0, 7_500, 12_000, 16_000, 64_000, 1_000_000, 20_000_000)
 
@@ -58,69 +52,16 @@ def main() -> None:
     run(model.network, ids, options.window)
 
 
-def losses(
-    network: nn.Module, cache: list[Any], ids: np.ndarray, step_size: int = STEP
-) -> Iterator[float]:
-    """Negative log-likelihood of each token after the first, read `step_size` at a time."""
-    for start in range(0, len(ids) - 1, step_size):
-        step = ids[start : start + step_size]
-        targets = mx.array(ids[start + 1 : start + step_size + 1])
-        logits = network(mx.array(step)[None], cache=cache)[0, : targets.size]
-        loss = cross_entropy(logits.astype(mx.float32), targets)
-        mx.eval(loss, [layer.state for layer in cache])
-        values: Any = loss.tolist()
-        yield from values
-
-
-def perplexity(values: list[float]) -> float:
-    return math.exp(sum(values) / len(values))
-
-
-def stream(network: nn.Module, ids: np.ndarray, window: int) -> None:
-    ours = list(losses(network, make_cache(network, window, KEEP), ids))
-    layers: Any = network.layers
-    rotating = [RotatingKVCache(max_size=window, keep=KEEP) for _ in layers]
-    theirs = list(losses(network, rotating, ids))
-    print("tokens    mlxchat  mlx-lm rotating  ratio")
-    for start in range(0, len(ours), 1000):
-        a, b = perplexity(ours[start : start + 1000]), perplexity(theirs[start : start + 1000])
-        print(f"{start:6}  {a:8.2f}  {b:15.2f}  {a / b:5.2f}", flush=True)
-
-
-def gold(network: nn.Module, ids: np.ndarray, window: int) -> None:
-    ours = list(losses(network, make_cache(network, window, KEEP), ids))
-    print("from token  mlxchat  from scratch  ratio")
-    places = np.linspace(2 * window, len(ids) - STRETCH - 1, SAMPLES).astype(int)
-    same: list[float] = []
-    scratch: list[float] = []
-    for place in places:
-        same += ours[place : place + STRETCH]
-        scratch += _losses_from_scratch(network, ids, int(place), window)
-        a, b = perplexity(same[-STRETCH:]), perplexity(scratch[-STRETCH:])
-        print(f"{place:10}  {a:7.2f}  {b:12.2f}  {a / b:5.2f}", flush=True)
-    a, b = perplexity(same), perplexity(scratch)
-    print(f"       all  {a:7.3f}  {b:12.3f}  {a / b:5.3f}")
-
-
-def _losses_from_scratch(network: nn.Module, ids: np.ndarray, place: int, window: int) -> Any:
-    """Of the tokens behind `place` and the next, with the window before each in view: on average,
-    since they are read together, and the first sees half a stretch less and the last one more."""
-    start = place + 1 + STRETCH // 2 - window
-    logits = network(mx.array(ids[start : place + STRETCH])[None])[0, -STRETCH:]
-    targets = mx.array(ids[place + 1 : place + STRETCH + 1])
-    return cross_entropy(logits.astype(mx.float32), targets).tolist()
-
-
 def gap(network: nn.Module, ids: np.ndarray, window: int) -> None:
     ids = ids[: 4 * window + 1024]
     before = make_cache(network, window, KEEP)
-    list(losses(network, before, ids[: 4 * window]))
+    list(losses(network, before, ids[: 4 * window], STEP))
     for layer in before:
         layer._reanchor()
     print("tokens ahead  perplexity with our positions  with the gap left open")
     for distance in GAPS:
         figures = [
-            perplexity(list(losses(network, cache, ids[4 * window :])))
+            perplexity(list(losses(network, cache, ids[4 * window :], STEP)))
             for cache in (ours_ahead(before, distance), with_gap(before, distance))
         ]
         print(f"{distance:12,}  {figures[0]:29.2f}  {figures[1]:22.2f}", flush=True)
@@ -128,7 +69,7 @@ def gap(network: nn.Module, ids: np.ndarray, window: int) -> None:
 
 def decode(network: nn.Module, ids: np.ndarray, window: int) -> None:
     before = make_cache(network, window, KEEP)
-    list(losses(network, before, ids[: 4 * window]))
+    list(losses(network, before, ids[: 4 * window], STEP))
     following = ids[4 * window : 4 * window + DECODED + 1]
     print("tokens before  perplexity of the next 2,000")
     for total in TOTALS:
@@ -139,7 +80,7 @@ def decode(network: nn.Module, ids: np.ndarray, window: int) -> None:
 
 def cost(network: nn.Module, ids: np.ndarray, window: int) -> None:
     cache = make_cache(network, window, KEEP)
-    list(losses(network, cache, ids[: 2 * window]))
+    list(losses(network, cache, ids[: 2 * window], STEP))
     list(losses(network, cache, ids[:2], step_size=1))
     token_s = _median_s(lambda: network(mx.array([[1]]), cache=cache))
     anchored_s = _median_s(lambda: _state_after(cache, lambda layer: layer._reanchor(tolerance=0)))
@@ -193,7 +134,7 @@ def with_gap(before: list[Any], distance: int) -> list[Any]:
     return cache
 
 
-RUNS = (stream, gold, gap, decode, cost)
+RUNS = (gap, decode, cost)
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,41 @@
+"""A line for each figure that was measured, with all that it was measured on: for programs that
+follow figures through time. README's "Benchmarks" says what is in it."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlxchat.bench.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """`time` is when the sub-bench ended. Where every run loads the model for itself, `dtype` is
+    what it was told to, and `weights_bytes` is None. `complete`: nothing interrupted it."""
+
+    bench: str
+    time: str
+    command: str
+    complete: bool
+    quick: bool
+    model: str
+    dtype: str
+    weights_bytes: int | None
+    text: str | None
+    machine: Machine
+
+
+def lines(found: Sequence[Any], circumstances: Circumstances) -> Iterator[str]:
+    """JSON objects, one a figure, without line ends."""
+    for figures in found:
+        record = asdict(circumstances) | {"kind": figures.kind, "figures": asdict(figures)}
+        yield json.dumps(_for_json(record), ensure_ascii=False, allow_nan=False)
+
+
+def _for_json(value: Any) -> Any:
+    """JSON has no infinity and no NaN."""
+    if isinstance(value, dict):
+        return {name: _for_json(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,179 @@
+"""How long until there is something to read: seconds from the start of the process to --help, and
+to the first token of a short prompt, with the model's files in memory and not.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from mlxchat.bench import theirs
+from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
+from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
+from mlxchat.bench.subject import Subject
+from mlxchat.errors import ModelError
+
+PROMPT = " one two three four five six seven eight nine ten" * 2
+ROUNDS, QUICK_ROUNDS = 5, 3
+OURS, THEIRS = "mlxchat", theirs.NAME
+HELP, WARM, COLD = "--help", "first token, warm", "first token, cold"
+
+COLD_MEANS = "Cold: the model's files were put out of memory before."
+NO_COLD = "No cold start: this system cannot put a file out of memory for a user."
+
+# Tells the system that a file need not stay in memory. macOS has nothing like it for users.
+FORGET = getattr(os, "posix_fadvise", None)
+
+
+@dataclass(frozen=True, slots=True)
+class StartFigures:
+    """`until` is one of HELP, WARM, COLD. Cold: the model's files were put out of memory before,
+    which only Linux can do; the program's own may still be there."""
+
+    kind: ClassVar[str] = "start"
+
+    side: str
+    until: str
+    seconds: Spread
+    time_ratio: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    side: str
+    until: str
+
+
+def measure(subject: Subject) -> Iterator[Sequence[StartFigures]]:
+    """Each run is a process. Neither side applies the chat template, so that both read the same."""
+    directory = theirs.same_weights(subject) if subject.against else subject.directory
+    untils = (HELP, WARM, *((COLD,) if FORGET is not None else ()))
+    names = (OURS, THEIRS) if subject.against else (OURS,)
+    cases = [_Case(side, until) for until in untils for side in names]
+    sides = [_side(subject, case, directory) for case in cases]
+    rounds = QUICK_ROUNDS if subject.quick else ROUNDS
+    for values in interleave(sides, rounds, subject.tick):
+        runs = dict(zip(cases, values, strict=True))
+        yield [_figures(case, runs) for case in cases if runs[case]]
+
+
+def _side(subject: Subject, case: _Case, directory: Path) -> Side[float]:
+    if case.side == OURS:
+        command, environment = _our_command(subject, directory, case.until), os.environ
+    else:
+        command, environment = _their_command(directory, case.until), theirs.environment()
+
+    def run() -> float:
+        if case.until == COLD:
+            put_out_of_memory(directory)
+        return seconds_to_output(command, environment)
+
+    def warm_up() -> None:
+        # Once for all that is there to be compiled; the model's files are read by the first.
+        if case.until != COLD:
+            seconds_to_output(command, environment)
+
+    return Side(f"{case.until}, {case.side}", run, warm_up)
+
+
+def _our_command(subject: Subject, directory: Path, until: str) -> list[str]:
+    program = [sys.executable, "-m", "mlxchat", "generate"]
+    if until == HELP:
+        return [*program, "--help"]
+    return [
+        *(*program, "-m", str(directory), "--device", subject.device, "--dtype", subject.dtype),
+        *("--offline", "--no-json", "--no-prefix-cache", "-n", "1", "--raw", PROMPT),
+    ]
+
+
+def _their_command(directory: Path, until: str) -> list[str]:
+    if until == HELP:
+        return theirs.command("--help")
+    return theirs.command(
+        *("--model", str(directory), "--max-tokens", "1", "--ignore-chat-template"),
+        *("--prompt", PROMPT),
+    )
+
+
+def put_out_of_memory(directory: Path) -> None:
+    """Have the next reader of the directory's files wait for the disk."""
+    assert FORGET is not None
+    for file in directory.rglob("*"):
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                FORGET(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def seconds_to_output(command: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Seconds until the first character of the answer, behind mlx-lm's rule of equals signs.
+
+    Raises ModelError, with what the process said last, where it fails.
+    """
+    with tempfile.TemporaryFile() as errors:
+        started_s = time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+        )
+        assert process.stdout is not None
+        with process.stdout as stdout:
+            try:
+                while stdout.read(1) in (b"=", b"\n"):
+                    pass
+                elapsed_s = time.perf_counter() - started_s
+                stdout.read()
+                status = process.wait()
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+        if status != 0:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
+            raise ModelError(f"{' '.join(command[1:4])} failed with status {status}: {said[-1]}")
+    return elapsed_s
+
+
+def _figures(case: _Case, runs: dict[_Case, list[float]]) -> StartFigures:
+    others = runs.get(_Case(THEIRS, case.until), []) if case.side == OURS else []
+    return StartFigures(case.side, case.until, Spread.of(runs[case]), ratios(runs[case], others))
+
+
+def tables(found: Sequence[StartFigures]) -> Sequence[Table]:
+    rows = [
+        (
+            each.until,
+            each.side,
+            middle(each.seconds),
+            range_of(each.seconds),
+            middle(each.time_ratio),
+            verdict(each.time_ratio, "slower", "faster"),
+            str(each.seconds.runs),
+        )
+        for each in found
+    ]
+    compared = any(each.side == THEIRS for each in found)
+    return [
+        Table(
+            "Seconds from the start of the process" + (f"; ratios to {THEIRS}" if compared else ""),
+            ("UNTIL", "SIDE", "S", "RANGE", "RATIO", "SPEED", "RUNS"),
+            tuple(rows),
+            (*((VERDICTS,) if compared else ()), COLD_MEANS if FORGET is not None else NO_COLD),
+        )
+    ]
+
+
+def charts(found: Sequence[StartFigures]) -> Sequence[Chart]:
+    points = [(each.side, Point.of(each.until, each.seconds)) for each in found]
+    return [Chart("startup", "Starting", "until", "seconds", "bars", series(points))]

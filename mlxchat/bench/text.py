@@ -1,0 +1,63 @@
+"""A long text to read: the file that the user names, or one that is on most machines already."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxchat.documents import piped_stdin, read_input
+from mlxchat.errors import InputError
+
+# More characters than this make a token of no text that a tokenizer was made for.
+MOST_CHARS_A_TOKEN = 16
+
+# Prose that comes with macOS (Perl, Vim) or with Linux (Vim, Debian's licences).
+FILES = (
+    "System/Library/Perl/*/pods/perlfaq4.pod",
+    "usr/share/vim/vim*/doc/options.txt",
+    "usr/share/common-licenses/GPL-3",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """`source` says where it is from."""
+
+    source: str
+    text: str
+    notices: tuple[str, ...] = ()
+
+
+def read_text(path: str) -> Text:
+    """The file that the user named, `-` for standard input. Raises what `read_input` raises."""
+    read = read_input(None, (path,), piped_stdin() if path == "-" else None)
+    return Text(path, read.text, read.notices)
+
+
+def find_text(candidates: Sequence[Callable[[], Iterator[Text]]] | None = None) -> Text:
+    """The longest text that is known to be on this machine.
+
+    Raises InputError, which names --text, where there is none.
+    """
+    found = [text for candidate in candidates or (pydoc_topics, files) for text in candidate()]
+    if not found:
+        raise InputError("no long text was found on this machine: name one with --text FILE")
+    return max(found, key=lambda text: len(text.text))
+
+
+def pydoc_topics() -> Iterator[Text]:
+    """Python's own reference, which comes with Python: the same text on all machines with it."""
+    try:
+        from pydoc_data import topics
+    except ImportError:
+        return
+    text = "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
+    yield Text(f"Python's reference in {topics.__file__}", text)
+
+
+def files(root: Path = Path("/")) -> Iterator[Text]:
+    for pattern in FILES:
+        for path in sorted(root.glob(pattern)):
+            try:
+                yield Text(str(path), path.read_text(encoding="utf-8", errors="replace"))
+            except OSError:
+                continue

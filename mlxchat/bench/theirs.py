@@ -1,0 +1,125 @@
+"""mlx-lm's own loops and caches, as it comes: the other side of every comparison, and nowhere else.
+
+What imports transformers is imported where it is used: it takes seconds.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+
+from mlxchat import platform
+from mlxchat.bench.subject import Subject
+from mlxchat.errors import OutputError
+from mlxchat.ledger import TokenIds
+from mlxchat.models.load import Model
+from mlxchat.models.skeleton import named_parameters, read_json
+from mlxchat.units import format_bytes
+
+NAME = "mlx-lm"
+DEFAULT_STEP_SIZE = 2_048
+
+DISK_RESERVE_BYTES = 100_000_000
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """mlx-lm's tokenizer of the same model, which knows no token to end at."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+    from mlx_lm.tokenizer_utils import load
+
+    wrapper = load(directory)
+    wrapper._eos_token_ids = set()
+    return wrapper
+
+
+def generate(
+    model: Model, tokenizer: Any, ids: TokenIds, max_tokens: int, max_kv_size: int | None = None
+) -> Iterator[Any]:
+    """mlx-lm's `stream_generate` with its own defaults; a response for each token."""
+    from mlx_lm.generate import stream_generate
+
+    prompt = mx.array(ids)
+    return stream_generate(model.network, tokenizer, prompt, max_tokens, max_kv_size=max_kv_size)
+
+
+def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[int]:
+    """Model call, argmax, `async_eval`, one token ahead, with mlx-lm's plain cache: what no loop
+    can do without."""
+    cache = make_prompt_cache(network)
+
+    def step(tokens: mx.array) -> mx.array:
+        token = mx.argmax(network(tokens[None], cache=cache)[:, -1], axis=-1)
+        mx.async_eval(token)
+        return token
+
+    token = step(mx.array(ids))
+    for _ in range(max_tokens):
+        following = step(token)
+        yield int(token)  # type: ignore[arg-type]
+        token = following
+
+
+def keeps_window(network: nn.Module, max_kv_size: int) -> bool:
+    """Whether `max_kv_size` means anything to mlx-lm for this model: it is ignored where the model
+    makes its own cache."""
+    return all(type(layer) is not KVCache for layer in make_prompt_cache(network, max_kv_size))
+
+
+def rotating_cache(network: nn.Module, window: int, keep: int) -> list[Any]:
+    """What the model makes for itself, with its unbounded layers as `max_kv_size` has them where
+    mlx-lm does not ignore it."""
+    return [
+        RotatingKVCache(max_size=window, keep=keep) if type(layer) is KVCache else layer
+        for layer in make_prompt_cache(network)
+    ]
+
+
+def command(*arguments: str) -> list[str]:
+    """mlx-lm's `generate` as a process."""
+    return [sys.executable, "-m", "mlx_lm", "generate", *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Its own, with the BLAS that mlxchat loads by itself."""
+    same_blas = {"LD_PRELOAD": platform.OPENBLAS} if sys.platform == "linux" else {}
+    return {**os.environ, **same_blas}
+
+
+def same_weights(subject: Subject) -> Path:
+    """A directory from which mlx-lm loads the weights in the form that mlxchat holds them in: the
+    model's own, or a copy in `scratch`."""
+    if platform.on_gpu() and subject.dtype in ("auto", "stored"):
+        return subject.directory
+    weights = dict(named_parameters(subject.load_apart().network))
+    if any(name.endswith(".scales") for name in weights):
+        return subject.directory
+    size_bytes = sum(array.nbytes for array in weights.values())
+    if shutil.disk_usage(subject.scratch).free < size_bytes + DISK_RESERVE_BYTES:
+        raise OutputError(
+            f"a copy of the weights for mlx-lm takes {format_bytes(size_bytes)} in "
+            f"{subject.scratch}, which has less: set TMPDIR, or leave --against out"
+        )
+    target = subject.scratch / "same-weights"
+    target.mkdir(exist_ok=True)
+    for file in subject.directory.iterdir():
+        is_index = file.name.endswith(".index.json")
+        if file.is_file() and not is_index and file.suffix not in WEIGHTS:
+            shutil.copy(file, target)
+    config = read_json(subject.directory / "config.json")
+    for packing in ("quantization", "quantization_config"):
+        config.pop(packing, None)
+    (target / "config.json").write_text(json.dumps(config))
+    file = target / "model.safetensors"
+    mx.save_safetensors(str(file), weights, {"format": "mlx"})
+    # Only what is on the disk can be put out of memory, for a cold start.
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
+    return target

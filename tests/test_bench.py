@@ -1,0 +1,332 @@
+"""What a bench measures with: runs in turn, their spread, texts; each sub-bench's arithmetic."""
+
+import gc
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxchat.bench import catalog, chat, memory, prefill, startup, stream, text, theirs
+from mlxchat.bench.machine import this_machine
+from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios, verdict
+from mlxchat.bench.record import Circumstances, lines
+from mlxchat.bench.report import figure
+from mlxchat.bench.subject import Subject
+from mlxchat.bench.tiny import tiny_config
+from mlxchat.cache import make_cache
+from mlxchat.errors import InputError, ModelError
+from mlxchat.models.load import load
+from mlxchat.models.skeleton import named_parameters
+from scripts.families import build_family
+from tests.conftest import build_random_model
+
+NUMBERS = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=20)
+NO_TICK = lambda done, total, what: None  # noqa: E731
+
+
+@pytest.fixture
+def subject(tiny_model: Path, tmp_path: Path) -> Subject:
+    return Subject(
+        tiny_model,
+        "tiny",
+        partial(load, str(tiny_model), offline=True),
+        scratch=tmp_path,
+        tick=NO_TICK,
+        quick=True,
+        notify=lambda _: None,
+    )
+
+
+def side(name: str, log: list[str], give: Callable[[], float] = lambda: 1.0) -> Side[float]:
+    def run() -> float:
+        log.append(name)
+        return give()
+
+    return Side(name, run, warm_up=lambda: log.append(f"warm {name}"))
+
+
+# Runs in turn
+
+
+def test_sides_are_warmed_up_once_and_run_in_turn() -> None:
+    log: list[str] = []
+    list(interleave([side("A", log), side("B", log)], 3, NO_TICK))
+    assert log == ["warm A", "warm B", "A", "B", "A", "B", "A", "B"]
+
+
+def test_after_each_run_there_is_what_has_been_measured_so_far() -> None:
+    values = iter([1.0, 2.0, 3.0, 4.0])
+    sides = [side(name, [], lambda: next(values)) for name in "AB"]
+    assert list(interleave(sides, 2, NO_TICK)) == [
+        [[1.0], []],
+        [[1.0], [2.0]],
+        [[1.0, 3.0], [2.0]],
+        [[1.0, 3.0], [2.0, 4.0]],
+    ]
+
+
+def test_an_interrupted_run_leaves_those_before_it() -> None:
+    def interrupt() -> float:
+        raise KeyboardInterrupt
+
+    measured = interleave([side("A", []), side("B", [], interrupt)], 2, NO_TICK)
+    so_far = next(measured)
+    with pytest.raises(KeyboardInterrupt):
+        next(measured)
+    assert so_far == [[1.0], []]
+
+
+def test_progress_counts_every_run_and_names_it() -> None:
+    ticks: list[tuple[int, int, str]] = []
+    list(interleave([side("A", []), side("B", [])], 2, lambda *tick: ticks.append(tick)))
+    assert ticks == [
+        *((0, 4, "warming up: A"), (0, 4, "warming up: B")),
+        *((0, 4, "A"), (1, 4, "B"), (2, 4, "A"), (3, 4, "B"), (4, 4, "")),
+    ]
+
+
+def test_a_run_begins_with_nothing_of_the_one_before_in_memory() -> None:
+    before: list[int] = []
+
+    def litter() -> float:
+        before.append(mx.get_active_memory())
+        # A cycle, which only the collector takes apart.
+        ring: list[Any] = [mx.zeros((256, 1024)) + 1]
+        ring.append(ring)
+        mx.eval(ring[0])
+        return 0.0
+
+    gc.disable()
+    try:
+        list(interleave([side("A", [], litter), side("B", [], litter)], 3, NO_TICK))
+    finally:
+        gc.enable()
+    assert len(set(before)) == 1
+
+
+# What runs come to
+
+
+@given(NUMBERS)
+def test_a_spread_is_the_middle_and_the_ends_of_the_sorted_values(values: list[float]) -> None:
+    ordered = sorted(values)
+    n = len(ordered)
+    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    found = Spread.of(values)
+    assert found.median == pytest.approx(middle)
+    assert (found.least, found.most, found.runs) == (ordered[0], ordered[-1], n)
+
+
+def test_a_machine_that_slows_down_changes_no_ratio() -> None:
+    """B takes twice as long as A in every round, and all take ten times as long from the second on,
+    the last of which was interrupted: the medians alone would say 1.1."""
+    a, b = [1.0, 10.0, 10.0], [2.0, 20.0]
+    assert ratios(b, a) == Spread(2.0, 2.0, 2.0, 2)
+    assert differences(b, a) == Spread(5.5, 1.0, 10.0, 2)
+    assert ratios([], a) is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "word"),
+    [
+        (Spread(1.2, 1.1, 1.3, 3), "more"),
+        (Spread(0.8, 0.7, 0.9, 3), "less"),
+        (Spread(1.2, 0.9, 1.3, 3), "unclear"),
+        (Spread(1.01, 0.9, 1.3, 3), "tie"),
+        (Spread(0.99, 0.985, 0.995, 3), "tie"),
+        (None, ""),
+    ],
+)
+def test_a_ratio_is_told_in_a_word(ratio: Spread | None, word: str) -> None:
+    assert verdict(ratio, "more", "less") == word
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *((0, "0"), (0.07123, "0.071"), (0.9996, "1.00"), (1.005, "1.00"), (9.996, "10.0")),
+        *((17.24, "17.2"), (99.96, "100"), (999.4, "999"), (1234.5, "1,234"), (-0.147, "-0.147")),
+    ],
+)
+def test_figures_have_three_digits(value: float, shown: str) -> None:
+    assert figure(value) == shown
+
+
+def test_what_is_not_finite_is_null_in_a_record() -> None:
+    found = [startup.StartFigures("mlxchat", "--help", Spread(math.inf, 0.1, math.nan, 2), None)]
+    circumstances = Circumstances(
+        *("startup", "2026-01-01T00:00:00+00:00", "mlxchat bench", True, True, "m", "auto", None),
+        *(None, this_machine()),
+    )
+    (line,) = lines(found, circumstances)
+    record = json.loads(line)
+    assert record["figures"]["seconds"] == {"median": None, "least": 0.1, "most": None, "runs": 2}
+    assert record["machine"] == asdict(this_machine()) | {"load": record["machine"]["load"]}
+
+
+# Texts
+
+
+def texts(*lengths: int) -> Callable[[], Iterator[text.Text]]:
+    return lambda: (text.Text(f"of {n}", "x" * n) for n in lengths)
+
+
+def test_the_longest_text_is_found() -> None:
+    assert text.find_text([texts(3), texts(), texts(5, 4)]).source == "of 5"
+
+
+def test_where_there_is_no_text_the_option_is_named() -> None:
+    with pytest.raises(InputError, match="--text FILE"):
+        text.find_text([texts()])
+
+
+def test_this_python_brings_a_long_text() -> None:
+    (found,) = text.pydoc_topics()
+    assert len(found.text) > 100_000
+    assert "assignment" in found.text
+
+
+def test_files_of_the_system_are_found_where_they_are(tmp_path: Path) -> None:
+    licence = tmp_path / "usr/share/common-licenses/GPL-3"
+    licence.parent.mkdir(parents=True)
+    licence.write_text("Everyone is permitted")
+    help_ = tmp_path / "usr/share/vim/vim91/doc/options.txt"
+    help_.mkdir(parents=True)
+    assert list(text.files(tmp_path)) == [text.Text(str(licence), "Everyone is permitted")]
+
+
+def test_a_text_that_is_too_short_is_refused_by_name(subject: Subject, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("ten bytes!")
+    named = Subject(
+        subject.directory,
+        "tiny",
+        lambda: subject.model,
+        scratch=tmp_path,
+        tick=NO_TICK,
+        text=str(tmp_path / "short.txt"),
+        notify=lambda _: None,
+    )
+    assert len(named.text_ids(10, 20)) == 10
+    with pytest.raises(InputError, match=r"short\.txt is 10 tokens, and 11 are needed.*--text"):
+        named.text_ids(11, 20)
+
+
+def test_only_as_much_of_a_text_is_taken_as_is_wanted(subject: Subject) -> None:
+    ids = subject.text_ids(1, 50)
+    assert len(ids) == 50
+    assert subject.text_source is not None
+    assert "topics" in subject.text_source
+
+
+# The sub-benches
+
+
+def test_each_sub_bench_is_a_module_with_three_functions() -> None:
+    for entry in catalog.BENCHES:
+        bench = catalog.load(entry.name)
+        assert all(callable(getattr(bench, name)) for name in ("measure", "tables", "charts"))
+
+
+def test_a_stream_within_the_window_has_the_losses_of_plain_attention(subject: Subject) -> None:
+    network, ids = subject.model.network, subject.text_ids(100, 100)
+    found = list(stream.losses(network, make_cache(network, 100, 4), ids, step_size=7))
+    logits = np.array(network(mx.array(ids)[None])[0]).astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    told = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    expected = [-told[n, ids[n + 1]] for n in range(99)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_recomputed_tokens_see_their_window_and_no_more(subject: Subject) -> None:
+    network, ids = subject.model.network, subject.text_ids(400, 400)
+    place, window = 200, 96
+    found = stream._recomputed(network, ids, place, window)
+    start = place + 1 + stream.STRETCH // 2 - window
+    # The same tokens behind others: nothing before the window is looked at.
+    others = np.concatenate([np.zeros(start, ids.dtype), ids[start:]])
+    assert stream._recomputed(network, others, place, window) == found
+    alone = list(
+        stream.losses(network, make_cache(network), ids[start : place + stream.STRETCH + 1], 512)
+    )
+    np.testing.assert_allclose(found, alone[-stream.STRETCH :], rtol=1e-4)
+
+
+def test_perplexity_is_the_exponent_of_the_mean_and_none_beyond_floats() -> None:
+    assert stream.perplexity([math.log(2), math.log(8)]) == pytest.approx(4)
+    assert stream.perplexity([800.0]) is None
+
+
+def test_all_ways_of_a_chat_have_said_the_same_and_the_window_overflows(subject: Subject) -> None:
+    *_, found = chat.measure(subject)
+    by_way = {way: [each for each in found if each.way == way] for way in map(str, chat.WAYS)}
+    assert [each.turn for each in by_way["shift"]] == list(range(1, chat.QUICK.turns + 1))
+    assert by_way["shift"][-1].forgotten_turns > 0
+    assert by_way["refill"][-1].prefilled_tokens > by_way["shift"][-1].prefilled_tokens
+    # What is read again is all that the turns have added, and the replies, of which each is full.
+    for read in by_way["everything"]:
+        own = sum(each.own_tokens for each in by_way["shift"][: read.turn])
+        assert read.prefilled_tokens == own + (read.turn - 1) * chat.QUICK.reply
+
+
+def test_smaller_steps_need_less_memory(subject: Subject) -> None:
+    *_, found = prefill.measure(subject)
+    peaks = [each.peak_memory_bytes.median for each in found]
+    assert [each.step for each in found] == ["64", "128", "all at once"]
+    assert peaks == sorted(peaks)
+    assert found[-1].speed_ratio is None
+
+
+def test_memory_is_looked_at_twenty_times(subject: Subject) -> None:
+    *_, found = memory.measure(subject)
+    assert [each.tokens for each in found] == list(range(20, 401, 20))
+    weights = sum(array.nbytes for _, array in named_parameters(subject.model.network))
+    assert all(each.active_bytes > weights for each in found)
+
+
+def test_a_process_is_timed_up_to_its_first_character() -> None:
+    """Behind mlx-lm's rule of equals signs; what it writes later is not waited for."""
+    code = "import time; print('====', flush=True); print('x', flush=True); time.sleep(1)"
+    assert startup.seconds_to_output([sys.executable, "-c", code], {}) > 0
+
+
+def test_a_process_that_fails_is_an_error_with_its_last_words() -> None:
+    code = "import sys; sys.exit('first\\nno such model')"
+    with pytest.raises(ModelError, match=r"status 1: no such model$"):
+        startup.seconds_to_output([sys.executable, "-c", code], {})
+
+
+def test_mlx_lm_gets_the_weights_in_the_form_that_ours_have(subject: Subject) -> None:
+    directory = theirs.same_weights(subject)
+    assert directory != subject.directory
+    copied: Any = mx.load(str(directory / "model.safetensors"))
+    ours = dict(named_parameters(subject.model.network))
+    assert copied.keys() == ours.keys()
+    assert all(mx.array_equal(copied[name], ours[name]) for name in ours)
+    names = {path.name for path in subject.directory.iterdir()}
+    assert {path.name for path in directory.iterdir()} == names
+
+
+def test_it_is_known_for_which_models_mlx_lm_ignores_a_window() -> None:
+    """llama and gemma3 make their own caches; of gemma3's some layers are bounded by nature."""
+    kept = {
+        name: theirs.keeps_window(build_family(name), 16)
+        for name in ("llama", "gemma3_text", "phi")
+    }
+    assert kept == {"llama": False, "gemma3_text": False, "phi": True}
+
+
+def test_mlx_lms_rotating_cache_takes_the_place_of_unbounded_layers_only() -> None:
+    plain = theirs.rotating_cache(build_random_model(), 16, 4)
+    assert [(type(each).__name__, each.max_size, each.keep) for each in plain] == [
+        ("RotatingKVCache", 16, 4)
+    ] * tiny_config()["num_hidden_layers"]
