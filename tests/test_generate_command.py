@@ -325,7 +325,16 @@ def imported_modules(*arguments: str) -> set[str]:
     return set(done.stderr.splitlines())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["models", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["generate", "--help"],
+        ["models", "--help"],
+        ["bench", "--help"],
+        ["bench", "stream", "--help"],
+    ],
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     heavy = {"mlx.core", "mlx_lm.models", "transformers", "numpy", "huggingface_hub", "jinja2"}
     assert not heavy & imported_modules(*arguments)

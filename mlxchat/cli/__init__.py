@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import chat
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
@@ -47,6 +48,7 @@ app.command()(generate)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")
+app.add_typer(bench_app, name="bench")
 
 
 @app.callback()

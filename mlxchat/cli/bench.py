@@ -1,0 +1,132 @@
+"""`mlxchat bench`: what this program claims of itself, measured on the reader's own machine."""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from mlxchat.bench.catalog import BENCHES, Entry
+from mlxchat.cli.options import (
+    OUTPUT,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    OfflineOption,
+    QuietOption,
+)
+
+ALL = "all"
+
+
+class AllByDefault(TyperGroup):
+    """`mlxchat bench`, and `mlxchat bench --quick`, are `mlxchat bench all` with those options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = [ALL, *args]
+        return super().parse_args(ctx, args)
+
+
+bench_app = typer.Typer(
+    cls=AllByDefault,
+    help="Measure, on this machine and your model, what the README claims. Without a command: all.",
+    epilog="Try: mlxchat bench prefill --quick --against mlx-lm",
+)
+
+MEASURE = "What to measure"
+AgainstOption = Annotated[
+    Literal["mlx-lm"] | None,
+    typer.Option(
+        help="Measure this beside it, on the same weights, the two in turn.",
+        show_default="nothing",
+        rich_help_panel=MEASURE,
+    ),
+]
+TextOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Text to read, - for stdin.",
+        show_default="the longest found on this machine: it says which",
+        rich_help_panel=MEASURE,
+    ),
+]
+QuickOption = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        help="Less of everything, for about a minute: enough to see that it works.",
+        rich_help_panel=MEASURE,
+    ),
+]
+JsonFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Append JSON Lines to FILE, one a figure, with machine and versions; - writes them to "
+        "stdout instead of tables.",
+        show_default="none",
+        rich_help_panel=OUTPUT,
+    ),
+]
+PlotOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Draw charts into DIR, as SVG and PNG, with the extra: pip install 'mlxchat\\[plot]'.",
+        show_default="none",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
+    """A command with the options that mean something to the sub-bench."""
+
+    def command(
+        model: ModelOption = None,
+        offline: OfflineOption = False,
+        device: DeviceOption = "auto",
+        dtype: DtypeOption = "auto",
+        against: AgainstOption = None,
+        text: TextOption = None,
+        quick: QuickOption = False,
+        json_file: JsonFileOption = None,
+        plot: PlotOption = None,
+        quiet: QuietOption = False,
+    ) -> None:
+        from mlxchat.cli.bench_run import BenchRequest, run_benches
+
+        request = BenchRequest(
+            entries=entries,
+            model=model,
+            offline=offline,
+            device=device,
+            dtype=dtype,
+            against=against is not None,
+            text=text,
+            quick=quick,
+            json_file=json_file,
+            plot=plot,
+            quiet=quiet,
+        )
+        raise typer.Exit(run_benches(request))
+
+    # Typer makes an option of each parameter that the signature shows.
+    shown = inspect.signature(command)
+    meant = [
+        parameter
+        for name, parameter in shown.parameters.items()
+        if (name != "against" or entry.compares) and (name != "text" or entry.reads_text)
+    ]
+    vars(command)["__signature__"] = shown.replace(parameters=meant)
+    return command
+
+
+for _entry in BENCHES:
+    bench_app.command(_entry.name, help=_entry.summary)(_command(_entry, (_entry,)))
+_all = Entry(ALL, "Each of them in turn.", compares=True, reads_text=True)
+bench_app.command(ALL, help=_all.summary)(_command(_all, BENCHES))

@@ -1,0 +1,55 @@
+"""A chart of block characters, for whoever has no plots: a bar for each value, from zero."""
+
+from mlxchat.bench.report import Chart, figure
+from mlxchat.terminal import visible
+
+EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+MOST_PLACES = 10
+MOST_COLUMNS = 100
+LEAST_BAR = 10
+
+
+def draw_chart(chart: Chart, columns: int) -> str:
+    """At most `columns` wide, where that leaves room for bars; of a long line, ten places."""
+    values = {
+        (point.x, series.label): point.y for series in chart.series for point in series.points
+    }
+    places = _places(chart)
+    labels = [f"{place:,.0f}" if isinstance(place, float | int) else place for place in places]
+    label_width = max((len(label) for label in labels), default=0)
+    names = [visible(series.label) for series in chart.series]
+    name_width = max(map(len, names), default=0)
+    numbers = {key: figure(value) for key, value in values.items()}
+    number_width = max(map(len, numbers.values()), default=0)
+    taken = label_width + name_width + number_width + 6
+    bar_width = max(min(columns, MOST_COLUMNS) - taken, LEAST_BAR)
+    most = max(values.values(), default=0)
+    lines = [f"{visible(chart.title)}: {chart.y}" + (f", by {chart.x}" if chart.x else "")]
+    for place, label in zip(places, labels, strict=True):
+        shown = label
+        for series, name in zip(chart.series, names, strict=True):
+            key = place, series.label
+            if key in values:
+                bar = _bar(values[key] / most * bar_width if most else 0)
+                lines.append(
+                    f"{shown:>{label_width}}  {name:{name_width}}  {bar:{bar_width}}  "
+                    f"{numbers[key]:>{number_width}}"
+                )
+                shown = ""
+    return "".join(f"{line.rstrip()}\n" for line in lines) + "\n"
+
+
+def _places(chart: Chart) -> list[float | str]:
+    """The x values in order; of many, some that lie evenly, the first and the last among them."""
+    found = list(dict.fromkeys(point.x for series in chart.series for point in series.points))
+    if chart.kind == "lines":
+        found.sort(key=float)
+    if len(found) <= MOST_PLACES:
+        return found
+    step = (len(found) - 1) / (MOST_PLACES - 1)
+    return [found[round(n * step)] for n in range(MOST_PLACES)]
+
+
+def _bar(width: float) -> str:
+    eighths = round(width * 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8]

@@ -1,0 +1,457 @@
+"""`mlxchat bench` as a user runs it, on a tiny model: records, tables, plots, and all that can go
+wrong. How long anything takes is nowhere looked at."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from mlxchat.bench import memory
+from mlxchat.bench.catalog import BENCHES, Entry
+from mlxchat.bench.memory import SampleFigures
+from mlxchat.bench.subject import Subject
+from mlxchat.cli import bench_run
+from mlxchat.cli.bench_run import BenchRequest
+from tests.conftest import RunMlxchat
+from tests.pseudo_terminal import PseudoTerminal
+
+BENCH = [sys.executable, "-m", "mlxchat", "bench"]
+
+WORDS, COUNT, AMOUNT = ({"type": t} for t in ("string", "integer", "number"))
+OPTIONAL_AMOUNT = {"type": ["number", "null"]}
+WINDOW = {"type": ["integer", "null"], "minimum": 1}
+
+
+def an_object(**properties: Any) -> dict[str, Any]:
+    """With all of these, and nothing else."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
+
+
+SPREAD = an_object(median=AMOUNT, least=AMOUNT, most=AMOUNT, runs={"type": "integer", "minimum": 1})
+OPTIONAL_SPREAD = {"oneOf": [SPREAD, {"type": "null"}]}
+SIDE = {"enum": ["mlxchat", "mlx-lm"]}
+
+# By sub-bench and kind: what `figures` holds.
+FIGURES: dict[tuple[str, str], dict[str, Any]] = {
+    ("startup", "start"): an_object(
+        side=SIDE,
+        until={"enum": ["--help", "first token, warm", "first token, cold"]},
+        seconds=SPREAD,
+        time_ratio=OPTIONAL_SPREAD,
+    ),
+    ("prefill", "prefill"): an_object(
+        side=SIDE,
+        prompt_tokens=COUNT,
+        step_size=COUNT,
+        tokens_per_s=SPREAD,
+        peak_memory_bytes=SPREAD,
+        ratio_to={"enum": ["mlx-lm", "all at once"]},
+        speed_ratio=OPTIONAL_SPREAD,
+        memory_ratio=OPTIONAL_SPREAD,
+    ),
+    ("decode", "stretch"): an_object(
+        side=SIDE,
+        max_kv_size=WINDOW,
+        window_kept={"type": "boolean"},
+        from_token=COUNT,
+        tokens=COUNT,
+        tokens_per_s=SPREAD,
+        active_memory_bytes=SPREAD,
+        speed_ratio=OPTIONAL_SPREAD,
+    ),
+    ("decode", "overhead"): an_object(
+        side={"enum": ["bare loop", "mlxchat", "mlx-lm"]},
+        token_s=SPREAD,
+        above_bare_s=OPTIONAL_SPREAD,
+    ),
+    ("chat", "turn"): an_object(
+        way={"enum": ["shift", "refill", "everything"]},
+        turn=COUNT,
+        max_kv_size=WINDOW,
+        own_tokens=COUNT,
+        prefilled_tokens=COUNT,
+        forgotten_turns=COUNT,
+        ttft_s={"type": "number", "exclusiveMinimum": 0},
+    ),
+    ("stream", "part"): an_object(
+        from_token=COUNT,
+        tokens=COUNT,
+        perplexity=OPTIONAL_AMOUNT,
+        mlx_lm_perplexity=OPTIONAL_AMOUNT,
+        same_tokens_perplexity=OPTIONAL_AMOUNT,
+        recomputed_perplexity=OPTIONAL_AMOUNT,
+    ),
+    ("stream", "whole"): an_object(
+        tokens=COUNT,
+        max_kv_size=COUNT,
+        keep=COUNT,
+        prefill_step_size=COUNT,
+        places=COUNT,
+        ratio_to_recomputed=OPTIONAL_AMOUNT,
+        standard_error=OPTIONAL_AMOUNT,
+        ratio_to_mlx_lm=OPTIONAL_AMOUNT,
+    ),
+    ("memory", "sample"): an_object(
+        tokens=COUNT,
+        max_kv_size=COUNT,
+        active_bytes=COUNT,
+        cache_bytes=COUNT,
+        process_bytes=COUNT,
+    ),
+    ("prefix", "question"): an_object(
+        question=COUNT,
+        prompt_tokens=COUNT,
+        known_tokens=COUNT,
+        plain_ttft_s=AMOUNT,
+        known_ttft_s=AMOUNT,
+    ),
+    ("prefix", "disk"): an_object(
+        stored_tokens=COUNT, bytes_a_token=AMOUNT, read_back_tokens_per_s=SPREAD
+    ),
+    ("prefix", "trie"): an_object(
+        prompts=COUNT,
+        pages=COUNT,
+        page_tokens=COUNT,
+        stored_bytes=COUNT,
+        apart_bytes=COUNT,
+        look_up_s=SPREAD,
+    ),
+}
+MACHINE = an_object(
+    system=WORDS,
+    processor=WORDS,
+    cores=COUNT,
+    memory_bytes=COUNT,
+    load=OPTIONAL_AMOUNT,
+    device={"enum": ["cpu", "gpu"]},
+    backend={"enum": ["CPU", "Metal", "CUDA"]},
+    blas=WORDS,
+    python=WORDS,
+    mlx={"const": version("mlx")},
+    mlx_lm={"const": version("mlx-lm")},
+    mlxchat={"const": version("mlxchat")},
+)
+LINE = an_object(
+    bench={"enum": [entry.name for entry in BENCHES]},
+    kind=WORDS,
+    time={"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"},
+    command=WORDS,
+    complete={"type": "boolean"},
+    quick={"type": "boolean"},
+    model=WORDS,
+    dtype={"enum": ["auto", "float32", "bfloat16", "float16"]},
+    weights_bytes={"type": ["integer", "null"]},
+    text={"type": ["string", "null"]},
+    machine=MACHINE,
+    figures={"type": "object"},
+)
+
+
+def records(lines: list[str]) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in lines]
+    for record in found:
+        jsonschema.validate(record, LINE)
+        jsonschema.validate(record["figures"], FIGURES[record["bench"], record["kind"]])
+    return found
+
+
+@dataclass(frozen=True)
+class Everything:
+    """What one run of all sub-benches beside mlx-lm has left behind."""
+
+    command: str
+    stdout: str
+    stderr: str
+    text: Path
+    lines: list[str]
+    plots: set[str]
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        return [each for each in records(self.lines[2:]) if each["bench"] == name]
+
+
+LINES_BEFORE = ['{"a line": "from before"}', '{"and one that was cu']
+
+
+@pytest.fixture(scope="module")
+def everything(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Everything:
+    directory = tmp_path_factory.mktemp("bench")
+    text, kept, plots = directory / "text.txt", directory / "kept.jsonl", directory / "plots"
+    text.write_text("In the beginning there was a text. " * 100)
+    kept.write_text("\n".join(LINES_BEFORE))
+    arguments = ["--quick", "-m", str(tiny_model), "--text", str(text), "--against", "mlx-lm"]
+    arguments += ["--json", str(kept), "--plot", str(plots)]
+    done = subprocess.run(
+        [*BENCH, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Everything(
+        shlex.join(["mlxchat", "bench", *arguments]),
+        done.stdout,
+        done.stderr,
+        text,
+        kept.read_text().splitlines(),
+        {path.name for path in plots.iterdir()},
+    )
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in BENCHES])
+def test_each_sub_bench_records_all_its_kinds_of_figures(everything: Everything, name: str) -> None:
+    found = everything.records(name)
+    assert {(each["bench"], each["kind"]) for each in found} == {
+        each for each in FIGURES if each[0] == name
+    }
+    assert all(each["complete"] and each["quick"] for each in found)
+    assert {each["command"] for each in found} == {everything.command}
+    read = {str(everything.text)} if name in ("stream", "prefix") else {None}
+    assert {each["text"] for each in found} == read
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in BENCHES if entry.compares])
+def test_mlx_lm_is_measured_beside_it(everything: Everything, name: str) -> None:
+    figures = [each["figures"] for each in everything.records(name)]
+    if name == "stream":
+        assert all(each["mlx_lm_perplexity"] for each in figures if "perplexity" in each)
+        return
+    for ratio in ("time_ratio", "speed_ratio"):
+        assert all(
+            (each[ratio] is None) == (each["side"] == "mlx-lm") for each in figures if ratio in each
+        )
+    assert {each["side"] for each in figures} >= {"mlxchat", "mlx-lm"}
+
+
+def test_records_are_put_behind_those_of_before(everything: Everything) -> None:
+    assert everything.lines[:2] == LINES_BEFORE
+    found = [each["bench"] for each in records(everything.lines[2:])]
+    assert list(dict.fromkeys(found)) == [entry.name for entry in BENCHES]
+
+
+def test_a_pipe_gets_tables_and_nothing_else_anywhere(everything: Everything) -> None:
+    """Comments, headers and rows of as many cells, an empty line behind each."""
+    assert everything.stderr == ""
+    tables = everything.stdout.split("\n\n")
+    assert tables.pop() == ""
+    assert len(tables) == 9
+    for table in tables:
+        rows = [line for line in table.splitlines() if not line.startswith("#")]
+        assert len({row.count("\t") for row in rows}) == 1
+        assert len(rows) > 1
+
+
+def test_charts_are_drawn_of_each_sub_bench_in_both_forms(everything: Everything) -> None:
+    names = [
+        *("chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
+        *("decode-speed", "memory", "prefill-memory", "prefill-speed", "prefix-disk"),
+        *("prefix-wait", "startup", "stream"),
+    ]
+    assert everything.plots == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+
+
+@pytest.mark.parametrize("name", ["prefill", "stream"])
+def test_without_mlx_lm_the_records_have_the_same_form(
+    run_mlxchat: RunMlxchat, tiny_model: Path, name: str
+) -> None:
+    done = run_mlxchat("bench", name, "-m", str(tiny_model), "--quick", "--json", "-")
+    assert done.returncode == 0
+    found = records(done.stdout.splitlines())
+    assert found
+    assert not any(each["figures"].get("side") == "mlx-lm" for each in found)
+
+
+def test_without_matplotlib_the_extra_is_named_and_all_else_is_done(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    code = "import sys; sys.modules['matplotlib'] = None\nfrom mlxchat.cli import main; main()"
+    arguments = ["bench", "stream", "--quick", "-m", str(tiny_model), "--text", __file__]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments, "--plot", str(tmp_path / "plots")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr == (
+        f"mlxchat: no charts will be drawn into {tmp_path}/plots: matplotlib is not installed; "
+        "pip install 'mlxchat[plot]' brings it\n"
+    )
+    assert "FROM TOKEN\tMLXCHAT\t" in done.stdout
+
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.parametrize(
+    "command", re.findall(r"^    mlxchat (bench.*?)(?:  #.*)?$", README.read_text(), re.MULTILINE)
+)
+def test_the_commands_of_the_readme_can_be_typed(run_mlxchat: RunMlxchat, command: str) -> None:
+    done = run_mlxchat(*shlex.split(command), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: mlxchat bench" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["unheard-of"], 2, "unheard-of"),
+        (["chat", "--against", "mlx-lm"], 2, "--against"),
+        (["memory", "--text", "x"], 2, "--text"),
+        (["prefill", "--against", "llama.cpp"], 2, "llama.cpp"),
+        (["stream", "--quick", "--text", "/no/such/file"], 1, "/no/such/file"),
+        (["stream", "--quick", "--text", "/dev/null"], 1, "/dev/null is empty"),
+        (["stream", "--quick", "--text", "-"], 2, "standard input is a terminal"),
+        (["memory", "--json", "/no/such/directory/file"], 1, "/no/such/directory/file"),
+        (["memory", "--plot", "/dev/null/plots"], 1, "/dev/null/plots"),
+        (["memory", "-m", "/no/such/model"], 1, "/no/such/model"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_measured(
+    run_mlxchat: RunMlxchat, tiny_model: Path, arguments: list[str], status: int, complaint: str
+) -> None:
+    name, *options = arguments
+    done = run_mlxchat("bench", name, "-m", str(tiny_model), *options)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_of_several_one_that_fails_does_not_keep_the_others(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Fails:
+        def measure(self, subject: Subject) -> Iterator[list[Any]]:
+            yield [SampleFigures(1, 2, 3, 4, 5)]
+            raise RuntimeError("[malloc] Unable to allocate\nmuch more")
+
+        tables, charts = staticmethod(memory.tables), staticmethod(memory.charts)
+
+    class Works(Fails):
+        def measure(self, subject: Subject) -> Iterator[list[Any]]:
+            yield [SampleFigures(6, 7, 8, 9, 10)]
+
+    benches = {"one": Fails(), "two": Works()}
+    monkeypatch.setattr(bench_run, "load", benches.__getitem__)
+    request = BenchRequest(
+        entries=tuple(Entry(name, "") for name in benches),
+        model=str(tiny_model),
+        offline=True,
+        device="auto",
+        dtype="auto",
+        against=False,
+        text=None,
+        quick=True,
+        json_file="-",
+        plot=None,
+        quiet=False,
+    )
+    assert bench_run.run_benches(request) == 1
+    shown = capsys.readouterr()
+    assert shown.err == (
+        "mlxchat: error: bench one: MLX could not go on: [malloc] Unable to allocate\n"
+    )
+    found = [json.loads(line) for line in shown.out.splitlines()]
+    assert [(each["bench"], each["complete"]) for each in found] == [("one", False), ("two", True)]
+
+
+def test_a_full_disk_costs_the_file_and_not_the_tables(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat("bench", "memory", "--quick", "-m", str(tiny_model), "--json", "/dev/full")
+    assert done.returncode == 1
+    assert "TOKENS\tACTIVE\tCACHED\tPROCESS" in done.stdout
+    assert done.stderr.startswith("mlxchat: error: cannot write /dev/full: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_with_stdout_closed_nothing_is_measured(tiny_model: Path) -> None:
+    done = subprocess.run(
+        f"{shlex.join(BENCH)} memory -m {tiny_model} >&-",
+        shell=True,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "mlxchat: error: standard output is closed\n")
+
+
+def test_whoever_stops_reading_ends_it_quietly(tiny_model: Path) -> None:
+    process = subprocess.Popen(
+        [*BENCH, "memory", "--quick", "-m", str(tiny_model)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert (stderr.read(), process.wait()) == (b"", 141)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_bench_shows_and_keeps_what_it_has(
+    tiny_model: Path, tmp_path: Path, ordinary_terminal: None, number: int, status: int
+) -> None:
+    """On a terminal: the bar is gone, the table and the chart are there."""
+    kept = tmp_path / "kept.jsonl"
+    bench = PseudoTerminal(
+        [*BENCH, "memory", "-m", str(tiny_model), "--json", str(kept)],
+        columns=110,
+        lines=60,
+        patience_s=60,
+    )
+    bench.shows(r"[123]000/20000")
+    bench.child.kill(number)
+    assert bench.ends() == status
+    screen = bench.text()
+    assert "bench memory is not complete" in screen
+    assert "/20000" not in screen
+    assert "TOKENS   ACTIVE   CACHED   PROCESS" in screen
+    assert "A long generation: MB, by tokens generated" in screen
+    found = records(kept.read_text().splitlines())
+    assert not any(each["complete"] for each in found)
+    tokens = [each["figures"]["tokens"] for each in found]
+    assert tokens == list(range(1_000, 1_000 * len(tokens) + 1, 1_000))
+    assert len(tokens) < 20
+
+
+def test_interrupted_before_there_is_anything_it_just_ends(
+    tiny_model: Path, ordinary_terminal: None
+) -> None:
+    bench = PseudoTerminal([*BENCH, "startup", "-m", str(tiny_model)], columns=110)
+    bench.shows("warming up")
+    bench.send("\x03")
+    assert bench.ends() == 130
+    assert "bench startup is not complete" in bench.text()
+    assert "Traceback" not in bench.text()
+
+
+def test_nothing_is_coloured(tiny_model: Path, ordinary_terminal: None) -> None:
+    bench = PseudoTerminal(
+        [*BENCH, "stream", "--quick", "-m", str(tiny_model), "-q"], columns=110, lines=60
+    )
+    assert bench.ends() == 0
+    assert "\x1b[" not in bench.written
+    assert "Perplexity of 768 tokens" in bench.text()
