@@ -132,6 +132,21 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         apart_bytes=COUNT,
         look_up_s=SPREAD,
     ),
+    ("blocks", "first"): an_object(prompt_tokens=COUNT, ttft_s=AMOUNT),
+    ("blocks", "order"): an_object(
+        order={"type": "array", "items": COUNT},
+        repair={"enum": ["none", "link 16", "link 15%"]},
+        ttft_s=AMOUNT,
+        full_ttft_s=AMOUNT,
+        kl={"type": "number", "minimum": -1e-6},
+        top1={"type": "number", "minimum": 0, "maximum": 1},
+    ),
+    ("blocks", "facts"): an_object(
+        order={"type": "array", "items": COUNT},
+        repair={"enum": ["full", "none", "link 16", "link 15%"]},
+        logprob=AMOUNT,
+        without_documents=AMOUNT,
+    ),
 }
 MACHINE = an_object(
     system=WORDS,
@@ -224,7 +239,7 @@ def test_each_sub_bench_records_all_its_kinds_of_figures(everything: Everything,
     }
     assert all(each["complete"] and each["quick"] for each in found)
     assert {each["command"] for each in found} == {everything.command}
-    read = {str(everything.text)} if name in ("stream", "prefix") else {None}
+    read = {str(everything.text)} if name in ("stream", "prefix", "blocks") else {None}
     assert {each["text"] for each in found} == read
 
 
@@ -252,7 +267,7 @@ def test_a_pipe_gets_tables_and_nothing_else_anywhere(everything: Everything) ->
     assert everything.stderr == ""
     tables = everything.stdout.split("\n\n")
     assert tables.pop() == ""
-    assert len(tables) == 9
+    assert len(tables) == 10
     for table in tables:
         rows = [line for line in table.splitlines() if not line.startswith("#")]
         assert len({row.count("\t") for row in rows}) == 1
@@ -261,7 +276,7 @@ def test_a_pipe_gets_tables_and_nothing_else_anywhere(everything: Everything) ->
 
 def test_charts_are_drawn_of_each_sub_bench_in_both_forms(everything: Everything) -> None:
     names = [
-        *("chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
+        *("blocks", "chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
         *("decode-speed", "memory", "prefill-memory", "prefill-speed", "prefix-disk"),
         *("prefix-wait", "startup", "stream"),
     ]

@@ -61,6 +61,7 @@ BENCHES = (
     ),
     Entry("memory", "Memory over a long generation at a fixed window."),
     Entry("prefix", "What the prefix cache saves and takes on the disk.", reads_text=True),
+    Entry("blocks", "What blocks save, and what they cost in quality.", reads_text=True),
 )
 
 

@@ -1,0 +1,343 @@
+"""What blocks save and what they cost in quality: documents joined in every order, against ordinary
+prefill of the same tokens: the wait, what the model expects of a question's tokens, and whether it
+still knows the facts that were planted in the documents.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import mlx.core as mx
+import numpy as np
+
+from mlxchat.bench.paired import Spread, ratios, settle
+from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
+from mlxchat.bench.subject import Subject
+from mlxchat.blocks import BlockReader
+from mlxchat.cache import fork, make_cache
+from mlxchat.generate import prefill
+from mlxchat.ledger import TokenIds
+from mlxchat.models.load import Model
+from mlxchat.parts import Part, encode_parts
+from mlxchat.settings import BlockSettings, Repair
+from mlxchat.store.block_store import DiskBlocks
+from mlxchat.tokens import Prompt
+
+LIMIT_BYTES = 1 << 40
+STEP = 512
+MOST_TEXT_TOKENS = 60_000
+SYSTEM = "Answer questions about the documents."
+
+REPAIRS = {
+    "none": BlockSettings(Repair.NONE),
+    "link 16": BlockSettings(link_tokens=16),
+    "link 15%": BlockSettings(link_share=0.15),
+}
+FULL_REPAIR = "full"
+
+THINGS = ("lantern", "anchor", "ladder", "kettle", "saddle", "mirror", "basket", "hammer")
+PLACES = ("Ostrava", "Milbrook", "Tarsin", "Velden")
+COLOURS = ("crimson", "silver", "purple", "copper", "golden", "orange", "violet")
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Tokens of each document and of the question; orders of the documents, and how many of them
+    to ask for the facts in."""
+
+    document: int
+    question: int
+    orders: int
+    fact_orders: int
+    facts: int
+
+
+FULL = Amounts(document=800, question=200, orders=24, fact_orders=6, facts=30)
+QUICK = Amounts(document=160, question=40, orders=2, fact_orders=1, facts=4)
+DOCUMENTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFigures:
+    """Seconds to the first token when no block was known yet."""
+
+    kind: ClassVar[str] = "first"
+
+    prompt_tokens: int
+    ttft_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFigures:
+    """One order of the documents, all known: seconds to the first token and, over the question's
+    tokens, how far the model's expectations are from those behind ordinary prefill: the mean
+    Kullback-Leibler divergence in nats, and how often the likeliest token is the same."""
+
+    kind: ClassVar[str] = "order"
+
+    order: tuple[int, ...]
+    repair: str
+    ttft_s: float
+    full_ttft_s: float
+    kl: float
+    top1: float
+
+
+@dataclass(frozen=True, slots=True)
+class FactFigures:
+    """The answers' mean log-probability, natural, over the planted facts."""
+
+    kind: ClassVar[str] = "facts"
+
+    order: tuple[int, ...]
+    repair: str
+    logprob: float
+    without_documents: float
+
+
+Found = FirstFigures | OrderFigures | FactFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A sentence that says something of a thing, and how to ask for it."""
+
+    thing: str
+    place: str
+    colour: str
+
+    @property
+    def question(self) -> str:
+        return f"What colour is the {self.thing} of {self.place}?"
+
+    @property
+    def opening(self) -> str:
+        return f"The {self.thing} of {self.place} is"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.opening} {self.colour}."
+
+
+def measure(subject: Subject) -> Iterator[Sequence[Found]]:
+    """Raises CacheError where the model's blocks cannot be joined."""
+    amounts = QUICK if subject.quick else FULL
+    run = _Run(subject, amounts)
+    found: list[Found] = []
+    for each in run.all():
+        found.append(each)
+        yield found
+
+
+class _Run:
+    """The documents, the questions, and the blocks that are known."""
+
+    def __init__(self, subject: Subject, amounts: Amounts) -> None:
+        self.subject = subject
+        self.amounts = amounts
+        self.model: Model = subject.model
+        self.facts = _facts(amounts.facts)
+        ids = subject.text_ids((DOCUMENTS + 1) * amounts.document, MOST_TEXT_TOKENS)
+        # Far from one another, so that none goes on with what another says.
+        starts = np.linspace(0, len(ids) - amounts.document, DOCUMENTS + 1).astype(int)
+        texts = [self._decoded(ids[start : start + amounts.document]) for start in starts]
+        self.question = self._decoded(ids[starts[-1] :][: amounts.question])
+        self.documents = [
+            _planted(text, self.facts[n::DOCUMENTS]) for n, text in enumerate(texts[:DOCUMENTS])
+        ]
+
+    def all(self) -> Iterator[Found]:
+        orders = list(itertools.permutations(range(DOCUMENTS)))[: self.amounts.orders]
+        directory = self.subject.scratch / "blocks"
+        blocks = DiskBlocks(directory, self.model, LIMIT_BYTES)
+        without = statistics.fmean(self._fact_logprobs(self._no_documents()))
+        try:
+            for n, order in enumerate(orders):
+                say = self._say(n, len(orders))
+                if n == 0:
+                    say("no block is known")
+                    prompt = self._prompt(order, self.facts[0].question)
+                    _, taken_s = self._read(prompt, self._reader(prompt, blocks, "none"))
+                    yield FirstFigures(len(prompt.ids), taken_s)
+                yield from self._one_order(
+                    order, blocks, say, n < self.amounts.fact_orders, without
+                )
+            self.subject.tick(1, 1, "")
+        finally:
+            blocks.close()
+
+    def _one_order(
+        self,
+        order: tuple[int, ...],
+        blocks: DiskBlocks,
+        say: Callable[[str], None],
+        ask_facts: bool,
+        without: float,
+    ) -> Iterator[Found]:
+        prompt = self._prompt(order, self.facts[0].question)
+        say(FULL_REPAIR)
+        cache, full_s = self._read(prompt, prefill)
+        full = self._expected(cache, order)
+        if ask_facts:
+            logprob = statistics.fmean(self._fact_logprobs(cache))
+            yield FactFigures(order, FULL_REPAIR, logprob, without)
+        for repair in REPAIRS:
+            say(repair)
+            cache, taken_s = self._read(prompt, self._reader(prompt, blocks, repair))
+            kl, top1 = _compared(full, self._expected(cache, order))
+            yield OrderFigures(order, repair, taken_s, full_s, kl, top1)
+            if ask_facts:
+                logprob = statistics.fmean(self._fact_logprobs(cache))
+                yield FactFigures(order, repair, logprob, without)
+
+    def _say(self, done: int, orders: int) -> Callable[[str], None]:
+        return lambda repair: self.subject.tick(done, orders, f"order {done + 1}: {repair}")
+
+    def _prompt(self, order: Sequence[int], question: str) -> Prompt:
+        parts = [Part(f"{self.documents[n]}\n\n", cache=True) for n in order]
+        raw = self.model.tokenizer.template is None
+        system = None if raw else SYSTEM
+        return encode_parts(self.model.tokenizer, [*parts, Part(question)], system, raw=raw)
+
+    def _reader(self, prompt: Prompt, blocks: DiskBlocks, repair: str) -> BlockReader:
+        return BlockReader(prompt, blocks, REPAIRS[repair])
+
+    def _read(self, prompt: Prompt, read: Callable[..., int]) -> tuple[list[Any], float]:
+        """The cache behind the documents, and the seconds to the first token of the answer."""
+        settle()
+        network = self.model.network
+        behind_documents = prompt.blocks[-1][1]
+        cache = make_cache(network)
+        started_s = time.perf_counter()
+        read(network, cache, prompt.ids[:behind_documents], step_size=STEP)
+        asked = fork(cache)
+        logits = network(mx.array(prompt.ids[behind_documents:])[None], cache=asked)[0, -1]
+        mx.eval(mx.argmax(logits))
+        return cache, time.perf_counter() - started_s
+
+    def _no_documents(self) -> list[Any]:
+        prompt = self._prompt(range(DOCUMENTS), "")
+        cache = make_cache(self.model.network)
+        prefill(self.model.network, cache, prompt.ids[: prompt.head], step_size=STEP)
+        return cache
+
+    def _expected(self, cache: list[Any], order: Sequence[int]) -> mx.array:
+        """Log-probabilities `(T, V)` behind each of the question's tokens."""
+        ids = self._behind_documents(order, self.question)[: self.amounts.question]
+        return self._logprobs(cache, ids)
+
+    def _behind_documents(self, order: Sequence[int], question: str) -> TokenIds:
+        prompt = self._prompt(order, question)
+        return prompt.ids[prompt.blocks[-1][1] :]
+
+    def _logprobs(self, cache: list[Any], ids: TokenIds) -> mx.array:
+        logits = self.model.network(mx.array(ids)[None], cache=fork(cache))[0]
+        logits = logits.astype(mx.float32)
+        return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+    def _fact_logprobs(self, cache: list[Any]) -> list[float]:
+        """Of each fact's colour, behind the question for it and an answer up to there."""
+        found: list[float] = []
+        tokenizer = self.model.tokenizer
+        for fact in self.facts:
+            asked = self._behind_documents(range(DOCUMENTS), fact.question)
+            opening = tokenizer.encode(fact.opening)
+            answer = tokenizer.encode(f"{fact.opening} {fact.colour}")[len(opening) :]
+            ids = np.concatenate([asked, opening, answer])
+            rows = self._logprobs(cache, ids)[-len(answer) - 1 : -1]
+            picked = mx.take_along_axis(rows, mx.array(answer)[:, None], axis=-1)
+            total: Any = picked.sum().item()
+            found.append(total)
+        return found
+
+    def _decoded(self, ids: TokenIds) -> str:
+        return self.model.tokenizer.decode(ids.tolist()).strip()
+
+
+def _facts(count: int) -> list[Fact]:
+    pairs = list(itertools.product(PLACES, THINGS))[:count]
+    return [Fact(thing, place, COLOURS[n % 7]) for n, (place, thing) in enumerate(pairs)]
+
+
+def _planted(text: str, facts: Sequence[Fact]) -> str:
+    """The text with the facts' sentences between its words, at equal distances."""
+    words = text.split(" ")
+    cuts = np.linspace(0, len(words), len(facts) + 2).astype(int)
+    pieces = [" ".join(words[a:b]) for a, b in itertools.pairwise(cuts)]
+    sentences = [fact.sentence for fact in facts]
+    mixed = itertools.chain.from_iterable(itertools.zip_longest(pieces, sentences))
+    return " ".join(each for each in mixed if each)
+
+
+def _compared(full: mx.array, other: mx.array) -> tuple[float, float]:
+    """Mean KL divergence of `other` from `full`, both `(T, V)`, and the share of rows whose
+    likeliest token is the same."""
+    kl: Any = (mx.exp(full) * (full - other)).sum(axis=-1).mean().item()
+    same: Any = (mx.argmax(full, axis=-1) == mx.argmax(other, axis=-1)).mean().item()
+    return kl, same
+
+
+def tables(found: Sequence[Found]) -> Sequence[Table]:
+    rows = [_row(repair, found) for repair in (FULL_REPAIR, *REPAIRS)]
+    first = [each for each in found if isinstance(each, FirstFigures)]
+    orders = {each.order for each in found if isinstance(each, OrderFigures)}
+    notes = [
+        f"When no block was known, the first token of {each.prompt_tokens:,} came after "
+        f"{figure(each.ttft_s)} s."
+        for each in first
+    ]
+    without = [each.without_documents for each in found if isinstance(each, FactFigures)]
+    if without:
+        notes.append(f"Without the documents, the answers' log-probability is {without[0]:.2f}.")
+    return [
+        Table(
+            f"{DOCUMENTS} documents joined as blocks, in {len(orders)} orders, against ordinary "
+            "prefill; medians of seconds to the first token, means of all else",
+            ("REPAIR", "TTFT S", "RATIO", "RANGE", "KL", "WORST KL", "TOP-1", "ANSWERS' LOGPROB"),
+            tuple(row for row in rows if row is not None),
+            tuple(notes),
+        )
+    ]
+
+
+def _row(repair: str, found: Sequence[Found]) -> tuple[str, ...] | None:
+    orders = [each for each in found if isinstance(each, OrderFigures)]
+    facts = [
+        each.logprob for each in found if isinstance(each, FactFigures) and each.repair == repair
+    ]
+    logprob = f"{statistics.fmean(facts):.2f}" if facts else ""
+    if repair == FULL_REPAIR:
+        full_s = [each.full_ttft_s for each in orders]
+        if not full_s:
+            return None
+        return (repair, middle(Spread.of(full_s)), "1", "", "0", "0", "100%", logprob)
+    mine = [each for each in orders if each.repair == repair]
+    if not mine:
+        return None
+    ratio = ratios([each.ttft_s for each in mine], [each.full_ttft_s for each in mine])
+    return (
+        repair,
+        middle(Spread.of([each.ttft_s for each in mine])),
+        middle(ratio),
+        range_of(ratio),
+        figure(statistics.fmean(each.kl for each in mine)),
+        figure(max(each.kl for each in mine)),
+        f"{statistics.fmean(each.top1 for each in mine):.1%}",
+        logprob,
+    )
+
+
+def charts(found: Sequence[Found]) -> Sequence[Chart]:
+    orders = [each for each in found if isinstance(each, OrderFigures)]
+    waits = [("ordinary prefill", FULL_REPAIR, each.full_ttft_s) for each in orders]
+    waits += [("blocks", each.repair, each.ttft_s) for each in orders]
+    by_repair = itertools.groupby(sorted(waits), key=lambda each: each[:2])
+    points = [
+        (label, Point.of(repair, Spread.of([seconds for *_, seconds in group])))
+        for (label, repair), group in by_repair
+    ]
+    title = "Documents joined as blocks"
+    return [Chart("blocks", title, "", "seconds to the first token", "bars", series(points))]
