@@ -23,7 +23,7 @@ from mlxchat.cache.layers import fork, recurrent_states, windows
 from mlxchat.generate import Generation, nobody, prefill
 from mlxchat.models.load import Model
 from mlxchat.settings import GenerationSettings
-from mlxchat.store import prefix_cache, tensor_file
+from mlxchat.store import fingerprint, prefix_cache, tensor_file
 from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
 from mlxchat.store.prefix_index import PrefixIndex
 from mlxchat.template import ChatTemplate
@@ -442,7 +442,10 @@ def test_another_mlx_finds_nothing(
 ) -> None:
     ids = text(PAGE + 1)
     record(model, ids, open_pages(model))
-    monkeypatch.setattr(prefix_cache, "version", lambda _: "9.9.9")
+    installed = fingerprint.version
+    monkeypatch.setattr(
+        fingerprint, "version", lambda name: "9.9.9" if name == "mlx" else installed(name)
+    )
     assert Run(model, ids, open_pages(model)).cached == 0
 
 

@@ -9,6 +9,7 @@ Source: https://github.com/huggingface/safetensors for the format.
 
 import hashlib
 import json
+import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -99,7 +100,13 @@ def read(path: Path, most_bytes: int) -> tuple[dict[str, mx.array], dict[str, An
         if size > most_bytes:
             _refuse(path, f"{size:,} bytes are more than it can have")
         entries, metadata = _read_header(path, file.read(8), file, size)
-        data = file.read(size)
+        # Mapped, not read: the checksum looks at it and MLX copies it, so one copy less. Nobody
+        # shortens such a file: it is replaced or deleted, and then this one's bytes stay.
+        try:
+            whole = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        except ValueError:
+            _refuse(path, "it is cut off")
+        data = whole[file.tell() :]
     buffers = _slices(path, entries, data)
     text, checksum = metadata.get("facts"), metadata.get("checksum")
     if not isinstance(text, str) or checksum != _checksum(entries, text, list(buffers.values())):
@@ -123,9 +130,8 @@ def _read_header(
     return header, metadata
 
 
-def _slices(path: Path, entries: dict[str, Any], data: bytes) -> dict[str, memoryview]:
+def _slices(path: Path, entries: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
     """Each tensor's bytes; all of the data belongs to one of them, in the order of the header."""
-    whole = memoryview(data)
     slices: dict[str, memoryview] = {}
     end = 0
     for name, entry in entries.items():
@@ -134,7 +140,7 @@ def _slices(path: Path, entries: dict[str, Any], data: bytes) -> dict[str, memor
         start, end = entry["data_offsets"]
         if end - start != prod(entry["shape"]) * TYPES[entry["dtype"]][0].size:
             _refuse(path, f"its tensor {name[:40]!r} has another size than its shape")
-        slices[name] = whole[start:end]
+        slices[name] = data[start:end]
     if end != len(data):
         _refuse(path, "it is cut off, or longer than its header says")
     return slices
