@@ -62,6 +62,7 @@ ORDER = [
     "store.saved",
     "store.journal",
     "store.lock",
+    "store.session_names",
     "store.session",
     "store.session_list",
     "store.output_file",

@@ -18,19 +18,19 @@ from mlxchat.conversation import Turn
 from mlxchat.errors import SessionError
 from mlxchat.store import lock as lock_module
 from mlxchat.store.lock import Lock, holder
-from mlxchat.store.session import SNAPSHOT, Session, check_name
+from mlxchat.store.session import SNAPSHOT, Session
 from mlxchat.store.session_list import (
     Find,
     Unreadable,
     latest,
     listing,
-    names_by_use,
     prune_snapshots,
     read_session,
     remove,
     rename,
     search,
 )
+from mlxchat.store.session_names import check_name, names_by_use
 
 OPEN_ELSEWHERE = """
 import sys

@@ -15,8 +15,9 @@ from mlxchat.conversation import Turn
 from mlxchat.documents import read_input
 from mlxchat.errors import InputError, SessionError, UsageError
 from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
-from mlxchat.store.session import Session, check_name
-from mlxchat.store.session_list import listing, names_by_use
+from mlxchat.store.session import Session
+from mlxchat.store.session_list import listing
+from mlxchat.store.session_names import check_name, names_by_use
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.thinking import THINK_TAGS, ThinkSplitter

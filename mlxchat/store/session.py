@@ -1,14 +1,12 @@
 """A session: a chat that is saved as it goes, in a directory of its own, open in one process.
 
-What is in a transcript is `journal`'s business, and what is in a snapshot `snapshot`'s. All
-sessions together are `session_list`'s.
+What is in a transcript is `journal`'s business, and what is in a snapshot `snapshot`'s. Where a
+session lies is `session_names`'s, all sessions together are `session_list`'s.
 """
 
 import os
-import re
-import stat
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -20,15 +18,17 @@ from mlxchat.files import remove_unfinished, sync_directory
 from mlxchat.store import reply_part
 from mlxchat.store.journal import Journal
 from mlxchat.store.lock import Lock
+from mlxchat.store.session_names import (
+    TRANSCRIPT,
+    check_name,
+    directory_of,
+    path_of,
+    plainly,
+)
 
-TRANSCRIPT = "transcript.jsonl"
 SNAPSHOT = "snapshot.safetensors"
 LOCK = "lock"
 FILES = (TRANSCRIPT, reply_part.NAME, SNAPSHOT, LOCK)
-
-MOST_NAME_CHARS = 100
-MOST_NAME_BYTES = 250  # file systems take 255
-_NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
 
 
 class Session:
@@ -136,47 +136,6 @@ class Session:
                 self.directory.rmdir()
 
 
-def check_name(name: str) -> None:
-    """Raises SessionError, saying what a name may be, for anything else."""
-    if not is_name(name):
-        raise SessionError(
-            f"{name[:MOST_NAME_CHARS]!r} cannot be a session's name: letters, digits, spaces and "
-            f"-_. are allowed, {MOST_NAME_CHARS} characters at most, beginning with a letter or "
-            "digit and not ending with a space or dot"
-        )
-
-
-def is_name(name: str) -> bool:
-    return (
-        len(name) <= MOST_NAME_CHARS
-        and _NAME.fullmatch(name) is not None
-        and len(name.encode()) <= MOST_NAME_BYTES
-    )
-
-
-def path_of(name: str) -> Path:
-    return paths.sessions_dir() / name
-
-
-def directory_of(name: str) -> Path:
-    """The directory of a session that exists, and lies where all of them do.
-
-    Raises SessionError for no such name or session, and for a link to somewhere else.
-    """
-    check_name(name)
-    directory = path_of(name)
-    try:
-        mode = directory.lstat().st_mode
-    except FileNotFoundError:
-        raise SessionError(f"there is no session {name!r}") from None
-    except OSError as error:
-        raise SessionError(f"cannot look at session {name!r}: {error.strerror}") from error
-    if not stat.S_ISDIR(mode):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no directory"
-        raise SessionError(f"{directory} is {kind}, and so no session")
-    return directory
-
-
 def move(old: str, new: str) -> None:
     """Rename a session that this process has locked. Raises SessionError."""
     check_name(new)
@@ -186,15 +145,6 @@ def move(old: str, new: str) -> None:
     with plainly(f"rename session {old!r}"):
         directory.rename(path_of(new))
         sync_directory(paths.sessions_dir())
-
-
-@contextmanager
-def plainly(what: str) -> Generator[None, None, None]:
-    """Raise a SessionError, in one line, for an OSError of doing it."""
-    try:
-        yield
-    except OSError as error:
-        raise SessionError(f"cannot {what}: {error.strerror or error}") from error
 
 
 def _names() -> Iterator[str]:

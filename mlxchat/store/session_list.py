@@ -10,19 +10,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxchat import paths
 from mlxchat.errors import SessionError
 from mlxchat.files import remove_unfinished
 from mlxchat.store.lock import Lock, holder
 from mlxchat.store.saved import Saved, read
-from mlxchat.store.session import (
-    FILES,
-    LOCK,
-    SNAPSHOT,
+from mlxchat.store.session import FILES, LOCK, SNAPSHOT, move
+from mlxchat.store.session_names import (
     TRANSCRIPT,
     directory_of,
-    is_name,
-    move,
+    names_by_use,
     path_of,
     plainly,
 )
@@ -125,25 +121,6 @@ def prune_snapshots(keep: int = 10) -> int:
             (directory / SNAPSHOT).unlink()
             pruned += 1
     return pruned
-
-
-def names_by_use() -> list[str]:
-    """Names of all sessions, the one that was used last first. Raises SessionError."""
-    found: list[tuple[int, str]] = []
-    with plainly(f"list {paths.sessions_dir()}"):
-        try:
-            names = [path.name for path in paths.sessions_dir().iterdir()]
-        except FileNotFoundError:
-            return []
-    for name in filter(is_name, names):
-        try:
-            found.append(((path_of(name) / TRANSCRIPT).lstat().st_mtime_ns, name))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError:
-            # It is there, and whoever reads it will be told what is wrong with it.
-            found.append((0, name))
-    return [name for _, name in sorted(found, reverse=True)]
 
 
 def _info(name: str) -> SessionInfo:
