@@ -1,17 +1,14 @@
-"""The configuration file: what it holds, what it refuses, and that writing it harms nothing."""
+"""A configuration file: what it holds, what it refuses, and that changing it harms nothing."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlxchat import paths
-from mlxchat.config_file import (
-    UserConfig,
-    check_option_names,
-    read_user_config,
-    set_default_model,
-)
+from mlxchat.config_edit import install, set_default_model, set_key, unset_key
+from mlxchat.config_file import MOST_BYTES, ConfigFile, parse, read_user_config
 from mlxchat.errors import ConfigError
 from mlxchat.files import write_atomically
 
@@ -35,11 +32,11 @@ def refusal(text: str) -> str:
 
 
 def test_a_file_that_does_not_exist_is_empty():
-    assert read_user_config() == UserConfig(model=None, aliases={}, options={})
+    assert read_user_config() == ConfigFile(paths.config_file(), None, {}, {})
 
 
-def test_a_file_is_read_whole_with_options_in_underscores():
-    write_config(
+def test_a_file_is_read_whole_with_options_as_flags_have_them():
+    path = write_config(
         """
         model = "work"
         [aliases]
@@ -51,14 +48,15 @@ def test_a_file_is_read_whole_with_options_in_underscores():
         stop = ["END", "###"]
         """
     )
-    assert read_user_config() == UserConfig(
+    assert read_user_config() == ConfigFile(
+        path,
         model="work",
         aliases={"work": "/models/work"},
         options={
             "generate": {
-                "max_tokens": 500,
+                "max-tokens": 500,
                 "temp": 0.7,
-                "ignore_eos": True,
+                "ignore-eos": True,
                 "stop": ["END", "###"],
             }
         },
@@ -101,14 +99,31 @@ def test_what_is_not_utf8_is_refused():
         read_user_config()
 
 
-def test_an_unknown_option_is_refused_with_the_nearest():
-    check_option_names("generate", {"max_tokens": 1}, {"max_tokens", "temp"})
-    with pytest.raises(ConfigError) as caught:
-        check_option_names("generate", {"max_tokns": 1}, {"max_tokens", "temp"})
-    assert str(caught.value) == (
-        f"{paths.config_file()}: generate.max-tokns is not an option of generate; "
-        "did you mean 'max-tokens'?"
-    )
+def test_what_is_no_file_or_never_ends_is_not_read(tmp_path: Path):
+    """A project brings its file along: a link to a device, or a pipe, would be read for ever."""
+    path = paths.config_file()
+    path.parent.mkdir(parents=True)
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: it is not a file"):
+        read_user_config()
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="cannot be read: it is not a file"):
+        read_user_config()
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="cannot be read: it is not a file"):
+        read_user_config()
+    path.unlink()
+    path.write_bytes(b"#" * (MOST_BYTES + 1))
+    with pytest.raises(ConfigError, match=r"1,000,001 bytes are too many"):
+        read_user_config()
+
+
+def test_nesting_without_end_is_an_error_in_one_line():
+    write_config("x = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_user_config()
 
 
 def test_setting_the_default_makes_the_file_for_its_owner_only():
@@ -128,6 +143,87 @@ def test_setting_the_default_keeps_comments_and_the_other_keys():
     assert path.stat().st_mode & 0o777 == 0o644
     set_default_model(None)
     assert path.read_text().split() == text.split()
+
+
+TEXT = """# mine
+model = "small"  # the small one
+
+[aliases]
+small = "org/small"
+
+[generate]  # for pipes
+max_tokens = 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "changed"),
+    [
+        (("model",), "big", TEXT.replace('"small"  #', '"big"  #')),
+        (
+            ("aliases", "qwen3-0.6b"),
+            "x/y",
+            TEXT.replace('mall"\n\n[g', 'mall"\n"qwen3-0.6b" = "x/y"\n\n[g'),
+        ),
+        (("generate", "max-tokens"), -1, TEXT.replace("= 5", "= -1")),
+        (("generate", "stop"), ["END", "#"], TEXT + 'stop = ["END", "#"]\n'),
+        (("chat", "temp"), 0.5, TEXT + "\n[chat]\ntemp = 0.5\n"),
+        (("chat", "system"), 'say "a\\b"\n', TEXT + '\n[chat]\nsystem = "say \\"a\\\\b\\"\\n"\n'),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_key_is_set_in_place_and_the_rest_stays_to_the_byte(
+    key: tuple[str, ...], value: Any, changed: str
+):
+    path = write_config(TEXT)
+    set_key(path, key, value, spellings=[key[-1]] if key[0] == "generate" else [])
+    assert path.read_text() == changed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["generate.temp = 0.5\n", "generate = { temp = 0.5 }\n", "[generate]\ntemp = 0.5\n"],
+    ids=["dotted", "inline", "table"],
+)
+def test_a_key_is_changed_and_taken_away_however_its_table_is_written(text: str):
+    path = write_config(text)
+    set_key(path, ("generate", "temp"), 0.9)
+    set_key(path, ("generate", "top-k"), 3)
+    assert parse(path, path.read_text()) == {"generate": {"temp": 0.9, "top-k": 3}}
+    assert unset_key(path, ("generate", "temp"))
+    assert parse(path, path.read_text()) == {"generate": {"top-k": 3}}
+    assert not unset_key(path, ("generate", "temp"))
+
+
+def test_taking_a_key_away_makes_no_file_and_no_table():
+    path = paths.config_file()
+    assert not unset_key(path, ("chat", "temp"))
+    assert not path.exists()
+    write_config(TEXT)
+    assert not unset_key(path, ("model", "temp"))
+    assert not unset_key(path, ("chat", "temp"))
+    assert path.read_text() == TEXT
+
+
+def test_a_key_below_one_that_is_no_table_is_refused():
+    path = write_config("chat = 3\n")
+    with pytest.raises(ConfigError, match=r"chat must be a table, \[chat\]"):
+        set_key(path, ("chat", "temp"), 0.5)
+    assert path.read_text() == "chat = 3\n"
+
+
+def test_what_was_changed_meanwhile_is_not_overwritten():
+    path = write_config("# by another\n")
+    with pytest.raises(ConfigError, match="changed meanwhile"):
+        install(path, "# mine\n", instead_of="# before\n")
+    assert path.read_text() == "# by another\n"
+
+
+def test_what_is_no_toml_is_never_installed():
+    path = write_config("# before\n")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        install(path, "model = ", instead_of="# before\n")
+    assert path.read_text() == "# before\n"
 
 
 def test_a_file_that_is_not_toml_is_never_overwritten():

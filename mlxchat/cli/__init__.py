@@ -12,13 +12,13 @@ from typer.exceptions import TyperException
 
 from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import chat
+from mlxchat.cli.configured import Configured
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.signals import Terminated, terminate_by_exception
 from mlxchat.cli.version import VersionOption
-from mlxchat.config_file import check_option_names, read_user_config
 from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError
 from mlxchat.terminal.messages import show_error
 
@@ -43,8 +43,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Try: cat README.md | mlxchat generate -n 100 'What is this program for?'",
 )
-app.command()(chat)
-app.command()(generate)
+app.command(cls=Configured)(chat)
+app.command(cls=Configured)(generate)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")
@@ -52,25 +52,8 @@ app.add_typer(bench_app, name="bench")
 
 
 @app.callback()
-def set_up(context: typer.Context, version: VersionOption = False) -> None:
-    context.default_map = {
-        name: _defaults(name, options, context.command)
-        for name, options in read_user_config().options.items()
-    }
-
-
-def _defaults(name: str, options: dict[str, Any], group: Any) -> dict[str, Any]:
-    """A command's options in the configuration file, by the names of its parameters."""
-    command = group.commands.get(name)
-    parameters = command.params if command is not None else []
-    parameter_of_option = {
-        flag.lstrip("-").replace("-", "_"): parameter.name
-        for parameter in parameters
-        for flag in parameter.opts
-        if flag.startswith("--")
-    }
-    check_option_names(name, options, parameter_of_option)
-    return {parameter_of_option[option]: value for option, value in options.items()}
+def set_up(version: VersionOption = False) -> None:
+    pass
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Amounts of time and of bytes as people write them on the command line."""
+"""Amounts of time, of bytes and of tokens as people write them on the command line."""
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
@@ -84,6 +84,21 @@ def parse_bytes(text: str, option: str) -> int:
             f"for example {option} 100MB or {option} 50MiB"
         )
     return size
+
+
+def parse_window(text: str) -> int | None:
+    """Tokens of a window; None for "auto" and "none", which are no number yet, or never one.
+
+    Raises UsageError where it is anything else.
+    """
+    if text in ("auto", "none"):
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(
+            f"--max-kv-size must be auto, none or a number of tokens, got {text!r}"
+        ) from None
 
 
 def _wall_times(text: str, today: date) -> list[datetime]:

@@ -273,6 +273,9 @@ def generate(
 
     if resume is not None:
         raise typer.Exit(resume_run(resume, _given_anew(context)))
+    if raw and "system" not in given_names(context):
+        # One that is configured is meant for the chat template.
+        system = None
     request = Request(
         setup=Setup.of(context.params),
         prompt=prompt,

@@ -116,7 +116,8 @@ def default(
 
     -m and the variable MLXCHAT_MODEL come before it.
     """
-    from mlxchat.config_file import read_user_config, set_default_model
+    from mlxchat.config_edit import set_default_model
+    from mlxchat.config_file import read_user_config
     from mlxchat.errors import UsageError
     from mlxchat.terminal.messages import Messages
 
@@ -125,7 +126,7 @@ def default(
     if unset:
         set_default_model(None)
     elif name is not None:
-        set_default_model(_lasting_name(name))
+        set_default_model(lasting_name(name))
     elif (model := read_user_config().model) is not None:
         write(f"{model}\n")
     else:
@@ -139,7 +140,7 @@ def _locate(name: str) -> "Located":
     return locate(name, read_user_config().aliases)
 
 
-def _lasting_name(name: str) -> str:
+def lasting_name(name: str) -> str:
     """The name as another directory understands it too. Raises if it means nothing."""
     from mlxchat.config_file import read_user_config
 

@@ -35,8 +35,7 @@ ModelOption = Annotated[
         "-m",
         "--model",
         help="Directory, .gguf file, alias or hub id.",
-        show_default="$MLXCHAT_MODEL, the configuration file's, a recommended one that fits, "
-        "the embedded one",
+        show_default="the configured one, a recommended one that fits, the embedded one",
         rich_help_panel=MODEL,
     ),
 ]

@@ -9,7 +9,8 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import check_bound
-from mlxchat.errors import CacheError, UsageError
+from mlxchat.cli.amounts import parse_window
+from mlxchat.errors import CacheError
 from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Model, load_directory
 from mlxchat.models.resolve import ResolvedModel, resolve_model
@@ -59,16 +60,7 @@ class Setup:
 
     def cache_settings(self) -> CacheSettings:
         """The window as far as it is known before the model is: not yet where it is "auto"."""
-        if self.window in ("auto", "none"):
-            max_kv_size = None
-        else:
-            try:
-                max_kv_size = int(self.window)
-            except ValueError:
-                raise UsageError(
-                    f"--max-kv-size must be auto, none or a number of tokens, got {self.window!r}"
-                ) from None
-        return CacheSettings(max_kv_size, self.keep, self.prefill_step_size)
+        return CacheSettings(parse_window(self.window), self.keep, self.prefill_step_size)
 
     def sampling_settings(self, generation_config: dict[str, Any]) -> SamplingSettings:
         """What was given, else what the model's makers recommend, else the defaults."""

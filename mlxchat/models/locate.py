@@ -75,6 +75,11 @@ def embedded_model() -> Located | None:
     return Located("gguf", EMBEDDED_ALIAS, path) if path is not None else None
 
 
+def leads_to_files(located: Located) -> bool:
+    """Whether the name is a path to somebody's files, and not to what mlxchat or the hub keep."""
+    return located.kind in ("directory", "gguf") and located != embedded_model()
+
+
 def conversion_dir(gguf_file: Path) -> Path:
     """The directory that the file is converted into, whether it has been or not."""
     from mlxchat.models.gguf.store import identify

@@ -3,21 +3,19 @@
 Which model is meant when none is named; what the name means is `locate`'s, the network `hub`'s.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlxchat import paths, platform
-from mlxchat.config_file import UserConfig, read_user_config
-from mlxchat.errors import HubError, ModelError, ModelNotFound
+from mlxchat.config import MODEL_VARIABLE, Config, Level, Setting, read_config
+from mlxchat.config_file import read_user_config
+from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import RECOMMENDED, RecommendedModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
-from mlxchat.models.locate import Located, embedded_model, locate
+from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
 from mlxchat.units import format_bytes
-
-MODEL_VARIABLE = "MLXCHAT_MODEL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +46,44 @@ def resolve_model(
 ) -> ResolvedModel:
     """Bring the model called `name` onto this disk and tell where it is.
 
-    Without a name: MLXCHAT_MODEL, the configuration file's, a recommended model that fits this
-    machine if it is cached or the hub answers (`ask` is asked before it is downloaded), or else
-    the embedded one. A model that is here already costs no network.
+    Without a name: MLXCHAT_MODEL, the project's, the configuration file's, a recommended model that
+    fits this machine if it is cached or the hub answers (`ask` is asked before it is downloaded),
+    or else the embedded one. A model that is here already costs no network. One that a project's
+    file names is not fetched, and can be no path: nobody here has chosen it.
 
     Raises ModelError, HubError or ConfigError, each in one line with what to do.
     """
     access = _Access(offline or offline_by_environment(), ask, notify, show_progress)
-    config = read_user_config()
-    name, named_by = _chosen(name, config)
-    if name is None:
-        return _default_model(access)
-    with _told_who_named_it(named_by):
-        return _bring(locate(name, config.aliases), access)
-
-
-def _chosen(name: str | None, config: UserConfig) -> tuple[str | None, str | None]:
-    """The name to go by and, for one that the user may not have in mind, where it stands."""
     if name is not None:
-        return name, None
-    variable = os.environ.get(MODEL_VARIABLE)
-    if variable:
-        return variable, MODEL_VARIABLE
-    return config.model, str(paths.config_file())
+        return _bring(locate(name, read_user_config().aliases), access)
+    config = read_config()
+    chosen = config.model()
+    if chosen is None:
+        return _default_model(access)
+    with _told_who_named_it(chosen):
+        if chosen.level is Level.PROJECT:
+            return _named_by_project(chosen, config, access)
+        return _bring(locate(chosen.value, config.aliases), access)
 
 
 @contextmanager
-def _told_who_named_it(named_by: str | None) -> Iterator[None]:
+def _told_who_named_it(chosen: Setting) -> Iterator[None]:
+    """Errors say where a name stands that the user may not have in mind."""
     try:
         yield
     except (ModelError, HubError) as error:
-        if named_by is None:
-            raise
-        raise type(error)(f"{error} (the model is named by {named_by})") from error
+        raise type(error)(f"{error} (the model is named by {chosen.where})") from error
+
+
+def _named_by_project(chosen: Setting, config: Config, access: _Access) -> ResolvedModel:
+    located = locate(chosen.value, config.aliases)
+    if chosen.value not in config.aliases and leads_to_files(located):
+        raise ConfigError(
+            f"{chosen.where}: a project cannot choose a model by its path, {chosen.value}: give it "
+            "with -m"
+        )
+    access.notify(f"the model is named by {chosen.where}: {located.name}")
+    return _bring(located, replace(access, offline=True))
 
 
 def _bring(located: Located, access: _Access) -> ResolvedModel:

@@ -18,6 +18,7 @@ from mlxchat.terminal.typed_lines import TypedLines
 
 PROMPT = "> "
 CONTINUATION = "  "
+MESSAGE_FILE = "message.md"
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 
 _QUOTES = '"""'
@@ -97,21 +98,23 @@ def message_of(typed: str) -> str:
     return typed.rstrip("\n").encode("utf-8", "replace").decode()
 
 
-def edit(text: str) -> str:
+def edit(text: str, file_name: str = MESSAGE_FILE) -> str:
     """Run the user's editor from the main thread; Ctrl-C meanwhile is the editor's."""
     with _interrupts_left_to_the_editor():
-        return run_editor(text)
+        return run_editor(text, file_name)
 
 
-def run_editor(text: str) -> str:
+def run_editor(text: str, file_name: str = MESSAGE_FILE) -> str:
     """Return `text` as saved by $VISUAL, $EDITOR or the first editor found, from any thread.
+
+    The editor gets a copy called `file_name`, whose end tells it what kind of text it is.
 
     Raises InputError if it cannot be started, fails, or saves what is not text.
     """
     command = _editor_command()
     try:
         with tempfile.TemporaryDirectory(prefix="mlxchat-") as directory:
-            file = Path(directory) / "message.md"
+            file = Path(directory) / file_name
             file.write_text(text, encoding="utf-8", errors="replace")
             status = subprocess.run([*command, str(file)], check=False).returncode
             edited = file.read_bytes()

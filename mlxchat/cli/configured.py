@@ -1,0 +1,167 @@
+"""Commands whose options can be configured: what is set where no flag says otherwise.
+
+An option is known by its first long name without dashes, `max-kv-size`, and its key has the
+command before it, `chat.max-kv-size`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any
+
+from typer.core import TyperCommand, TyperOption
+from typer.exceptions import TyperException
+
+from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s, parse_window
+from mlxchat.config import Config, Layer, Level, Setting, read_config
+from mlxchat.config_file import COMMANDS
+from mlxchat.errors import ConfigError, UsageError
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+
+
+class Configured(TyperCommand):
+    """`chat` and `generate`: options that are not given come from the configuration."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Completion asks for names, and must not fail where a file is broken.
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        wrong: ConfigError | None = None
+        try:
+            settings = configured(self, read_config(), ctx)
+            options = options_of(self)
+            ctx.default_map = {options[name].name: each.value for name, each in settings.items()}
+            ctx.meta[__name__] = settings
+        except ConfigError as error:
+            # Help is there all the same, and so is what is wrong with the command line.
+            wrong = error
+        rest = super().parse_args(ctx, args)
+        if wrong is not None:
+            raise wrong
+        return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        _tell_of_project(self, ctx)
+        return super().invoke(ctx)
+
+
+def options_of(command: Any) -> dict[str, TyperOption]:
+    """The options that can be configured, by the names that they are known by: all but those that
+    only show something and end, as --version does."""
+    return {
+        _long_names(each)[0]: each
+        for each in command.params
+        if isinstance(each, TyperOption) and not each.is_eager
+    }
+
+
+def names_of(command: Any) -> dict[str, str]:
+    """All names that the options can be written by, with those that they are known by."""
+    return {
+        name: known for known, option in options_of(command).items() for name in _long_names(option)
+    }
+
+
+def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]:
+    """What is set for the command's options, checked, in the form that Typer takes.
+
+    The model for all commands is left to whoever resolves it, who knows where its name stands.
+    Raises ConfigError.
+    """
+    settings = {
+        name: setting
+        for name, setting in config.settings(command.name, names_of(command)).items()
+        if setting.key != "model"
+    }
+    options = options_of(command)
+    for name, setting in settings.items():
+        read_setting(options[name], name, setting, context)
+    return {name: _as_parameter(options[name], each) for name, each in settings.items()}
+
+
+def check_layer(layer: Layer, root: Any, context: Any) -> None:
+    """Raise ConfigError for what no command of the program, whose group `root` is, could take."""
+    for command in COMMANDS:
+        configured(root.commands[command], Config((layer,), {}), context)
+
+
+def read_setting(option: TyperOption, name: str, setting: Setting, context: Any) -> Any:
+    """The value of a setting by the option's own type. Raises ConfigError naming where it stands
+    for one that the option cannot have."""
+    try:
+        return option_value(option, name, setting.value, context)
+    except UsageError as error:
+        raise setting.wrong(str(error)) from error
+
+
+def option_value(option: TyperOption, name: str, written: Any, context: Any) -> Any:
+    """What is written in a file, a variable or on the command line, as the option's own type.
+
+    Raises UsageError for what the option cannot have.
+    """
+    if isinstance(written, list) and not option.multiple:
+        raise UsageError("it takes one value, not a list")
+    if isinstance(written, bool) and not option.is_flag:
+        raise UsageError(f"it takes a value, not {str(written).lower()}")
+    if option.multiple and not isinstance(written, list):
+        written = [written]
+    try:
+        value = option.process_value(context, written)
+    except TyperException as error:
+        raise UsageError(error.message.removeprefix("Value error, ")) from error
+    _check(name, value)
+    return value
+
+
+def _as_parameter(option: TyperOption, setting: Setting) -> Setting:
+    """A single value of an option that can be repeated is a list of one."""
+    if not option.multiple or isinstance(setting.value, list):
+        return setting
+    return replace(setting, value=[setting.value])
+
+
+def _long_names(option: TyperOption) -> list[str]:
+    return [flag.removeprefix("--") for flag in option.opts if flag.startswith("--")]
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse what no run could have, though the type is right. Raises UsageError."""
+    if value is None:
+        return
+    match name:
+        case "max-kv-size":
+            window = parse_window(value)
+            CacheSettings(max_kv_size=window, keep=0)
+        case "for":
+            parse_duration_s(value, "--for")
+        case "until":
+            parse_deadline(value, "--until", datetime.now().astimezone())
+        case "max-bytes" | "rotate" | "prefix-cache-size":
+            parse_bytes(value, f"--{name}")
+        case "stop":
+            GenerationSettings(stop=tuple(value))
+        case _:
+            _check_as_settings(name.replace("-", "_"), value)
+
+
+def _check_as_settings(name: str, value: Any) -> None:
+    for settings in (SamplingSettings, GenerationSettings, CacheSettings):
+        if name in {field.name for field in fields(settings)}:
+            settings(**{name: value})
+
+
+def _tell_of_project(command: Any, context: Any) -> None:
+    """Say what a project's file has decided: nobody here need know of it."""
+    from mlxchat.terminal.messages import Messages
+
+    settings: Mapping[str, Setting] = context.meta.get(__name__, {})
+    options = options_of(command)
+    told = [
+        setting
+        for name, setting in settings.items()
+        if setting.level is Level.PROJECT
+        and context.get_parameter_source(options[name].name).name == "DEFAULT_MAP"
+    ]
+    if told:
+        keys = ", ".join(setting.key for setting in told)
+        Messages(context.params["quiet"]).warn(f"{told[0].where} sets {keys}")

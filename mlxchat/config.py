@@ -1,0 +1,143 @@
+"""What is configured, on all levels: the environment, a project's file, the user's file.
+
+The command line comes before all of them, and the defaults behind. On one level a command's own
+`model` comes before the one for all commands.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from mlxchat.config_file import COMMANDS, ConfigFile, nearest, read_user_config
+from mlxchat.errors import ConfigError
+from mlxchat.project_file import read_project_file
+
+MODEL_VARIABLE = "MLXCHAT_MODEL"
+
+
+class Level(StrEnum):
+    """Where a value comes from, the strongest first."""
+
+    ENVIRONMENT = "environment"
+    PROJECT = "project"
+    USER = "user"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value, as it is written where it comes from: a text in a variable, TOML's own in a file.
+    `where` is the variable or the file, and `key` what it sets: "model", "chat.temp"."""
+
+    value: Any
+    level: Level
+    where: str
+    key: str
+
+    def wrong(self, reason: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {self.key}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one level says: the model for all commands, and each command's options."""
+
+    model: Setting | None = None
+    options: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All layers, the strongest first, and the user's names for models."""
+
+    layers: tuple[Layer, ...]
+    aliases: Mapping[str, str]
+
+    def model(self) -> Setting | None:
+        """The model for all commands: MLXCHAT_MODEL, or `model` of a file."""
+        return next((layer.model for layer in self.layers if layer.model is not None), None)
+
+    def settings(self, command: str, names: Mapping[str, str]) -> dict[str, Setting]:
+        """What is set for the command's options, by option.
+
+        `names` are all the names that the options can be written by, with the one that each is
+        known by. By "model" there may be the one for all commands, where that is the stronger.
+
+        Raises ConfigError for an option that the command does not have, and for one set twice.
+        """
+        found: dict[str, Setting] = {}
+        for layer in self.layers:
+            for name, setting in _by_name(layer.options.get(command, ()), command, names).items():
+                found.setdefault(name, setting)
+            if layer.model is not None and "model" in names:
+                found.setdefault("model", layer.model)
+        return found
+
+
+def read_config() -> Config:
+    """What is configured here and now. Raises ConfigError for a file that makes no sense."""
+    user, project = read_user_config(), read_project_file()
+    files = [layer_of(project, Level.PROJECT)] if project is not None else []
+    return Config((environment(), *files, layer_of(user, Level.USER)), user.aliases)
+
+
+def environment() -> Layer:
+    """What the environment says. Empty variables are as good as none."""
+    model = os.environ.get(MODEL_VARIABLE)
+    return Layer(
+        Setting(model, Level.ENVIRONMENT, MODEL_VARIABLE, "model") if model else None,
+        {command: _variables_of(command) for command in COMMANDS},
+    )
+
+
+def layer_of(file: ConfigFile, level: Level) -> Layer:
+    """What a file says."""
+    where = str(file.path)
+    return Layer(
+        Setting(file.model, level, where, "model") if file.model is not None else None,
+        {
+            command: [
+                Setting(value, level, where, f"{command}.{name}") for name, value in options.items()
+            ]
+            for command, options in file.options.items()
+        },
+    )
+
+
+def variable_of(command: str, option: str) -> str:
+    """The environment variable for a command's option: MLXCHAT_CHAT_MAX_KV_SIZE."""
+    return f"MLXCHAT_{command}_{option}".replace("-", "_").upper()
+
+
+def _variables_of(command: str) -> list[Setting]:
+    prefix = variable_of(command, "")
+    return [
+        Setting(value, Level.ENVIRONMENT, variable, f"{command}.{_option_of(variable, prefix)}")
+        for variable, value in sorted(os.environ.items())
+        if variable.startswith(prefix) and value
+    ]
+
+
+def _option_of(variable: str, prefix: str) -> str:
+    return variable.removeprefix(prefix).lower().replace("_", "-")
+
+
+def _by_name(
+    settings: Sequence[Setting], command: str, names: Mapping[str, str]
+) -> dict[str, Setting]:
+    """One level's settings, by the names that the options are known by."""
+    found: dict[str, Setting] = {}
+    for setting in settings:
+        written = setting.key.removeprefix(f"{command}.")
+        if written not in names:
+            raise ConfigError(
+                f"{setting.where}: {setting.key} is not an option of {command}"
+                + nearest(written, names)
+            )
+        name = names[written]
+        if name in found:
+            raise setting.wrong(f"it is the same as {found[name].key}: leave one of them out")
+        found[name] = setting
+    return found

@@ -1,0 +1,139 @@
+"""Changing a configuration file: one key of it, or all of it after an editor. Comments stay.
+
+What is written is read back first: a file that says something else than was meant is not written.
+"""
+
+import os
+import stat
+import tomllib
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from mlxchat import paths
+from mlxchat.config_file import parse, read_text
+from mlxchat.errors import ConfigError
+from mlxchat.files import write_atomically
+
+# A key as the tables lead to it: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
+Key = tuple[str, ...]
+
+OWNER_ONLY = 0o600
+READABLE = 0o644
+
+
+def set_default_model(name: str | None) -> None:
+    """Write `name` as the default model into the user's file, or take the default away."""
+    if name is None:
+        unset_key(paths.config_file(), ("model",))
+    else:
+        set_key(paths.config_file(), ("model",), name)
+
+
+def set_key(
+    path: Path,
+    key: Key,
+    value: Any,
+    *,
+    spellings: Collection[str] = (),
+    mode: int = OWNER_ONLY,
+) -> None:
+    """Set a key, in place where it is there already, by its own name or one of the `spellings`,
+    with - or _ in them; a new file gets the permission bits `mode`.
+
+    Raises ConfigError where the file is no TOML, cannot be written, or has the key in a form that
+    cannot be changed; then it is as it was.
+    """
+
+    def put(table: MutableMapping[str, Any]) -> None:
+        table[_written(table, key, spellings)] = value
+
+    _change(path, key, put, mode)
+
+
+def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
+    """Take a key away; False where it is not there. Raises ConfigError as `set_key` does."""
+    table: Any = parse(path, read_text(path))
+    for name in key[:-1]:
+        table = table.get(name) if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping) or _written(table, key, spellings) not in table:
+        return False
+
+    def take(table: MutableMapping[str, Any]) -> None:
+        del table[_written(table, key, spellings)]
+
+    _change(path, key, take, OWNER_ONLY)
+    return True
+
+
+def install(path: Path, text: str, *, instead_of: str, mode: int = OWNER_ONLY) -> None:
+    """Write the text as the file at `path`, which held `instead_of` when somebody began to edit.
+
+    Raises ConfigError where it is no TOML, has been changed meanwhile, or cannot be written.
+    """
+    parse(path, text)
+    if read_text(path) != instead_of:
+        raise ConfigError(f"{path}: it has been changed meanwhile by somebody else")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            mode = stat.S_IMODE(path.stat().st_mode)
+        write_atomically(path, text.encode("utf-8"), mode)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def new_file_mode() -> int:
+    """The permission bits of a new file that others may read, as far as this process lets them."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return READABLE & ~mask
+
+
+def _change(
+    path: Path, key: Key, change: Callable[[MutableMapping[str, Any]], None], mode: int
+) -> None:
+    import tomlkit
+
+    text = read_text(path)
+    meant = parse(path, text)
+    _within(meant, key, path, change, dict)
+    document = tomlkit.parse(text)
+    _within(document, key, path, change, tomlkit.table)
+    changed = tomlkit.dumps(document)
+    if _said(changed) != meant:
+        raise ConfigError(
+            f"{path}: {'.'.join(key)} stands there in a form that cannot be changed: "
+            "mlxchat config edit"
+        )
+    install(path, changed, instead_of=text, mode=mode)
+
+
+def _within(
+    tables: MutableMapping[str, Any],
+    key: Key,
+    path: Path,
+    change: Callable[[MutableMapping[str, Any]], None],
+    new_table: Callable[[], Any],
+) -> None:
+    """Change the table that the key is in, which is made where there is none."""
+    table = tables
+    for name in key[:-1]:
+        if name not in table:
+            table[name] = new_table()
+        table = table[name]
+        if not isinstance(table, MutableMapping):
+            raise ConfigError(f"{path}: {name} must be a table, [{name}]: mlxchat config edit")
+    change(table)
+
+
+def _written(table: Mapping[str, Any], key: Key, spellings: Collection[str]) -> str:
+    """How the table spells the key."""
+    return next((each for each in table if each.replace("_", "-") in spellings), key[-1])
+
+
+def _said(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None

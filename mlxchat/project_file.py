@@ -1,0 +1,136 @@
+"""A project's configuration file: where it is looked for, and what it may set.
+
+It may come with a repository that somebody else has written, so it is not trusted. It chooses how
+a model answers, and nothing else: nothing that reads or writes a file, uses the network, goes on
+for ever, hides a message or changes the form of the output. Which options those are is a list of
+the harmless ones, so that an option that is added later is not among them.
+"""
+
+import os
+from pathlib import Path
+
+from mlxchat.config_file import ConfigFile, read_config_file
+from mlxchat.errors import ConfigError
+
+FILE_NAME = ".mlxchat.toml"
+IGNORE_VARIABLE = "MLXCHAT_NO_PROJECT"
+
+# `model` beside them names a model that is on this disk already: `models.resolve` sees to that.
+OPTIONS = frozenset(
+    {
+        *("system", "system-prompt", "max-kv-size", "keep", "roll"),
+        *("temp", "top-p", "top-k", "min-p", "repetition-penalty", "seed"),
+        *("max-tokens", "stop", "on-loop", "think"),
+    }
+)
+
+
+def find_project_file() -> Path | None:
+    """The file that is in effect in the working directory, if any.
+
+    It is the nearest one upwards, as far as the root of the repository; outside of one, as far as
+    the home directory, which is the user's and no project. Files of other users are left alone:
+    anybody can put one into /tmp.
+    """
+    if os.environ.get(IGNORE_VARIABLE):
+        return None
+    for directory in _directories():
+        path = directory / FILE_NAME
+        if os.path.lexists(path) and _is_ours(path):
+            return path
+    return None
+
+
+def foreign_project_files() -> list[Path]:
+    """Those that would be looked at if they were not somebody else's."""
+    paths = [directory / FILE_NAME for directory in _directories()]
+    return [path for path in paths if os.path.lexists(path) and not _is_ours(path)]
+
+
+def project_file_to_write() -> Path:
+    """The file in effect, or else the place for one: the repository's root or where we are.
+
+    Raises ConfigError where there can be none.
+    """
+    found = find_project_file()
+    if found is not None:
+        return found
+    directories = _directories()
+    if not directories:
+        raise ConfigError(
+            "there is no project here: go into its directory, or leave --project out for your own "
+            "configuration"
+        )
+    root = next((each for each in directories if _is_repository(each)), directories[0])
+    return root / FILE_NAME
+
+
+def read_project_file() -> ConfigFile | None:
+    """The project's file, or None. Raises ConfigError for what is wrong or not allowed in it."""
+    path = find_project_file()
+    if path is None:
+        return None
+    try:
+        contents = read_config_file(path)
+        refuse_what_projects_may_not(contents)
+    except ConfigError as error:
+        raise ConfigError(f"{error} ({IGNORE_VARIABLE}=1 leaves this file out)") from error
+    return contents
+
+
+def refuse_what_projects_may_not(contents: ConfigFile) -> None:
+    """Raise ConfigError for the first key that a project may not set."""
+    for alias in contents.aliases:
+        raise _refusal(contents.path, f"aliases.{alias}")
+    for command, options in contents.options.items():
+        for name in options:
+            if name not in OPTIONS:
+                raise _refusal(contents.path, f"{command}.{name}")
+
+
+def may_be_set(key: str) -> bool:
+    """Whether a project may set "model", "chat.temp" and the like."""
+    table, _, name = key.partition(".")
+    return key == "model" or (table != "aliases" and name in OPTIONS)
+
+
+def _refusal(path: Path, key: str) -> ConfigError:
+    return ConfigError(
+        f"{path}: {key} cannot be set by a project's file: only model, "
+        + ", ".join(sorted(OPTIONS))
+        + " can"
+    )
+
+
+def _directories() -> list[Path]:
+    """Where a project's file may be, from the working directory upwards."""
+    try:
+        here = Path.cwd()
+    except OSError:  # it has been deleted
+        return []
+    found: list[Path] = []
+    for directory in (here, *here.parents):
+        if directory == directory.parent or _is_home(directory):
+            break
+        found.append(directory)
+        if _is_repository(directory):
+            break
+    return found
+
+
+def _is_home(directory: Path) -> bool:
+    try:
+        return directory.samefile(Path.home())
+    except (OSError, RuntimeError):  # there is none
+        return False
+
+
+def _is_repository(directory: Path) -> bool:
+    return any(os.path.lexists(directory / name) for name in (".git", ".hg", ".jj"))
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid in (os.getuid(), 0)
+    except OSError:
+        return False

@@ -1,0 +1,275 @@
+"""The levels of configuration: which comes before which, and what a project's file may not do."""
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxchat import paths
+from mlxchat.config import Level, read_config, variable_of
+from mlxchat.errors import ConfigError
+from mlxchat.project_file import (
+    FILE_NAME,
+    find_project_file,
+    foreign_project_files,
+    project_file_to_write,
+)
+
+NAMES = {"temp": "temp", "model": "model", "system": "system", "system-prompt": "system"}
+
+
+@pytest.fixture
+def project(temporary_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, a repository in the home directory."""
+    directory = temporary_home / "work" / "project"
+    (directory / ".git").mkdir(parents=True)
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def write_user(text: str) -> Path:
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(text)
+    return paths.config_file()
+
+
+def write_project(text: str) -> Path:
+    path = Path.cwd() / FILE_NAME
+    path.write_text(text)
+    return path
+
+
+def write_variable(name: str) -> Callable[[str], object]:
+    def write(value: str) -> None:
+        os.environ[name] = value.partition("= ")[2].strip('"')
+
+    return write
+
+
+# Each level, the strongest first, and how a temperature is written there.
+LEVELS: list[tuple[Level, Callable[[str], object]]] = [
+    (Level.ENVIRONMENT, write_variable("MLXCHAT_CHAT_TEMP")),
+    (Level.PROJECT, write_project),
+    (Level.USER, write_user),
+]
+MODEL_LEVELS = [(Level.ENVIRONMENT, write_variable("MLXCHAT_MODEL")), *LEVELS[1:]]
+
+
+@pytest.mark.parametrize(
+    ("stronger", "weaker"),
+    list(itertools.combinations(LEVELS, 2)),
+    ids=lambda level: str(level[0]),
+)
+def test_of_two_levels_the_stronger_one_counts(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stronger: tuple[Level, Callable[[str], object]],
+    weaker: tuple[Level, Callable[[str], object]],
+):
+    monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
+    for value, (_, write) in ((0.25, stronger), (0.75, weaker)):
+        write(f"chat.temp = {value}")
+    setting = read_config().settings("chat", NAMES)["temp"]
+    assert (float(setting.value), setting.level) == (0.25, stronger[0])
+
+
+@pytest.mark.parametrize(
+    ("stronger", "weaker"),
+    list(itertools.combinations(MODEL_LEVELS, 2)),
+    ids=lambda level: str(level[0]),
+)
+def test_of_two_models_the_one_of_the_stronger_level_counts(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stronger: tuple[Level, Callable[[str], object]],
+    weaker: tuple[Level, Callable[[str], object]],
+):
+    monkeypatch.setenv("MLXCHAT_MODEL", "")
+    for value, (_, write) in (("a/strong", stronger), ("a/weak", weaker)):
+        write(f'model = "{value}"')
+    model = read_config().model()
+    assert model is not None
+    assert (model.value, model.level) == ("a/strong", stronger[0])
+
+
+def test_a_commands_own_model_counts_on_its_level_only(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """[chat] model in the user's file came before MLXCHAT_MODEL, which the user had just set."""
+    write_user('model = "a/all"\nchat.model = "a/chat"')
+    assert read_config().settings("chat", NAMES)["model"].value == "a/chat"
+    assert read_config().settings("generate", NAMES)["model"].value == "a/all"
+    write_project('model = "a/project"')
+    assert read_config().settings("chat", NAMES)["model"].value == "a/project"
+    monkeypatch.setenv("MLXCHAT_MODEL", "a/variable")
+    assert read_config().settings("chat", NAMES)["model"].value == "a/variable"
+    monkeypatch.setenv("MLXCHAT_CHAT_MODEL", "a/chat-variable")
+    assert read_config().settings("chat", NAMES)["model"].value == "a/chat-variable"
+    assert read_config().settings("generate", NAMES)["model"].value == "a/variable"
+
+
+def test_a_setting_says_where_it_stands(project: Path, monkeypatch: pytest.MonkeyPatch):
+    user = write_user("[chat]\ntemp = 1")
+    file = write_project('chat.system_prompt = "Be brief."')
+    monkeypatch.setenv("MLXCHAT_MODEL", "x")
+    settings = read_config().settings("chat", NAMES)
+    assert {name: (each.where, each.key) for name, each in settings.items()} == {
+        "temp": (str(user), "chat.temp"),
+        "system": (str(file), "chat.system-prompt"),
+        "model": ("MLXCHAT_MODEL", "model"),
+    }
+
+
+def test_an_option_that_there_is_not_is_refused_with_its_place(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write_user("[chat]\ntmep = 1")
+    with pytest.raises(ConfigError) as caught:
+        read_config().settings("chat", NAMES)
+    assert str(caught.value) == (
+        f"{path}: chat.tmep is not an option of chat; did you mean 'temp'?"
+    )
+    write_user("")
+    monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
+    with pytest.raises(ConfigError) as caught:
+        read_config().settings("chat", NAMES)
+    assert str(caught.value) == (
+        "MLXCHAT_CHAT_TMEP: chat.tmep is not an option of chat; did you mean 'temp'?"
+    )
+
+
+def test_two_names_of_one_option_in_one_file_are_refused(project: Path):
+    path = write_user('[chat]\nsystem = "a"\nsystem-prompt = "b"')
+    with pytest.raises(ConfigError) as caught:
+        read_config().settings("chat", NAMES)
+    assert str(caught.value) == (
+        f"{path}: chat.system-prompt: it is the same as chat.system: leave one of them out"
+    )
+
+
+def test_an_empty_variable_is_none(project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
+    monkeypatch.setenv("MLXCHAT_MODEL", "")
+    assert read_config().settings("chat", NAMES) == {}
+
+
+def test_a_variable_is_named_after_the_option():
+    assert variable_of("generate", "max-kv-size") == "MLXCHAT_GENERATE_MAX_KV_SIZE"
+
+
+# Where a project's file is
+
+
+def test_a_projects_file_counts_in_all_its_directories(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write_project("chat.temp = 1")
+    below = project / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert find_project_file() == path
+    assert project_file_to_write() == path
+    nearer = below / FILE_NAME
+    nearer.touch()
+    assert find_project_file() == nearer
+
+
+def test_nothing_above_a_repository_counts(project: Path):
+    (project.parent / FILE_NAME).touch()
+    assert find_project_file() is None
+    assert project_file_to_write() == project / FILE_NAME
+
+
+def test_outside_of_a_repository_the_nearest_file_below_home_counts(
+    temporary_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    here = temporary_home / "papers" / "2026"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    (temporary_home / FILE_NAME).touch()
+    assert find_project_file() is None
+    assert project_file_to_write() == here / FILE_NAME
+    (here.parent / FILE_NAME).touch()
+    assert find_project_file() == here.parent / FILE_NAME
+
+
+def test_home_is_no_project(temporary_home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(temporary_home)
+    (temporary_home / FILE_NAME).touch()
+    assert find_project_file() is None
+    with pytest.raises(ConfigError, match="there is no project here"):
+        project_file_to_write()
+
+
+def test_a_directory_that_is_gone_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert find_project_file() is None
+
+
+def test_somebody_elses_file_is_left_alone(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """Anybody can put a file into /tmp, and whoever works below it would follow it."""
+    path = write_project("chat.temp = 1")
+    monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
+    if path.stat().st_uid == 0:
+        os.chown(path, 12345, 12345)
+        monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert find_project_file() is None
+    assert foreign_project_files() == [path]
+
+
+def test_a_variable_leaves_the_projects_file_out(project: Path, monkeypatch: pytest.MonkeyPatch):
+    write_project("broken")
+    with pytest.raises(ConfigError, match=r"is not TOML.* \(MLXCHAT_NO_PROJECT=1 leaves this file"):
+        read_config()
+    monkeypatch.setenv("MLXCHAT_NO_PROJECT", "1")
+    assert read_config().settings("chat", NAMES) == {}
+
+
+# What a project's file may not do
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[aliases]\nqwen3-4b = "evil/model"',
+        'generate.file = ["/etc/passwd"]',
+        'generate.output = "x"',
+        'generate.metrics = "x"',
+        'generate.checkpoint = "x"',
+        'generate.resume = "x"',
+        "generate.raw = true",
+        "generate.ignore-eos = true",
+        "chat.continue = true",
+        'chat.session = "private"',
+        "chat.save = false",
+        "chat.quiet = true",
+        "chat.json = true",
+        "chat.offline = false",
+        'chat.model = "x"',
+        'chat.prefix-cache-size = "1B"',
+        "chat.prefix_cache = true",
+        "chat.added-later = 1",
+    ],
+)
+def test_a_project_may_say_how_a_model_answers_and_nothing_else(project: Path, text: str):
+    path = write_project(text)
+    key = (
+        text.split("=", maxsplit=1)[0].strip().replace("_", "-").replace("[aliases]\n", "aliases.")
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_config()
+    assert str(caught.value).startswith(f"{path}: {key} cannot be set by a project's file: only ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_project_may_choose_model_window_sampling_and_system_prompt(project: Path):
+    write_project(
+        'model = "a/b"\n[chat]\nsystem = "Be brief."\nmax_kv_size = 512\ntemp = 0.5\nstop = ["#"]'
+    )
+    names = {name: name for name in ("system", "max-kv-size", "temp", "stop", "model")}
+    assert read_config().settings("chat", names).keys() == names.keys()
