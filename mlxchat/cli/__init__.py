@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import chat
+from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
@@ -49,6 +50,7 @@ app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
+app.add_typer(config_app, name="config")
 
 
 @app.callback()

@@ -1,0 +1,407 @@
+"""`mlxchat config`: what is set, where it comes from, and changing it."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlxchat.cli.configured import (
+    check_layer,
+    names_of,
+    option_value,
+    options_of,
+    read_setting,
+)
+from mlxchat.cli.listing import write, write_json_lines, write_table
+from mlxchat.config import Level, Setting, layer_of, read_config
+from mlxchat.config_file import COMMANDS, check_text, nearest, read_text, read_user_config
+from mlxchat.errors import ConfigError, MlxchatError, UsageError
+from mlxchat.project_file import (
+    find_project_file,
+    may_be_set,
+    project_file_to_write,
+    refuse_what_projects_may_not,
+)
+
+config_app = typer.Typer(
+    help="Show what is configured and where it comes from; set, edit and find the files.",
+    no_args_is_help=True,
+)
+
+NEW_FILE = """\
+# What mlxchat does where no flag says otherwise. `mlxchat config show` lists all keys.
+#
+# model = "qwen3-4b"
+#
+# [aliases]
+# small = "mlx-community/Qwen3-0.6B-4bit"
+#
+# [chat]
+# max-kv-size = 4096
+#
+# [generate]
+# temp = 0.7
+"""
+
+NO_MODEL = "a recommended one that fits, else the embedded one"
+
+ProjectOption = Annotated[
+    bool,
+    typer.Option(
+        "--project",
+        help="The file of this project, .mlxchat.toml, instead of your own.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A setting in effect. `value` None: nothing is set, and `if_unset` says what happens then."""
+
+    key: str
+    value: Any
+    if_unset: str
+    source: Level
+    where: str | None
+
+    def as_cells(self) -> tuple[str, str, str]:
+        value = f"({self.if_unset})" if self.value is None else _as_text(self.value)
+        return self.key, value, self.where or str(self.source)
+
+
+@config_app.command(epilog="Example: mlxchat config show chat.max-kv-size")
+def show(
+    context: typer.Context,
+    key: Annotated[
+        str | None,
+        typer.Argument(metavar="KEY", help="One key, chat.temp, or a table of them, chat."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON Lines.")] = False,
+) -> None:
+    """Show every setting that is in effect, and the variable or file that it comes from.
+
+    A value in parentheses is what happens where nothing is set. When piped: a line each,
+    tab-separated: key, value, source.
+    """
+    rows = list(_rows(context))
+    if key is not None:
+        rows = _chosen(rows, key)
+    if as_json:
+        write_json_lines(asdict(row) for row in rows)
+    else:
+        write_table(("KEY", "VALUE", "FROM"), [row.as_cells() for row in rows])
+
+
+@config_app.command(
+    "set",
+    epilog="Example: mlxchat config set chat.max-kv-size 4096",
+    # So that a negative number is a value.
+    context_settings={"ignore_unknown_options": True},
+)
+def set_value(
+    context: typer.Context,
+    key: Annotated[
+        str,
+        typer.Argument(metavar="KEY", help="model, aliases.NAME, chat.OPTION, generate.OPTION."),
+    ],
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="VALUE…", help="Several only where the option can be repeated."),
+    ] = None,
+    unset: Annotated[
+        bool, typer.Option("--unset", help="Take the key away.", show_default=False)
+    ] = False,
+    project: ProjectOption = False,
+) -> None:
+    """Set a key in the configuration file, or take it away; comments and the rest stay.
+
+    The value is checked as the option itself would. A project's file may only say how a model
+    answers: model, system prompt, window, sampling, when to end.
+    """
+    from mlxchat import paths
+
+    path = project_file_to_write() if project else paths.config_file()
+    if unset:
+        if values:
+            raise UsageError(f"--unset takes no VALUE, got {values[0]!r}")
+        _unset(context, path, key)
+    else:
+        if not values:
+            raise UsageError(f"{key} needs a VALUE, or --unset to take it away")
+        _set(context, path, _parsed(context, key), values, project)
+
+
+@config_app.command(epilog="Example: EDITOR=nano mlxchat config edit")
+def edit(context: typer.Context, project: ProjectOption = False) -> None:
+    """Edit the configuration file with $VISUAL or $EDITOR.
+
+    It is a copy that is edited; it replaces the file only when there is nothing wrong with it.
+    """
+    from mlxchat import paths
+    from mlxchat.terminal.messages import Messages
+
+    path = project_file_to_write() if project else paths.config_file()
+    text = read_text(path)
+    draft = _Draft(text or NEW_FILE)
+    try:
+        while draft.edit():
+            wrong = _what_is_wrong(context, path, draft.text, project)
+            if wrong is None:
+                _install(path, draft.text, instead_of=text, project=project)
+                Messages().note(f"written to {path}")
+                return
+            if not _goes_on(wrong):
+                raise wrong
+    except (MlxchatError, KeyboardInterrupt):
+        if draft.changed:
+            Messages().warn(f"{path} is as it was; what you wrote is in {draft.keep()}")
+        raise
+    Messages().note(f"nothing was changed in {path}")
+
+
+@config_app.command(epilog="Example: cat $(mlxchat config path)")
+def path(project: ProjectOption = False) -> None:
+    """Write the path of your configuration file, whether or not it is there yet.
+
+    With --project that of the project's file which is in effect here; status 1 if there is none.
+    """
+    from mlxchat import paths
+    from mlxchat.errors import ExitStatus
+
+    found = find_project_file() if project else paths.config_file()
+    if found is None:
+        raise typer.Exit(ExitStatus.FAILURE)
+    write(f"{found}\n")
+
+
+# What is in effect
+
+
+def _rows(context: typer.Context) -> Iterator[Row]:
+    config = read_config()
+    model = config.model()
+    yield _row_of("model", model, NO_MODEL, model.value if model else None)
+    for alias, target in sorted(config.aliases.items()):
+        yield Row(f"aliases.{alias}", target, "", Level.USER, str(read_user_config().path))
+    for name in COMMANDS:
+        command = _root(context).commands[name]
+        settings = config.settings(name, names_of(command))
+        for option_name, option in options_of(command).items():
+            setting = settings.get(option_name)
+            value = (
+                read_setting(option, option_name, setting, context) if setting else option.default
+            )
+            if_unset = option.show_default if isinstance(option.show_default, str) else "none"
+            yield _row_of(f"{name}.{option_name}", setting, if_unset, value)
+
+
+def _row_of(key: str, setting: Setting | None, if_unset: str, value: Any) -> Row:
+    if setting is None:
+        return Row(key, value, if_unset, Level.DEFAULT, None)
+    return Row(key, value, if_unset, setting.level, setting.where)
+
+
+def _chosen(rows: Sequence[Row], key: str) -> list[Row]:
+    """The row of the key, or those of the table. Raises UsageError."""
+    wanted = key.replace("_", "-")
+    found = [row for row in rows if row.key in (key, wanted) or row.key.startswith(f"{wanted}.")]
+    if not found:
+        raise UsageError(f"there is no key {key!r}" + _meant(key, [row.key for row in rows]))
+    return found
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(repr(each) for each in value) + "]"
+    return str(value)
+
+
+# Changing a file
+
+
+def _set(
+    context: typer.Context, path: Path, key: tuple[str, ...], values: Sequence[str], project: bool
+) -> None:
+    from mlxchat.config_edit import new_file_mode, set_key
+
+    dotted = ".".join(key)
+    if project and not may_be_set(dotted):
+        raise UsageError(f"{dotted} cannot be set by a project's file: leave --project out")
+    value = _checked(context, key, values, project)
+    if project:
+        set_key(path, key, value, spellings=_spellings(context, key), mode=new_file_mode())
+    else:
+        set_key(path, key, value, spellings=_spellings(context, key))
+    _tell_what_comes_before(context, path, dotted)
+
+
+def _unset(context: typer.Context, path: Path, text: str) -> None:
+    """What is wrong in a file can be taken away as well."""
+    from mlxchat.config_edit import unset_key
+    from mlxchat.terminal.messages import Messages
+
+    table, dot, name = text.partition(".")
+    if unset_key(path, (table, name) if dot else (table,)):
+        return
+    key = _parsed(context, text)
+    if not unset_key(path, key, spellings=_spellings(context, key)):
+        Messages().warn(f"{'.'.join(key)} is not set in {path}")
+
+
+def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
+    """The key as the tables lead to it. Raises UsageError."""
+    table, _, name = text.partition(".")
+    if text == "model" or (table == "aliases" and name):
+        return (table, name) if name else (table,)
+    if table in COMMANDS:
+        names = names_of(_root(context).commands[table])
+        if name.replace("_", "-") in names:
+            return table, names[name.replace("_", "-")]
+    raise UsageError(f"there is no key {text!r}" + _meant(text, keys(context)))
+
+
+def keys(context: typer.Context) -> list[str]:
+    """All keys but those of aliases, which are the user's to name."""
+    commands = _root(context).commands
+    return [
+        "model",
+        *(f"{name}.{each}" for name in COMMANDS for each in options_of(commands[name])),
+    ]
+
+
+def _spellings(context: typer.Context, key: tuple[str, ...]) -> list[str]:
+    if key[0] not in COMMANDS:
+        return []
+    names = names_of(_root(context).commands[key[0]])
+    return [spelling for spelling, known in names.items() if known == key[1]]
+
+
+def _checked(
+    context: typer.Context, key: tuple[str, ...], values: Sequence[str], project: bool
+) -> Any:
+    """The value as TOML has it. Raises UsageError, and ModelError for a model that there is not."""
+    dotted = ".".join(key)
+    option = None
+    if key[0] in COMMANDS:
+        option = options_of(_root(context).commands[key[0]])[key[1]]
+    if len(values) > 1 and (option is None or not option.multiple):
+        raise UsageError(f"{dotted} takes one value, got {len(values)}")
+    if option is None or key[1] == "model":
+        return _checked_model(key, values[0], project)
+    written = list(values) if option.multiple else values[0]
+    try:
+        value = option_value(option, key[1], written, context)
+    except UsageError as error:
+        raise UsageError(f"{dotted}: {error}") from error
+    # An enumeration's member is a text to TOML.
+    return str(value) if isinstance(value, str) else value
+
+
+def _checked_model(key: tuple[str, ...], name: str, project: bool) -> str:
+    """The name, as any directory understands it. Raises ModelError, ConfigError, UsageError."""
+    from mlxchat.cli.models import lasting_name
+    from mlxchat.models.locate import leads_to_files, locate
+
+    aliases = dict(read_user_config().aliases)
+    if key[0] == "aliases":
+        locate(key[1], aliases | {key[1]: name})
+        return lasting_name(name)
+    if not project:
+        return lasting_name(name)
+    located = locate(name, aliases)
+    if leads_to_files(located):
+        raise UsageError(f"a project cannot choose a model by its path, {located.name}")
+    return located.name
+
+
+def _tell_what_comes_before(context: typer.Context, path: Path, dotted: str) -> None:
+    from mlxchat.terminal.messages import Messages
+
+    try:
+        row = next((row for row in _rows(context) if row.key == dotted), None)
+    except ConfigError as error:
+        Messages().warn(f"set in {path}, but: {error}")
+        return
+    Messages().note(f"set in {path}")
+    if row is not None and row.where != str(path):
+        Messages().warn(f"{row.where} comes before it, and sets {dotted} to {_as_text(row.value)}")
+
+
+# Editing
+
+
+class _Draft:
+    """What is being edited; `changed` once it is not what it began as."""
+
+    def __init__(self, text: str) -> None:
+        self.text = self._begun = text
+
+    @property
+    def changed(self) -> bool:
+        return self.text != self._begun
+
+    def edit(self) -> bool:
+        """Run the editor; whether there is anything to be written. Raises InputError."""
+        from mlxchat.terminal.plain_input import edit as run_editor
+
+        edited = run_editor(self.text, "config.toml")
+        if edited != self.text.removesuffix("\n"):
+            self.text = f"{edited}\n" if edited else ""
+        return self.changed
+
+    def keep(self) -> str:
+        """Write the draft to a file of its own; its path."""
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="mlxchat-", suffix=".toml", delete=False
+        ) as file:
+            file.write(self.text)
+        return file.name
+
+
+def _what_is_wrong(
+    context: typer.Context, path: Path, text: str, project: bool
+) -> ConfigError | None:
+    try:
+        contents = check_text(path, text)
+        if project:
+            refuse_what_projects_may_not(contents)
+        level = Level.PROJECT if project else Level.USER
+        check_layer(layer_of(contents, level), _root(context), context)
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _goes_on(wrong: ConfigError) -> bool:
+    from mlxchat.terminal.ask import terminal_question
+    from mlxchat.terminal.messages import show_error
+
+    ask = terminal_question()
+    if ask is None:
+        return False
+    show_error(str(wrong))
+    return ask("Go on editing?")
+
+
+def _install(path: Path, text: str, *, instead_of: str, project: bool) -> None:
+    from mlxchat.config_edit import install, new_file_mode
+
+    if project:
+        install(path, text, instead_of=instead_of, mode=new_file_mode())
+    else:
+        install(path, text, instead_of=instead_of)
+
+
+def _meant(text: str, valid: Sequence[str]) -> str:
+    hint = nearest(text, valid)
+    return hint if hint.startswith("; did") else ": `mlxchat config show` lists them"
+
+
+def _root(context: typer.Context) -> Any:
+    return context.find_root().command

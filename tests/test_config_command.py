@@ -1,0 +1,617 @@
+"""`mlxchat config`, and what the commands make of what is configured."""
+
+import itertools
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from mlxchat import cli, paths
+from mlxchat.errors import ConfigError
+from mlxchat.project_file import FILE_NAME
+from tests.conftest import RunMlxchat
+from tests.pseudo_terminal import PseudoTerminal
+
+ROOT: Any = typer.main.get_command(cli.app)
+
+
+@pytest.fixture
+def run_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """As `run_mlxchat`, in this process, which is quicker."""
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        monkeypatch.setattr(sys, "argv", ["mlxchat", *arguments])
+        monkeypatch.setattr(cli, "terminate_by_exception", lambda: None)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        status = ended.value.code
+        assert isinstance(status, int)
+        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def project(temporary_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, a repository."""
+    directory = temporary_home / "project"
+    (directory / ".git").mkdir(parents=True)
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    return directory
+
+
+def write_user(text: str) -> Path:
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(text)
+    return paths.config_file()
+
+
+def parameters(command: str, *arguments: str) -> dict[str, Any]:
+    """What the command would run with."""
+    root = ROOT.make_context("mlxchat", [command])
+    return ROOT.commands[command].make_context(command, list(arguments), parent=root).params
+
+
+# What the commands make of it
+
+Write = Callable[[float], list[str]]
+
+
+def by_flag(value: float) -> list[str]:
+    return ["--temp", str(value)]
+
+
+def by_variable(value: float) -> list[str]:
+    os.environ["MLXCHAT_CHAT_TEMP"] = str(value)
+    return []
+
+
+def by_project(value: float) -> list[str]:
+    Path(FILE_NAME).write_text(f"[chat]\ntemp = {value}\n")
+    return []
+
+
+def by_user(value: float) -> list[str]:
+    write_user(f"[chat]\ntemp = {value}\n")
+    return []
+
+
+PAIRS = list(itertools.combinations([by_flag, by_variable, by_project, by_user], 2))
+
+
+@pytest.mark.parametrize(
+    ("stronger", "weaker"), PAIRS, ids=[f"{a.__name__}, {b.__name__}" for a, b in PAIRS]
+)
+def test_flag_variable_project_and_user_come_in_this_order(
+    project: Path, monkeypatch: pytest.MonkeyPatch, stronger: Write, weaker: Write
+):
+    monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
+    assert parameters("chat")["temp"] is None
+    arguments = weaker(0.75)
+    assert parameters("chat", *arguments)["temp"] == 0.75
+    assert parameters("chat", *arguments, *stronger(0.25))["temp"] == 0.25
+
+
+def test_every_option_has_a_variable(project: Path, monkeypatch: pytest.MonkeyPatch):
+    for variable, value in {
+        "MLXCHAT_GENERATE_MAX_KV_SIZE": "512",
+        "MLXCHAT_GENERATE_JSON": "yes",
+        "MLXCHAT_GENERATE_FOR": "8h",
+        "MLXCHAT_GENERATE_STOP": "THE END",
+        "MLXCHAT_GENERATE_ON_LOOP": "stop",
+        "MLXCHAT_GENERATE_SYSTEM_PROMPT": "Be brief.",
+        "MLXCHAT_GENERATE_MAX_TOKENS": "-1",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    found = parameters("generate")
+    assert found["max_kv_size"] == "512"
+    assert found["json_events"] is True
+    assert found["lasting"] == "8h"
+    assert found["stop"] == ["THE END"]
+    assert found["on_loop"] == "stop"
+    assert found["system"] == "Be brief."
+    assert found["max_tokens"] == -1
+
+
+@pytest.mark.parametrize("variable", ["MLXCHAT_VERSION", "MLXCHAT_HELP", "MLXCHAT_CHAT_HELP"])
+def test_no_variable_turns_a_chat_into_something_else(
+    project: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+):
+    """MLXCHAT_VERSION is what a container's recipe may well be called after."""
+    monkeypatch.setenv(variable, "1")
+    if variable == "MLXCHAT_CHAT_HELP":
+        with pytest.raises(ConfigError, match=r"chat\.help is not an option of chat"):
+            parameters("chat")
+    else:
+        assert not parameters("chat")["version"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("temp = 'hot'", "temp: Input should be a valid number"),
+        ("temp = -1", "temp: --temp must be 0 or more, got -1.0"),
+        ("temp = true", "temp: it takes a value, not true"),
+        ("temp = [1]", "temp: it takes one value, not a list"),
+        ("max-tokens = 0.5", "max-tokens: Input should be a valid integer"),
+        ("max-kv-size = 'big'", "max-kv-size: --max-kv-size must be auto, none or a number"),
+        ("max-kv-size = 0", "max-kv-size: --max-kv-size must be at least 1"),
+        ("roll = 'shitf'", "roll: 'shitf' is not one of 'shift', 'refill', 'stop'"),
+        ("save = 'perhaps'", "save: Input should be a valid boolean"),
+        ("prefix-cache-size = 'big'", "prefix-cache-size: --prefix-cache-size must be a number"),
+        ("stop = ['']", "stop: --stop must not be an empty text"),
+        ("version = true", "version is not an option of chat"),
+    ],
+)
+def test_a_value_that_no_option_can_have_is_refused_with_its_place(
+    project: Path, text: str, message: str
+):
+    path = write_user(f"[chat]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        parameters("chat")
+    assert str(caught.value).startswith(f"{path}: chat.{message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_one_stop_text_need_be_no_list(project: Path):
+    write_user("[chat]\nstop = 'END'\n")
+    assert parameters("chat")["stop"] == ["END"]
+
+
+def test_a_broken_file_stops_neither_help_nor_commands_that_need_none_of_it(
+    project: Path, run_mlxchat: RunMlxchat
+):
+    write_user("broken")
+    for arguments in (["generate", "--help"], ["session", "list"], ["config", "path"]):
+        done = run_mlxchat(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+    done = run_mlxchat("generate", "--tmep", "1")
+    assert (done.returncode, "No such option" in done.stderr) == (2, True)
+    done = run_mlxchat("generate", "Hello")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: is not TOML: ")
+
+
+def test_a_projects_file_is_never_followed_silently(
+    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
+):
+    path = project / FILE_NAME
+    path.write_text("[generate]\nmax-tokens = 2\nseed = 1\n")
+    run = ("generate", "-m", str(tiny_model), "Hello")
+    told = f"mlxchat: {path} sets generate.max-tokens, generate.seed\n"
+    assert run_mlxchat(*run).stderr == told
+    assert run_mlxchat(*run, "-n", "2").stderr == f"mlxchat: {path} sets generate.seed\n"
+    assert run_mlxchat(*run, "-n", "2", "--seed", "2").stderr == ""
+    assert run_mlxchat(*run, "--quiet").stderr == ""
+
+
+def test_a_system_prompt_that_is_configured_does_not_forbid_raw_text(
+    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
+):
+    write_user("[generate]\nsystem = 'Be brief.'\n")
+    done = run_mlxchat("generate", "--raw", "-m", str(tiny_model), "-n", "2", "Hello")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run_mlxchat("generate", "--raw", "-s", "x", "-m", str(tiny_model), "-n", "2", "Hello")
+    assert done.returncode == 2
+
+
+# The model that a project names
+
+
+def test_a_model_that_a_project_names_is_not_downloaded(project: Path, run_mlxchat: RunMlxchat):
+    (project / FILE_NAME).write_text('model = "evil/model"\n')
+    done = run_mlxchat("generate", "Hello")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        f"mlxchat: the model is named by {project / FILE_NAME}: evil/model",
+        "mlxchat: error: evil/model is not downloaded and the network is not to be used: run "
+        f"`mlxchat models pull evil/model` once (the model is named by {project / FILE_NAME})",
+    ]
+
+
+@pytest.mark.parametrize("name", ["{}", "./model", "evil/model"])
+def test_a_model_that_lies_in_a_project_is_not_chosen_by_it(
+    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path, name: str
+):
+    """A directory evil/model in the repository would be what that name of the hub means."""
+    (project / "evil").mkdir()
+    (project / "evil" / "model").symlink_to(tiny_model)
+    (project / "model").symlink_to(tiny_model)
+    (project / FILE_NAME).write_text(f'model = "{name.format(tiny_model)}"\n')
+    done = run_mlxchat("generate", "Hello")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a project cannot choose a model by its path" in done.stderr
+
+
+def test_a_project_may_name_what_the_user_has_a_name_for(
+    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
+):
+    write_user(f'[aliases]\nwork = "{tiny_model}"\n')
+    (project / FILE_NAME).write_text('model = "work"\n')
+    done = run_mlxchat("generate", "-n", "2", "Hello")
+    assert done.returncode == 0
+    assert done.stderr == (f"mlxchat: the model is named by {project / FILE_NAME}: {tiny_model}\n")
+
+
+# show
+
+
+def test_show_tells_every_setting_and_its_source(
+    project: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+):
+    user = write_user('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\ntemp = 1\ntop-k = 3\n')
+    (project / FILE_NAME).write_text("[chat]\ntop-k = 4\nsystem = '''Be\nbrief.'''\n")
+    monkeypatch.setenv("MLXCHAT_GENERATE_STOP", "END")
+    done = run_here("config", "show")
+    assert (done.returncode, done.stderr) == (0, "")
+    cells = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
+    assert cells["model"] == ["a/b", str(user)]
+    assert cells["aliases.x"] == ["c/d", str(user)]
+    assert cells["chat.model"] == ["a/b", str(user)]
+    assert cells["chat.temp"] == ["1.0", str(user)]
+    assert cells["chat.top-k"] == ["4", str(project / FILE_NAME)]
+    assert cells["chat.system"] == ["Be brief.", str(project / FILE_NAME)]
+    assert cells["chat.save"] == ["true", "default"]
+    assert cells["generate.stop"] == ["['END']", "MLXCHAT_GENERATE_STOP"]
+    assert cells["generate.temp"] == ["(0.0)", "default"]
+    assert cells["generate.max-kv-size"] == ["auto", "default"]
+
+
+def test_show_has_a_row_for_each_option_and_no_other(project: Path, run_here: RunMlxchat):
+    keys = [line.split("\t")[0] for line in run_here("config", "show").stdout.splitlines()]
+    options = [
+        f"{command}.{max(each.opts, key=len).removeprefix('--')}"
+        for command in ("chat", "generate")
+        for each in ROOT.commands[command].params
+        if each.param_type_name == "option" and each.name != "version"
+    ]
+    assert sorted(keys) == sorted(
+        ["model", *(each.replace("system-prompt", "system") for each in options)]
+    )
+
+
+def test_show_tells_one_key_or_one_table(project: Path, run_here: RunMlxchat):
+    one = run_here("config", "show", "chat.max-kv-size")
+    assert (one.returncode, one.stdout) == (0, "chat.max-kv-size\tauto\tdefault\n")
+    assert run_here("config", "show", "chat.max_kv_size").stdout == one.stdout
+    table = run_here("config", "show", "generate").stdout.splitlines()
+    assert len(table) > 10
+    assert all(line.startswith("generate.") for line in table)
+
+
+def test_show_in_json_has_values_of_their_own_type(project: Path, run_here: RunMlxchat):
+    path = write_user("[chat]\nstop = 'END'\n")
+    rows = {
+        row["key"]: row
+        for row in map(json.loads, run_here("config", "show", "--json").stdout.splitlines())
+    }
+    assert rows["chat.stop"] == {
+        "key": "chat.stop",
+        "value": ["END"],
+        "if_unset": "none",
+        "source": "user",
+        "where": str(path),
+    }
+    assert rows["chat.save"]["value"] is True
+    assert rows["chat.roll"]["value"] == "shift"
+    assert rows["chat.temp"] == {
+        "key": "chat.temp",
+        "value": None,
+        "if_unset": "0.0",
+        "source": "default",
+        "where": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("chat.tmep", "there is no key 'chat.tmep'; did you mean 'chat.temp'?"),
+        ("xyz", "there is no key 'xyz': `mlxchat config show` lists them"),
+        ("aliases.x", "there is no key 'aliases.x': `mlxchat config show` lists them"),
+    ],
+)
+def test_show_refuses_a_key_that_there_is_not(
+    project: Path, run_here: RunMlxchat, key: str, message: str
+):
+    done = run_here("config", "show", key)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"mlxchat: error: {message}\n"
+
+
+def test_show_cannot_be_made_to_write_to_the_terminal(project: Path, run_here: RunMlxchat):
+    (project / FILE_NAME).write_text('[chat]\nsystem = "\\u001b]0;title\\u0007"\n')
+    done = run_here("config", "show", "chat.system")
+    assert done.stdout.startswith("chat.system\t␛]0;title␇\t")
+
+
+# set
+
+
+def test_set_keeps_the_rest_and_unset_takes_it_away(project: Path, run_here: RunMlxchat):
+    text = "# mine\n\n[chat] # talk\ntemp = 0.5 # warm\n"
+    path = write_user(text)
+    path.chmod(0o640)
+    assert run_here("config", "set", "chat.temp", "0.9").returncode == 0
+    assert path.read_text() == text.replace("0.5", "0.9")
+    assert run_here("config", "set", "chat.max_kv_size", "512").returncode == 0
+    assert run_here("config", "set", "chat.max-kv-size", "--unset").returncode == 0
+    assert run_here("config", "set", "chat.temp", "0.5").returncode == 0
+    assert path.read_text() == text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (["generate.max-tokens", "-1"], "max-tokens = -1"),
+        (["generate.temp", "1"], "temp = 1.0"),
+        (["generate.json", "yes"], "json = true"),
+        (["generate.max-kv-size", "none"], 'max-kv-size = "none"'),
+        (["generate.on-loop", "stop"], 'on-loop = "stop"'),
+        (["generate.stop", "END", "--x"], 'stop = ["END", "--x"]'),
+        (["generate.system-prompt", "Sei kürzer."], 'system = "Sei kürzer."'),
+        (["generate.for", "8h"], 'for = "8h"'),
+        (["generate.seed", "18446744073709551615"], None),
+    ],
+)
+def test_set_writes_a_value_of_the_options_own_type(
+    project: Path, run_here: RunMlxchat, arguments: list[str], written: str | None
+):
+    done = run_here("config", "set", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    if written is not None:
+        assert paths.config_file().read_text() == f"[generate]\n{written}\n"
+    assert parameters("generate")
+    assert stat.S_IMODE(paths.config_file().stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["chat.temp"], "chat.temp needs a VALUE, or --unset to take it away"),
+        (["chat.temp", "1", "--unset"], "--unset takes no VALUE, got '1'"),
+        (["chat.temp", "1", "2"], "chat.temp takes one value, got 2"),
+        (["model", "smollm2", "x"], "model takes one value, got 2"),
+        (["chat.temp", "-1"], "chat.temp: --temp must be 0 or more, got -1.0"),
+        (["chat.keep", "-1"], "chat.keep: --keep must not be negative, got -1"),
+        (["chat.tmep", "1"], "there is no key 'chat.tmep'; did you mean 'chat.temp'?"),
+        (["aliases", "1"], "there is no key 'aliases': `mlxchat config show` lists them"),
+        (["chat.temp", "1", "--projet"], "chat.temp takes one value, got 2"),
+        (
+            ["--project", "chat.save", "no"],
+            "chat.save cannot be set by a project's file: leave --project out",
+        ),
+        (
+            ["--project", "aliases.x", "a/b"],
+            "aliases.x cannot be set by a project's file: leave --project out",
+        ),
+    ],
+)
+def test_set_refuses_what_makes_no_sense_and_writes_nothing(
+    project: Path, run_here: RunMlxchat, arguments: list[str], message: str
+):
+    done = run_here("config", "set", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"mlxchat: error: {message}\n"
+    assert not paths.config_file().exists()
+    assert not (project / FILE_NAME).exists()
+
+
+def test_set_refuses_a_model_that_means_nothing(project: Path, run_here: RunMlxchat):
+    for key in ("model", "chat.model", "aliases.x"):
+        done = run_here("config", "set", key, "smolm2")
+        assert done.returncode == 1
+        assert "did you mean smollm2?" in done.stderr
+    assert run_here("config", "set", "aliases.x", "x").returncode == 2
+    assert not paths.config_file().exists()
+
+
+def test_set_keeps_a_model_by_a_name_that_holds_from_everywhere(
+    project: Path, run_here: RunMlxchat, tiny_model: Path
+):
+    (project / "here").symlink_to(tiny_model)
+    assert run_here("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
+    assert run_here("config", "set", "model", "tiny-0.1").returncode == 0
+    assert paths.config_file().read_text() == (
+        f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{project / "here"}"\n'
+    )
+
+
+def test_set_in_a_project_writes_where_the_repository_begins(
+    project: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+):
+    below = project / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert run_here("config", "path", "--project").returncode == 1
+    assert run_here("config", "set", "--project", "chat.temp", "0.3").returncode == 0
+    assert (project / FILE_NAME).read_text() == "[chat]\ntemp = 0.3\n"
+    assert (project / FILE_NAME).stat().st_mode & 0o044
+    assert run_here("config", "path", "--project").stdout == f"{project / FILE_NAME}\n"
+    assert not paths.config_file().exists()
+    done = run_here("config", "set", "--project", "model", str(tiny_model))
+    assert done.returncode == 2
+    assert "a project cannot choose a model by its path" in done.stderr
+
+
+def test_set_says_what_comes_before_it(
+    project: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "1")
+    done = run_here("config", "set", "chat.temp", "0.3")
+    assert done.returncode == 0
+    assert done.stderr == "mlxchat: MLXCHAT_CHAT_TEMP comes before it, and sets chat.temp to 1.0\n"
+
+
+def test_what_is_wrong_in_a_file_can_be_taken_away(project: Path, run_here: RunMlxchat):
+    path = write_user("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
+    for key in ("modle", "chat.tmep"):
+        assert run_here("config", "set", key, "--unset").returncode == 0
+    assert path.read_text() == "[chat]\ntemp = 1\n"
+    done = run_here("config", "set", "chat.top-k", "--unset")
+    assert (done.returncode, done.stderr) == (0, f"mlxchat: chat.top-k is not set in {path}\n")
+
+
+def test_set_never_touches_a_file_that_is_no_toml(project: Path, run_here: RunMlxchat):
+    path = write_user("broken")
+    for arguments in (["chat.temp", "1"], ["chat.temp", "--unset"]):
+        done = run_here("config", "set", *arguments)
+        assert done.returncode == 2
+        assert "is not TOML" in done.stderr
+    assert path.read_text() == "broken"
+
+
+# edit
+
+
+def editor_that(tmp_path: Path, *python: str) -> str:
+    """An editor that runs these lines, the first one the first time and so on; `text` and `file`
+    are what it is to edit."""
+    script = tmp_path / "editor.py"
+    turns = tmp_path / "turns"
+    script.write_text(
+        "import pathlib, sys\n"
+        f"turns, lines = pathlib.Path({str(turns)!r}), {list(python)!r}\n"
+        "file = pathlib.Path(sys.argv[1]); text = file.read_text()\n"
+        "n = len(turns.read_text()) if turns.exists() else 0\n"
+        "turns.write_text('x' * (n + 1))\n"
+        "exec(lines[n])\n"
+    )
+    return f"{sys.executable} {script}"
+
+
+def test_edit_replaces_the_file_once_nothing_is_wrong(
+    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = write_user("# mine\n[chat]\ntemp = 0.5\n")
+    path.chmod(0o640)
+    monkeypatch.setenv("EDITOR", editor_that(tmp_path, "file.write_text(text + 'top-k = 3\\n')"))
+    done = run_mlxchat("config", "edit")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert path.read_text() == "# mine\n[chat]\ntemp = 0.5\ntop-k = 3\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model = ", "is not TOML"),
+        ("modle = 1", "unknown key 'modle'"),
+        ("chat.temp = -1", "--temp must be 0 or more"),
+        ("chat.tmep = 1", "did you mean 'temp'?"),
+    ],
+)
+def test_edit_never_installs_what_is_wrong_and_never_loses_it(
+    project: Path,
+    run_mlxchat: RunMlxchat,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    message: str,
+):
+    path = write_user("# before\n")
+    editor = editor_that(project.parent, f"file.write_text({text!r})")
+    monkeypatch.setenv("EDITOR", editor)
+    done = run_mlxchat("config", "edit")
+    kept, error = done.stderr.splitlines()
+    assert (done.returncode, path.read_text()) == (2, "# before\n")
+    assert message in error
+    assert kept.startswith(f"mlxchat: {path} is as it was; what you wrote is in ")
+    assert Path(kept.rpartition(" ")[2]).read_text() == f"{text}\n"
+
+
+def test_edit_offers_to_go_on_where_it_is_wrong(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = write_user("# before\n")
+    monkeypatch.setenv(
+        "EDITOR",
+        editor_that(
+            tmp_path,
+            "file.write_text('model = ')",
+            "assert text == 'model = \\n'; file.write_text('[chat]\\ntemp = 1\\n')",
+        ),
+    )
+    terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "config", "edit"], columns=200)
+    terminal.shows(r"is not TOML")
+    terminal.shows(r"Go on editing\? \[Y/n\]")
+    assert path.read_text() == "# before\n"
+    terminal.send("\n")
+    assert terminal.ends() == 0
+    assert path.read_text() == "[chat]\ntemp = 1\n"
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n\n", 2), ("\x03", 130), ("\x04", 2)])
+def test_edit_that_is_given_up_keeps_what_was_written(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, status: int
+):
+    path = write_user("# before\n")
+    monkeypatch.setenv("EDITOR", editor_that(tmp_path, "file.write_text('model = ')"))
+    terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "config", "edit"], columns=200)
+    terminal.shows(r"Go on editing\?")
+    terminal.send(answer)
+    assert terminal.ends() == status
+    kept = terminal.written.partition("what you wrote is in ")[2].split()[0]
+    assert Path(kept).read_text() == "model = \n"
+    assert path.read_text() == "# before\n"
+
+
+def test_edit_of_a_new_file_begins_with_an_example(
+    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("EDITOR", editor_that(tmp_path, "pass", "file.write_text(text[:-1])", "0/0"))
+    for _ in range(2):
+        done = run_mlxchat("config", "edit")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert run_mlxchat("config", "edit").returncode == 1
+    assert not paths.config_file().exists()
+    monkeypatch.setenv("EDITOR", editor_that(tmp_path / "..", "assert '# [chat]' in text"))
+    assert run_mlxchat("config", "edit").returncode == 0
+
+
+def test_edit_does_not_overwrite_what_was_changed_meanwhile(
+    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = write_user("# before\n")
+    line = (
+        f"pathlib.Path({str(path)!r}).write_text('# by another\\n'); file.write_text('# mine\\n')"
+    )
+    monkeypatch.setenv("EDITOR", editor_that(tmp_path, line))
+    done = run_mlxchat("config", "edit")
+    assert done.returncode == 2
+    assert "changed meanwhile" in done.stderr
+    assert path.read_text() == "# by another\n"
+    kept = done.stderr.partition("what you wrote is in ")[2].split()[0]
+    assert Path(kept).read_text() == "# mine\n"
+
+
+def test_edit_of_a_projects_file_holds_it_to_what_projects_may(
+    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    lines = [f"file.write_text('chat.{each}')" for each in ("save = false", "temp = 1")]
+    monkeypatch.setenv("EDITOR", editor_that(tmp_path, *lines))
+    done = run_mlxchat("config", "edit", "--project")
+    assert done.returncode == 2
+    assert "chat.save cannot be set by a project's file" in done.stderr
+    assert not (project / FILE_NAME).exists()
+    assert run_mlxchat("config", "edit", "--project").returncode == 0
+    assert (project / FILE_NAME).read_text() == "chat.temp = 1\n"
+
+
+# path
+
+
+def test_path_is_told_whether_or_not_the_file_is_there(project: Path, run_here: RunMlxchat):
+    assert run_here("config", "path").stdout == f"{paths.config_file()}\n"
+    done = run_here("config", "path", "--project")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
