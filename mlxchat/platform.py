@@ -37,6 +37,11 @@ def preload_openblas() -> None:
             return
 
 
+def has_fast_blas() -> bool:
+    """Whether float32 matrices are multiplied by something better than the reference BLAS."""
+    return sys.platform != "linux" or hasattr(ctypes.CDLL(None), "openblas_get_config")
+
+
 def blas_name() -> str:
     """Name the BLAS that this process multiplies float32 matrices with, for people."""
     if sys.platform != "linux":
@@ -78,30 +83,52 @@ def import_mlx_lm_lazily() -> None:
     sys.modules["mlx_lm"] = module
 
 
-def untested_versions() -> list[str]:
-    """Name each installed MLX package outside the range that this release was tested with.
+def tested_ranges() -> dict[str, str]:
+    """The versions of mlx and mlx-lm that this release was tested with: mlx-lm → >=0.32.2,<0.33.
 
     The range is the one in our own package metadata, so it is written once, in pyproject.toml.
+    Empty where that is not known: run from a checkout that was never installed.
     """
     import importlib.metadata
 
     from packaging.requirements import Requirement
 
     try:
-        requirements = importlib.metadata.requires("mlxchat") or []
+        requirements = map(Requirement, importlib.metadata.requires("mlxchat") or [])
     except importlib.metadata.PackageNotFoundError:
-        # Run from a checkout that was never installed: no range is known.
-        return []
+        return {}
+    return {
+        each.name: str(each.specifier)
+        for each in requirements
+        if each.name in ("mlx", "mlx-lm")
+        and (each.marker is None or each.marker.evaluate({"extra": ""}))
+    }
+
+
+def installed_version(name: str) -> str | None:
+    """The version of a package, None where it is not installed."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def is_tested(version: str, tested: str) -> bool:
+    """Whether the version is in the range, as `tested_ranges` writes it."""
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(tested).contains(version, prereleases=True)
+
+
+def untested_versions() -> list[str]:
+    """Name each installed MLX package outside the range that this release was tested with."""
     found: list[str] = []
-    for text in requirements:
-        requirement = Requirement(text)
-        if requirement.name not in ("mlx", "mlx-lm"):
-            continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        version = importlib.metadata.version(requirement.name)
-        if not requirement.specifier.contains(version, prereleases=True):
-            found.append(f"{requirement.name} {version} (tested: {requirement.specifier})")
+    for name, tested in tested_ranges().items():
+        version = installed_version(name)
+        if version is not None and not is_tested(version, tested):
+            found.append(f"{name} {version} (tested: {tested})")
     return found
 
 
@@ -152,6 +179,13 @@ def device_name() -> str:
     return str(mx.device_info().get("device_name", "unknown"))
 
 
+def total_memory_bytes() -> int:
+    """Bytes of memory that this machine has."""
+    import psutil
+
+    return psutil.virtual_memory().total
+
+
 def free_memory_bytes() -> int:
     """Bytes that a model and its cache may take now without swapping or being killed.
 
@@ -164,7 +198,7 @@ def free_memory_bytes() -> int:
     allowed = _container_headroom_bytes()
     if allowed is not None:
         free = min(free, allowed)
-    recommended = _recommended_working_set_bytes()
+    recommended = recommended_working_set_bytes()
     if recommended is not None:
         free = min(free, recommended)
     return free
@@ -186,7 +220,8 @@ def _container_headroom_bytes() -> int | None:
     return None if limit == "max" else max(int(limit) - int(current), 0)
 
 
-def _recommended_working_set_bytes() -> int | None:
+def recommended_working_set_bytes() -> int | None:
+    """What Metal lets stay in memory at once, in bytes; None on other backends."""
     if not on_gpu():
         return None
     import mlx.core as mx
@@ -198,7 +233,7 @@ def _recommended_working_set_bytes() -> int | None:
 @contextmanager
 def wired_limit() -> Iterator[None]:
     """Let Metal keep weights and cache resident while the body runs; nothing on other backends."""
-    recommended = _recommended_working_set_bytes()
+    recommended = recommended_working_set_bytes()
     if recommended is None:
         yield
         return

@@ -96,6 +96,12 @@ ORDER = [
     "bench.prefix",
     "bench.plot",
     "terminal",
+    "doctor.finding",
+    "doctor.machine",
+    "doctor.disk",
+    "doctor.hub",
+    "doctor.terminal",
+    "doctor",
     "cli",
 ]
 

@@ -14,6 +14,7 @@ from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import chat
 from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
+from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
@@ -51,6 +52,7 @@ app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
+app.command(epilog="Example: mlxchat doctor --offline")(doctor)
 
 
 @app.callback()

@@ -49,20 +49,33 @@ class CachedRepo:
 
 def hub_cache_dir() -> Path:
     """The directory that huggingface_hub keeps repositories in, by the same variables."""
-    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    hub_home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
     directory = (
         os.environ.get("HF_HUB_CACHE")
         or os.environ.get("HUGGINGFACE_HUB_CACHE")
-        or f"{hub_home}/hub"
+        or f"{_hub_home()}/hub"
     )
-    return Path(os.path.expandvars(directory)).expanduser().absolute()
+    return _expanded(directory)
 
 
 def offline_by_environment() -> bool:
     """Whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids the network, as in the library."""
     value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return value.upper() in ("1", "ON", "YES", "TRUE")
+
+
+def token_place() -> str | None:
+    """Where the library finds an access token, as a variable or a file; None where there is none.
+
+    The token itself is looked at by the library only.
+    """
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if os.environ.get(variable, "").strip():
+            return variable
+    file = _expanded(os.environ.get("HF_TOKEN_PATH") or f"{_hub_home()}/token")
+    try:
+        return str(file) if file.stat().st_size > 0 else None
+    except OSError:
+        return None
 
 
 def repo_dir(repo_id: str) -> Path:
@@ -81,6 +94,15 @@ def cached_snapshot(repo_id: str) -> Path | None:
         return None
     snapshot = snapshot_dir(repo_id, commit)
     return snapshot if _is_complete(snapshot, _listed_names(repo_id, commit)) else None
+
+
+def cached_repo_ids() -> list[str]:
+    """The names of all repositories with a model that is complete, without a look at sizes."""
+    ids = (
+        directory.name.removeprefix("models--").replace("--", "/")
+        for directory in hub_cache_dir().glob("models--*--*")
+    )
+    return sorted((each for each in ids if cached_snapshot(each) is not None), key=str.lower)
 
 
 def cached_repos() -> list[CachedRepo]:
@@ -104,6 +126,15 @@ def is_wanted(name: str) -> bool:
 def holds_model(names: Collection[str]) -> bool:
     """Whether files of those names make up a model that can be loaded."""
     return "config.json" in names and any(fnmatch(name, "model*.safetensors") for name in names)
+
+
+def _hub_home() -> str:
+    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
+
+
+def _expanded(path: str) -> Path:
+    return Path(os.path.expandvars(path)).expanduser().absolute()
 
 
 def _repos() -> Iterator[CachedRepo]:

@@ -1,0 +1,117 @@
+"""`mlxchat doctor`: is everything as it should be, and if not, what to do."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mlxchat.cli.amounts import parse_bytes
+from mlxchat.cli.configured import check_layer, names_of
+from mlxchat.cli.listing import write, write_json_lines
+from mlxchat.config import Level, environment, layer_of, read_config
+from mlxchat.config_file import read_user_config
+from mlxchat.errors import ConfigError, ExitStatus, UsageError
+from mlxchat.project_file import (
+    IGNORE_VARIABLE,
+    foreign_project_files,
+    read_project_file,
+)
+from mlxchat.settings import DEFAULT_PREFIX_CACHE_SIZE
+
+if TYPE_CHECKING:
+    from mlxchat.doctor import Finding
+
+CONFIGURATION = "configuration"
+
+
+def doctor(
+    context: typer.Context,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask the hub.", show_default=False)
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON Lines.")] = False,
+) -> None:
+    """Examine this machine, the caches, the configuration and the terminal; say what to mend.
+
+    A line each: ok, warning or problem, with what to do. When piped: tab-separated: verdict, topic,
+    what was found, what to do. Nothing is changed, and a token is never shown.
+    """
+    from mlxchat.doctor import Verdict, examine
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.units import count
+
+    tally = dict.fromkeys(Verdict, 0)
+    for finding in examine(
+        configuration=lambda: _configuration(context),
+        prefix_cache_bytes=_prefix_cache_bytes(context),
+        offline=offline,
+    ):
+        tally[finding.verdict] += 1
+        _show(finding, as_json)
+    problems, warnings = tally[Verdict.PROBLEM], tally[Verdict.WARNING]
+    if problems or warnings:
+        Messages().note(f"{count(problems, 'problem')}, {count(warnings, 'warning')}")
+    else:
+        Messages().note("all is well")
+    raise typer.Exit(ExitStatus.FAILURE if problems else ExitStatus.OK)
+
+
+def _show(finding: "Finding", as_json: bool) -> None:
+    import shutil
+    import sys
+
+    from mlxchat.terminal.report import format_line
+    from mlxchat.terminal.table import format_table
+
+    cells = (str(finding.verdict), finding.topic, finding.found, finding.mend)
+    if as_json:
+        write_json_lines([asdict(finding)])
+    elif sys.stdout is not None and sys.stdout.isatty():
+        write(format_line(*cells, columns=shutil.get_terminal_size().columns))
+    else:
+        write(format_table((), [[each or "" for each in cells]], for_terminal=False))
+
+
+def _configuration(context: typer.Context) -> Iterator["Finding"]:
+    from mlxchat import paths
+    from mlxchat.doctor import ok, problem, warning
+
+    root: Any = context.find_root().command
+    path = paths.config_file()
+    try:
+        check_layer(layer_of(read_user_config(), Level.USER), root, context)
+        yield ok(CONFIGURATION, str(path) if path.exists() else f"none at {path}")
+    except ConfigError as error:
+        yield problem(CONFIGURATION, str(error), "mlxchat config edit")
+    try:
+        project = read_project_file()
+        if project is not None:
+            check_layer(layer_of(project, Level.PROJECT), root, context)
+            yield ok(CONFIGURATION, f"{project.path}, of this project")
+    except ConfigError as error:
+        mend = f"mlxchat config edit --project, or set {IGNORE_VARIABLE}=1"
+        yield problem(CONFIGURATION, str(error), mend)
+    for path in foreign_project_files():
+        yield warning(
+            CONFIGURATION,
+            f"{path} belongs to another user and is left alone",
+            "if you trust it, make it yours: chown",
+        )
+    try:
+        check_layer(environment(), root, context)
+    except ConfigError as error:
+        yield problem(CONFIGURATION, str(error), "unset the variable, or give it another value")
+
+
+def _prefix_cache_bytes(context: typer.Context) -> int:
+    """The most that the prefix cache is to take; the default where that cannot be read."""
+    root: Any = context.find_root().command
+    size = DEFAULT_PREFIX_CACHE_SIZE
+    try:
+        settings = read_config().settings("generate", names_of(root.commands["generate"]))
+        if "prefix-cache-size" in settings:
+            size = str(settings["prefix-cache-size"].value)
+        return parse_bytes(size, "--prefix-cache-size")
+    except (ConfigError, UsageError):
+        return parse_bytes(DEFAULT_PREFIX_CACHE_SIZE, "--prefix-cache-size")

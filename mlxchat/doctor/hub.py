@@ -1,0 +1,94 @@
+"""Models: the one that is meant where none is named, and whether others can be had."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+from mlxchat.config import Level, Setting, read_config
+from mlxchat.doctor.finding import Finding, ok, problem, warning
+from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
+from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED
+from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, token_place
+from mlxchat.models.locate import embedded_model, leads_to_files, locate
+
+# The library's own limits are for each step of a connection; finding a name may take much longer.
+PATIENCE_S = 5.0
+
+
+def model() -> Iterator[Finding]:
+    try:
+        config = read_config()
+    except ConfigError:
+        yield warning("model", "the configuration cannot be read", "mend it first")
+        return
+    chosen = config.model()
+    if chosen is None:
+        yield _unnamed()
+        return
+    try:
+        located = locate(chosen.value, config.aliases)
+    except (ModelError, ConfigError) as error:
+        yield problem("model", f"{error} (named by {chosen.where})", _mend(chosen))
+        return
+    if chosen.level is Level.PROJECT and leads_to_files(located):
+        yield problem("model", f"{chosen.where} names a path, which it may not", _mend(chosen))
+    elif located.path is None and cached_snapshot(located.name) is None:
+        found = f"{located.name}, named by {chosen.where}, is not downloaded"
+        yield warning("model", found, f"mlxchat models pull {located.name}")
+    else:
+        yield ok("model", f"{located.name}, named by {chosen.where}")
+
+
+def token() -> Iterator[Finding]:
+    place = token_place()
+    yield ok("hub token", "none: gated models cannot be had" if place is None else f"in {place}")
+
+
+def access() -> Iterator[Finding]:
+    """Ask the hub for something that it has, for a few seconds at most."""
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    if offline_by_environment():
+        yield ok("hub", "not to be asked: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
+        return
+    answers: list[Finding] = []
+    asking = threading.Thread(target=lambda: answers.append(_asked(endpoint)), daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    if answers:
+        yield answers[0]
+    else:
+        found = f"{endpoint} does not answer within {PATIENCE_S:.0f} seconds"
+        yield warning("hub", found, "check the network; models that are here work without")
+
+
+def _asked(endpoint: str) -> Finding:
+    from mlxchat.models import hub
+
+    try:
+        hub.repo_size_bytes(RECOMMENDED[0].hub_id)
+    except ModelNotFound as error:
+        if token_place() is None:
+            return ok("hub", f"{endpoint} answers")
+        return warning("hub", f"{error}", "hf auth login: the token may be no longer valid")
+    except HubError as error:
+        return warning("hub", str(error), "models that are here work without")
+    return ok("hub", f"{endpoint} answers")
+
+
+def _unnamed() -> Finding:
+    here = [each.hub_id for each in RECOMMENDED if cached_snapshot(each.hub_id) is not None]
+    if embedded_model() is not None:
+        here.append(EMBEDDED_ALIAS)
+    if here:
+        return ok("model", f"none is configured: one that fits is chosen; here: {', '.join(here)}")
+    return warning("model", "none is configured and none is here", "mlxchat models pull NAME")
+
+
+def _mend(chosen: Setting) -> str:
+    match chosen.level:
+        case Level.ENVIRONMENT:
+            return f"give {chosen.where} another value"
+        case Level.PROJECT:
+            return "mlxchat config set --project model NAME"
+        case _:
+            return "mlxchat config set model NAME"
