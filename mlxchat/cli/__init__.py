@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from mlxchat.cli.bench import bench_app
+from mlxchat.cli import completion
 from mlxchat.cli.chat import chat
 from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
@@ -31,9 +32,21 @@ class ChatByDefault(TyperGroup):
     """`mlxchat`, and `mlxchat --max-kv-size 512`, are `mlxchat chat` with those options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in GROUP_OPTIONS):
+        # Where a shell asks what may follow, nothing is not yet a chat.
+        nothing_yet = not args and not ctx.resilient_parsing
+        if nothing_yet or (args and args[0].startswith("-") and args[0] not in GROUP_OPTIONS):
             args = ["chat", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        chat_command = self.commands["chat"]
+        chat_context = chat_command.make_context("chat", [], parent=ctx, resilient_parsing=True)
+        known = {item.value for item in found}
+        options = chat_command.shell_complete(chat_context, incomplete)
+        return [*found, *(item for item in options if item.value not in known)]
 
 
 app = typer.Typer(
@@ -62,6 +75,9 @@ def set_up(version: VersionOption = False) -> None:
 
 def main() -> None:
     """Run the program and exit. Every error that a user can meet is one line and a status."""
+    if completion.asked():
+        completion.answer(app)
+        sys.exit(ExitStatus.FAILURE)
     terminate_by_exception()
     sys.exit(_status())
 

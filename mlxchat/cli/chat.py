@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from mlxchat.cli.completion import complete_session
 from mlxchat.cli.options import (
     END,
     OUTPUT,
@@ -51,6 +52,7 @@ def chat(
         str | None,
         typer.Option(
             metavar="NAME",
+            autocompletion=complete_session,
             help="Go on with a session, or begin one of that name.",
             show_default="a new one, named after the time",
             rich_help_panel=SESSION,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mlxchat.cli.completion import complete_key, complete_shown_key, complete_value
 from mlxchat.cli.configured import (
     check_layer,
     names_of,
@@ -78,7 +79,11 @@ def show(
     context: typer.Context,
     key: Annotated[
         str | None,
-        typer.Argument(metavar="KEY", help="One key, chat.temp, or a table of them, chat."),
+        typer.Argument(
+            metavar="KEY",
+            help="One key, chat.temp, or a table of them, chat.",
+            autocompletion=complete_shown_key,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON Lines.")] = False,
 ) -> None:
@@ -106,11 +111,19 @@ def set_value(
     context: typer.Context,
     key: Annotated[
         str,
-        typer.Argument(metavar="KEY", help="model, aliases.NAME, chat.OPTION, generate.OPTION."),
+        typer.Argument(
+            metavar="KEY",
+            help="model, aliases.NAME, chat.OPTION or generate.OPTION.",
+            autocompletion=complete_key,
+        ),
     ],
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VALUE…", help="Several only where the option can be repeated."),
+        typer.Argument(
+            metavar="VALUE…",
+            help="Several only where the option can be repeated.",
+            autocompletion=complete_value,
+        ),
     ] = None,
     unset: Annotated[
         bool, typer.Option("--unset", help="Take the key away.", show_default=False)

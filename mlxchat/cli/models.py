@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mlxchat.cli.completion import complete_model, complete_model_here
 from mlxchat.cli.listing import write, write_json_lines, write_table
 
 if TYPE_CHECKING:
@@ -17,7 +18,22 @@ models_app = typer.Typer(
     help="List, fetch, remove and inspect models; set the default one.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Hub id, alias, .gguf file, directory.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Hub id, alias, .gguf file, directory.",
+        autocompletion=complete_model,
+    ),
+]
+NameHere = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Hub id, alias, .gguf file, or as `models list` calls it.",
+        autocompletion=complete_model_here,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
 
 COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
@@ -65,7 +81,7 @@ def pull(name: Name) -> None:
 
 @models_app.command(epilog="Example: mlxchat models rm --yes mlx-community/Qwen3-8B-4bit")
 def rm(
-    name: Name,
+    name: NameHere,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove a model from the hub's cache, or what a .gguf file was converted into.
@@ -106,7 +122,10 @@ def info(name: Name, as_json: Json = False) -> None:
 @models_app.command(epilog="Example: mlxchat models default qwen3-4b")
 def default(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Model to use from now on.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Model to use from now on.", autocompletion=complete_model
+        ),
     ] = None,
     unset: Annotated[
         bool, typer.Option("--unset", help="Take the default away.", show_default=False)

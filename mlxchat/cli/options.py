@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from mlxchat.cli.completion import complete_model
 from mlxchat.settings import SamplingSettings as Sampling
 
 INPUT, SESSION, WINDOW, SAMPLING, END, OUTPUT, OVERNIGHT, MODEL = (
@@ -34,6 +35,7 @@ ModelOption = Annotated[
     typer.Option(
         "-m",
         "--model",
+        autocompletion=complete_model,
         help="Directory, .gguf file, alias or hub id.",
         show_default="the configured one, a recommended one that fits, the embedded one",
         rich_help_panel=MODEL,

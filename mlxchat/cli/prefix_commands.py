@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mlxchat.cli.completion import complete_prefix
 from mlxchat.cli.listing import write, write_json_lines, write_table
 from mlxchat.cli.options import (
     DeviceOption,
@@ -76,7 +77,12 @@ def info() -> None:
 
 @cache_app.command(epilog="Example: mlxchat cache rm 3f9c2ab81d07")
 def rm(
-    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="As `cache list` shows them.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID…", help="As `cache list` shows them.", autocompletion=complete_prefix
+        ),
+    ],
 ) -> None:
     """Delete prefixes and blocks; what others share of them stays."""
     from mlxchat.errors import UsageError

@@ -7,13 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from mlxchat.cli.completion import complete_session
 from mlxchat.cli.listing import write, write_json_lines, write_table
 
 session_app = typer.Typer(
     help="List, show, rename, remove, export, verify and search saved chats.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Session.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Session.", autocompletion=complete_session)
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
 
 COLUMNS = ("NAME", "USED", "TURNS", "FORGOTTEN", "SIZE", "MODEL", "BEGINS")
@@ -61,7 +64,12 @@ def rename(name: Name, new: Annotated[str, typer.Argument(metavar="NEW")]) -> No
 
 
 @session_app.command(epilog="Example: mlxchat session rm holidays")
-def rm(names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Sessions.")]) -> None:
+def rm(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME…", help="Sessions.", autocompletion=complete_session),
+    ],
+) -> None:
     """Delete sessions for good."""
     from mlxchat.store.session_list import remove
 

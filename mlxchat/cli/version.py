@@ -7,8 +7,9 @@ import typer
 from mlxchat import __version__, platform
 
 
-def _show(wanted: bool) -> None:
-    if not wanted:
+def _show(context: typer.Context, wanted: bool) -> None:
+    # A shell that completes what follows --version does not want to know.
+    if not wanted or context.resilient_parsing:
         return
     import importlib.metadata
 

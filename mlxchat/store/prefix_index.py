@@ -10,6 +10,8 @@ prefix caching (Kwon et al., 2023); evicting the least recently used leaves of a
 SGLang's RadixAttention (Zheng et al., 2023).
 """
 
+from __future__ import annotations
+
 import fcntl
 import hashlib
 import heapq
@@ -22,9 +24,10 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 FORMAT = 2
 SUFFIX = ".safetensors"

@@ -1,0 +1,158 @@
+"""What a shell is told when Tab is pressed: models, sessions, prefixes, keys and their values.
+
+It is waited for at each press, so nothing here imports MLX; and whatever goes wrong, nothing is
+written into the line that is being typed. Where nothing fits, the shell offers files.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, suppress
+from functools import wraps
+from io import StringIO
+from typing import Any, ParamSpec
+
+import typer
+
+VARIABLE = "_MLXCHAT_COMPLETE"
+MOST_PREFIXES = 50
+WIDE = 10_000
+
+P = ParamSpec("P")
+Names = Iterable[str | tuple[str, str]]
+
+
+def asked() -> bool:
+    """Whether it is a shell that runs this process, to complete a line."""
+    return os.environ.get(VARIABLE, "").startswith("complete_")
+
+
+def answer(app: Callable[..., object]) -> None:
+    """Tell the shell, and exit. What goes wrong is not the shell's business."""
+    # Help that is wrapped would be several answers.
+    os.environ["COLUMNS"] = str(WIDE)
+    with redirect_stderr(StringIO()), suppress(Exception, KeyboardInterrupt):
+        if os.environ[VARIABLE] == "complete_bash":
+            _join_options_with_their_values()
+        app(prog_name="mlxchat")
+
+
+def _join_options_with_their_values() -> None:
+    """Take `=` out, which bash makes a word of its own: --model=smo is as --model smo."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    place = int(os.environ.get("COMP_CWORD", "0"))
+    for at in range(len(words) - 1, 1, -1):
+        if words[at] == "=" and words[at - 1].startswith("--"):
+            if at == place:
+                words[at] = ""
+            else:
+                del words[at]
+                place -= at < place
+    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(place)}
+
+
+def _quiet(names: Callable[P, Names]) -> Callable[P, list[str | tuple[str, str]]]:
+    """No names where they cannot be had: a broken file is told when a command is run."""
+
+    @wraps(names)
+    def told(*arguments: P.args, **named: P.kwargs) -> list[str | tuple[str, str]]:
+        with suppress(Exception):
+            return [_spelled(name) for name in names(*arguments, **named)]
+        return []
+
+    return told
+
+
+def _spelled(name: str | tuple[str, str]) -> str | tuple[str, str]:
+    """As it must be typed: bash takes what it is told as it is, others quote it themselves."""
+    if os.environ.get(VARIABLE) != "complete_bash":
+        return name
+    text = name if isinstance(name, str) else name[0]
+    return re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", text)
+
+
+@_quiet
+def complete_model(incomplete: str) -> Names:
+    """All names that a model can be meant by; a path is the shell's own to complete."""
+    if incomplete.startswith(("/", ".", "~")):
+        return []
+    return [*_aliases(), *_built_in_names(), *_names_here()]
+
+
+@_quiet
+def complete_model_here(incomplete: str) -> Names:
+    """Models on this disk that mlxchat or the hub keep."""
+    return _names_here()
+
+
+@_quiet
+def complete_session(incomplete: str) -> Names:
+    from mlxchat.store.session_names import names_by_use
+
+    return names_by_use()
+
+
+@_quiet
+def complete_prefix(incomplete: str) -> Names:
+    from mlxchat import paths
+    from mlxchat.store.prefix_index import PrefixIndex
+
+    directory = paths.prefix_cache_dir()
+    if not directory.is_dir():
+        return []
+    prefixes = PrefixIndex(directory).prefixes()[:MOST_PREFIXES]
+    return [(each.key[:12], f"{each.tokens:,} tokens of {each.model}") for each in prefixes]
+
+
+@_quiet
+def complete_key(context: typer.Context, incomplete: str) -> Names:
+    """Keys of `config set`."""
+    from mlxchat.cli.config import keys
+
+    return [*keys(context), *(f"aliases.{alias}" for alias in _aliases())]
+
+
+@_quiet
+def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
+    """Keys of `config show`, which takes whole tables as well."""
+    from mlxchat.cli.config import keys
+    from mlxchat.config_file import COMMANDS
+
+    return [*COMMANDS, *keys(context), *(f"aliases.{alias}" for alias in _aliases())]
+
+
+@_quiet
+def complete_value(context: typer.Context, incomplete: str) -> Names:
+    """Values of the key that is there already."""
+    from mlxchat.cli.configured import options_of
+
+    table, _, name = str(context.params.get("key")).partition(".")
+    if table in ("model", "aliases") or name == "model":
+        return complete_model(incomplete)
+    root: Any = context.find_root().command
+    option = options_of(root.commands[table])[name.replace("_", "-")]
+    if option.is_flag:
+        return ["true", "false"]
+    return [str(each) for each in option.type_descriptor.choices or ()]
+
+
+def _aliases() -> list[str]:
+    from mlxchat.config_file import read_user_config
+
+    with suppress(Exception):
+        return sorted(read_user_config().aliases)
+    return []
+
+
+def _built_in_names() -> list[str]:
+    from mlxchat.models.catalog import BUILT_IN_ALIASES
+
+    return list(BUILT_IN_ALIASES)
+
+
+def _names_here() -> list[str]:
+    from mlxchat import paths
+    from mlxchat.models.hub_cache import cached_repo_ids
+
+    converted = sorted(each.name for each in paths.imported_models_dir().glob("[!.]*/"))
+    return [*cached_repo_ids(), *converted]

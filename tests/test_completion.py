@@ -1,0 +1,292 @@
+"""Completion as shells ask for it: by variables, one process a press of Tab."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from mlxchat import cli, paths
+from mlxchat.cli.completion import complete_prefix
+from mlxchat.models.catalog import BUILT_IN_ALIASES
+from mlxchat.models.hub_cache import hub_cache_dir
+from mlxchat.store.prefix_index import ROOT, PrefixIndex
+from tests.fake_hub import put_in_cache
+
+Ask = Callable[..., list[str]]
+MAIN = "from mlxchat.cli import main; main()"
+HEAVY = ("mlx.core", "numpy", "huggingface_hub", "prompt_toolkit", "tomlkit")
+
+
+def run_process(
+    variables: dict[str, str], program: str = MAIN
+) -> "subprocess.CompletedProcess[str]":
+    """As a shell does."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> "Callable[[dict[str, str]], subprocess.CompletedProcess[str]]":
+    """The same in this process, which is quicker."""
+
+    def in_process(variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+        with monkeypatch.context() as patch:
+            for name in ("COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS", "COLUMNS"):
+                patch.setenv(name, "")
+                patch.delenv(name)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        assert isinstance(ended.value.code, int)
+        return subprocess.CompletedProcess([], ended.value.code, *capsys.readouterr())
+
+    return in_process
+
+
+Run = Callable[[dict[str, str]], "subprocess.CompletedProcess[str]"]
+
+
+def line_for(shell: str, *words: str) -> dict[str, str]:
+    """The variables by which a shell asks what the last word may become."""
+    return {
+        "_MLXCHAT_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "\n".join(["mlxchat", *words]),
+        "COMP_CWORD": str(len(words)),
+        "_TYPER_COMPLETE_ARGS": " ".join(["mlxchat", *words]),
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+
+
+@pytest.fixture(params=["bash", "zsh", "fish"])
+def ask(request: pytest.FixtureRequest, run: Run) -> Ask:
+    """What each shell is told may follow."""
+    return lambda *words: names_told(request.param, run(line_for(request.param, *words)))
+
+
+@pytest.fixture
+def bash(run: Run) -> Ask:
+    return lambda *words: names_told("bash", run(line_for("bash", *words)))
+
+
+def names_told(shell: str, done: "subprocess.CompletedProcess[str]") -> list[str]:
+    """The names, without what is said of each; nothing ever goes to stderr."""
+    assert (done.returncode, done.stderr) == (0, "")
+    if shell != "zsh":
+        return [line.split("\t")[0] for line in done.stdout.splitlines() if line]
+    if done.stdout.strip() == "_files":
+        return []
+    inner = done.stdout.partition("((")[2].rpartition("))")[0]
+    return [line.split('"')[1] for line in inner.splitlines()]
+
+
+def make_session(name: str) -> None:
+    (paths.sessions_dir() / name).mkdir(parents=True)
+    (paths.sessions_dir() / name / "transcript.jsonl").touch()
+
+
+def write_config(text: str) -> None:
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(text)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_process_answers_each_shell(shell: str):
+    make_session("holidays")
+    for words, told in ((["ge"], ["generate"]), (["session", "show", "h"], ["holidays"])):
+        assert names_told(shell, run_process(line_for(shell, *words))) == told
+
+
+def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
+    ask: Ask, tiny_model: Path
+):
+    write_config('[aliases]\nqwork = "/models/work"\n')
+    put_in_cache(
+        hub_cache_dir(), "qorg/tiny", {p.name: p.read_bytes() for p in tiny_model.iterdir()}
+    )
+    make_session("holidays")
+    assert ask("ge") == ["generate"]
+    assert ask("generate", "--max-k") == ["--max-kv-size"]
+    assert ask("--max-k") == ["--max-kv-size"]
+    qwen = [name for name in BUILT_IN_ALIASES if name.startswith("q")]
+    assert sorted(ask("generate", "-m", "q")) == sorted(["qwork", *qwen, "qorg/tiny"])
+    assert ask("--model", "qwo") == ["qwork"]
+    assert ask("models", "rm", "q") == ["qorg/tiny"]
+    assert ask("--session", "ho") == ["holidays"]
+    assert ask("session", "show", "") == ["holidays"]
+    assert ask("config", "set", "chat.max-k") == ["chat.max-kv-size"]
+    assert ask("config", "set", "aliases.") == ["aliases.qwork"]
+    assert ask("config", "show", "gen")[0] == "generate"
+    assert ask("generate", "--device", "") == ["auto", "cpu", "gpu"]
+
+
+def test_nothing_typed_yet_may_become_any_command(ask: Ask):
+    assert {"chat", "generate", "models", "session", "cache", "config", "doctor"} <= set(ask(""))
+
+
+def test_files_are_left_to_the_shell(ask: Ask):
+    for words in (
+        ["generate", "-f", ""],
+        ["generate", "-o", "x"],
+        ["generate", "--resume", ""],
+        ["cache", "warm", ""],
+        ["session", "export", "holidays", ""],
+        ["generate", "-m", "./"],
+        ["generate", "-m", "/"],
+        ["generate", "-m", "~/"],
+    ):
+        assert ask(*words) == []
+
+
+def test_values_of_a_key_are_those_of_its_option(bash: Ask):
+    assert bash("config", "set", "chat.roll", "") == ["shift", "refill", "stop"]
+    assert bash("config", "set", "chat.save", "") == ["true", "false"]
+    assert bash("config", "set", "model", "smo") == ["smollm2"]
+    assert bash("config", "set", "chat.temp", "") == []
+    assert bash("config", "set", "chat.tmep", "") == []
+
+
+def test_prefixes_are_completed_with_what_they_are(bash: Ask):
+    assert bash("cache", "rm", "") == []
+    assert not paths.prefix_cache_dir().exists()
+    index = PrefixIndex(paths.prefix_cache_dir())
+    index.total_bytes()
+    key = "abcdef0123456789"
+    index.path_of(key).touch()
+    index.add(key, ROOT, depth=1280, size_bytes=1, model="tiny", has_state=False)
+    index.close()
+    assert bash("cache", "rm", "ab") == [key[:12]]
+    assert complete_prefix("") == [(key[:12], "1,280 tokens of tiny")]
+
+
+def test_a_session_with_a_blank_in_its_name_is_one_word(bash: Ask, run: Run):
+    make_session("my trip")
+    assert bash("session", "show", "my") == ["my\\ trip"]
+    assert "my trip\n" in run(line_for("fish", "session", "show", "my")).stdout
+
+
+def test_bash_makes_a_word_of_the_equals_sign(bash: Ask):
+    assert bash("generate", "--model", "=", "smo") == ["smollm2"]
+    assert "smollm2" in bash("generate", "--model", "=")
+    assert bash("generate", "--model", "=", "x", "--devi") == ["--device"]
+
+
+def test_asking_what_follows_version_tells_no_version(bash: Ask):
+    """It was told in the middle of the line, and MLX was imported for it."""
+    assert "chat" in bash("--version", "")
+    assert not any("0." in line for line in bash("--version", ""))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["generate", "-m", ""],
+        ["session", "show", ""],
+        ["cache", "rm", ""],
+        ["config", "set", ""],
+        ["generate", "--"],
+        [""],
+    ],
+    ids=" ".join,
+)
+def test_nothing_heavy_is_imported(words: list[str]):
+    paths.prefix_cache_dir().mkdir(parents=True)
+    make_session("x")
+    program = (
+        "import atexit, sys\n"
+        f"tell = lambda: sys.__stderr__.write(repr([x for x in {HEAVY} if x in sys.modules]))\n"
+        f"atexit.register(tell); {MAIN}"
+    )
+    assert run_process(line_for("bash", *words), program).stderr == "[]"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell", "nothing", ""])
+def test_no_error_reaches_the_line_that_is_typed(
+    shell: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    write_config("broken = ")
+    (tmp_path / ".mlxchat.toml").write_text("broken")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
+    paths.sessions_dir().parent.mkdir(parents=True)
+    paths.sessions_dir().write_text("no directory")
+    hub_cache_dir().parent.mkdir(parents=True)
+    hub_cache_dir().write_text("no directory")
+    paths.prefix_cache_dir().mkdir(parents=True)
+    (paths.prefix_cache_dir() / "index.sqlite").mkdir()
+    lines = [
+        ["generate", "-m", ""],
+        ["session", "show", ""],
+        ["cache", "rm", ""],
+        ["config", "set", "x", ""],
+        ["generate", "--no-such", ""],
+        ["nosuch", ""],
+        ["generate", "--temp", "hot", "-m", ""],
+        ["generate", "'"],
+        ["\x1b[31m", "\udc80"],
+    ]
+    for words in lines:
+        done = run(line_for(shell, *words))
+        assert done.stderr == ""
+        assert "rror" not in done.stdout
+    assert "smollm2" in run(line_for("bash", "generate", "-m", "")).stdout
+
+
+@pytest.mark.parametrize(
+    "missing", ["COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS", "_TYPER_COMPLETE_FISH_ACTION"]
+)
+def test_a_shell_that_says_too_little_or_nonsense_is_told_no_error(run: Run, missing: str):
+    for shell in ("bash", "zsh", "fish"):
+        variables = line_for(shell, "ge")
+        assert run(variables | {missing: "x"}).stderr == ""
+        del variables[missing]
+        assert run(variables).stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_is_shown(shell: str):
+    program = (
+        "import sys; from mlxchat.cli import main\n"
+        f"sys.argv = ['mlxchat', '--show-completion', '{shell}']; main()"
+    )
+    # Typer guesses the shell from the processes above, unless it is told not to.
+    done = run_process({"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}, program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"_MLXCHAT_COMPLETE=complete_{shell}" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")
+def test_bash_itself_completes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """All of it together: the script, the variables, the words that bash makes, the quoting."""
+    make_session("my trip")
+    program = tmp_path / "mlxchat"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mlxchat "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    child = pexpect.spawn("bash", ["--norc", "--noprofile"], encoding="utf-8", timeout=60)
+    child.sendline("PS1='> '; bind 'set enable-bracketed-paste off'")
+    child.sendline('eval "$(mlxchat --show-completion bash)"; echo rea""dy')
+    child.expect("ready")
+    for typed, completed in {
+        "session show m\t": "show my trip",
+        "generate --model=smo\t": "--model=smollm2",
+        "gener\t": "generate",
+    }.items():
+        child.send(f"\x15mlxchat {typed}")
+        child.send("\x01echo [\x05]\n")
+        child.expect_exact(f"{completed} ]" if completed != "show my trip" else "show my trip ]")
