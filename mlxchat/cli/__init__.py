@@ -12,10 +12,12 @@ from typer.exceptions import TyperException
 
 from mlxchat.cli.bench import bench_app
 from mlxchat.cli import completion
+from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
 from mlxchat.cli.chat import chat
 from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
+from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
 from mlxchat.cli.generate import generate
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
@@ -26,6 +28,35 @@ from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError
 from mlxchat.terminal.messages import show_error
 
 GROUP_OPTIONS = {"-h", "--help", "--version", "--install-completion", "--show-completion"}
+
+EPILOG = """\
+Examples:
+  mlxchat
+  mlxchat -c
+  cat README.md | mlxchat generate -n 100 "What is this program for?"
+  mlxchat doctor
+
+Environment:
+  MLXCHAT_MODEL                  the model where -m is not given
+  MLXCHAT_CHAT_TEMP, …           any option of chat, by its long name
+  MLXCHAT_GENERATE_TEMP, …       any option of generate
+  MLXCHAT_NO_PROJECT             if set, no project's file is read
+  HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE
+                                 the hub: its cache, access, place; no network
+  VISUAL, EDITOR, NO_COLOR       as everywhere
+
+Files:
+  config.toml                    what you have configured: mlxchat config path
+  .mlxchat.toml                  the same of a project: mlxchat config show
+
+Exit status:
+  0    done
+  1    failed: one line on stderr says what, and what to do
+  2    the command line, a variable or a file of configuration makes no sense
+  3    the text went round in circles, and --on-loop stop was given
+  130, 143, 129, 141
+       ended by Ctrl-C, SIGTERM, SIGHUP; whoever read stdout went away
+"""
 
 
 class ChatByDefault(TyperGroup):
@@ -56,10 +87,10 @@ app = typer.Typer(
     "command: chat.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Try: cat README.md | mlxchat generate -n 100 'What is this program for?'",
+    epilog=EPILOG,
 )
-app.command(cls=Configured)(chat)
-app.command(cls=Configured)(generate)
+app.command(cls=Configured, epilog=CHAT_EPILOG)(chat)
+app.command(cls=Configured, epilog=GENERATE_EPILOG)(generate)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")

@@ -38,6 +38,25 @@ from mlxchat.settings import (
     Roll,
 )
 
+EPILOG = """\
+Examples:
+  mlxchat --max-kv-size 512
+  mlxchat -c
+  mlxchat chat --session holidays -s "You answer in one sentence."
+  mlxchat chat --temp 0 --stats < turns.txt
+
+In the chat, /help lists its commands; Ctrl-C stops a reply, Ctrl-D leaves.
+
+Environment and files:
+  Every option can be configured: --max-kv-size as the variable
+  MLXCHAT_CHAT_MAX_KV_SIZE, or by `mlxchat config set chat.max-kv-size`.
+  `mlxchat config show chat` tells what is in effect. Chats are saved as
+  sessions: `mlxchat session list`.
+
+Exit status: 0 done, 1 failed, 2 makes no sense, 130, 143 and 129 ended by
+Ctrl-C, SIGTERM and SIGHUP, 141 nobody reads on.
+"""
+
 
 def chat(
     context: typer.Context,
@@ -149,16 +168,6 @@ def chat(
     """Chat in the terminal; or, with a pipe, answer one turn a line.
 
     A line of a pipe may be JSON with role ("user" or "system") and content.
-
-    Examples:
-
-        mlxchat --max-kv-size 512
-
-        mlxchat -c
-
-        mlxchat chat -s "You answer in one sentence." -m mlx-community/Qwen3-4B-4bit
-
-        mlxchat chat --temp 0 --stats < turns.txt
     """
     # Here, behind the parsing: what follows imports MLX.
     from mlxchat.cli.chat_setup import ChatRequest

@@ -30,6 +30,18 @@ from mlxchat.project_file import (
 config_app = typer.Typer(
     help="Show what is configured and where it comes from; set, edit and find the files.",
     no_args_is_help=True,
+    epilog="""\
+Examples:
+  mlxchat config set model qwen3-4b
+  mlxchat config set chat.max-kv-size 4096
+  mlxchat config show chat
+
+The first of these that says something counts: the flag; the variable, such as
+MLXCHAT_CHAT_TEMP; .mlxchat.toml of the project; your config.toml.
+
+A project's file is not trusted: it may only say how a model answers, and you
+are told when it does. MLXCHAT_NO_PROJECT=1 leaves it out.
+""",
 )
 
 NEW_FILE = """\

@@ -43,6 +43,23 @@ from mlxchat.settings import (
     Repair,
 )
 
+EPILOG = """\
+Examples:
+  cat report.txt | mlxchat generate "Summarize this in three sentences."
+  mlxchat generate -f a.md -f b.md -n 300 "What do these two disagree on?"
+  mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
+  mlxchat generate --ignore-eos --checkpoint night --until 07:00 "A saga."
+  mlxchat generate --resume night
+
+Environment and files:
+  Every option but PROMPT can be configured: --max-tokens as the variable
+  MLXCHAT_GENERATE_MAX_TOKENS, or by `mlxchat config set generate.max-tokens`.
+  `mlxchat config show generate` tells what is in effect.
+
+Exit status: 0 done, 1 failed, 2 makes no sense, 3 ended by --on-loop stop,
+130, 143 and 129 ended by Ctrl-C, SIGTERM and SIGHUP, 141 nobody reads on.
+"""
+
 
 def generate(
     context: typer.Context,
@@ -265,6 +282,7 @@ def generate(
 
         mlxchat generate --ignore-eos --max-kv-size 512 --checkpoint night --until 07:00 "A saga."
     """
+    """Generate text after a prompt, documents, or both: reads a pipe, writes a pipe."""
     # Here, behind the parsing: what follows imports MLX.
     from mlxchat.cli.blocks import BlockOptions
     from mlxchat.cli.long_run import LongOptions

@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from mlxchat.models.locate import Located
 
 models_app = typer.Typer(
-    help="List, fetch, remove and inspect models; set the default one.", no_args_is_help=True
+    help="List, fetch, remove and inspect models; set the default one.",
+    no_args_is_help=True,
+    epilog="""\
+Examples:
+  mlxchat models pull qwen3-4b
+  mlxchat models list
+
+Environment:
+  HF_HOME            where models of the hub are kept
+  HF_TOKEN           access to gated and private models; or `hf auth login`
+  HF_ENDPOINT        another hub
+  HF_HUB_OFFLINE     if set, the network is never used
+""",
 )
 
 Name = Annotated[

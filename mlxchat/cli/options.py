@@ -25,6 +25,7 @@ SystemOption = Annotated[
         "-s",
         "--system",
         "--system-prompt",
+        metavar="TEXT",
         help="System prompt.",
         show_default="the chat template's own",
         rich_help_panel=INPUT,
@@ -35,6 +36,7 @@ ModelOption = Annotated[
     typer.Option(
         "-m",
         "--model",
+        metavar="MODEL",
         autocompletion=complete_model,
         help="Directory, .gguf file, alias or hub id.",
         show_default="the configured one, a recommended one that fits, the embedded one",
@@ -43,7 +45,11 @@ ModelOption = Annotated[
 ]
 OfflineOption = Annotated[
     bool,
-    typer.Option("--offline/--no-offline", help="Never use the network.", rich_help_panel=MODEL),
+    typer.Option(
+        "--offline/--no-offline",
+        help="Never use the network, as with HF_HUB_OFFLINE=1.",
+        rich_help_panel=MODEL,
+    ),
 ]
 DeviceOption = Annotated[
     Literal["auto", "cpu", "gpu"],

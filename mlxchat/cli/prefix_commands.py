@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 cache_app = typer.Typer(
     help="What is kept on the disk of long prompts and of blocks, so that they are read only once.",
     no_args_is_help=True,
+    epilog="""\
+Examples:
+  mlxchat cache warm report.txt
+  mlxchat generate -f report.txt "Who wrote this?"
+  mlxchat cache info
+
+`mlxchat cache info` says where it is. --prefix-cache-size of chat and of
+generate is the most that is kept, and --no-prefix-cache turns it off.
+""",
 )
 
 # What hangs on a prefix's last page is the prefix.

@@ -11,7 +11,16 @@ from mlxchat.cli.completion import complete_session
 from mlxchat.cli.listing import write, write_json_lines, write_table
 
 session_app = typer.Typer(
-    help="List, show, rename, remove, export, verify and search saved chats.", no_args_is_help=True
+    help="List, show, rename, remove, export, verify and search saved chats.",
+    no_args_is_help=True,
+    epilog="""\
+Examples:
+  mlxchat --session holidays
+  mlxchat session list
+  mlxchat session search whale
+
+A session is a directory of its own, for you alone; README.md says where.
+""",
 )
 
 Name = Annotated[
@@ -56,7 +65,9 @@ def show(name: Name, as_json: Json = False) -> None:
 
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")
-def rename(name: Name, new: Annotated[str, typer.Argument(metavar="NEW")]) -> None:
+def rename(
+    name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")]
+) -> None:
     """Give a session another name."""
     from mlxchat.store.session_list import rename as rename_session
 
@@ -99,7 +110,10 @@ def export(
 
 
 @session_app.command(epilog="Example: mlxchat session search whale")
-def search(word: Annotated[str, typer.Argument(metavar="WORD")], as_json: Json = False) -> None:
+def search(
+    word: Annotated[str, typer.Argument(metavar="WORD", help="Text to find, in capitals or not.")],
+    as_json: Json = False,
+) -> None:
     """Find a text in all sessions, whatever a model has forgotten; status 1 if it is nowhere."""
     from mlxchat.errors import ExitStatus
     from mlxchat.store.session_list import Find
