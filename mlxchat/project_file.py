@@ -24,6 +24,9 @@ OPTIONS = frozenset(
     }
 )
 
+# What lets a window or a text grow for ever, where the user may have set a limit.
+UNLIMITED = {"max-tokens": ("-1", "-1.0"), "max-kv-size": ("none",)}
+
 
 def find_project_file() -> Path | None:
     """The file that is in effect in the working directory, if any.
@@ -79,13 +82,18 @@ def read_project_file() -> ConfigFile | None:
 
 
 def refuse_what_projects_may_not(contents: ConfigFile) -> None:
-    """Raise ConfigError for the first key that a project may not set."""
+    """Raise ConfigError for the first key, or value, that a project may not set."""
     for alias in contents.aliases:
         raise _refusal(contents.path, f"aliases.{alias}")
     for command, options in contents.options.items():
-        for name in options:
+        for name, value in options.items():
             if name not in OPTIONS:
                 raise _refusal(contents.path, f"{command}.{name}")
+            if str(value).strip() in UNLIMITED.get(name, ()):
+                raise ConfigError(
+                    f"{contents.path}: {command}.{name} = {value}: a project's file can set a "
+                    "limit, and take none away"
+                )
 
 
 def may_be_set(key: str) -> bool:

@@ -267,6 +267,16 @@ def test_a_project_may_say_how_a_model_answers_and_nothing_else(project: Path, t
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["max-tokens = -1", 'max-tokens = "-1 "', 'max_kv_size = "none"'])
+def test_a_project_takes_no_limit_away(project: Path, text: str):
+    path = write_project(f"[generate]\n{text}\n")
+    key = text.partition(" ")[0].replace("_", "-")
+    with pytest.raises(ConfigError) as caught:
+        read_config()
+    assert str(caught.value).startswith(f"{path}: generate.{key} = ")
+    assert "can set a limit, and take none away" in str(caught.value)
+
+
 def test_a_project_may_choose_model_window_sampling_and_system_prompt(project: Path):
     write_project(
         'model = "a/b"\n[chat]\nsystem = "Be brief."\nmax_kv_size = 512\ntemp = 0.5\nstop = ["#"]'

@@ -262,7 +262,7 @@ def test_show_tells_every_setting_and_its_source(
     assert cells["chat.top-k"] == ["4", str(project / FILE_NAME)]
     assert cells["chat.system"] == ["Be brief.", str(project / FILE_NAME)]
     assert cells["chat.save"] == ["true", "default"]
-    assert cells["generate.stop"] == ["['END']", "MLXCHAT_GENERATE_STOP"]
+    assert cells["generate.stop"] == ['["END"]', "MLXCHAT_GENERATE_STOP"]
     assert cells["generate.temp"] == ["(0.0)", "default"]
     assert cells["generate.max-kv-size"] == ["auto", "default"]
 
@@ -440,6 +440,9 @@ def test_set_in_a_project_writes_where_the_repository_begins(
     assert (project / FILE_NAME).stat().st_mode & 0o044
     assert run_here("config", "path", "--project").stdout == f"{project / FILE_NAME}\n"
     assert not paths.config_file().exists()
+    done = run_here("config", "set", "--project", "chat.max-kv-size", "none")
+    assert done.returncode == 2
+    assert "take none away" in done.stderr
     done = run_here("config", "set", "--project", "model", str(tiny_model))
     assert done.returncode == 2
     assert "a project cannot choose a model by its path" in done.stderr

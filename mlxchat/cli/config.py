@@ -1,6 +1,6 @@
 """`mlxchat config`: what is set, where it comes from, and changing it."""
 
-import tempfile
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +18,14 @@ from mlxchat.cli.configured import (
 )
 from mlxchat.cli.listing import write, write_json_lines, write_table
 from mlxchat.config import Level, Setting, layer_of, read_config
-from mlxchat.config_file import COMMANDS, check_text, nearest, read_text, read_user_config
+from mlxchat.config_file import (
+    COMMANDS,
+    ConfigFile,
+    check_text,
+    nearest,
+    read_text,
+    read_user_config,
+)
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.project_file import (
     find_project_file,
@@ -243,7 +250,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(repr(each) for each in value) + "]"
+        return json.dumps(value, ensure_ascii=False)
     return str(value)
 
 
@@ -259,6 +266,8 @@ def _set(
     if project and not may_be_set(dotted):
         raise UsageError(f"{dotted} cannot be set by a project's file: leave --project out")
     value = _checked(context, key, values, project)
+    if project and key[0] in COMMANDS:
+        refuse_what_projects_may_not(ConfigFile(path, options={key[0]: {key[1]: value}}))
     if project:
         set_key(path, key, value, spellings=_spellings(context, key), mode=new_file_mode())
     else:
@@ -382,6 +391,8 @@ class _Draft:
 
     def keep(self) -> str:
         """Write the draft to a file of its own; its path."""
+        import tempfile
+
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", prefix="mlxchat-", suffix=".toml", delete=False
         ) as file:

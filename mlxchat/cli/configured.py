@@ -12,7 +12,6 @@ from typing import Any
 from typer.core import TyperCommand, TyperOption
 from typer.exceptions import TyperException
 
-from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s, parse_window
 from mlxchat.config import Config, Layer, Level, Setting, read_config
 from mlxchat.config_file import COMMANDS
 from mlxchat.errors import ConfigError, UsageError
@@ -128,6 +127,8 @@ def _check(name: str, value: Any) -> None:
     """Refuse what no run could have, though the type is right. Raises UsageError."""
     if value is None:
         return
+    from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s, parse_window
+
     match name:
         case "max-kv-size":
             window = parse_window(value)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.configured import check_layer, names_of
 from mlxchat.cli.listing import write, write_json_lines
 from mlxchat.config import Level, environment, layer_of, read_config
@@ -106,6 +105,8 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
 
 def _prefix_cache_bytes(context: typer.Context) -> int:
     """The most that the prefix cache is to take; the default where that cannot be read."""
+    from mlxchat.cli.amounts import parse_bytes
+
     root: Any = context.find_root().command
     size = DEFAULT_PREFIX_CACHE_SIZE
     try:
