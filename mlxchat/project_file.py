@@ -53,11 +53,18 @@ def foreign_project_files() -> list[Path]:
 def project_file_to_write() -> Path:
     """The file in effect, or else the place for one: the repository's root or where we are.
 
-    Raises ConfigError where there can be none.
+    Raises ConfigError where there can be none, and for what would carry a write elsewhere, or make
+    ours what somebody else has written: a link, and another user's file.
     """
-    found = find_project_file()
-    if found is not None:
-        return found
+    path = find_project_file() or _place_for_one()
+    if path.is_symlink():
+        raise ConfigError(f"{path}: it is a symbolic link: change the file that it leads to")
+    if os.path.lexists(path) and not _is_ours(path):
+        raise ConfigError(f"{path}: it belongs to another user")
+    return path
+
+
+def _place_for_one() -> Path:
     directories = _directories()
     if not directories:
         raise ConfigError(

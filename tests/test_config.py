@@ -220,6 +220,15 @@ def test_somebody_elses_file_is_left_alone(project: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(os, "getuid", lambda: 0)
     assert find_project_file() is None
     assert foreign_project_files() == [path]
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        project_file_to_write()
+
+
+def test_a_write_does_not_follow_a_projects_link(project: Path, tmp_path: Path):
+    """It may lead to any file of the user's."""
+    (project / FILE_NAME).symlink_to(tmp_path / "anything.toml")
+    with pytest.raises(ConfigError, match="it is a symbolic link"):
+        project_file_to_write()
 
 
 def test_a_variable_leaves_the_projects_file_out(project: Path, monkeypatch: pytest.MonkeyPatch):
