@@ -73,7 +73,6 @@ ProjectOption = Annotated[
     typer.Option(
         "--project",
         help="The file of this project, .mlxchat.toml, instead of your own.",
-        show_default=False,
     ),
 ]
 

@@ -26,9 +26,7 @@ CONFIGURATION = "configuration"
 
 def doctor(
     context: typer.Context,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Do not ask the hub.", show_default=False)
-    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the hub.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON Lines.")] = False,
 ) -> None:
     """Examine this machine, the caches, the configuration and the terminal; say what to mend.
