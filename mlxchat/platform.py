@@ -204,13 +204,6 @@ def free_memory_bytes() -> int:
     return free
 
 
-def total_memory_bytes() -> int:
-    """What is built into this machine."""
-    import psutil
-
-    return psutil.virtual_memory().total
-
-
 def _container_headroom_bytes() -> int | None:
     try:
         limit = (CGROUP / "memory.max").read_text().strip()

@@ -94,6 +94,7 @@ ORDER = [
     "bench.stream",
     "bench.memory",
     "bench.prefix",
+    "bench.blocks",
     "bench.plot",
     "terminal",
     "doctor.finding",

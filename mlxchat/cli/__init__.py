@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from mlxchat.cli.bench import bench_app
 from mlxchat.cli import completion
+from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
 from mlxchat.cli.chat import chat
 from mlxchat.cli.config import config_app

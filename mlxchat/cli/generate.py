@@ -47,6 +47,7 @@ EPILOG = """\
 Examples:
   cat report.txt | mlxchat generate "Summarize this in three sentences."
   mlxchat generate -f a.md -f b.md -n 300 "What do these two disagree on?"
+  mlxchat generate --block a.md --block b.md "Which of the two is newer?"
   mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
   mlxchat generate --ignore-eos --checkpoint night --until 07:00 "A saga."
   mlxchat generate --resume night
@@ -268,20 +269,6 @@ def generate(
     ] = None,
     version: VersionOption = False,
 ) -> None:
-    """Generate text after a prompt, documents, or both: reads a pipe, writes a pipe.
-
-    Examples:
-
-        cat report.txt | mlxchat generate "Summarize this in three sentences."
-
-        mlxchat generate -f a.md -f b.md -n 300 "What do these two disagree on?"
-
-        mlxchat generate --block a.md --block b.md "Which of the two is newer?"
-
-        mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
-
-        mlxchat generate --ignore-eos --max-kv-size 512 --checkpoint night --until 07:00 "A saga."
-    """
     """Generate text after a prompt, documents, or both: reads a pipe, writes a pipe."""
     # Here, behind the parsing: what follows imports MLX.
     from mlxchat.cli.blocks import BlockOptions
