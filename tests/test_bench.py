@@ -27,7 +27,8 @@ from mlxchat.cache import make_cache
 from mlxchat.errors import InputError, ModelError
 from mlxchat.models.load import load
 from mlxchat.models.skeleton import named_parameters
-from scripts.families import build_family
+from scripts.families import build_family, family_config
+from scripts.tiny_model import write_tiny_model
 from tests.conftest import build_random_model
 
 NUMBERS = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=20)
@@ -314,6 +315,13 @@ def test_mlx_lm_gets_the_weights_in_the_form_that_ours_have(subject: Subject) ->
     assert all(mx.array_equal(copied[name], ours[name]) for name in ours)
     names = {path.name for path in subject.directory.iterdir()}
     assert {path.name for path in directory.iterdir()} == names
+
+
+def test_what_transformers_thinks_of_a_model_is_not_shown(tmp_path: Path) -> None:
+    config = family_config("mamba")
+    assert "rope_scaling" in config, "this is what it warns of"
+    tokenizer = theirs.load_tokenizer(write_tiny_model(tmp_path / "m", config=config))
+    assert tokenizer.eos_token_ids == set()
 
 
 def test_it_is_known_for_which_models_mlx_lm_ignores_a_window() -> None:

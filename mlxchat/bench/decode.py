@@ -38,7 +38,7 @@ class Amounts:
     tiny_tokens: int
 
 
-FULL = Amounts(stretch=200, stretches=5, window=512, rounds=3, tiny_tokens=600)
+FULL = Amounts(stretch=200, stretches=5, window=512, rounds=5, tiny_tokens=600)
 QUICK = Amounts(stretch=16, stretches=4, window=32, rounds=3, tiny_tokens=60)
 
 

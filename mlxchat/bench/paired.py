@@ -15,7 +15,7 @@ Tick = Callable[[int, int, str], None]
 
 # A ratio this near to 1 is a tie, however well the runs agree.
 TIE = 0.02
-VERDICTS = f"A tie is within {TIE:.0%}; unclear is where the runs disagree."
+VERDICTS = f"Where it is neither a tie, within {TIE:.0%}, nor unclear, all runs agree."
 
 V = TypeVar("V")
 

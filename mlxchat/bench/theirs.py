@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,11 @@ WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
 def load_tokenizer(directory: Path) -> Any:
     """mlx-lm's tokenizer of the same model, which knows no token to end at."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
-    from mlx_lm.tokenizer_utils import load
+    # What transformers thinks of a model's files is not about what is measured.
+    with warnings.catch_warnings(action="ignore"):
+        from mlx_lm.tokenizer_utils import load
 
-    wrapper = load(directory)
+        wrapper = load(directory)
     wrapper._eos_token_ids = set()
     return wrapper
 
