@@ -49,8 +49,7 @@ def _figure(chart: Chart, caption: str) -> Any:
     # From zero, so that no difference looks larger than it is.
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
-    if len(chart.series) > 1:
-        axes.legend()
+    axes.legend()
     figure.supxlabel(_plain(caption), fontsize=6, color="gray", wrap=True)
     return figure
 
