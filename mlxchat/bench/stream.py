@@ -197,7 +197,7 @@ def tables(found: Sequence[PartFigures | WholeFigures]) -> Sequence[Table]:
     headers = ("FROM TOKEN", "MLXCHAT", "MLX-LM", "RATIO", "OURS THERE", "RECOMPUTED", "RATIO")
     return [
         Table(
-            f"Perplexity of {whole.tokens:,} tokens, by {parts[0].tokens}, at a window of "
+            f"Perplexity of {whole.tokens:,} tokens, by {parts[0].tokens:,}, at a window of "
             f"{whole.max_kv_size}, {whole.keep} kept, steps of {whole.prefill_step_size}",
             headers,
             tuple(rows),
