@@ -267,7 +267,6 @@ def test_a_pipe_gets_tables_and_nothing_else_anywhere(everything: Everything) ->
     assert everything.stderr == ""
     tables = everything.stdout.split("\n\n")
     assert tables.pop() == ""
-    assert len(tables) == 10
     assert len(tables) >= len(BENCHES)
     for table in tables:
         rows = [line for line in table.splitlines() if not line.startswith("#")]

@@ -32,7 +32,7 @@ class AllByDefault(TyperGroup):
 bench_app = typer.Typer(
     cls=AllByDefault,
     help="Measure, on this machine and your model, what the README claims. Without a command: all.",
-    epilog="Try: mlxchat bench prefill --quick --against mlx-lm",
+    epilog="Example: mlxchat bench prefill --quick --against mlx-lm",
 )
 
 MEASURE = "What to measure"
@@ -126,7 +126,12 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
     return command
 
 
+def _add(entry: Entry, entries: tuple[Entry, ...]) -> None:
+    options = " --against mlx-lm" if entry.compares else ""
+    epilog = f"Example: mlxchat bench {entry.name}{options} --json figures.jsonl"
+    bench_app.command(entry.name, help=entry.summary, epilog=epilog)(_command(entry, entries))
+
+
 for _entry in BENCHES:
-    bench_app.command(_entry.name, help=_entry.summary)(_command(_entry, (_entry,)))
-_all = Entry(ALL, "Each of them in turn.", compares=True, reads_text=True)
-bench_app.command(ALL, help=_all.summary)(_command(_all, BENCHES))
+    _add(_entry, (_entry,))
+_add(Entry(ALL, "Each of them in turn.", compares=True, reads_text=True), BENCHES)
