@@ -203,3 +203,17 @@ def test_a_short_block_is_read_with_a_notice(tiny_model: Path, run_mlxchat: RunM
     assert done.returncode == 0
     assert "short.md has 8 tokens: it is read, but not kept" in done.stderr
     assert done.stdout == run_mlxchat("generate", *options, "-f", "short.md", "What?").stdout
+
+
+def test_what_is_configured_for_blocks_hinders_nothing_else(
+    tiny_model: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configured repair made every prompt without blocks an error."""
+    monkeypatch.setenv("MLXCHAT_GENERATE_BLOCK_LINK", "15%")
+    options = ("generate", "-m", str(tiny_model), "-n", "3")
+    assert run_mlxchat(*options, "What?").returncode == 0
+    assert run_mlxchat(*options, *blocks("a.md"), "What?").returncode == 0
+    none = run_mlxchat(*options, *blocks("a.md"), "--block-repair", "none", "What?")
+    assert none.returncode == 0
+    monkeypatch.setenv("MLXCHAT_GENERATE_BLOCK_REPAIR", "none")
+    assert run_mlxchat(*options, "What?").returncode == 0

@@ -1,8 +1,9 @@
 """Blocks as a command uses them: how they are to be read, and what is said of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from mlx import nn
 
@@ -28,12 +29,26 @@ class BlockOptions:
     repair: Repair | None = None
     link: str | None = None
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any], given: Collection[str]) -> "BlockOptions":
+        """Those of the command, by the names of its parameters. What was not `given` on the command
+        line is configured for whenever it may have a meaning.
+
+        Raises UsageError for one that was given and has none.
+        """
+        files = tuple(options["block"] or ())
+        for name in ("block_repair", "block_link"):
+            if not files and name in given:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} says how blocks are read: give some with --block")
+        repair, link = options["block_repair"], options["block_link"]
+        if "block_link" not in given and repair not in (None, Repair.LINK):
+            link = None
+        return cls(files, repair, link)
+
     def check(self, setup: Setup, *, checkpoint: bool) -> None:
         """Raises UsageError for what makes no sense together."""
         if not self.files:
-            for name, value in (("--block-repair", self.repair), ("--block-link", self.link)):
-                if value is not None:
-                    raise UsageError(f"{name} says how blocks are read: give some with --block")
             return
         if checkpoint:
             raise UsageError(
@@ -41,7 +56,10 @@ class BlockOptions:
                 "gone on with are given with -f"
             )
         if not setup.prefix_cache:
-            raise UsageError("--block keeps what it reads on the disk: leave --no-prefix-cache out")
+            raise UsageError(
+                "--block keeps what it reads on the disk: leave --no-prefix-cache out, or where it "
+                "is configured, add --prefix-cache"
+            )
         self.settings()
 
     def settings(self) -> BlockSettings:

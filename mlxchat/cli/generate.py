@@ -304,7 +304,7 @@ def generate(
             on_loop=on_loop,
             metrics=metrics,
         ),
-        blocks=BlockOptions(tuple(block or ()), block_repair, block_link),
+        blocks=BlockOptions.of(context.params, given_names(context)),
     )
     raise typer.Exit(run(request))
 
