@@ -65,6 +65,12 @@ class PseudoTerminal:
         self.child.close()
         return self.child.exitstatus
 
+    def vanishes(self) -> int | None:
+        """Close the terminal around the program; its exit status."""
+        with Path(os.devnull).open() as nothing:
+            os.dup2(nothing.fileno(), self.child.child_fd)
+        return self.child.wait()
+
     def text(self) -> str:
         """What is on the screen now, without what has scrolled off."""
         return "\n".join(line.rstrip() for line in self._screen.display)

@@ -370,6 +370,43 @@ def test_a_draft_on_a_dumb_terminal_is_shown_and_sent_by_an_empty_line(tmp_path:
     assert "\x1b" not in terminal.written
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_gets_out_of_the_prompt_whatever_it_does(
+    number: int, tmp_path: Path
+) -> None:
+    """A SIGHUP that came while the prompt was drawn was swallowed, and Enter asked for instead."""
+    body = f"""
+from mlxchat.cli.signals import Terminated, terminate_by_exception
+from mlxchat.terminal.editor import Editor
+
+terminate_by_exception()
+sent = lambda: os.kill(os.getpid(), {number:d})
+try:
+    Editor(history_file=None, commands={{}}, toolbar=lambda: sent() or "").read()
+except Terminated as terminated:
+    print("ended with", int(terminated.status), flush=True)
+"""
+    Terminal(tmp_path, body).shows(f"^ended with {128 + number}$")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_to_be_ignored_leaves_the_prompt_as_it_is(
+    number: int, tmp_path: Path
+) -> None:
+    """As under `nohup`."""
+    body = f"""
+import signal
+signal.signal({number:d}, signal.SIG_IGN)
+lines = editor()
+lines._session.bottom_toolbar = lambda: os.kill(os.getpid(), {number:d}) or ""
+chat(lines)
+"""
+    terminal = Terminal(tmp_path, body)
+    terminal.shows(PROMPT)
+    terminal.send("still here\r")
+    terminal.shows("^got 'still here'$")
+
+
 def test_the_end_of_plain_input_leaves(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(PlainInput())")
     terminal.shows(PROMPT)

@@ -386,6 +386,17 @@ def test_a_terminal_that_is_closed_loses_nothing(number: int, tiny_model: Path) 
 
 
 @pytest.mark.usefixtures("ordinary_terminal")
+def test_a_window_that_is_closed_hangs_up_and_loses_nothing(tiny_model: Path) -> None:
+    chat = terminal("-m", str(tiny_model), "--session", "closed")
+    chat.send("remember me\r")
+    chat.shows("· 1 turn ")
+    chat.shows(PROMPT)
+    assert chat.vanishes() == 129
+    assert [turn.user for turn in read_session("closed").turns] == ["remember me"]
+    assert (paths.sessions_dir() / "closed" / "snapshot.safetensors").exists()
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
 def test_a_chat_that_is_not_to_be_saved_leaves_nothing(tiny_model: Path) -> None:
     chat = terminal("-m", str(tiny_model), "--no-save")
     chat.send("a secret\r")

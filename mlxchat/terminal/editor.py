@@ -72,17 +72,26 @@ class Editor:
                 self._session.app.exit(exception=EOFError())
             told_to_end.append(number)
 
-        # What handles it otherwise raises, which inside the prompt's event loop nobody would see.
-        handler = signal.signal(signal.SIGTERM, end)
+        # What handles them otherwise raises, which inside the prompt's event loop nobody would see.
+        previous = {
+            number: signal.signal(number, end)
+            for number in (signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         try:
             return message_of(self._session.prompt(default=draft))
         except EOFError:
             # The terminal itself has gone, unless it was the signal.
             if not told_to_end:
                 raise EndOfInput from None
+        except OSError:
+            # A terminal that has gone, which is what SIGHUP tells, cannot be tidied up.
+            if not told_to_end:
+                raise
         finally:
-            signal.signal(signal.SIGTERM, handler)
-        signal.raise_signal(signal.SIGTERM)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        signal.raise_signal(told_to_end[0])
         raise EndOfInput
 
     def edit(self, text: str) -> str:
