@@ -19,6 +19,12 @@ from mlx import nn
 from mlxchat.models.skeleton import build_skeleton
 from scripts.tiny_model import tiny_config, write_tiny_model
 
+# The size of the terminal around the tests, which readline tells where pytest has imported it, is
+# not that of the terminals in the tests.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+    os.unsetenv(name)
+
 # Where the tests run in the background, or under `nohup`, the program would inherit that signals
 # are to be ignored, and rightly ignore them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

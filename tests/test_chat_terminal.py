@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, PROMPT, UP, Chat
 
@@ -105,12 +106,12 @@ def test_ctrl_c_clears_the_line_and_twice_leaves(tiny_model: Path) -> None:
     assert chat.ends() == 0
 
 
-def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tiny_model: Path) -> None:
+def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tmp_path: Path) -> None:
     """A model of random weights at a high temperature writes every byte, escape among them."""
-    chat = Chat(str(tiny_model), "-n", "500", "--plain", "--temp", "50", "--seed", "1")
+    model = write_tiny_model(tmp_path / "model", config=tiny_config(layers=1))
+    chat = Chat(str(model), "-n", "500", "--plain", "--temp", "50", "--seed", "1")
     for turn in range(1, 9):
-        chat.send(f"hello {turn}\r")
-        chat.shows(f"· {turn} turn")
+        chat.says(f"hello {turn}")
     assert "␛" in chat.written
     assert "\x07" not in chat.written
     chat.send(CTRL_D)
@@ -118,17 +119,18 @@ def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tiny_model: Path) ->
 
 
 def test_commands_answer_and_unknown_ones_suggest_the_nearest(
-    tiny_model: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text("the notes")
+    # By short names, so that no answer is broken over two lines.
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("the notes")
     chat = tiny(tiny_model, "-s", "Be brief.")
     for typed, answer in [
         ("/contxt", "^there is no command /contxt: did you mean /context"),
         ("/undo", "^nothing has been said yet$"),
         ("/system", "^system prompt: Be brief.$"),
         ("/system Be long.", "^system prompt: Be long.$"),
-        (f"/file {notes}", ": 9 characters,"),
+        ("/file notes.txt", "^notes.txt: 9 characters,"),
         ("/set temp 0.5", "^temp 0.5 "),
         ("/set temp hot", "^'hot' is no value for temp$"),
         ("/set heat 1", "^there is no option 'heat'"),
@@ -145,14 +147,14 @@ def test_commands_answer_and_unknown_ones_suggest_the_nearest(
     chat.shows("· 2 turns")
     chat.says("/save talk")
     chat.shows("^this session is 'talk' from now on$")
-    chat.says(f"/save {tmp_path}/talk.jsonl")
-    chat.shows("^saved to ")
-    chat.says(f"/export {tmp_path}/talk.md")
-    assert (tmp_path / "talk.md").read_text().startswith("*Be long.*\n\n> the notes\n> \n> hello\n")
-    chat.says(f"/export {tmp_path}/talk.md")
+    chat.says("/save ./talk.jsonl")
+    chat.shows("^saved to talk.jsonl$")
+    chat.says("/export talk.md")
+    assert Path("talk.md").read_text().startswith("*Be long.*\n\n> the notes\n> \n> hello\n")
+    chat.says("/export talk.md")
     chat.shows("exists: choose")
     chat.says("/clear")
-    chat.says(f"/load {tmp_path}/talk.jsonl")
+    chat.says("/load ./talk.jsonl")
     chat.shows("^2 turns; ")
     chat.says("/pin 7")
     chat.shows("^there is no turn 7$")
@@ -266,7 +268,7 @@ def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
     chat = Chat(str(tiny_model), "-n", "5", "--max-kv-size", "170")
     for text in ("first " + "x" * 60, "second " + "y" * 60):
         chat.send(f"{text}\r")
-        chat.shows("cut at its most tokens[^$]*\n>$")
+        chat.shows(f"^> {text}\n[^$]*cut at its most tokens[^$]*\n>$")
     chat.shows("1 turn forgotten")
     chat.says("/set max-tokens 100000")
     chat.says("/set top-k 1")
