@@ -17,6 +17,7 @@ from mlxchat import paths
 from mlxchat.conversation import Turn
 from mlxchat.errors import SessionError
 from mlxchat.store import lock as lock_module
+from mlxchat.store import session as session_module
 from mlxchat.store.lock import Lock, holder
 from mlxchat.store.session import SNAPSHOT, Session
 from mlxchat.store.session_list import (
@@ -208,6 +209,18 @@ def test_a_new_session_is_named_after_the_time_and_two_do_not_meet(sessions: Pat
             [first.name, second.name, third.name]
         )
     check_name(second.name)
+
+
+def test_a_new_session_keeps_its_name_however_late_its_first_turn_is(
+    sessions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events told the name, and a second later it was saved under another one."""
+    with Session.new() as session:
+        told = session.name
+        monkeypatch.setattr(session_module, "_names", lambda: iter(["a-second-later"]))
+        session.journal.record(None, [Turn("hello")])
+        assert session.name == told
+    assert names_by_use() == [told]
 
 
 def test_a_name_that_was_taken_meanwhile_is_not_shared(sessions: Path) -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Self
 
@@ -121,7 +121,8 @@ class Session:
         return self.directory / TRANSCRIPT
 
     def _make_directory(self) -> None:
-        for name in [self.name] if self._chosen else _names():
+        # Its name has been told: another one only where this is taken.
+        for name in chain([self.name], () if self._chosen else _names()):
             with suppress(FileExistsError):
                 path_of(name).mkdir(mode=0o700)
                 self.name, self._chosen = name, True
