@@ -263,9 +263,10 @@ def test_ten_thousand_turns_cost_milliseconds(path: Path) -> None:
     journal.record(None, turns)
     times: list[float] = []
     for _ in range(5):
-        started_s = time.perf_counter()
+        # Of the processor, which other tests want as well.
+        started_s = time.thread_time()
         journal.record(None, turns)
-        times.append(time.perf_counter() - started_s)
+        times.append(time.thread_time() - started_s)
     assert min(times) < 0.005
 
 

@@ -631,7 +631,7 @@ def test_files_stay_within_the_limit_and_the_latest_prompt_is_kept(
     pages = open_pages(model, limit)
     record(model, ids, pages)
     assert pages.index.total_bytes() <= limit
-    assert 2 * PAGE <= Run(model, ids, pages).cached <= 4 * PAGE
+    assert 2 * PAGE <= record(model, ids, pages).cached <= 4 * PAGE
     pages = open_pages(model, 0)
     pages.close()
     assert files(pages) == set()
