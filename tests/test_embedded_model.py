@@ -47,7 +47,7 @@ def test_a_document_of_the_repository_is_read_within_a_window(
     done = run_mlxchat(
         *("generate", "-m", str(directory), "--json", "-n", "20", "--max-kv-size", "256"),
         "What is this program for?",
-        stdin=README.read_text(),
+        stdin=README.read_text()[:6_000],
     )
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["kv_tokens"] == 256
@@ -57,9 +57,8 @@ def test_a_document_of_the_repository_is_read_within_a_window(
     assert len([word for word in last["text"].split() if word.isalpha()]) >= 5
 
 
-@pytest.mark.parametrize("step_size", [32, 100, 512])
-def test_greedy_text_is_the_same_whatever_the_step_size(model: Model, step_size: int) -> None:
-    ids = model.tokenizer.prompt(README.read_text()[:1500] + "\n\nSummarize this.").ids
+def test_greedy_text_is_the_same_whatever_the_step_size(model: Model) -> None:
+    ids = model.tokenizer.prompt(README.read_text()[:1000] + "\n\nSummarize this.").ids
 
     def text(size: int) -> str:
         generation = Generation(
@@ -71,7 +70,9 @@ def test_greedy_text_is_the_same_whatever_the_step_size(model: Model, step_size:
         )
         return "".join(token.text for token in generation)
 
-    assert text(step_size) == text(len(ids))
+    at_once = text(len(ids))
+    assert text(32) == at_once
+    assert text(100) == at_once
 
 
 def test_the_stored_form_computes_in_float16_throughout(directory: Path) -> None:

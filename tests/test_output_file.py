@@ -19,7 +19,10 @@ CHARACTERS = "abc \n\té€😀"
 
 
 class FailingDisk(Disk):
-    """Does what is asked of it until call number `fails_at`, which fails with `error`."""
+    """Does what is asked of it until call number `fails_at`, which fails with `error`.
+
+    It forces nothing to the disk: that takes long, and only a power cut would tell.
+    """
 
     def __init__(self, fails_at: int = -1, error: int = errno.ENOSPC, most: int = 1 << 30) -> None:
         self.calls: list[str] = []
@@ -42,7 +45,6 @@ class FailingDisk(Disk):
 
     def sync(self, descriptor: int) -> None:
         self._call("sync")
-        super().sync(descriptor)
 
     def truncate(self, descriptor: int, length: int) -> None:
         self._call("truncate")
@@ -228,7 +230,7 @@ def test_parts_depend_on_the_text_and_not_on_its_pieces(
     text = "".join(pieces)
     for name, each in ("tokens", pieces), ("once", [text]), ("letters", list(text)):
         (directory / name).mkdir()
-        write_all(directory / name / "OUT.txt", each, rotate_bytes)
+        write_all(directory / name / "OUT.txt", each, rotate_bytes, FailingDisk())
         found.append(files(directory / name))
     assert found[0] == found[1] == found[2]
     assert text_of(directory / "tokens") == text
@@ -257,7 +259,7 @@ def test_killed_and_resumed_anywhere_the_files_are_those_of_an_uninterrupted_run
     """Each run is (pieces up to its checkpoint, pieces after it, most bytes a write takes)."""
     pieces = pieces_of(seed)
     whole = tmp_path_factory.mktemp("whole")
-    write_all(whole / "OUT.txt", pieces, rotate_bytes)
+    write_all(whole / "OUT.txt", pieces, rotate_bytes, FailingDisk())
     killed = tmp_path_factory.mktemp("killed")
     at, done = None, 0
     for until_checkpoint, lost, most in kills:
@@ -270,7 +272,7 @@ def test_killed_and_resumed_anywhere_the_files_are_those_of_an_uninterrupted_run
             output.write(piece)
         # As a kill does: nothing of ours runs any more, the system closes the file.
         output.close()
-    with OutputFile.open(killed / "OUT.txt", at, rotate_bytes) as output:
+    with OutputFile.open(killed / "OUT.txt", at, rotate_bytes, FailingDisk()) as output:
         for piece in pieces[done:]:
             output.write(piece)
     assert files(killed) == files(whole)

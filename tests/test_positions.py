@@ -33,9 +33,9 @@ def test_after_ten_million_tokens_the_logits_are_those_of_a_fresh_cache(name: st
         # Ahead by so many, then moved back as often as that takes: by all the rest at once.
         window.total += 10_000_000
         assert window.position_limit is not None
-        window._rebase(window.position_limit - 200)
-    assert {window.offset for window in windows(old)} == {build.POSITION_LIMIT - 200}
-    for token in random_tokens(200, seed=3):
+        window._rebase(window.position_limit - 100)
+    assert {window.offset for window in windows(old)} == {build.POSITION_LIMIT - 100}
+    for token in random_tokens(120, seed=3):
         np.testing.assert_allclose(
             logits(model, old, [token]), logits(model, cache, [token]), atol=1e-3
         )
@@ -104,7 +104,7 @@ def test_each_rope_is_shifted_by_its_own_rotation(
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
 def test_keys_in_half_precision_do_not_drift_when_they_are_moved(dtype: mx.Dtype) -> None:
     """The kept keys come from their originals each time: as far off after 60 moves as after one."""
-    model = build_random_model()
+    model = build_random_model(tiny_config(layers=1))
     model.set_dtype(dtype)
     cache = make_cache(model, 32, 4)
     for token in random_tokens(60 * REANCHOR_EVERY):

@@ -8,7 +8,7 @@ import pexpect
 import pytest
 
 from mlxchat.terminal import visible
-from scripts.tiny_model import write_tiny_model
+from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
@@ -42,7 +42,7 @@ def test_a_person_sees_the_text_and_then_the_figures_on_a_line_of_their_own(
 
 def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tmp_path: Path) -> None:
     """A model of random weights at a high temperature writes every byte, escape among them."""
-    model = write_tiny_model(tmp_path / "m")
+    model = write_tiny_model(tmp_path / "m", config=tiny_config(layers=1))
     child = spawn(model, "-n", "4000", "--temp", "50", "--seed", "1", "--no-stats", "Hello")
     screen = screen_of(child)
     assert "␛" in screen
