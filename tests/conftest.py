@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# The models are tiny, and several tests run at once: a second thread would only wait for a core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
 
 # isort: split
