@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist
 .PHONY: demo test test-all compiled lint types check format lock clean
 
 demo: $(READY)
-	sed '/^## The window/,$$d' README.md | $(BIN)/mlxchat generate --model smollm2 \
+	sed '/^## Beside others/,$$d' README.md | $(BIN)/mlxchat generate --model smollm2 \
 		--max-tokens 80 --stats "What is mlxchat? Answer in two sentences."
 
 test: $(READY) compiled

@@ -1,12 +1,13 @@
 """Tiny models, a byte tokenizer and a temporary home: no download, no network, no real settings."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 # The models are tiny, and several tests run at once: a second thread would only wait for a core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -17,6 +18,7 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 
 import mlx.core as mx
 import pytest
+from filelock import FileLock
 from mlx import nn
 
 from mlxchat.models.skeleton import build_skeleton
@@ -43,6 +45,21 @@ def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> n
     mx.eval(model.parameters())
     model.eval()
     return model
+
+
+T = TypeVar("T")
+
+
+def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[], T]) -> T:
+    """What takes long to make, made by one of the processes that run tests side by side."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return make()
+    path = factory.getbasetemp().parent / f"{name}-{run}"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            path.write_bytes(pickle.dumps(make()))
+        return pickle.loads(path.read_bytes())
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from mlxchat.bench.memory import SampleFigures
 from mlxchat.bench.subject import Subject
 from mlxchat.cli import bench_run
 from mlxchat.cli.bench_run import BenchRequest
-from tests.conftest import RunMlxchat
+from tests.conftest import RunMlxchat, made_once
 from tests.pseudo_terminal import PseudoTerminal
 
 BENCH = [sys.executable, "-m", "mlxchat", "bench"]
@@ -207,6 +207,10 @@ LINES_BEFORE = ['{"a line": "from before"}', '{"and one that was cu']
 @pytest.fixture(scope="module")
 def everything(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Everything:
     directory = tmp_path_factory.mktemp("bench")
+    return made_once("bench", tmp_path_factory, lambda: bench_everything(tiny_model, directory))
+
+
+def bench_everything(tiny_model: Path, directory: Path) -> Everything:
     text, kept, plots = directory / "text.txt", directory / "kept.jsonl", directory / "plots"
     text.write_text("In the beginning there was a text. " * 100)
     kept.write_text("\n".join(LINES_BEFORE))
