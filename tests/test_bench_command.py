@@ -3,7 +3,6 @@ wrong. How long anything takes is nowhere looked at."""
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -24,6 +23,8 @@ from mlxchat.bench.subject import Subject
 from mlxchat.cli import bench_run
 from mlxchat.cli.bench_run import BenchRequest
 from tests.conftest import RunMlxchat, made_once
+from tests import readme
+from tests.conftest import RunMlxchat
 from tests.pseudo_terminal import PseudoTerminal
 
 BENCH = [sys.executable, "-m", "mlxchat", "bench"]
@@ -318,14 +319,11 @@ def test_without_matplotlib_the_extra_is_named_and_all_else_is_done(
     assert "FROM TOKEN\tMLXCHAT\t" in done.stdout
 
 
-README = Path(__file__).parent.parent / "README.md"
-
-
 @pytest.mark.parametrize(
-    "command", re.findall(r"^    mlxchat (bench.*?)(?:  #.*)?$", README.read_text(), re.MULTILINE)
+    "command", [each.text for each in readme.read() if each.text.startswith("mlxchat bench ")]
 )
 def test_the_commands_of_the_readme_can_be_typed(run_mlxchat: RunMlxchat, command: str) -> None:
-    done = run_mlxchat(*shlex.split(command), "--help")
+    done = run_mlxchat(*shlex.split(command)[1:], "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: mlxchat bench" in done.stdout
 

@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,11 @@ from mlxchat import cli
 from mlxchat.config import variable_of
 from mlxchat.errors import ExitStatus
 from mlxchat.project_file import IGNORE_VARIABLE
+from tests import readme
 from tests.conftest import RunMlxchat
 
 ROOT: Any = typer.main.get_command(cli.app)
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+README = readme.PATH.read_text(encoding="utf-8")
 
 # What fits beside the margins of a terminal of 80 columns.
 MOST_COLUMNS = 78
@@ -73,12 +73,7 @@ def test_every_example_is_one_that_the_program_understands(path: str, command: A
 
 
 def test_every_call_in_the_readme_is_one_that_the_program_understands():
-    calls = [
-        words
-        for line in README.splitlines()
-        if line.startswith("    ") and "mlxchat" in line
-        for words in called(line.partition(" #")[0])
-    ]
+    calls = [words for command in readme.read() for words in called(command.text)]
     assert len(calls) > 40
     for words in calls:
         understood(words)

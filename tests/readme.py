@@ -1,0 +1,131 @@
+"""README.md's shell commands as they stand there, for the tests that run, parse or count them.
+
+An indented block, and a fenced one that says `sh` or nothing, is for a shell, unless it is a
+drawing. What the commands do is left to those who ask.
+"""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+PATH = Path(__file__).parent.parent / "README.md"
+
+SHELLS = ("", "sh", "bash", "shell")
+CHAPTERS = ("h1", "h2")
+
+# Arrows, lines and boxes, which no command needs.
+DRAWN = re.compile(r"[←-⇿─-◿]")
+QUOTED_OR_COMMENT = re.compile(
+    r"""("(?:\\.|[^"\\])*" | '[^']*' | \\.) | (?<!\S)\#[ ]*([^\n]*)""", re.DOTALL | re.VERBOSE
+)
+CONTINUED = re.compile(r"\s*\\\n\s*")
+
+# What a command begins behind, besides signs; those that redirect stand before a file.
+BEFORE_A_COMMAND = {"do", "then", "else", "elif", "if", "while", "until", "!", "{"}
+SIGNS = set("();<>|&")
+NO_COMMANDS = {"for", "case", "done", "fi", "esac", "}", ":", "cd", "exit", "sleep", "wait"}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`text` is what the shell gets, `comment` what is said behind it, `line` README's, from 1."""
+
+    text: str
+    comment: str
+    chapter: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"README.md, line {self.line}: {self.text}"
+
+    @property
+    def words(self) -> list[str]:
+        """Raises ValueError for a quotation that does not end."""
+        try:
+            return words(self.text)
+        except ValueError as error:
+            raise ValueError(f"{self}: {error}") from error
+
+    @property
+    def programs(self) -> list[str]:
+        return list(programs(self.words))
+
+
+def read() -> list[Command]:
+    """README.md's, in its order."""
+    return list(commands(PATH.read_text(encoding="utf-8")))
+
+
+def commands(markdown: str) -> Iterator[Command]:
+    """Those of a text, in its order."""
+    chapter = ""
+    tokens = MarkdownIt().parse(markdown)
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag in CHAPTERS:
+            chapter = tokens[at + 1].content
+        is_fence = token.type == "fence"
+        if (is_fence and token.info.strip() in SHELLS) or token.type == "code_block":
+            assert token.map is not None
+            if not _is_drawing(token.content):
+                yield from _of_block(token.content, chapter, token.map[0] + is_fence + 1)
+
+
+def words(text: str) -> list[str]:
+    """As a shell parts them; `|`, `;` and the like are words."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    return list(lexer)
+
+
+def programs(words: Iterable[str]) -> Iterator[str]:
+    """What is run: the first word of each simple command, without the shell's own."""
+    expected = True
+    rest = iter(words)
+    for word in rest:
+        if set(word) <= SIGNS and re.search(r"[<>]&?$", word):
+            next(rest, None)
+        elif set(word) <= SIGNS or word in BEFORE_A_COMMAND:
+            expected = not word.endswith(")")
+        elif expected and not re.match(r"\w+=", word):
+            expected = False
+            if word not in NO_COMMANDS:
+                yield word
+
+
+def _of_block(block: str, chapter: str, first_line: int) -> Iterator[Command]:
+    begun, first = "", first_line
+    for at, line in enumerate(block.splitlines(keepends=True), first_line + 1):
+        begun += line
+        if _is_whole(begun):
+            text, comment = _without_comments(begun)
+            if text:
+                yield Command(text, comment, chapter, first)
+            begun, first = "", at
+    if begun.strip():
+        yield Command(begun.strip(), "", chapter, first)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a shell would not ask for another line; here-documents are not known."""
+    if text.rstrip("\n").endswith("\\"):
+        return False
+    checked = subprocess.run(
+        ["bash", "-n", "-c", text], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    return checked.returncode == 0
+
+
+def _without_comments(text: str) -> tuple[str, str]:
+    comments = [match[2] for match in QUOTED_OR_COMMENT.finditer(text) if match[2]]
+    bare = QUOTED_OR_COMMENT.sub(lambda match: match[1] or "", text)
+    return CONTINUED.sub(" ", bare).strip(), " ".join(comments)
+
+
+def _is_drawing(block: str) -> bool:
+    return DRAWN.search(QUOTED_OR_COMMENT.sub("", block)) is not None
