@@ -1,0 +1,154 @@
+"""A command of README.md, typed: run in a shell as it stands, in the directory that it is for.
+
+A chat is typed into, a question is answered with yes, and what goes on all night is told to end
+once it has written something.
+"""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from tests.pseudo_terminal import PseudoTerminal
+from tests.readme import words
+from tests.terminal_chat import CTRL_D, PROMPT
+
+PATIENCE_S = 120
+
+NO_CHAT = {"--version", "--help", "--install-completion", "--show-completion"}
+ASKS = re.compile(r"mlxchat models rm (?!.*(?<!\S)(?:-y|--yes)(?!\S))")
+UNTIL_THE_MORNING = {"--checkpoint", "--resume", "--until", "--for"}
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a command. On a terminal `stdout` is all that was written to it."""
+
+    status: int | None
+    stdout: str
+    stderr: str
+
+
+def run(text: str, directory: Path, message: str = "Hello.") -> Done:
+    """Run it in `directory`; `message` is what is said where it is a chat.
+
+    What it writes is put beside the directory. Raises TimeoutExpired, or fails the test, where
+    it does not come to an end.
+    """
+    if opens_chat(text):
+        return _chat(text, directory, message)
+    if ASKS.search(text):
+        return _say_yes(text, directory)
+    return _run(text, directory)
+
+
+def opens_chat(text: str) -> bool:
+    """Whether it waits for a person to type a message."""
+    typed = words(text)
+    if "mlxchat" not in typed:
+        return False
+    at = typed.index("mlxchat")
+    arguments = typed[at + 1 :]
+    if "|" in typed[:at] or "<" in arguments or NO_CHAT & set(arguments):
+        return False
+    return not arguments or arguments[0] == "chat" or arguments[0].startswith("-")
+
+
+def goes_on_all_night(text: str) -> bool:
+    return bool(UNTIL_THE_MORNING & set(words(text)))
+
+
+def _run(text: str, directory: Path) -> Done:
+    out, err = directory.parent / "stdout", directory.parent / "stderr"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        if goes_on_all_night(text):
+            status = _run_until_it_writes(text, directory, stdout, stderr)
+        else:
+            with _started(text, directory, stdout, stderr) as process:
+                status = process.wait(PATIENCE_S)
+    return Done(status, _read(out), _read(err))
+
+
+def _run_until_it_writes(text: str, directory: Path, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+    def written() -> int:
+        files = sum(path.stat().st_size for path in directory.rglob("*.txt"))
+        return files + os.fstat(stdout.fileno()).st_size
+
+    before = written()
+    deadline_s = time.monotonic() + PATIENCE_S
+    unlimited = {"MLXCHAT_GENERATE_MAX_TOKENS": "-1"}
+    with _started(text, directory, stdout, stderr, unlimited) as process:
+        while written() <= before and process.poll() is None:
+            assert time.monotonic() < deadline_s, f"it writes nothing: {text}"
+            time.sleep(0.02)
+        # The program itself: the shell around it would not wait for it.
+        with suppress(psutil.NoSuchProcess):
+            for each in psutil.Process(process.pid).children(recursive=True):
+                if "mlxchat" in each.cmdline():
+                    each.terminate()
+        return process.wait(PATIENCE_S)
+
+
+@contextmanager
+def _started(
+    text: str,
+    directory: Path,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    variables: Mapping[str, str] | None = None,
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Nothing of it is left behind."""
+    process = subprocess.Popen(
+        _script(text),
+        cwd=directory,
+        env=os.environ | (variables or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            with suppress(psutil.NoSuchProcess):
+                for each in psutil.Process(process.pid).children(recursive=True):
+                    each.kill()
+            process.kill()
+            process.wait()
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _chat(text: str, directory: Path, message: str) -> Done:
+    terminal = _terminal(text, directory)
+    terminal.shows(PROMPT)
+    terminal.send(f"{message}\r")
+    terminal.shows(f"^> {re.escape(message)}\n(.*\n)+>$")
+    terminal.send(CTRL_D)
+    return Done(terminal.ends(), terminal.written, "")
+
+
+def _say_yes(text: str, directory: Path) -> Done:
+    terminal = _terminal(text, directory)
+    terminal.shows(r"\[[yY]/[nN]\]")
+    terminal.send("y\r")
+    return Done(terminal.ends(), terminal.written, "")
+
+
+def _terminal(text: str, directory: Path) -> PseudoTerminal:
+    return PseudoTerminal(_script(text), cwd=directory, lines=60, patience_s=PATIENCE_S)
+
+
+def _script(text: str) -> list[str]:
+    # A pipe fails where any of its programs does. Behind the last command bash would become it,
+    # and not be the shell around it any more.
+    return ["bash", "-c", f"set -o pipefail\n{text}\nexit"]

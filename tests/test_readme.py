@@ -1,0 +1,287 @@
+"""Every command in README.md is run as a reader would, or is named here with the reason why not.
+
+The commands come from the README's text: a new one is run without a word here. One chapter is one
+test, in a home and a directory of its own, in the order in which the commands stand there.
+"""
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlxchat.errors import ExitStatus
+from scripts.tiny_model import tiny_config, write_tiny_model
+from tests import readme
+from tests.fake_hub import FakeHub
+from tests.readme import Command
+from tests.readme_checks import CHECKS, Seen, said
+from tests.readme_shell import Done, goes_on_all_night, opens_chat
+from tests.readme_workplace import DOCUMENT_BYTES, Workplace
+
+# What commands begin with that are not run. test_help.py parses those of ours all the same.
+NOT_RUN = {
+    "make": "installs into .venv; what it runs is this suite, and what test_embedded_model.py does",
+    "pip install": "needs the package index",
+    "mlxchat bench --quick": "takes minutes; test_bench_command.py runs all benches in one go",
+    "mlxchat bench all": "takes hours; test_bench_command.py runs it with --quick",
+}
+
+# Another program might change this machine, so it is not tried out.
+HARMLESS = {
+    *("mlxchat", "scripts/overnight.sh"),
+    *("cat", "echo", "printf", "head", "tail", "less", "grep", "wc", "git", "jq"),
+}
+
+COMMANDS = readme.read()
+
+
+def is_run(command: Command) -> bool:
+    return not any(f"{command.text} ".startswith(f"{beginning} ") for beginning in NOT_RUN)
+
+
+def chapters() -> dict[str, list[Command]]:
+    """The commands that are run, by chapter."""
+    found: dict[str, list[Command]] = {}
+    for command in filter(is_run, COMMANDS):
+        found.setdefault(command.chapter, []).append(command)
+    return found
+
+
+def complaint(command: Command, done: Done) -> str | None:
+    """What is wrong with how it ended."""
+    told_to_end = goes_on_all_night(command.text)
+    expected = {ExitStatus.TERMINATED, ExitStatus.OK} if told_to_end else {ExitStatus.OK}
+    if "head" in command.programs:
+        expected |= {ExitStatus.BROKEN_PIPE}
+    written = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    if done.status not in expected:
+        return (
+            f"{command}\nended with status {done.status}; it wrote:\n{written}\n"
+            "(If it cannot be run in a test, say why in test_readme.py, NOT_RUN.)"
+        )
+    if re.search(r"Traceback \(most recent|mlxchat: error: ", done.stdout + done.stderr):
+        return f"{command}\nended well, but wrote:\n{written}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a window that several documents fit into."""
+    config = tiny_config() | {"max_position_embeddings": 16 * DOCUMENT_BYTES}
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", config=config)
+
+
+@pytest.fixture
+def workplace(
+    model: Path, tmp_path: Path, ordinary_terminal: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Workplace]:
+    with FakeHub() as hub:
+        place = Workplace(tmp_path, model, hub)
+        place.enter(monkeypatch)
+        yield place
+
+
+@pytest.mark.parametrize("chapter", chapters())
+def test_the_commands_of_a_chapter_do_what_it_says(chapter: str, workplace: Workplace) -> None:
+    commands = chapters()[chapter]
+    if foreign(commands):
+        pytest.fail("\n".join(foreign(commands)))
+    workplace.furnish(commands)
+    programs = {name for each in commands for name in each.programs if "/" not in name}
+    missing = {name for name in programs if shutil.which(name) is None}
+    for command in commands:
+        if missing.isdisjoint(command.programs):
+            check(command, workplace)
+    if missing:
+        pytest.skip(f"all was run but what needs {', '.join(sorted(missing))}")
+
+
+def check(command: Command, place: Workplace) -> None:
+    # Benchmarks in full take minutes each.
+    text = re.sub(r"(mlxchat bench [a-z]+)(?!.* --quick)", r"\1 --quick", command.text)
+    done = place.run(text)
+    wrong = complaint(command, done)
+    if wrong is not None:
+        pytest.fail(wrong)
+    for pattern, check in CHECKS.items():
+        if (match := said(pattern, command)) is not None:
+            check(Seen(place, done, match))
+
+
+def foreign(commands: Iterable[Command]) -> list[str]:
+    """What is wrong with those that need a decision first."""
+    return [
+        f"{each}\nsay in test_readme.py why it is not run (NOT_RUN), or that "
+        f"{', '.join(sorted(strange))} may be (HARMLESS)"
+        for each in commands
+        if (strange := {*each.programs} - HARMLESS)
+    ]
+
+
+def test_every_command_is_run_or_there_is_a_reason_why_not() -> None:
+    assert len(COMMANDS) > 50
+    assert foreign(filter(is_run, COMMANDS)) == []
+
+
+def test_all_that_is_not_run_is_in_the_readme() -> None:
+    stale = [
+        beginning
+        for beginning in NOT_RUN
+        if not any(f"{each.text} ".startswith(f"{beginning} ") for each in COMMANDS)
+    ]
+    assert stale == []
+
+
+def test_all_that_is_looked_at_is_in_the_readme() -> None:
+    run = list(filter(is_run, COMMANDS))
+    stale = [pattern for pattern in CHECKS if not any(said(pattern, each) for each in run)]
+    assert stale == []
+
+
+# The tests' own parts
+
+
+SAMPLE = """\
+# Title
+
+    first --one      # said of it
+
+Text, and `inline`, which is none.
+
+## Second *chapter*
+
+1. A list:
+
+       in-a-list
+
+   Text of the list.
+
+```sh
+echo "a # b" 'c # d' e#f | cat   # it isn't in quotes
+long --option \\
+     "two  words"   # one command
+while read -r line; do
+    echo "$line" # each
+done < file.txt
+# a line of its own
+```
+
+### A section
+
+```python
+not = "for a shell"
+```
+
+    drawn → not typed
+
+~~~
+quoted "→"   # and → in a comment
+
+last 'of
+two lines'
+~~~
+"""
+
+
+def test_commands_are_found_as_a_shell_would_read_them() -> None:
+    found = list(readme.commands(SAMPLE))
+    assert found == [
+        Command("first --one", "said of it", "Title", 3),
+        Command("in-a-list", "", "Second *chapter*", 11),
+        Command("echo \"a # b\" 'c # d' e#f | cat", "it isn't in quotes", "Second *chapter*", 16),
+        Command('long --option "two  words"', "one command", "Second *chapter*", 17),
+        Command(
+            'while read -r line; do\n    echo "$line" \ndone < file.txt',
+            "each",
+            "Second *chapter*",
+            19,
+        ),
+        Command('quoted "→"', "and → in a comment", "Second *chapter*", 34),
+        Command("last 'of\ntwo lines'", "", "Second *chapter*", 36),
+    ]
+    assert [each.programs for each in found[:5]] == [
+        *(["first"], ["in-a-list"], ["echo", "cat"], ["long"], ["read", "echo"])
+    ]
+
+
+def test_a_quotation_that_does_not_end_is_told_with_its_line() -> None:
+    (found,) = readme.commands("text\n\n    one 'two\n    three\n")
+    with pytest.raises(ValueError, match=r"README.md, line 3: one 'two\nthree: No closing"):
+        _ = found.words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a 'b | c' | d; e && f || g & h", ["a", "d", "e", "f", "g", "h"]),
+        ("X=1 a b Y=2", ["a"]),
+        ("for x in a b; do c; done", ["c"]),
+        ("if ! a; then b; else c; fi", ["a", "b", "c"]),
+        ("(a; b) > c 2>&1", ["a", "b"]),
+        ("> a b < c | d", ["b", "d"]),
+        ("a $(b c) <(d e)", ["a", "b", "d"]),
+    ],
+)
+def test_the_programs_of_a_command_are_known(text: str, expected: list[str]) -> None:
+    assert Command(text, "", "", 1).programs == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mlxchat", True),
+        ("mlxchat -c", True),
+        ("mlxchat chat --temp 0", True),
+        ("mlxchat chat < turns.txt", False),
+        ("echo Hello | mlxchat", False),
+        ("mlxchat --version", False),
+        ("mlxchat session list", False),
+        ("mlxchat generate Hello", False),
+        ("cat mlxchat.txt", False),
+    ],
+)
+def test_a_chat_is_known_by_its_command(text: str, expected: bool) -> None:
+    assert opens_chat(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "done", "expected"),
+    [
+        ("mlxchat", Done(0, "text", ""), None),
+        ("mlxchat", Done(1, "", "why"), "README.md, line 7: mlxchat\nended with status 1;"),
+        ("mlxchat", Done(-11, "", ""), "README.md, line 7: mlxchat\nended with status -11;"),
+        ("mlxchat", Done(143, "", ""), "README.md, line 7: mlxchat\nended with status 143;"),
+        ("mlxchat generate --for 8h", Done(143, "text", ""), None),
+        ("mlxchat cache list | head", Done(141, "text", ""), None),
+        ("mlxchat", Done(0, "", "Traceback (most recent call last):"), "README.md, line 7: mlx"),
+        ("mlxchat", Done(0, "", "mlxchat: error: no"), "README.md, line 7: mlxchat\nended well"),
+    ],
+)
+def test_what_goes_wrong_is_told_with_its_line(text: str, done: Done, expected: str | None) -> None:
+    told = complaint(Command(text, "", "", 7), done)
+    assert told is None if expected is None else (told or "").startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("mlxchat generate -f nowhere.rtf Hello", "nowhere.rtf"),
+        ("mlxchat generate --unheard-of Hello", "--unheard-of"),
+        ("mlxchat session show never-begun | cat", "never-begun"),
+        ("mlxchat config set chat.max-kv-size 0", "max-kv-size"),
+    ],
+)
+def test_a_command_that_does_not_work_fails(
+    workplace: Workplace, text: str, complaint: str
+) -> None:
+    with pytest.raises(pytest.fail.Exception, match=complaint):
+        check(Command(text, "", "", 7), workplace)
+
+
+def test_a_command_that_does_other_than_is_said_fails(workplace: Workplace) -> None:
+    with pytest.raises(AssertionError):
+        check(Command("mlxchat models list", "", "", 7), workplace)
+    with pytest.raises(AssertionError):
+        check(Command("mlxchat generate Hello", "reads only the question", "", 7), workplace)
