@@ -131,8 +131,10 @@ def _read(path: Path) -> str:
 def _chat(text: str, directory: Path, message: str) -> Done:
     terminal = _terminal(text, directory)
     terminal.shows(PROMPT)
+    # A chat that goes on shows what was said last, which may be the same.
+    said = terminal.text().count(f"> {message}\n") + 1
     terminal.send(f"{message}\r")
-    terminal.shows(f"^> {re.escape(message)}\n(.*\n)+>$")
+    terminal.shows(rf"(?:^> {re.escape(message)}\n(?:.*\n)+?){{{said}}}>$")
     terminal.send(CTRL_D)
     return Done(terminal.ends(), terminal.written, "")
 

@@ -22,9 +22,8 @@ from mlxchat.bench.memory import SampleFigures
 from mlxchat.bench.subject import Subject
 from mlxchat.cli import bench_run
 from mlxchat.cli.bench_run import BenchRequest
-from tests.conftest import RunMlxchat, made_once
 from tests import readme
-from tests.conftest import RunMlxchat
+from tests.conftest import RunMlxchat, made_once
 from tests.pseudo_terminal import PseudoTerminal
 
 BENCH = [sys.executable, "-m", "mlxchat", "bench"]

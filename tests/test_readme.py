@@ -24,6 +24,7 @@ from tests.readme_workplace import DOCUMENT_BYTES, Workplace
 NOT_RUN = {
     "make": "installs into .venv; what it runs is this suite, and what test_embedded_model.py does",
     "pip install": "needs the package index",
+    "uv tool install": "needs the package index",
     "mlxchat bench --quick": "takes minutes; test_bench_command.py runs all benches in one go",
     "mlxchat bench all": "takes hours; test_bench_command.py runs it with --quick",
 }
