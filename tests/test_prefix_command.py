@@ -155,7 +155,8 @@ def test_the_cache_commands(
     assert (warmed.returncode, warmed.stdout, warmed.stderr) == (0, "", "")
     assert ask("What?")["cached_tokens"] >= 2048
     (listed,) = run_mlxchat("cache", "list").stdout.splitlines()
-    id_, tokens, _, model = listed.split("\t")
+    id_, kind, tokens, _, model = listed.split("\t")
+    assert kind == "prefix"
     assert int(tokens.replace(",", "")) >= 2048
     assert model == str(tiny_model)
     assert json.loads(run_mlxchat("cache", "list", "--json").stdout)["key"].startswith(id_)
