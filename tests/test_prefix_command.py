@@ -103,6 +103,19 @@ def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> N
     assert ask("What?", "-s", dated.format("Tuesday"))["cached_tokens"] > 2000
 
 
+def test_texts_that_differ_within_a_character_share_what_comes_before(
+    ask: Any, document: Path
+) -> None:
+    """A byte is a token here: the last page that they share ends between the bytes of one."""
+    same = "." * (9 * PAGE)
+    for letters in ("\u00e9", "\u00ea"):  # they have their first byte in common
+        document.write_text(same + letters * 700)
+        fresh = ask("What?", "--no-prefix-cache")
+        known = ask("What?")
+        assert known["text"] == fresh["text"]
+    assert 8 * PAGE <= known["cached_tokens"] <= 10 * PAGE
+
+
 def test_other_weights_under_the_same_name_know_nothing(ask: Any, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model")
     ask("What?", model=model)
