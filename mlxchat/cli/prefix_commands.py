@@ -100,8 +100,8 @@ def rm(
     for id_ in ids:
         found = [each.key for each in index.prefixes() if each.key.startswith(id_)]
         if len(found) != 1 or not id_:
-            what = "no prefix" if not found else "more than one prefix"
-            raise UsageError(f"{what} begins with {id_!r}: mlxchat cache list shows them")
+            what = "nothing" if not found else "more than one"
+            raise UsageError(f"{what} of what is kept begins with {id_!r}: see mlxchat cache list")
         index.remove_prefix(found[0])
 
 
