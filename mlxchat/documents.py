@@ -56,6 +56,8 @@ def read_input(
     if named.count(STDIN) > 1:
         raise UsageError("- can be given once only: standard input can be read only once")
     if STDIN in named and stdin is None:
+        if platform.stdin_never_ends():
+            raise UsageError("-: mlx.launch does not pass on where its input ends: give a file")
         raise UsageError("-: standard input is a terminal; pipe a document into it")
     read_blocks = [_read_file(path, stdin) for path in blocks]
     documents = [_read_file(path, stdin) for path in files]
@@ -122,9 +124,12 @@ def name_of(path: str) -> str:
     return "standard input" if path == STDIN else path
 
 
-def piped_stdin() -> BinaryIO | None:
-    """Standard input as bytes, or None where it is a terminal, closed, or nothing is behind it."""
+def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
+    """Standard input as bytes, or None where it is a terminal, closed, or nothing is behind it; or
+    where it has no end, and is to be read `to_its_end`."""
     if sys.stdin is None or sys.stdin.closed:
+        return None
+    if to_its_end and platform.stdin_never_ends():
         return None
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode

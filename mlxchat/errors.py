@@ -17,6 +17,7 @@
     ├── SnapshotError      1   a snapshot or checkpoint that cannot be used
     │   ├── SnapshotBroken     truncated, corrupted, or no snapshot at all
     │   └── SnapshotMismatch   made with something else than what is to use it
+    ├── RanksError         1   another rank: gone, hanging, or not fit to take part
     └── OutputError        1   stdout or a file cannot be written
         └── ClosedPipe   141   whoever read stdout has gone, as `head` does: not worth a word
 
@@ -104,6 +105,10 @@ class SnapshotBroken(SnapshotError):
 
 
 class SnapshotMismatch(SnapshotError):
+    pass
+
+
+class RanksError(MlxchatError):
     pass
 
 

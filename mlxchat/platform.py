@@ -240,6 +240,21 @@ def wired_limit() -> Iterator[None]:
         mx.set_wired_limit(previous)
 
 
+def launched_rank() -> int | None:
+    """This process's number among those that MLX's launcher, or mpirun, has started; None where it
+    was started alone."""
+    for name in ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        value = os.environ.get(name, "")
+        if value.isdecimal():
+            return int(value)
+    return None
+
+
+def stdin_never_ends() -> bool:
+    """Whether stdin is the pipe of MLX's launcher: it passes on what it reads, but no end of it."""
+    return "MLX_RANK" in os.environ
+
+
 def require_supported_system() -> None:
     """Raise ModelUnsupported where MLX itself cannot be imported, with the way to install it."""
     try:

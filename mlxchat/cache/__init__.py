@@ -10,9 +10,11 @@ from mlxchat.cache.block import (
 from mlxchat.cache.build import (
     check_bound,
     check_joinable,
+    is_uniform,
     kv_bytes_per_token,
     make_cache,
     make_joinable,
+    make_part,
     run_lazily,
 )
 from mlxchat.cache.chunk import ChunkCache
@@ -38,11 +40,13 @@ __all__ = [
     "check_joinable",
     "evict",
     "fork",
+    "is_uniform",
     "join_block",
     "kv_bytes_per_token",
     "learned_positions",
     "make_cache",
     "make_joinable",
+    "make_part",
     "most_positions",
     "positions_bounded",
     "rewind",

@@ -31,6 +31,8 @@ from mlxchat.cache.positions import (
     trial_position,
 )
 from mlxchat.cache.window import WindowCache
+from mlxchat.distributed.leader import Leader
+from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
 
@@ -66,10 +68,39 @@ def make_cache(
 
     Runs the model on two tokens. Raises CacheError naming the layer whose cache cannot be bounded.
     """
+    if isinstance(model, Leader):
+        # What can be refused is refused before the other ranks are told.
+        check_bound(model.own, max_kv_size, keep)
+        return model.new_cache(
+            max_kv_size, keep, lambda: make_part(model.own, max_kv_size, keep, model.ranks)
+        )
     cache = _make_layers(model, max_kv_size, keep)
     if max_kv_size is not None:
         _give_positions(model, windows(cache), max_kv_size)
     return cache
+
+
+def make_part(
+    shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks
+) -> list[LayerCache]:
+    """This rank's part of a cache, which all ranks make at once.
+
+    Where keys can be moved on one rank and not on another, they are moved on none.
+    """
+    with ranks.patience():
+        cache = make_cache(shard, max_kv_size, keep)
+        limit = min((window.position_limit or 0 for window in windows(cache)), default=0)
+        movable = all(window.shift is not None for window in windows(cache))
+        if len(set(ranks.gather(limit))) > 1 or len(set(ranks.gather(movable))) > 1:
+            for window in windows(cache):
+                window.shift = window.position_limit = None
+    return cache
+
+
+def is_uniform(model: nn.Module) -> bool:
+    """Whether all layers remember in the same way, so that each tells what the others do."""
+    layers = _make_layers(model, None, 0)
+    return len({(type(layer), getattr(layer, "max_size", None)) for layer in layers}) == 1
 
 
 def make_joinable(model: nn.Module, cache: Sequence[LayerCache]) -> None:
@@ -91,6 +122,8 @@ def make_joinable(model: nn.Module, cache: Sequence[LayerCache]) -> None:
 
 def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_KEEP) -> None:
     """Raise what `make_cache` would raise, without running the model: it needs no weights yet."""
+    if isinstance(model, Leader):
+        model = model.own
     _make_layers(model, max_kv_size, keep)
 
 
@@ -229,6 +262,8 @@ def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
 def run_lazily(model: nn.Module) -> list[LayerCache]:
     """What an unbounded cache holds behind one token: shapes and dtypes, since nothing evaluates
     the graph that the model is built into."""
+    if isinstance(model, Leader):
+        model = model.own
     cache = _make_layers(model, None, 0)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     return cache

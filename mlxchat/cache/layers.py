@@ -11,6 +11,7 @@ from typing import Any
 from mlx_lm.models.cache import ArraysCache, CacheList
 
 from mlxchat.cache.window import WindowCache
+from mlxchat.distributed.leader import SharedCache
 from mlxchat.errors import CacheError
 
 LayerCache = Any
@@ -37,7 +38,8 @@ def recurrent_states(cache: Sequence[LayerCache]) -> list[ArraysCache]:
 
 def fork(cache: Sequence[LayerCache]) -> list[LayerCache]:
     """A cache that goes its own way from here; a window is copied only when one side writes."""
-    return [_fork_layer(layer) for layer in cache]
+    layers = [_fork_layer(layer) for layer in cache]
+    return cache.forked(layers) if isinstance(cache, SharedCache) else layers
 
 
 def _fork_layer(layer: LayerCache) -> LayerCache:
@@ -60,6 +62,8 @@ def rewind(cache: Sequence[LayerCache], n: int) -> None:
     """
     if any(not state.empty() for state in recurrent_states(cache)):
         raise CacheError("this model has recurrent layers, which cannot be rewound")
+    if isinstance(cache, SharedCache):
+        cache.rewinding(n)
     for window in windows(cache):
         window.trim(n)
 
@@ -74,6 +78,8 @@ def evict(cache: Sequence[LayerCache], start: int, stop: int) -> None:
     spans = [(window, held - window.size()) for window in windows(cache) if window.total]
     for window, missing in spans:
         window.check_evictable(start - missing, stop - missing)
+    if isinstance(cache, SharedCache):
+        cache.evicting(start, stop)
     for window, missing in spans:
         window.evict(start - missing, stop - missing)
 

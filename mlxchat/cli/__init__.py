@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from mlxchat import platform
 from mlxchat.cli import completion
 from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
@@ -24,7 +25,7 @@ from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.signals import Terminated, terminate_by_exception
 from mlxchat.cli.version import VersionOption
-from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError
+from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError, RanksError
 from mlxchat.terminal.messages import show_error
 
 GROUP_OPTIONS = {"-h", "--help", "--version", "--install-completion", "--show-completion"}
@@ -109,20 +110,23 @@ def main() -> None:
     if completion.asked():
         completion.answer(app)
         sys.exit(ExitStatus.FAILURE)
-    terminate_by_exception()
+    if not platform.launched_rank():
+        terminate_by_exception()
     sys.exit(_status())
 
 
 def _status() -> int:
+    leads = not platform.launched_rank()
     try:
         return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
     except MlxchatError as error:
-        if not isinstance(error, ClosedPipe):
+        # What all ranks find wrong, one tells.
+        if not isinstance(error, ClosedPipe) and (leads or isinstance(error, RanksError)):
             show_error(str(error))
         return error.exit_status
     except TyperException as error:
         # A group without a command has shown its help, and has nothing to add.
-        if message := error.format_message():
+        if leads and (message := error.format_message()):
             show_error(f"{message} (see mlxchat --help)")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):

@@ -17,6 +17,7 @@ from mlxchat.cli.options import (
     ModelOption,
     OfflineOption,
     PenaltyOption,
+    PipelineOption,
     PrefixCacheOption,
     PrefixCacheSizeOption,
     QuietOption,
@@ -98,6 +99,7 @@ def chat(
     offline: OfflineOption = False,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
+    pipeline: PipelineOption = False,
     max_kv_size: WindowOption = "auto",
     roll: Annotated[
         Roll,

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlxchat import platform
 from mlxchat.cache import positions_bounded
 from mlxchat.cli.keeper import open_session, settings_of
 from mlxchat.cli.prefix import Prefixes
+from mlxchat.cli.ranks import lead_or_follow
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window, start
 from mlxchat.conversation import Conversation
+from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import UsageError
 from mlxchat.models.load import Model
 from mlxchat.settings import GenerationSettings, Roll
@@ -62,28 +65,36 @@ def run(request: ChatRequest) -> int:
     request.generation_settings()
     if request.go_on and request.session is not None:
         raise UsageError("--continue is the latest session, --session NAME another: give one")
+    if request.exact and platform.launched_rank() is not None:
+        raise UsageError("--exact cannot be used under mlx.launch, which saves transcripts only")
     if not request.save and (request.go_on or request.session is not None):
         raise UsageError("--no-save goes with neither --continue nor --session")
+    return lead_or_follow(request.setup, lambda ranks: _run(request, messages, ranks))
+
+
+def _run(request: ChatRequest, messages: Messages, ranks: Ranks | None) -> int:
     start(request.setup, messages)
     session = open_session(go_on=request.go_on, name=request.session, save=request.save)
     if session is not None:
         setup, roll = settings_of(request.setup, request.roll, session, request.given)
         request = replace(request, setup=setup, roll=roll)
     try:
-        return _chat(request, messages, session)
+        return _chat(request, messages, session, ranks)
     finally:
         if session is not None:
             session.close()
 
 
-def _chat(request: ChatRequest, messages: Messages, session: Session | None) -> int:
+def _chat(
+    request: ChatRequest, messages: Messages, session: Session | None, ranks: Ranks | None
+) -> int:
     if sys.stdin is not None and sys.stdin.isatty() and not request.json_events:
         from mlxchat.cli.repl import Repl
 
-        return Repl(request, messages, session).run()
+        return Repl(request, messages, session, ranks).run()
     from mlxchat.cli.piped_chat import run_piped
 
-    return run_piped(request, messages, session)
+    return run_piped(request, messages, session, ranks)
 
 
 def new_conversation(

@@ -17,6 +17,7 @@ from mlxchat.cli.options import (
     ModelOption,
     OfflineOption,
     PenaltyOption,
+    PipelineOption,
     PrefixCacheOption,
     PrefixCacheSizeOption,
     QuietOption,
@@ -120,6 +121,7 @@ def generate(
     offline: OfflineOption = False,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
+    pipeline: PipelineOption = False,
     max_kv_size: WindowOption = "auto",
     keep: Annotated[
         int,

@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from mlxchat.cli.setup import Setup
 from mlxchat.conversation import Conversation, Turn
+from mlxchat.distributed.leader import Leader
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
@@ -157,6 +158,8 @@ class Keeper:
         journal, path = self.session.journal, self.session.snapshot_path
         if not self.session.directory.is_dir() or len(conversation.ledger) == 0:
             return
+        if isinstance(conversation.model.network, Leader):
+            return
         self._tell_error()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.held_turns]
@@ -175,6 +178,9 @@ class Keeper:
         if not path.exists():
             if self._exact and conversation.turns:
                 raise SnapshotError(f"there is no {path}: leave --exact out to read all again")
+            return
+        if isinstance(conversation.model.network, Leader):
+            self._tell("one machine held this session: the transcript will be read again")
             return
         fingerprint = self._fingerprint(conversation)
         network, empty = conversation.model.network, conversation.cache

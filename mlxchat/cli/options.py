@@ -77,6 +77,14 @@ StepOption = Annotated[
     int,
     typer.Option(metavar="TOKENS", help="Prompt tokens processed at once.", rich_help_panel=WINDOW),
 ]
+PipelineOption = Annotated[
+    bool,
+    typer.Option(
+        "--pipeline/--no-pipeline",
+        help="Under mlx.launch: give each rank some of the layers, instead of a part of each.",
+        rich_help_panel=MODEL,
+    ),
+]
 PrefixCacheOption = Annotated[
     bool,
     typer.Option(

@@ -11,6 +11,7 @@ from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest
 from mlxchat.conversation import Conversation, Forgot
+from mlxchat.distributed.ranks import Ranks
 from mlxchat.documents import Spoken, piped_stdin, read_turns
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.events import EventWriter
@@ -22,14 +23,16 @@ from mlxchat.terminal.thinking import THINK_TAGS, Piece, ThinkSplitter
 from mlxchat.units import count
 
 
-def run_piped(request: ChatRequest, messages: Messages, session: Session | None) -> int:
+def run_piped(
+    request: ChatRequest, messages: Messages, session: Session | None, ranks: Ranks | None
+) -> int:
     """Answer each turn of standard input; return the exit status."""
-    stdin = piped_stdin()
+    stdin = piped_stdin(to_its_end=False)
     if stdin is None:
         raise UsageError("there are no turns to answer: pipe them in, one a line")
     stdout = Stdout()
     found = find_model(request.setup, messages)
-    model = load_model(request.setup, found, messages.warn)
+    model = load_model(request.setup, found, messages.warn, ranks=ranks)
     prefixes = request.prefixes(messages.note)
     conversation = new_conversation(request, model, messages.warn, prefixes)
     keeper = Keeper(session, messages.warn, exact=request.exact)

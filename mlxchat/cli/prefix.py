@@ -8,6 +8,7 @@ from mlxchat import paths
 from mlxchat.cache.layers import LayerCache
 from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
+from mlxchat.distributed.leader import Leader
 from mlxchat.generate import OnHeld, nobody
 from mlxchat.ledger import TokenIds
 from mlxchat.models.load import Model
@@ -36,6 +37,9 @@ class Prefixes:
         """Fill the empty cache with the prefix of `ids: (T,)` that is known; return how many tokens
         that is, and what is to be told the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < LEAST_TOKENS:
+            return 0, nobody
+        if isinstance(model.network, Leader):
+            self._notify("the prompt is not kept in the prefix cache: several ranks hold its parts")
             return 0, nobody
         directory = paths.prefix_cache_dir()
         if self._open is None or self._open[0] is not model:

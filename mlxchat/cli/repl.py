@@ -21,6 +21,7 @@ from mlxchat.cli.piped_chat import forgotten_line, turn_line
 from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.conversation import Conversation, Forgot
+from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, SnapshotError
 from mlxchat.generate import Token
 from mlxchat.models.load import Model
@@ -41,8 +42,15 @@ from mlxchat.units import count, format_bytes
 class Repl:
     """A chat with a person. Commands change it through what is public here."""
 
-    def __init__(self, request: ChatRequest, messages: Messages, session: Session | None) -> None:
+    def __init__(
+        self,
+        request: ChatRequest,
+        messages: Messages,
+        session: Session | None,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.request = request
+        self._ranks = ranks
         self.screen = Screen()
         self._notices: list[str] = []
         self.keeper = Keeper(session, self._notices.append, exact=request.exact)
@@ -173,7 +181,7 @@ class Repl:
     # The model
 
     def _load(self, found: ResolvedModel) -> Model:
-        return load_model(self.request.setup, found, self._notices.append)
+        return load_model(self.request.setup, found, self._notices.append, ranks=self._ranks)
 
     def _begin(self, model: Model) -> Conversation:
         conversation = new_conversation(self.request, model, self._notices.append, self._prefixes)

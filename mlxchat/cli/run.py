@@ -20,8 +20,10 @@ from mlxchat.cli.long_run import (
     go_on,
 )
 from mlxchat.cli.prefix import Prefixes
+from mlxchat.cli.ranks import check_options, lead_or_follow
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
 from mlxchat.cli.signals import StatusRequest, StopRequest
+from mlxchat.distributed.ranks import Ranks
 from mlxchat.documents import Input, name_of, piped_stdin, read_input
 from mlxchat.errors import ExitStatus, SnapshotBroken, UsageError
 from mlxchat.events import EventWriter
@@ -61,8 +63,12 @@ class Request:
 
 def run(request: Request) -> int:
     """Generate, and return the exit status. Raises MlxchatError for all that a user can mend."""
-    messages = Messages(request.setup.quiet)
     _check(request)
+    return lead_or_follow(request.setup, lambda ranks: _run(request, ranks))
+
+
+def _run(request: Request, ranks: Ranks | None) -> int:
+    messages = Messages(request.setup.quiet)
     document = read_input(request.prompt, request.files, piped_stdin(), request.blocks.files)
     for notice in document.notices:
         messages.warn(notice)
@@ -73,7 +79,7 @@ def run(request: Request) -> int:
             checkpoint = Checkpoint.create(Path(request.long.checkpoint))
             stack.callback(checkpoint.close)
         output = _new_output(request.long)
-        loaded = _load(request, messages)
+        loaded = _load(request, messages, ranks)
         prompt = _encode(request, loaded.model, document)
         for notice in prompt.notices:
             messages.warn(notice)
@@ -87,6 +93,7 @@ def run(request: Request) -> int:
 def resume_run(directory: str, changes: dict[str, Any]) -> int:
     """Go on with the checkpoint in `directory`; `changes` are the options that were given anew,
     by name: those of Request, Setup or LongOptions."""
+    check_options(checkpoint=True)
     with ExitStack() as stack:
         checkpoint = Checkpoint.open(Path(directory))
         stack.callback(checkpoint.close)
@@ -162,11 +169,11 @@ class _Loaded:
         return 0 if self.settings.max_kv_size is None else self.settings.keep
 
 
-def _load(request: Request, messages: Messages) -> _Loaded:
+def _load(request: Request, messages: Messages, ranks: Ranks | None = None) -> _Loaded:
     setup = request.setup
     found = find_model(setup, messages)
     check = check_model if request.blocks.files else None
-    model = load_model(setup, found, messages.warn, check)
+    model = load_model(setup, found, messages.warn, check, ranks)
     settings = fit_window(setup, model, messages.warn)
     cache = make_cache(model.network, settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
@@ -311,6 +318,7 @@ def _check(request: Request) -> None:
     _generation_settings(request)
     request.setup.cache_settings()
     request.setup.sampling_settings({})
+    check_options(blocks=bool(request.blocks.files), checkpoint=request.long.checkpoint is not None)
     request.long.check(json_events=request.json_events)
     request.blocks.check(request.setup, checkpoint=request.long.checkpoint is not None)
 

@@ -10,7 +10,9 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import check_bound
 from mlxchat.cli.amounts import parse_window
-from mlxchat.errors import CacheError
+from mlxchat.distributed.load import lead_loading
+from mlxchat.distributed.ranks import Ranks
+from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Model, load_directory
 from mlxchat.models.resolve import ResolvedModel, resolve_model
@@ -26,7 +28,7 @@ from mlxchat.terminal.messages import Messages
 SAMPLING_OPTIONS = ("temp", "top_p", "top_k", "min_p", "repetition_penalty")
 SAME_NAMES = (
     *("model", "offline", "device", "dtype", "keep", "prefill_step_size", "quiet"),
-    *("prefix_cache", "prefix_cache_size"),
+    *("prefix_cache", "prefix_cache_size", "pipeline"),
 )
 
 
@@ -46,6 +48,7 @@ class Setup:
     quiet: bool
     prefix_cache: bool = True
     prefix_cache_size: str = DEFAULT_PREFIX_CACHE_SIZE
+    pipeline: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Setup":
@@ -92,9 +95,10 @@ def load_model(
     found: ResolvedModel,
     notify: Callable[[str], None],
     check: Callable[[nn.Module], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Model:
-    """The model in memory; refused before its weights are read where its window cannot be kept, or
-    where `check` refuses it."""
+    """The model in memory, of all `ranks` together where there are several; refused before its
+    weights are read where its window cannot be kept, or where `check` refuses it."""
     settings = setup.cache_settings()
 
     def check_all(network: nn.Module) -> None:
@@ -102,6 +106,16 @@ def load_model(
         if check is not None:
             check(network)
 
+    if ranks is not None:
+        return lead_loading(
+            ranks,
+            found,
+            dtype=setup.dtype,
+            pipeline=setup.pipeline,
+            offline=setup.offline,
+            notify=notify,
+            check=check_all,
+        )
     return load_directory(
         found.directory,
         found.name,

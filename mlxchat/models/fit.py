@@ -2,6 +2,7 @@
 
 from mlxchat import platform
 from mlxchat.cache import kv_bytes_per_token
+from mlxchat.distributed.leader import Leader
 from mlxchat.errors import NotEnoughMemory
 from mlxchat.models.load import Model
 from mlxchat.units import format_bytes
@@ -25,7 +26,7 @@ def automatic_window(model: Model) -> int | None:
     token_bytes = kv_bytes_per_token(model.network, model.dtype)
     if token_bytes == 0:
         return model.context_length
-    fitting = int(platform.free_memory_bytes() * CACHE_SHARE) // token_bytes
+    fitting = int(_free_memory_bytes(model) * CACHE_SHARE) // token_bytes
     if model.context_length is not None and model.context_length <= fitting:
         return model.context_length
     if fitting < LEAST_WINDOW:
@@ -41,9 +42,17 @@ def check_window(model: Model, max_kv_size: int | None) -> None:
     if max_kv_size is None:
         return
     needed_bytes = max_kv_size * kv_bytes_per_token(model.network, model.dtype)
-    free_bytes = platform.free_memory_bytes()
+    free_bytes = _free_memory_bytes(model)
     if needed_bytes > free_bytes:
         raise NotEnoughMemory(
             f"a window of {max_kv_size:,} tokens takes {format_bytes(needed_bytes)} on this model "
             f"and {format_bytes(free_bytes)} are free: use --max-kv-size auto or a smaller one"
         )
+
+
+def _free_memory_bytes(model: Model) -> int:
+    """On this machine, or on that of all the ranks' which has least."""
+    network = model.network
+    if isinstance(network, Leader):
+        return network.free_memory_bytes()
+    return platform.free_memory_bytes()

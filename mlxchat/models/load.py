@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
+from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, UsageError
 from mlxchat.models.dequantize import dequantize
 from mlxchat.models.resolve import resolve_model
@@ -32,6 +33,7 @@ from mlxchat.tokens import Tokenizer
 from mlxchat.units import format_bytes
 
 Notify = Callable[[str], None]
+Check = Callable[[nn.Module], object] | None
 
 DTYPES: dict[str, mx.Dtype] = {
     "float16": mx.float16,
@@ -78,11 +80,13 @@ def load_directory(
     *,
     dtype: str,
     notify: Notify,
-    check: Callable[[nn.Module], object] | None = None,
+    check: Check = None,
+    sharding: Sharding | None = None,
 ) -> Model:
     """Load the model in `directory`. `dtype` is one of DTYPE_CHOICES; "auto" suits the device.
 
-    `check` gets the network before its weights are read, to refuse it while that is quick.
+    `check` gets the network before its weights are read, to refuse it while that is quick. With a
+    `sharding` only this rank's part of it is ever in memory.
     """
     if dtype not in DTYPE_CHOICES:
         raise UsageError(f"--dtype must be one of {', '.join(DTYPE_CHOICES)}, got {dtype!r}")
@@ -90,11 +94,13 @@ def load_directory(
     # First what is quick to find wrong.
     tokenizer = load_tokenizer(directory, config)
     network = build_skeleton(config)
+    if sharding is not None:
+        sharding.check(network)
     if check is not None:
         check(network)
     files = weight_files(directory)
-    target = _target_dtype(dtype, network, files, notify)
-    network = _fill(network, config, directory, files, target)
+    target = _target_dtype(dtype, network, files, notify, 1 if sharding is None else sharding.ranks)
+    network = _fill(network, config, directory, files, target, sharding=sharding)
     generation_config = directory / "generation_config.json"
     return Model(
         name=name,
@@ -108,13 +114,14 @@ def load_directory(
 
 
 def _target_dtype(
-    choice: str, network: nn.Module, files: list[Path], notify: Notify
+    choice: str, network: nn.Module, files: list[Path], notify: Notify, ranks: int
 ) -> mx.Dtype | None:
-    """The dtype to hold all weights in, or None to hold them as they are stored.
+    """The dtype to hold all weights in, or None to hold them as they are stored; each of `ranks`
+    holds its share of them.
 
     Raises NotEnoughMemory where the model would not fit.
     """
-    free_bytes = platform.free_memory_bytes()
+    free_bytes = platform.free_memory_bytes() * ranks
     stored_bytes = sum(file.stat().st_size for file in files)
     if choice in DTYPES:
         needed_bytes = floating_parameter_bytes(network, DTYPES[choice])
@@ -149,6 +156,8 @@ def _fill(
     directory: Path,
     files: list[Path],
     target: mx.Dtype | None,
+    *,
+    sharding: Sharding | None,
 ) -> nn.Module:
     foreign = config.get("quantization") is None and _foreign_packing(config, directory)
     try:
@@ -156,6 +165,8 @@ def _fill(
             network = _load_with_mlx_lm(directory, target)
         else:
             _fill_with_arrays(network, config, load_arrays(files), target)
+        if sharding is not None:
+            sharding.apply(network)
         mx.eval(network.parameters())
     except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]

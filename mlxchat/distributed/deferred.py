@@ -1,0 +1,33 @@
+"""Signals that wait until something is whole."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let the signals that end a program come behind the body, as if they had come then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[signal.Signals] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(signal.Signals(number))
+
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    held = {number: handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in held:
+            signal.signal(number, note)
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)

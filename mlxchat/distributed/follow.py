@@ -1,0 +1,93 @@
+"""What every rank but the first does: as rank 0 tells it, on its own part of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat.cache import evict, fork, make_part, rewind
+from mlxchat.distributed.leader import run_shard
+from mlxchat.distributed.ranks import Order, Ranks
+
+# MLX keeps freed buffers for reuse; they are given back this often, in forwards.
+CLEAR_EVERY = 256
+
+Load = Callable[[Ranks], nn.Module | None]
+
+
+def follow(ranks: Ranks, load: Load) -> None:
+    """Until rank 0 says that it is over. `load` loads what rank 0 tells of, with all ranks; None
+    where one of them could not.
+
+    Raises RanksError where a rank is lost. While a model is being loaded, rank 0 may just leave.
+    """
+    follower = _Follower(ranks, load)
+    try:
+        follower.run()
+    except RuntimeError as error:
+        if not ranks.is_loss(error):
+            raise
+        if not follower.is_loading:
+            raise ranks.lost() from error
+
+
+class _Follower:
+    def __init__(self, ranks: Ranks, load: Load) -> None:
+        self._ranks = ranks
+        self._load = load
+        # Networks and caches by the numbers that rank 0 has given them.
+        self._held: dict[int, Any] = {}
+        self._forwards = 0
+        self.is_loading = False
+        self._orders: dict[Order, Callable[[int, int, int, int], None]] = {
+            Order.LOAD: self._load_model,
+            Order.NEW_CACHE: self._new_cache,
+            Order.FORWARD: self._forward,
+            Order.FORK: self._fork,
+            Order.REWIND: self._rewind,
+            Order.EVICT: self._evict,
+            Order.FREE_MEMORY: self._free_memory,
+        }
+
+    def run(self) -> None:
+        while True:
+            order, numbers, dropped = self._ranks.hear()
+            for number in dropped:
+                self._held.pop(number, None)
+            if order is Order.STOP:
+                return
+            a, b, c, d = numbers
+            self._orders[order](a, b, c, d)
+
+    def _load_model(self, number: int, *_: int) -> None:
+        self.is_loading = True
+        network = self._load(self._ranks)
+        self.is_loading = False
+        if network is not None:
+            self._held[number] = network
+
+    def _new_cache(self, network: int, number: int, window: int, keep: int) -> None:
+        max_kv_size = None if window < 0 else window
+        self._held[number] = make_part(self._held[network], max_kv_size, keep, self._ranks)
+
+    def _forward(self, network: int, cache: int, tokens: int, _: int) -> None:
+        ids = mx.zeros((1, tokens), dtype=mx.int32)
+        run_shard(self._ranks, self._held[network], ids, self._held[cache])
+        self._forwards += 1
+        if tokens > 1 or self._forwards % CLEAR_EVERY == 0:
+            mx.clear_cache()
+
+    def _fork(self, cache: int, number: int, *_: int) -> None:
+        self._held[number] = fork(self._held[cache])
+
+    def _rewind(self, cache: int, n: int, *_: int) -> None:
+        rewind(self._held[cache], n)
+
+    def _evict(self, cache: int, start: int, stop: int, _: int) -> None:
+        evict(self._held[cache], start, stop)
+
+    def _free_memory(self, *_: int) -> None:
+        self._ranks.least_free_memory_bytes()

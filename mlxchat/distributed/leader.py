@@ -1,0 +1,108 @@
+"""Rank 0's side: a network and its caches that tell the other ranks what is done with them.
+
+Whoever uses them need not know. What happens in a forward is told before it happens, and launched
+here, on all ranks alike: `mx.eval` of what is returned finds nothing left that needs another rank.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat.distributed.ranks import Order, Ranks
+
+LayerCache = Any
+
+
+class SharedCache(list[LayerCache]):
+    """Rank 0's part of a cache; the other ranks know theirs by the same `number`.
+
+    Its layers are a list's as of any cache; whoever changes them in another way than by a forward
+    calls the method of that name first.
+    """
+
+    def __init__(self, layers: Sequence[LayerCache], ranks: Ranks, number: int) -> None:
+        super().__init__(layers)
+        self._ranks = ranks
+        self.number = number
+        weakref.finalize(self, ranks.drop, number)
+
+    def forked(self, layers: Sequence[LayerCache]) -> SharedCache:
+        """`layers`, a copy of this cache's, as a cache of its own."""
+        number = self._ranks.new_number()
+        with self._ranks.in_step():
+            self._ranks.tell(Order.FORK, self.number, number)
+        return SharedCache(layers, self._ranks, number)
+
+    def rewinding(self, n: int) -> None:
+        with self._ranks.in_step():
+            self._ranks.tell(Order.REWIND, self.number, n)
+
+    def evicting(self, start: int, stop: int) -> None:
+        with self._ranks.in_step():
+            self._ranks.tell(Order.EVICT, self.number, start, stop)
+
+
+class Leader(nn.Module):
+    """A network, of which each rank holds a part: this one's is `own`.
+
+    Called as any network. Of one token it returns the logits; of more, nothing, as in prefill:
+    then the cache's state has been evaluated.
+    """
+
+    def __init__(self, own: nn.Module, ranks: Ranks, number: int) -> None:
+        super().__init__()
+        self.own = own
+        self.ranks = ranks
+        self.number = number
+        weakref.finalize(self, ranks.drop, number)
+
+    def __call__(self, tokens: mx.array, cache: SharedCache) -> Any:
+        """`tokens: (1, S)`; returns logits `(1, 1, V)` where S is 1."""
+        with self.ranks.in_step():
+            self.ranks.tell(Order.FORWARD, self.number, cache.number, tokens.shape[1])
+            return run_shard(self.ranks, self.own, tokens, cache)
+
+    def new_cache(
+        self,
+        max_kv_size: int | None,
+        keep: int,
+        make: Callable[[], Sequence[LayerCache]],
+    ) -> SharedCache:
+        """A cache that every rank makes its part of; `make` makes this one's."""
+        number = self.ranks.new_number()
+        with self.ranks.in_step():
+            window = -1 if max_kv_size is None else max_kv_size
+            self.ranks.tell(Order.NEW_CACHE, self.number, number, window, keep)
+            return SharedCache(make(), self.ranks, number)
+
+    def free_memory_bytes(self) -> int:
+        """What the rank that has least has free."""
+        with self.ranks.in_step():
+            self.ranks.tell(Order.FREE_MEMORY)
+            return self.ranks.least_free_memory_bytes()
+
+
+def run_shard(
+    ranks: Ranks, shard: nn.Module, tokens: mx.array, cache: Sequence[LayerCache]
+) -> mx.array | None:
+    """Run this rank's part on rank 0's `tokens: (1, S)`, and launch all that other ranks wait for.
+
+    Which sums are computed depends on what is evaluated, so that is the same on all ranks: behind
+    one token the logits, behind several the cache's state.
+    """
+    ids = ranks.share(tokens)
+    logits = shard(ids, cache=cache)
+    if tokens.shape[1] > 1:
+        with ranks.patience():
+            mx.eval([layer.state for layer in cache])
+        return None
+    # Not a slice: that would hold on to all logits.
+    there = logits.max()
+    mx.async_eval(logits, there)
+    ranks.expect(there)
+    return logits

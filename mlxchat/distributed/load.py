@@ -1,0 +1,136 @@
+"""Loading a model on all ranks at once: each finds it by itself, and holds its own part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat import __version__
+from mlxchat.cache import is_uniform
+from mlxchat.distributed.leader import Leader
+from mlxchat.distributed.ranks import Order, Ranks
+from mlxchat.distributed.shard import Sharding
+from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
+from mlxchat.models.load import Check, Model, Notify, load_directory
+from mlxchat.models.resolve import ResolvedModel, resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What rank 0 tells the others of a model: the name to find it by, and how to hold it."""
+
+    name: str
+    dtype: str
+    pipeline: bool
+    offline: bool
+
+
+def lead_loading(
+    ranks: Ranks,
+    found: ResolvedModel,
+    *,
+    dtype: str,
+    pipeline: bool,
+    offline: bool,
+    notify: Notify,
+    check: Check,
+) -> Model:
+    """Load a model on all ranks; `check` refuses it here before any weights are read.
+
+    Raises what loading it raises, RanksError where another rank cannot load it, or has another.
+    """
+    path = Path(found.name).expanduser()
+    name = str(path.resolve()) if path.exists() else found.name
+    number = ranks.new_number()
+    with ranks.in_step():
+        ranks.tell(Order.LOAD, number)
+    # Loading takes long, and may be interrupted.
+    ranks.is_midway = True
+    ranks.text(json.dumps(asdict(Wanted(name, dtype, pipeline, offline))))
+
+    def load() -> Model:
+        return load_directory(
+            found.directory,
+            found.name,
+            dtype=dtype,
+            notify=notify,
+            check=lambda network: _check(network, check, pipeline),
+            sharding=Sharding(ranks.group, pipeline),
+        )
+
+    model = _agreed(ranks, load)
+    return replace(model, network=Leader(model.network, ranks, number))
+
+
+def follow_loading(ranks: Ranks) -> nn.Module | None:
+    """This rank's part of the model that rank 0 tells of; None where some rank could not load it:
+    that is rank 0's to tell."""
+    wanted = Wanted(**json.loads(ranks.text()))
+
+    def load() -> Model:
+        found = resolve_model(
+            wanted.name, offline=wanted.offline, ask=None, notify=_silent, show_progress=False
+        )
+        return load_directory(
+            found.directory,
+            found.name,
+            dtype=wanted.dtype,
+            notify=_silent,
+            check=lambda network: _check(network, None, wanted.pipeline),
+            sharding=Sharding(ranks.group, wanted.pipeline),
+        )
+
+    try:
+        return _agreed(ranks, load).network
+    except MlxchatError:
+        return None
+
+
+def _check(network: nn.Module, check: Check, pipeline: bool) -> None:
+    if pipeline and not is_uniform(network):
+        raise ModelUnsupported(
+            "this model's layers remember in different ways and cannot be pipelined: leave "
+            "--pipeline out to divide each layer"
+        )
+    if check is not None:
+        check(network)
+
+
+def _agreed(ranks: Ranks, load: Callable[[], Model]) -> Model:
+    """What `load` loads, once all ranks have. Raises an error on all where one raises one."""
+    model: Model | None = None
+    error: MlxchatError | None = None
+    try:
+        model = load()
+    except MlxchatError as raised:
+        error = raised
+    failed = [rank for rank, could in enumerate(ranks.gather(int(model is None))) if could]
+    for rank in failed[:1]:
+        told = ranks.text("" if error is None else str(error), rank)
+        ranks.is_midway = False
+        if error is not None:
+            raise error
+        raise RanksError(f"rank {rank}: {told}")
+    assert model is not None
+    others = ranks.differing(
+        [model.config, str(model.dtype), __version__, version("mlx"), version("mlx-lm")]
+    )
+    ranks.is_midway = False
+    if others:
+        raise RanksError(
+            f"rank {others[0]} has another model of that name, another dtype, or other versions of "
+            "mlxchat, mlx and mlx-lm: make them the same, and give --dtype"
+        )
+    # What another thread computes later must find nothing unfinished here.
+    mx.synchronize()
+    return model
+
+
+def _silent(_: str) -> None:
+    return

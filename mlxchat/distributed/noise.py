@@ -1,0 +1,25 @@
+"""Keeps MLX's own lines about broken connections off stderr: one line of ours tells it all."""
+
+import os
+import sys
+import threading
+
+PREFIXES = (b"[ring]", b"[jaccl]")
+
+
+def hide_backend_messages() -> None:
+    """Let only other lines through that are written past Python; those of `sys.stderr` all are."""
+    sys.stderr.flush()
+    real = os.dup(2)
+    sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+
+    def pass_on() -> None:
+        with os.fdopen(reading, "rb") as lines:
+            for line in lines:
+                if not line.startswith(PREFIXES):
+                    os.write(real, line)
+
+    threading.Thread(target=pass_on, name="stderr", daemon=True).start()

@@ -1,0 +1,96 @@
+"""Which models can be taken apart, in which way, and taking one apart. How is mlx-lm's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat.errors import ModelUnsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a model is divided among the ranks of `group`: each layer, or with `pipeline` the layers.
+
+    Source: mlx-lm's `sharded_load`, and its models' `shard` and `pipeline`.
+    """
+
+    group: mx.distributed.Group
+    pipeline: bool
+
+    @property
+    def ranks(self) -> int:
+        return self.group.size()
+
+    def check(self, network: nn.Module) -> None:
+        """Raise ModelUnsupported, with what to do instead, where mlx-lm cannot divide it so."""
+        by_tensor, by_layer = hasattr(network, "shard"), _pipelined(network) is not None
+        name = type(network).__module__.rpartition(".")[2]
+        if not by_tensor and not by_layer:
+            raise ModelUnsupported(
+                f"mlx-lm cannot divide a {name} model among several machines: choose another model"
+            )
+        if self.pipeline and not by_layer:
+            raise ModelUnsupported(
+                f"mlx-lm cannot pipeline a {name} model: leave --pipeline out to divide each layer"
+            )
+        if not self.pipeline and not by_tensor:
+            raise ModelUnsupported(
+                f"mlx-lm cannot divide the layers of a {name} model: add --pipeline to give each "
+                "rank some of them"
+            )
+        layers = len(_layers(network))
+        if self.pipeline and layers < self.ranks:
+            raise ModelUnsupported(
+                f"the model has {layers} layers and cannot be pipelined over {self.ranks} ranks"
+            )
+
+    def apply(self, network: nn.Module) -> None:
+        """Keep this rank's part of a network whose weights nothing has evaluated yet.
+
+        Raises ModelUnsupported where something cannot be divided by the number of ranks.
+        """
+        if self.pipeline:
+            inner = _pipelined(network)
+            assert inner is not None
+            inner.pipeline(self.group)
+            return
+        before = dict(_counts(network))
+        shard: Any = network.shard
+        try:
+            shard(self.group)
+        except ValueError as error:
+            raise ModelUnsupported(
+                f"this model cannot be divided by {self.ranks}: {error}"
+            ) from error
+        for (path, name), now in _counts(network):
+            then = before.get((path, name), now)
+            # mlx-lm rounds down what it divides.
+            if now != then and now * self.ranks != then:
+                raise ModelUnsupported(
+                    f"this model's {then} {name.removeprefix('n_').replace('_', ' ')} cannot be "
+                    f"divided by {self.ranks}: use a number of ranks that divides them, or "
+                    "--pipeline"
+                )
+
+
+def _pipelined(network: nn.Module) -> Any:
+    """The part of a network that mlx-lm knows to pipeline; None where there is none."""
+    inner = getattr(network, "model", None)
+    return inner if hasattr(inner, "pipeline") else None
+
+
+def _layers(network: nn.Module) -> Any:
+    return getattr(network, "layers", ())
+
+
+def _counts(network: nn.Module) -> Iterator[tuple[tuple[str, str], int]]:
+    """Whole numbers that the modules hold, such as numbers of heads, by module and name."""
+    for path, module in network.named_modules():
+        for name, value in vars(module).items():
+            if type(value) is int:
+                yield (path, name), value

@@ -1,0 +1,102 @@
+"""Run on all ranks: what one process says of each model, and what the ranks say together.
+
+    python -m tests.distributed_program PIPELINE MODEL…
+
+Rank 0 prints a JSON line a model.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlxchat
+
+# isort: split
+
+import mlx.core as mx
+import numpy as np
+
+from mlxchat.cache import evict, fork, rewind
+from mlxchat.distributed.follow import follow
+from mlxchat.distributed.load import follow_loading, lead_loading
+from mlxchat.distributed.ranks import Ranks
+from mlxchat.generate import Generation, prefill
+from mlxchat.models.load import Model, load_directory
+from mlxchat.models.resolve import ResolvedModel
+from mlxchat.settings import GenerationSettings, SamplingSettings
+
+PROMPT = np.frombuffer(b"It was a dark and stormy night; the rain fell in torrents.", np.uint8)
+WINDOW, KEEP, STEP = 24, 4, 16
+
+
+def main() -> None:
+    pipeline, directories = sys.argv[1] == "pipeline", sys.argv[2:]
+    mx.set_default_device(mx.cpu)
+    ranks = Ranks.join()
+    if not ranks.leads:
+        follow(ranks, follow_loading)
+        return
+    for directory in directories:
+        found = ResolvedModel(directory, Path(directory))
+        together = lead_loading(
+            ranks,
+            found,
+            dtype="float32",
+            pipeline=pipeline,
+            offline=True,
+            notify=print,
+            check=None,
+        )
+        alone = load_directory(Path(directory), directory, dtype="float32", notify=print)
+        print(json.dumps({"alone": _facts(alone), "together": _facts(together)}), flush=True)
+    ranks.stop()
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    return {
+        "greedy": _said(model, SamplingSettings(temp=0.0)),
+        "drawn": _said(model, SamplingSettings(temp=1.0, seed=7)),
+        "logits": _logits(model),
+    }
+
+
+def _said(model: Model, sampling: SamplingSettings) -> list[int | None]:
+    cache = mlxchat.make_cache(model.network, WINDOW, KEEP)
+    settings = GenerationSettings(max_tokens=40, ignore_eos=True)
+    generation = Generation(
+        model,
+        PROMPT.astype(np.int32),
+        cache,
+        sampling=sampling,
+        settings=settings,
+        prefill_step_size=STEP,
+    )
+    return [token.id for token in generation if token.id is not None]
+
+
+def _logits(model: Model) -> list[list[float]]:
+    """Of a next token after each thing that can be done to a cache."""
+    network, ids = model.network, PROMPT.astype(np.int32)
+    cache = mlxchat.make_cache(network, WINDOW, KEEP)
+    seen: list[list[float]] = []
+
+    def look(cache: Any) -> None:
+        seen.append(network(mx.array([[65]]), cache=cache)[0, -1].tolist())
+
+    prefill(network, cache, ids, step_size=STEP)
+    other = fork(cache)
+    look(cache)
+    rewind(cache, 5)
+    look(cache)
+    evict(cache, 6, 9)
+    look(cache)
+    prefill(network, cache, ids[:1], step_size=STEP)
+    look(cache)
+    del cache
+    look(other)
+    return seen
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Several ranks of a program on this machine, over loopback; none outlives its test."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def free_ports(count: int) -> int:
+    """The first of so many consecutive ports that nothing listens on."""
+    while True:
+        with socket.socket() as any_port:
+            any_port.bind(("127.0.0.1", 0))
+            first = any_port.getsockname()[1]
+        if first + count < 65536 and all(_is_free(first + n) for n in range(count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one, suppress(OSError):
+        one.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def under_mlx_launch(ranks: int, command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` on so many ranks."""
+    launcher = str(Path(sys.executable).with_name("mlx.launch"))
+    port = str(free_ports(ranks))
+    return [
+        launcher,
+        "-n",
+        str(ranks),
+        "--backend",
+        "ring",
+        "--starting-port",
+        port,
+        "--",
+        *command,
+    ]
+
+
+class Process:
+    """A program whose output is read as it comes; killed with all that it has started."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self.popen = subprocess.Popen(
+            command,
+            # A pipe that never ends, as the launcher's own.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            start_new_session=True,
+        )
+        self._written = {"out": b"", "err": b""}
+        self._came = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._read, args=(name, stream), daemon=True)
+            for name, stream in (("out", self.popen.stdout), ("err", self.popen.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, name: str, stream: "subprocess.IO[bytes]") -> None:  # type: ignore[name-defined]
+        while data := os.read(stream.fileno(), 65536):
+            with self._came:
+                self._written[name] += data
+                self._came.notify_all()
+
+    @property
+    def out(self) -> str:
+        return self._written["out"].decode()
+
+    @property
+    def err(self) -> str:
+        return self._written["err"].decode()
+
+    def writes(self, size: int, timeout: float = 60) -> None:
+        """Wait until it has written so many bytes."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self._written["out"]) >= size, timeout), self.err
+
+    def ends(self, timeout: float = 60) -> int:
+        """Wait for its end; its exit status."""
+        status = self.popen.wait(timeout)
+        for reader in self._readers:
+            reader.join(timeout)
+        return status
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+        for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@contextmanager
+def launched(ranks: int, *arguments: str) -> Iterator[Process]:
+    """`mlx.launch -n RANKS -- mlxchat ARGUMENTS`."""
+    command = [sys.executable, "-m", "mlxchat", *arguments]
+    process = Process(under_mlx_launch(ranks, command), {})
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+@contextmanager
+def ring(ranks: int, command: Sequence[str], directory: Path) -> Iterator[list[Process]]:
+    """The command on so many ranks, each a process of its own, as the launcher starts them."""
+    port = free_ports(ranks)
+    hostfile = directory / "hosts.json"
+    hostfile.write_text(json.dumps([[f"127.0.0.1:{port + n}"] for n in range(ranks)]))
+    processes: list[Process] = []
+    try:
+        for rank in range(ranks):
+            environment = {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hostfile)}
+            processes.append(Process(command, environment))
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()

@@ -1,0 +1,198 @@
+"""Several ranks over loopback: what they say is what one process says, and all end together."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+from tests.launched import Process, launched, ring
+
+COMMON: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 288,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 4096,
+    "eos_token_id": 258,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": COMMON | {"model_type": "llama"},
+    "qwen3": COMMON | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
+    "qwen3_moe": COMMON
+    | {
+        "model_type": "qwen3_moe",
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0],
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": True,
+    },
+    "phi3": COMMON | {"model_type": "phi3"},
+    "few_heads": COMMON | {"model_type": "llama", "num_key_value_heads": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of tiny models."""
+    directory = tmp_path_factory.mktemp("distributed")
+    for name, config in CONFIGS.items():
+        write_tiny_model(directory / name, config=config)
+    return directory
+
+
+def check_program(ranks: int, way: str, models: list[str], directory: Path) -> None:
+    command = [sys.executable, "-m", "tests.distributed_program", way, *models]
+    with ring(ranks, command, directory) as processes:
+        assert [process.ends() for process in processes] == [0] * ranks, processes[0].err
+        lines = processes[0].out.splitlines()
+        assert [process.out for process in processes[1:]] == [""] * (ranks - 1)
+        assert [process.err for process in processes] == [""] * ranks
+    assert len(lines) == len(models)
+    for line in lines:
+        facts = json.loads(line)
+        alone, together = facts["alone"], facts["together"]
+        assert together["greedy"] == alone["greedy"]
+        assert together["drawn"] == alone["drawn"]
+        assert len(set(alone["drawn"])) > 3
+        np.testing.assert_allclose(together["logits"], alone["logits"], atol=1e-4)
+
+
+def test_two_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> None:
+    names = ["llama", "qwen3", "qwen3_moe"]
+    check_program(2, "tensor", [str(models / name) for name in names], tmp_path)
+
+
+def test_two_pipelined_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> None:
+    check_program(2, "pipeline", [str(models / "qwen3_moe")], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["tensor", "pipeline"])
+def test_four_ranks_say_what_one_process_says(way: str, models: Path, tmp_path: Path) -> None:
+    names = ["llama", "qwen3", "qwen3_moe"] if way == "tensor" else ["qwen3_moe"]
+    check_program(4, way, [str(models / name) for name in names], tmp_path)
+
+
+def test_the_command_says_the_same_under_the_launcher(
+    models: Path, run_mlxchat: RunMlxchat
+) -> None:
+    options = ["generate", "-m", str(models / "qwen3_moe"), "--raw", "--ignore-eos", "--json"]
+    options += ["--temp", "1", "--seed", "3", "-n", "40", "--max-kv-size", "24", "Once upon a time"]
+    alone = run_mlxchat(*options)
+    with launched(2, *options) as process:
+        assert process.ends() == 0
+        assert process.err == ""
+        assert without_times(process.out) == without_times(alone.stdout)
+
+
+def without_times(events: str) -> list[dict[str, Any]]:
+    """The events, without figures that are this run's alone."""
+    told = [json.loads(line) for line in events.splitlines()]
+    return [
+        {
+            name: value
+            for name, value in event.items()
+            if not name.endswith(("_s", "_bytes")) and name not in ("logprob", "stats")
+        }
+        for event in told
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "options", "told"),
+    [
+        ("phi3", 2, [], "mlx-lm cannot divide a phi3 model among several machines"),
+        ("llama", 2, ["--pipeline"], "mlx-lm cannot pipeline a llama model: leave --pipeline out"),
+        ("few_heads", 4, [], "this model's 2 kv heads cannot be divided by 4"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_is_refused(
+    model: str, ranks: int, options: list[str], told: str, *, models: Path, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mlxchat",
+        "generate",
+        "-m",
+        str(models / model),
+        *options,
+        "a",
+    ]
+    with ring(ranks, command, tmp_path) as processes:
+        statuses = [process.ends() for process in processes]
+        assert statuses == [1] + [0] * (ranks - 1)
+        assert processes[0].err.startswith(f"mlxchat: error: {told}")
+        assert processes[0].err.count("\n") == 1
+        assert "".join(process.err for process in processes[1:]) == ""
+
+
+def endless(models: Path) -> list[str]:
+    command = [sys.executable, "-m", "mlxchat", "generate", "-m", str(models / "llama"), "--raw"]
+    return [*command, "--ignore-eos", "-n", "-1", "--max-kv-size", "24", "--temp", "0", "Hello"]
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
+)
+def test_a_signal_to_all_ranks_ends_them_well(
+    number: signal.Signals, status: int, models: Path, tmp_path: Path
+) -> None:
+    with ring(2, endless(models), tmp_path) as processes:
+        processes[0].writes(20)
+        for process in reversed(processes):
+            process.popen.send_signal(number)
+        assert [process.ends() for process in processes] == [status, 0]
+        assert [process.err for process in processes] == ["", ""]
+
+
+def test_followers_end_with_a_rank_0_whose_reader_has_gone(models: Path, tmp_path: Path) -> None:
+    with ring(2, endless(models), tmp_path) as processes:
+        processes[0].writes(20)
+        stdout = processes[0].popen.stdout
+        assert stdout is not None
+        os.dup2(os.open(os.devnull, os.O_RDONLY), stdout.fileno())
+        assert [process.ends() for process in processes] == [141, 0]
+        assert [process.err for process in processes] == ["", ""]
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_where_a_rank_is_killed_the_other_says_so_and_ends(
+    killed: int, models: Path, tmp_path: Path
+) -> None:
+    with ring(2, endless(models), tmp_path) as processes:
+        processes[0].writes(20)
+        processes[killed].popen.kill()
+        other: Process = processes[1 - killed]
+        assert other.ends(20) == 1
+        assert other.err == f"mlxchat: error: rank {killed} is gone: all ranks end\n"
+
+
+@pytest.mark.slow
+def test_where_a_rank_hangs_the_other_says_so_and_ends(models: Path, tmp_path: Path) -> None:
+    with ring(2, endless(models), tmp_path) as processes:
+        processes[0].writes(20)
+        processes[1].popen.send_signal(signal.SIGSTOP)
+        started_s = time.monotonic()
+        assert processes[0].ends(120) == 1
+        assert time.monotonic() - started_s > 10
+        told = "mlxchat: error: rank 1 has not answered for 60 s: all ranks end\n"
+        assert processes[0].err == told
+        processes[1].popen.send_signal(signal.SIGCONT)
+        assert processes[1].ends(20) == 1
