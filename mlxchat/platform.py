@@ -252,7 +252,7 @@ def launched_rank() -> int | None:
 
 def stdin_never_ends() -> bool:
     """Whether stdin is the pipe of MLX's launcher: it passes on what it reads, but no end of it."""
-    return "MLX_RANK" in os.environ
+    return "MLX_RANK" in os.environ and not os.isatty(0)
 
 
 def require_supported_system() -> None:

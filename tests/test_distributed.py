@@ -59,7 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_program(ranks: int, way: str, models: list[str], directory: Path) -> None:
     command = [sys.executable, "-m", "tests.distributed_program", way, *models]
     with ring(ranks, command, directory) as processes:
-        assert [process.ends() for process in processes] == [0] * ranks, processes[0].err
+        assert [process.ends(250) for process in processes] == [0] * ranks, processes[0].err
         lines = processes[0].out.splitlines()
         assert [process.out for process in processes[1:]] == [""] * (ranks - 1)
         assert [process.err for process in processes] == [""] * ranks

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from mlxchat import platform
 from mlxchat.cli.completion import complete_session
 from mlxchat.cli.options import (
     END,
@@ -171,6 +172,11 @@ def chat(
 
     A line of a pipe may be JSON with role ("user" or "system") and content.
     """
+    if platform.launched_rank() == 0 and platform.stdin_never_ends() and not json_events:
+        from mlxchat.terminal.own_terminal import has_terminal_elsewhere, run_again_in_terminal
+
+        if has_terminal_elsewhere():
+            raise typer.Exit(run_again_in_terminal())
     # Here, behind the parsing: what follows imports MLX.
     from mlxchat.cli.chat_setup import ChatRequest
     from mlxchat.cli.chat_setup import run as run_chat

@@ -1,0 +1,143 @@
+"""A terminal of its own for a program whose launcher stands between it and the person's.
+
+MLX's launcher reads the keyboard and passes it on in a pipe, dies of Ctrl-C, and shows what is
+written a tenth of a second later, split anywhere. So the program runs in a pseudo-terminal: its
+keys come out of that pipe, its output goes to the terminal itself, and Ctrl-C is a key.
+
+Only the standard library: whoever calls this forks.
+"""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+# A key that the launcher does not take in this time it never will: it reads something else.
+LAUNCHER_S = 0.3
+
+# How often the size of the terminal is looked at.
+LOOK_S = 0.1
+
+_IFLAG, _OFLAG, _CFLAG, _LFLAG, _ISPEED, _OSPEED, _CC = range(7)
+
+
+def has_terminal_elsewhere() -> bool:
+    """Whether there is a terminal, but not on stdin."""
+    if os.isatty(0):
+        return False
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        return True
+    return False
+
+
+def run_again_in_terminal() -> int:
+    """Run this very command line in a pseudo-terminal; return its exit status."""
+    terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    child, master = pty.fork()
+    if child == 0:
+        # The launcher tells the size that its terminal had once.
+        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    with _signals_for(child), _raw(terminal):
+        _Pump(terminal, master).run()
+        # Without its terminal it is told to hang up, if it has not ended.
+        os.close(master)
+        _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+class _Pump:
+    def __init__(self, terminal: int, master: int) -> None:
+        self._terminal = terminal
+        self._master = master
+        self._size = b""
+        self._unread_since_s: float | None = None
+
+    def run(self) -> None:
+        """Until the program has ended, or the launcher has."""
+        while True:
+            self._resize()
+            ready, _, _ = select.select([0, self._master], [], [], LOOK_S)
+            if self._master in ready:
+                written = _read(self._master)
+                if not written:
+                    return
+                _write(self._terminal, written)
+            if 0 in ready:
+                keys = _read(0)
+                if not keys:
+                    return
+                _write(self._master, keys)
+            self._take_what_nobody_reads()
+
+    def _resize(self) -> None:
+        with suppress(OSError):
+            size = fcntl.ioctl(self._terminal, termios.TIOCGWINSZ, bytes(8))
+            if size != self._size:
+                fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+                self._size = size
+
+    def _take_what_nobody_reads(self) -> None:
+        if not select.select([self._terminal], [], [], 0)[0]:
+            self._unread_since_s = None
+            return
+        now_s = time.monotonic()
+        self._unread_since_s = self._unread_since_s or now_s
+        if now_s - self._unread_since_s > LAUNCHER_S:
+            _write(self._master, _read(self._terminal))
+
+
+def _read(fd: int) -> bytes:
+    """What there is; nothing at the end, which a pseudo-terminal tells with an error."""
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        return b""
+
+
+def _write(fd: int, data: bytes) -> None:
+    with suppress(OSError):
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+@contextmanager
+def _raw(terminal: int) -> Iterator[None]:
+    """Every key is a byte, Ctrl-C too; what the launcher writes still has its line ends."""
+    before = termios.tcgetattr(terminal)
+    raw = [*before[:_CC], list(before[_CC])]
+    raw[_IFLAG] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON)
+    raw[_LFLAG] &= ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
+    raw[_CC][termios.VMIN], raw[_CC][termios.VTIME] = 1, 0
+    termios.tcsetattr(terminal, termios.TCSANOW, raw)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _signals_for(child: int) -> Iterator[None]:
+    """Signals are meant for the program."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
