@@ -27,3 +27,8 @@ def prefix_cache_dir() -> Path:
 def imported_models_dir() -> Path:
     """Directory of models converted from GGUF files, one directory each."""
     return Path(platformdirs.user_cache_dir("mlxchat")) / "models"
+
+
+def parts_dir() -> Path:
+    """What this machine's rank held of other machines' sessions."""
+    return sessions_dir().parent / "parts"

@@ -89,6 +89,17 @@ class Process:
         with self._came:
             assert self._came.wait_for(lambda: len(self._written["out"]) >= size, timeout), self.err
 
+    def reads(self, line: str) -> None:
+        """Send it a line."""
+        stdin = self.popen.stdin
+        assert stdin is not None
+        stdin.write(f"{line}\n".encode())
+        stdin.flush()
+
+    def reads_end(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+
     def ends(self, timeout: float = 60) -> int:
         """Wait for its end; its exit status."""
         status = self.popen.wait(timeout)

@@ -196,3 +196,50 @@ def test_where_a_rank_hangs_the_other_says_so_and_ends(models: Path, tmp_path: P
         assert processes[0].err == told
         processes[1].popen.send_signal(signal.SIGCONT)
         assert processes[1].ends(20) == 1
+
+
+def chat(models: Path, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "mlxchat", "chat", "-m", str(models / "llama"), "--json"]
+    return [*command, "--temp", "0", "-n", "20", "--max-kv-size", "220", *options]
+
+
+def say_together(ranks: int, command: list[str], text: str, directory: Path) -> Process:
+    with ring(ranks, command, directory) as processes:
+        processes[0].reads(text)
+        processes[0].reads_end()
+        assert [process.ends(120) for process in processes] == [0] * ranks
+        return processes[0]
+
+
+def reply(events: str) -> str:
+    return "".join(json.loads(line).get("text", "") for line in events.splitlines())
+
+
+def cached_tokens(events: str) -> int:
+    done = json.loads(events.splitlines()[-1])
+    return done["stats"]["cached_tokens"] if "stats" in done else done["cached_tokens"]
+
+
+def test_a_session_goes_on_from_each_ranks_own_part(
+    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+) -> None:
+    first, second = "Tell me of the sea.", "And of the land?"
+    for text in (first, second):
+        alone = run_mlxchat(*chat(models, "--session", "alone")[3:], stdin=f"{text}\n")
+        assert alone.returncode == 0, alone.stderr
+    say_together(2, chat(models, "--session", "far"), first, tmp_path)
+    again = say_together(2, chat(models, "--session", "far", "--exact"), second, tmp_path)
+    assert again.err == ""
+    assert reply(again.out) == reply(alone.stdout)
+    assert cached_tokens(again.out) == cached_tokens(alone.stdout) > 0
+    # One process has none of the parts, and all of the transcript.
+    last = run_mlxchat(*chat(models, "--session", "far")[3:], stdin="Well?\n")
+    assert "was made with another number of ranks" in last.stderr
+    assert cached_tokens(last.stdout) == 0
+    # Without rank 1's part there is nothing to go on with to the bit.
+    say_together(2, chat(models, "--session", "near"), first, tmp_path)
+    for part in temporary_home.rglob("rank1-*.safetensors"):
+        part.unlink()
+    told = say_together(2, chat(models, "--session", "near"), second, tmp_path)
+    assert "rank 1 does not have its part of the snapshot" in told.err
+    assert reply(told.out) == reply(alone.stdout)

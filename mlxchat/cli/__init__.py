@@ -28,6 +28,9 @@ from mlxchat.cli.version import VersionOption
 from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError, RanksError
 from mlxchat.terminal.messages import show_error
 
+# Commands that run a model on all ranks; the others run on rank 0 alone.
+TOGETHER = {"chat", "generate"}
+
 GROUP_OPTIONS = {"-h", "--help", "--version", "--install-completion", "--show-completion"}
 
 EPILOG = """\
@@ -101,8 +104,10 @@ app.command(epilog="Example: mlxchat doctor --offline")(doctor)
 
 
 @app.callback()
-def set_up(version: VersionOption = False) -> None:
-    pass
+def set_up(context: typer.Context, version: VersionOption = False) -> None:
+    if platform.launched_rank() and context.invoked_subcommand not in TOGETHER:
+        # Under mlx.launch, one is enough.
+        raise typer.Exit(ExitStatus.OK)
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlxchat import platform
 from mlxchat.cache import positions_bounded
 from mlxchat.cli.keeper import open_session, settings_of
 from mlxchat.cli.prefix import Prefixes
@@ -65,8 +64,6 @@ def run(request: ChatRequest) -> int:
     request.generation_settings()
     if request.go_on and request.session is not None:
         raise UsageError("--continue is the latest session, --session NAME another: give one")
-    if request.exact and platform.launched_rank() is not None:
-        raise UsageError("--exact cannot be used under mlx.launch, which saves transcripts only")
     if not request.save and (request.go_on or request.session is not None):
         raise UsageError("--no-save goes with neither --continue nor --session")
     return lead_or_follow(request.setup, lambda ranks: _run(request, messages, ranks))

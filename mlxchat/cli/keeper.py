@@ -13,7 +13,8 @@ import mlx.core as mx
 
 from mlxchat.cli.setup import Setup
 from mlxchat.conversation import Conversation, Turn
-from mlxchat.distributed.leader import Leader
+from mlxchat.distributed.leader import Leader, SharedCache
+from mlxchat.distributed.saved import lead_restoring, lead_saving
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
@@ -158,16 +159,22 @@ class Keeper:
         journal, path = self.session.journal, self.session.snapshot_path
         if not self.session.directory.is_dir() or len(conversation.ledger) == 0:
             return
-        if isinstance(conversation.model.network, Leader):
-            return
         self._tell_error()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.held_turns]
+        facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
+        network, cache = conversation.model.network, conversation.cache
+        if isinstance(network, Leader) and isinstance(cache, SharedCache):
+            try:
+                facts["parts"] = lead_saving(network, cache)
+            except SnapshotError as error:
+                self._tell(str(error))
+                return
         taken = snapshot.take(
             conversation.cache,
             conversation.ledger,
             self._fingerprint(conversation),
-            {"held": [serial for serial in held if serial is not None]},
+            facts,
         )
         self._background.run(lambda: taken.write(path))
 
@@ -179,13 +186,12 @@ class Keeper:
             if self._exact and conversation.turns:
                 raise SnapshotError(f"there is no {path}: leave --exact out to read all again")
             return
-        if isinstance(conversation.model.network, Leader):
-            self._tell("one machine held this session: the transcript will be read again")
-            return
         fingerprint = self._fingerprint(conversation)
         network, empty = conversation.model.network, conversation.cache
         try:
             restored = snapshot.restore(path, network, empty, fingerprint)
+            if isinstance(network, Leader) and isinstance(restored.cache, SharedCache):
+                lead_restoring(network, restored.cache, restored.facts.get("parts"))
         except SnapshotError as error:
             if self._exact:
                 raise

@@ -12,7 +12,7 @@ from mlxchat.cache import check_bound
 from mlxchat.cli.amounts import parse_window
 from mlxchat.distributed.load import lead_loading
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.errors import CacheError, UsageError
+from mlxchat.errors import CacheError
 from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Model, load_directory
 from mlxchat.models.resolve import ResolvedModel, resolve_model

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from mlx import nn
 
 from mlxchat.cache import evict, fork, make_part, rewind
 from mlxchat.distributed.leader import run_shard
 from mlxchat.distributed.ranks import Order, Ranks
+from mlxchat.distributed.saved import restore_part, save_part
+from mlxchat.models.load import Model
 
 # MLX keeps freed buffers for reuse; they are given back this often, in forwards.
 CLEAR_EVERY = 256
 
-Load = Callable[[Ranks], nn.Module | None]
+Load = Callable[[Ranks], Model | None]
 
 
 def follow(ranks: Ranks, load: Load) -> None:
@@ -38,7 +39,7 @@ class _Follower:
     def __init__(self, ranks: Ranks, load: Load) -> None:
         self._ranks = ranks
         self._load = load
-        # Networks and caches by the numbers that rank 0 has given them.
+        # Models and caches by the numbers that rank 0 has given them.
         self._held: dict[int, Any] = {}
         self._forwards = 0
         self.is_loading = False
@@ -50,6 +51,8 @@ class _Follower:
             Order.REWIND: self._rewind,
             Order.EVICT: self._evict,
             Order.FREE_MEMORY: self._free_memory,
+            Order.SAVE: self._save,
+            Order.RESTORE: self._restore,
         }
 
     def run(self) -> None:
@@ -64,18 +67,18 @@ class _Follower:
 
     def _load_model(self, number: int, *_: int) -> None:
         self.is_loading = True
-        network = self._load(self._ranks)
+        model = self._load(self._ranks)
         self.is_loading = False
-        if network is not None:
-            self._held[number] = network
+        if model is not None:
+            self._held[number] = model
 
-    def _new_cache(self, network: int, number: int, window: int, keep: int) -> None:
+    def _new_cache(self, model: int, number: int, window: int, keep: int) -> None:
         max_kv_size = None if window < 0 else window
-        self._held[number] = make_part(self._held[network], max_kv_size, keep, self._ranks)
+        self._held[number] = make_part(self._held[model].network, max_kv_size, keep, self._ranks)
 
-    def _forward(self, network: int, cache: int, tokens: int, _: int) -> None:
+    def _forward(self, model: int, cache: int, tokens: int, _: int) -> None:
         ids = mx.zeros((1, tokens), dtype=mx.int32)
-        run_shard(self._ranks, self._held[network], ids, self._held[cache])
+        run_shard(self._ranks, self._held[model].network, ids, self._held[cache])
         self._forwards += 1
         if tokens > 1 or self._forwards % CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -91,3 +94,13 @@ class _Follower:
 
     def _free_memory(self, *_: int) -> None:
         self._ranks.least_free_memory_bytes()
+
+    def _save(self, model: int, cache: int, number: int, _: int) -> None:
+        saved = save_part(self._held[model], self._held[cache], self._ranks.rank, number)
+        self._ranks.gather(not saved)
+
+    def _restore(self, model: int, cache: int, number: int, _: int) -> None:
+        part = restore_part(self._held[model], self._held[cache], self._ranks.rank, number)
+        if part is not None:
+            self._held[cache] = part
+        self._ranks.gather(part is None)

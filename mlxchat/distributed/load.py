@@ -68,7 +68,7 @@ def lead_loading(
     return replace(model, network=Leader(model.network, ranks, number))
 
 
-def follow_loading(ranks: Ranks) -> nn.Module | None:
+def follow_loading(ranks: Ranks) -> Model | None:
     """This rank's part of the model that rank 0 tells of; None where some rank could not load it:
     that is rank 0's to tell."""
     wanted = Wanted(**json.loads(ranks.text()))
@@ -87,7 +87,7 @@ def follow_loading(ranks: Ranks) -> nn.Module | None:
         )
 
     try:
-        return _agreed(ranks, load).network
+        return _agreed(ranks, load)
     except MlxchatError:
         return None
 

@@ -50,6 +50,8 @@ class Order(IntEnum):
     REWIND = 6
     EVICT = 7
     FREE_MEMORY = 8
+    SAVE = 9
+    RESTORE = 10
 
 
 class Ranks:

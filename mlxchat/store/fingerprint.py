@@ -15,6 +15,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxchat import __version__
+from mlxchat.distributed.leader import Leader
 from mlxchat.models.load import Model
 from mlxchat.tokens import Tokenizer
 
@@ -35,6 +36,7 @@ class Fingerprint:
     dtype: str
     tokenizer: str
     template: str
+    ranks: int
     window: int | None
     keep: int
     system: str
@@ -44,11 +46,13 @@ class Fingerprint:
         if not isinstance(saved, dict):
             return ["no fingerprint"]
         mine = asdict(self)
-        return [
-            IN_WORDS[field.name]
-            for field in fields(self)
-            if saved.get(field.name, _MISSING) != mine[field.name]
-        ]
+        # What one process alone has saved may not say so.
+        saved = {"ranks": 1} | saved
+        different = [f.name for f in fields(self) if saved.get(f.name, _MISSING) != mine[f.name]]
+        if "ranks" in different and "weights" in different:
+            # Each holds another part of them.
+            different.remove("weights")
+        return [IN_WORDS[name] for name in different]
 
 
 _MISSING = object()
@@ -62,6 +66,7 @@ IN_WORDS = {
     "dtype": "another dtype",
     "tokenizer": "another tokenizer",
     "template": "another chat template",
+    "ranks": "another number of ranks",
     "window": "another window",
     "keep": "another number of kept tokens",
     "system": "another system prompt",
@@ -73,6 +78,7 @@ class ModelPrint:
     milliseconds."""
 
     def __init__(self, model: Model) -> None:
+        self._ranks = model.network.ranks.size if isinstance(model.network, Leader) else 1
         self._of_model: dict[str, Any] = {
             "format": FORMAT,
             "mlxchat": __version__,
@@ -88,7 +94,8 @@ class ModelPrint:
 
     def of(self, window: int | None, keep: int, system: str | None) -> Fingerprint:
         """The whole, of a cache that is used like this."""
-        return Fingerprint(**self._of_model, window=window, keep=keep, system=_hash(system or ""))
+        used: dict[str, Any] = {"window": window, "keep": keep, "system": _hash(system or "")}
+        return Fingerprint(**self._of_model, ranks=self._ranks, **used)
 
     def digest(self) -> str:
         """The model alone, however its cache is used; in hexadecimal."""

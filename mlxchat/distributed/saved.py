@@ -1,0 +1,98 @@
+"""What several ranks hold, saved: each rank its own part, on its own disk.
+
+Rank 0's snapshot says by which number its parts are known; a part that is missing, damaged, or
+made by another number of ranks is none, and then the transcript is read again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlxchat import paths
+from mlxchat.cache import tokens_held
+from mlxchat.distributed.leader import Leader, SharedCache
+from mlxchat.distributed.ranks import Order
+from mlxchat.errors import SnapshotBroken, SnapshotError
+from mlxchat.ledger import Ledger
+from mlxchat.models.load import Model
+from mlxchat.store import snapshot
+from mlxchat.store.fingerprint import Fingerprint, ModelPrint
+
+# Parts that a rank keeps, the latest: as many as sessions keep snapshots, and one that is replaced.
+PARTS_KEPT = 11
+
+
+def lead_saving(network: Leader, cache: SharedCache) -> int:
+    """Let every other rank save its part; the number that they are known by.
+
+    Raises SnapshotError where one could not.
+    """
+    number = secrets.randbelow(2**31)
+    with network.ranks.in_step(), network.ranks.patience():
+        network.ranks.tell(Order.SAVE, network.number, cache.number, number)
+        failed = network.ranks.gather(0)
+    if any(failed):
+        rank = next(rank for rank, each in enumerate(failed) if each)
+        raise SnapshotError(f"rank {rank} could not save its part of what the model holds")
+    return number
+
+
+def lead_restoring(network: Leader, cache: SharedCache, number: object) -> None:
+    """Let every other rank fill its part of a cache that has been restored here.
+
+    Raises SnapshotBroken where one cannot; then `cache` must not be used.
+    """
+    if type(number) is not int or not 0 <= number < 2**31:
+        raise SnapshotBroken("the snapshot names no parts of other ranks")
+    with network.ranks.in_step(), network.ranks.patience():
+        network.ranks.tell(Order.RESTORE, network.number, cache.number, number)
+        failed = network.ranks.gather(0)
+    if any(failed):
+        rank = next(rank for rank, each in enumerate(failed) if each)
+        raise SnapshotBroken(f"rank {rank} does not have its part of the snapshot")
+
+
+def save_part(model: Model, cache: Sequence[Any], rank: int, number: int) -> bool:
+    """Save this rank's part; whether that went well."""
+    path = _path(rank, number)
+    # Rank 0 alone knows which tokens they are.
+    ledger = Ledger(None, 0, np.zeros(tokens_held(cache), np.int32))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        snapshot.take(cache, ledger, _fingerprint(model), {}).write(path)
+    except OSError:
+        return False
+    _prune(rank)
+    return True
+
+
+def restore_part(model: Model, empty: Sequence[Any], rank: int, number: int) -> list[Any] | None:
+    """This rank's part as it was saved; None where it is not to be had."""
+    try:
+        path = _path(rank, number)
+        return snapshot.restore(path, model.network, empty, _fingerprint(model)).cache
+    except (OSError, SnapshotError):
+        return None
+
+
+def _fingerprint(model: Model) -> Fingerprint:
+    # Window and system prompt are rank 0's to compare.
+    return ModelPrint(model).of(None, 0, None)
+
+
+def _path(rank: int, number: int) -> Path:
+    return paths.parts_dir() / f"rank{rank}-{number}.safetensors"
+
+
+def _prune(rank: int) -> None:
+    """Leave the latest parts of this rank; old ones can be deleted another time as well."""
+    with suppress(OSError):
+        parts = paths.parts_dir().glob(f"rank{rank}-*.safetensors")
+        for old in sorted(parts, key=lambda path: -path.stat().st_mtime_ns)[PARTS_KEPT:]:
+            old.unlink()
