@@ -7,6 +7,7 @@ model sees. Text only: no tokens here.
 import codecs
 import json
 import os
+import select
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -137,6 +138,14 @@ def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
         return None
     # A character device is a terminal or /dev/null: neither holds a document.
     return None if stat.S_ISCHR(mode) else sys.stdin.buffer
+
+
+def is_stdin_left_unread() -> bool:
+    """Whether something was piped to us that has no end to read it to."""
+    stdin = piped_stdin(to_its_end=False)
+    if stdin is None or not platform.stdin_never_ends():
+        return False
+    return bool(select.select([stdin], [], [], 0)[0])
 
 
 def _read_file(path: str, stdin: BinaryIO | None) -> Input:

@@ -243,11 +243,23 @@ def wired_limit() -> Iterator[None]:
 def launched_rank() -> int | None:
     """This process's number among those that MLX's launcher, or mpirun, has started; None where it
     was started alone."""
+    hostfile = os.environ.get("MLX_HOSTFILE")
+    if hostfile is not None and not _has_text(Path(hostfile)):
+        # Of one process, the launcher makes no ring.
+        return None
     for name in ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
         value = os.environ.get(name, "")
         if value.isdecimal():
             return int(value)
     return None
+
+
+def _has_text(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes().strip())
+    except OSError:
+        # MLX says what is wrong with it.
+        return True
 
 
 def stdin_never_ends() -> bool:

@@ -67,6 +67,7 @@ def test_a_chat_under_the_launcher_retries_forgets_is_interrupted_and_saved(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ordinary_terminal")
 def test_ctrl_c_ends_the_reply_and_not_the_chat_under_the_launcher(model: str) -> None:
     chat = LaunchedChat("-m", model, "--temp", "0", "--no-save", "--plain", "-n", "-1")

@@ -3,8 +3,10 @@
 Commands import what they need when they run, so that help is there at once.
 """
 
+import os
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -120,6 +122,15 @@ def main() -> None:
     sys.exit(_status())
 
 
+def _leave_at_once(status: ExitStatus) -> NoReturn:
+    """End where MLX's threads may still wait for a rank that is gone: they must not outlive what
+    the interpreter takes down at its end. All of ours is closed by now."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
+
+
 def _status() -> int:
     leads = not platform.launched_rank()
     try:
@@ -128,6 +139,8 @@ def _status() -> int:
         # What all ranks find wrong, one tells.
         if not isinstance(error, ClosedPipe) and (leads or isinstance(error, RanksError)):
             show_error(str(error))
+        if isinstance(error, RanksError):
+            _leave_at_once(error.exit_status)
         return error.exit_status
     except TyperException as error:
         # A group without a command has shown its help, and has nothing to add.

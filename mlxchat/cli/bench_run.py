@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mlxchat import platform
 from mlxchat.bench import plot
 from mlxchat.bench.catalog import Bench, Entry, load
 from mlxchat.bench.machine import Machine, this_machine
 from mlxchat.bench.record import Circumstances, lines
 from mlxchat.bench.subject import Subject
 from mlxchat.cli.setup import Setup, find_model, load_model, start
-from mlxchat.errors import ExitStatus, MlxchatError, ModelError, OutputError
+from mlxchat.errors import ExitStatus, MlxchatError, ModelError, OutputError, UsageError
 from mlxchat.files import append_line, open_to_append
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.settings import DEFAULT_KEEP, DEFAULT_PREFILL_STEP_SIZE
@@ -67,6 +68,8 @@ class BenchRequest:
 def run_benches(request: BenchRequest) -> int:
     """Measure, and return the exit status: one of several that cannot be measured is told, and
     does not keep the others from it. Raises MlxchatError for all that a user can mend."""
+    if platform.launched_rank() is not None:
+        raise UsageError("mlxchat bench measures one machine: run it without mlx.launch")
     messages = Messages(request.quiet)
     _check_outputs(request, messages)
     setup = request.setup()

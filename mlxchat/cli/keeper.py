@@ -15,7 +15,7 @@ from mlxchat.cli.setup import Setup
 from mlxchat.conversation import Conversation, Turn
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.saved import lead_restoring, lead_saving
-from mlxchat.errors import SessionError, SnapshotError
+from mlxchat.errors import RanksError, SessionError, SnapshotError
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
 from mlxchat.store import snapshot
@@ -167,6 +167,9 @@ class Keeper:
         if isinstance(network, Leader) and isinstance(cache, SharedCache):
             try:
                 facts["parts"] = lead_saving(network, cache)
+            except RanksError:
+                # That is what ends the chat, or will: it is told then.
+                return
             except SnapshotError as error:
                 self._tell(str(error))
                 return

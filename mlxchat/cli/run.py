@@ -24,7 +24,7 @@ from mlxchat.cli.ranks import check_options, lead_or_follow
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
 from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.documents import Input, name_of, piped_stdin, read_input
+from mlxchat.documents import Input, is_stdin_left_unread, name_of, piped_stdin, read_input
 from mlxchat.errors import ExitStatus, SnapshotBroken, UsageError
 from mlxchat.events import EventWriter
 from mlxchat.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
@@ -80,6 +80,11 @@ def _run(request: Request, ranks: Ranks | None) -> int:
             stack.callback(checkpoint.close)
         output = _new_output(request.long)
         loaded = _load(request, messages, ranks)
+        if is_stdin_left_unread():
+            messages.warn(
+                "what was piped in is not read, since mlx.launch does not pass on where it ends: "
+                "give it with -f FILE"
+            )
         prompt = _encode(request, loaded.model, document)
         for notice in prompt.notices:
             messages.warn(notice)

@@ -95,14 +95,15 @@ def run_shard(
     Which sums are computed depends on what is evaluated, so that is the same on all ranks: behind
     one token the logits, behind several the cache's state.
     """
-    ids = ranks.share(tokens)
-    logits = shard(ids, cache=cache)
-    if tokens.shape[1] > 1:
-        with ranks.patience():
+    # Launching waits as well, where too much has been launched before.
+    with ranks.patience():
+        ids = ranks.share(tokens)
+        logits = shard(ids, cache=cache)
+        if tokens.shape[1] > 1:
             mx.eval([layer.state for layer in cache])
-        return None
-    # Not a slice: that would hold on to all logits.
-    there = logits.max()
-    mx.async_eval(logits, there)
+            return None
+        # Not a slice: that would hold on to all logits.
+        there = logits.max()
+        mx.async_eval(logits, there)
     ranks.expect(there)
     return logits

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from itertools import count
@@ -23,14 +24,18 @@ import numpy as np
 from mlxchat import platform
 from mlxchat.distributed.deferred import undisturbed
 from mlxchat.distributed.sockets import RingSockets, open_sockets
-from mlxchat.errors import RanksError
+from mlxchat.errors import ExitStatus, RanksError
 
 # An evaluation that takes longer than this means that a rank hangs. The longest that is meant to
 # happen is one prefill step of a large model.
 PATIENCE_S = 60.0
 
-# A backend without sockets to close cannot be interrupted: the process is, so much later.
-GRACE_S = 10.0
+# Where a neighbour's connection has ended, MLX fails at once; but now and then, between two threads
+# of its own, that is lost and it waits for ever.
+GONE_S = 3.0
+
+# What waits fails when its sockets are closed. Where it does not, the process ends so much later.
+GRACE_S = 5.0
 
 # Memory is told in this unit: numbers have 31 bits.
 KIB = 1024
@@ -69,7 +74,8 @@ class Ranks:
         self._dropped: list[int] = []
         # Whether the others wait for what is still to be done here.
         self.is_midway = False
-        self._patience = _Patience(self._give_up)
+        self._lost: RanksError | None = None
+        self._patience = _Patience(self._patience_for, self._give_up)
 
     @classmethod
     def join(cls) -> Ranks:
@@ -118,7 +124,8 @@ class Ranks:
         dropped = [self._dropped.pop() for _ in range(min(DROPPED, len(self._dropped)))]
         numbers = (*numbers, *[0] * (4 - len(numbers)))
         told = self._sum(mx.array([order, *numbers, *dropped, *[0] * (DROPPED - len(dropped))]))
-        mx.async_eval(told)
+        with self.patience():
+            mx.async_eval(told)
 
     def hear(self) -> tuple[Order, list[int], list[int]]:
         """Wait for the next order; its four numbers, and the objects that are to be forgotten.
@@ -172,7 +179,8 @@ class Ranks:
 
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """While the body evaluates, give up where it takes longer than PATIENCE_S."""
+        """While the body evaluates, give up where it takes longer than PATIENCE_S, or longer than
+        GONE_S once a neighbour is gone."""
         self._patience.begin(None)
         try:
             yield
@@ -180,7 +188,7 @@ class Ranks:
             self._patience.end()
 
     def expect(self, array: mx.array) -> None:
-        """Give up where the small `array`, which is being evaluated, is not there in PATIENCE_S."""
+        """As `patience`, until the small `array`, which is being evaluated, is there."""
         self._patience.begin(array)
 
     def others(self) -> str:
@@ -192,10 +200,8 @@ class Ranks:
 
     def lost(self) -> RanksError:
         """What to raise where an operation has failed."""
-        if self._patience.given_up:
-            return RanksError(
-                f"{self.others()} has not answered for {PATIENCE_S:.0f} s: all ranks end"
-            )
+        if self._lost is not None:
+            return self._lost
         gone = None if self._sockets is None else self._sockets.gone()
         if self.size == 2 or gone is None:
             return RanksError(f"{self.others()} is gone: all ranks end")
@@ -209,22 +215,33 @@ class Ranks:
             name in told for name in ("[ring]", "[jaccl]", "[mpi]", "[nccl]")
         )
 
-    def _give_up(self) -> None:
+    def _patience_for(self) -> float:
+        gone = self._sockets is not None and self._sockets.gone() is not None
+        return GONE_S if gone else PATIENCE_S
+
+    def _give_up(self, after_s: float) -> None:
+        """Called while this process waits, from another thread."""
+        if after_s < PATIENCE_S:
+            self._lost = self.lost()
+        else:
+            told = f"{self.others()} has not answered for {PATIENCE_S:.0f} s: all ranks end"
+            self._lost = RanksError(told)
         if self._sockets is not None:
             # The operation that waits fails, and what is open is closed as after any error.
             self._sockets.close()
             time.sleep(GRACE_S)
-        os.write(2, f"mlxchat: error: {self.lost()}\n".encode())
-        os._exit(1)
+        sys.stderr.write(f"mlxchat: error: {self.lost()}\n")
+        sys.stderr.flush()
+        os._exit(ExitStatus.FAILURE)
 
 
 class _Patience:
     """Calls `give_up`, in a thread of its own, where what was begun does not end in time."""
 
-    def __init__(self, give_up: Any) -> None:
+    def __init__(self, patience: Callable[[], float], give_up: Callable[[float], None]) -> None:
+        self._patience = patience
         self._give_up = give_up
         self._begun: tuple[float, mx.array | None] | None = None
-        self.given_up = False
         threading.Thread(target=self._watch, name="patience", daemon=True).start()
 
     def begin(self, array: mx.array | None) -> None:
@@ -234,14 +251,17 @@ class _Patience:
         self._begun = None
 
     def _watch(self) -> None:
-        while not self.given_up:
+        while True:
             time.sleep(1)
             begun = self._begun
-            if begun is None or time.monotonic() - begun[0] < PATIENCE_S or _is_there(begun[1]):
+            if begun is None or time.monotonic() - begun[0] < GONE_S:
+                continue
+            patience_s = self._patience()
+            if time.monotonic() - begun[0] < patience_s or _is_there(begun[1]):
                 continue
             if self._begun is begun:
-                self.given_up = True
-                self._give_up()
+                self._give_up(patience_s)
+                return
 
 
 def _is_there(array: mx.array | None) -> bool:

@@ -31,12 +31,18 @@ PARTS_KEPT = 11
 def lead_saving(network: Leader, cache: SharedCache) -> int:
     """Let every other rank save its part; the number that they are known by.
 
-    Raises SnapshotError where one could not.
+    Raises SnapshotError where one could not, RanksError where one is gone.
     """
     number = secrets.randbelow(2**31)
-    with network.ranks.in_step(), network.ranks.patience():
-        network.ranks.tell(Order.SAVE, network.number, cache.number, number)
-        failed = network.ranks.gather(0)
+    ranks = network.ranks
+    try:
+        with ranks.in_step(), ranks.patience():
+            ranks.tell(Order.SAVE, network.number, cache.number, number)
+            failed = ranks.gather(0)
+    except RuntimeError as error:
+        if not ranks.is_loss(error):
+            raise
+        raise ranks.lost() from error
     if any(failed):
         rank = next(rank for rank, each in enumerate(failed) if each)
         raise SnapshotError(f"rank {rank} could not save its part of what the model holds")

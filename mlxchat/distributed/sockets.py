@@ -32,6 +32,10 @@ def open_sockets() -> frozenset[int]:
     return frozenset(found)
 
 
+# Linux alone tells of it before all that came has been read.
+HUNG_UP = getattr(select, "POLLRDHUP", 0)
+
+
 class RingSockets:
     """This rank's connections with its two neighbours."""
 
@@ -63,21 +67,28 @@ class RingSockets:
 
     def gone(self) -> int | None:
         """The neighbour that has closed its connection, if one has."""
-        for each, rank in self._ranks.items():
-            try:
-                if each.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
-                    return rank
-            except BlockingIOError:
-                continue
-            except OSError:
-                return rank
-        return None
+        return next((rank for each, rank in self._ranks.items() if _has_ended(each)), None)
 
     def close(self) -> None:
         """End the connections, whoever is using them."""
         for each in self._ranks:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+
+def _has_ended(each: socket.socket) -> bool:
+    """Whether the other end is closed, even where something that it has sent was never read."""
+    if HUNG_UP:
+        poll = select.poll()
+        poll.register(each, HUNG_UP)
+        if poll.poll(0):
+            return True
+    try:
+        return each.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _addresses(hostfile: str) -> dict[int, set[str]]:
