@@ -42,6 +42,7 @@ def main() -> None:
         together = lead_loading(
             ranks,
             found,
+            device="cpu",
             dtype="float32",
             pipeline=pipeline,
             offline=True,

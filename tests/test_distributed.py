@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,61 @@ def test_where_a_rank_is_killed_mid_reply_the_session_has_what_was_shown(
     assert turn.user == "Never stop."
     assert shown
     assert turn.reply.startswith(shown)
+
+
+def night(models: Path, directory: Path, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "mlxchat", "generate", "-m", str(models / "llama"), "--raw"]
+    command += ["--ignore-eos", "-n", "400", "--max-kv-size", "24", "--temp", "1", "--seed", "5"]
+    checkpoint = ["--checkpoint", str(directory), "--checkpoint-every", "20"]
+    return [*command, *checkpoint, *options, "It was a dark and stormy night."]
+
+
+def test_a_run_goes_on_from_each_ranks_own_part_of_the_checkpoint(
+    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+) -> None:
+    """A killed run, resumed, leaves the bytes of one that nothing happened to."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    alone = run_mlxchat(*night(models, whole)[3:])
+    assert alone.returncode == 0, alone.stderr
+    with ring(2, night(models, cut), tmp_path) as processes:
+        wait_until((cut / "state.safetensors").exists)
+        processes[0].popen.kill()
+        ends_with_a_line(processes[1], "mlxchat: error: rank 0 is gone: all ranks end\n")
+    saved = list(temporary_home.rglob("rank1-*.safetensors"))
+    assert 1 <= len(saved) <= 3
+    resume = [sys.executable, "-m", "mlxchat", "generate", "--resume", str(cut)]
+    alone = run_mlxchat(*resume[3:])
+    assert alone.returncode == 1
+    assert "was made with another number of ranks" in alone.stderr
+    with ring(2, resume, tmp_path) as processes:
+        assert [process.ends(120) for process in processes] == [0, 0]
+        assert [process.err for process in processes] == ["", ""]
+    assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
+    # Those that nothing names any more are deleted, but for the last.
+    assert 1 <= len(list(temporary_home.rglob("rank1-*.safetensors"))) <= 4
+
+
+def test_without_a_ranks_part_a_run_begins_again(
+    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert run_mlxchat(*night(models, whole)[3:]).returncode == 0
+    with ring(2, night(models, cut, "-n", "100"), tmp_path) as processes:
+        assert [process.ends(120) for process in processes] == [0, 0]
+    for part in temporary_home.rglob("rank1-*.safetensors"):
+        part.write_bytes(part.read_bytes()[:-1] + b"?")
+    resume = [sys.executable, "-m", "mlxchat", "generate", "--resume", str(cut), "-n", "400"]
+    with ring(2, resume, tmp_path) as processes:
+        assert [process.ends(120) for process in processes] == [0, 0]
+        assert "rank 1 does not have its part of the snapshot: beginning" in processes[0].err
+    assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
 
 
 @pytest.mark.slow

@@ -81,6 +81,7 @@ ORDER = [
     "store.output_file",
     "store.metrics",
     "store.background",
+    "store.state_file",
     "store.checkpoint",
     "store.prefix_index",
     "store.prefix_cache",

@@ -25,6 +25,7 @@ NOT_RUN = {
     "make": "installs into .venv; what it runs is this suite, and what test_embedded_model.py does",
     "pip install": "needs the package index",
     "uv tool install": "needs the package index",
+    "mlx.launch": "needs several machines, or several times the memory; test_distributed.py has it",
     "mlxchat bench --quick": "takes minutes; test_bench_command.py runs all benches in one go",
     "mlxchat bench all": "takes hours; test_bench_command.py runs it with --quick",
 }

@@ -8,7 +8,7 @@ from typing import Any
 from mlxchat.cache import positions_bounded
 from mlxchat.cli.keeper import open_session, settings_of
 from mlxchat.cli.prefix import Prefixes
-from mlxchat.cli.ranks import lead_or_follow
+from mlxchat.cli.ranks import check_ranks, lead_or_follow
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window, start
 from mlxchat.conversation import Conversation
 from mlxchat.distributed.ranks import Ranks
@@ -66,10 +66,11 @@ def run(request: ChatRequest) -> int:
         raise UsageError("--continue is the latest session, --session NAME another: give one")
     if not request.save and (request.go_on or request.session is not None):
         raise UsageError("--no-save goes with neither --continue nor --session")
-    return lead_or_follow(request.setup, lambda ranks: _run(request, messages, ranks))
+    return lead_or_follow(lambda ranks: _run(request, messages, ranks))
 
 
 def _run(request: ChatRequest, messages: Messages, ranks: Ranks | None) -> int:
+    check_ranks(request.setup, ranks)
     start(request.setup, messages)
     session = open_session(go_on=request.go_on, name=request.session, save=request.save)
     if session is not None:

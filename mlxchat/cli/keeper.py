@@ -13,16 +13,14 @@ import mlx.core as mx
 
 from mlxchat.cli.setup import Setup
 from mlxchat.conversation import Conversation, Turn
-from mlxchat.distributed.leader import Leader, SharedCache
-from mlxchat.distributed.saved import lead_restoring, lead_saving
 from mlxchat.errors import RanksError, SessionError, SnapshotError
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
-from mlxchat.store import snapshot
-from mlxchat.store.background import Background, Written
+from mlxchat.store.background import Written
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.session import Session
 from mlxchat.store.session_list import latest, prune_snapshots
+from mlxchat.store.state_file import StateFile
 
 # Turns after which a new snapshot is worth writing, and sessions whose snapshots are kept.
 SNAPSHOT_EVERY = 4
@@ -75,7 +73,7 @@ class Keeper:
         self.session = session
         self._exact = exact
         self._tell = tell
-        self._background = Background()
+        self._state = None if session is None else StateFile(session.snapshot_path)
         self._model: tuple[Any, ModelPrint] | None = None
         self._saved_turns = 0
         self._failed = False
@@ -130,71 +128,61 @@ class Keeper:
         """Save the turn that has ended, and every few turns what the model holds, without waiting
         for it."""
         self.record(conversation)
-        if self.session is None:
+        if self._state is None:
             return
         due = abs(len(conversation.turns) - self._saved_turns) >= SNAPSHOT_EVERY
-        if due and not self._background.busy:
+        if due and not self._state.background.busy:
             self._snapshot(conversation)
 
     def close(self, conversation: Conversation | None) -> Written | None:
         """Save everything, and let others open the session; what the snapshot took."""
-        if self.session is None:
+        if self.session is None or self._state is None:
             return None
         try:
             if conversation is not None:
                 self.record(conversation)
                 if conversation.turns:
                     self._snapshot(conversation)
-            self._background.wait()
+            self._state.background.wait()
             self._tell_error()
             # Old snapshots can be deleted another time as well.
             with suppress(SessionError):
                 prune_snapshots(SNAPSHOTS_KEPT)
         finally:
             self.session.close()
-        return self._background.written
+        return self._state.background.written
 
     def _snapshot(self, conversation: Conversation) -> None:
         assert self.session is not None
-        journal, path = self.session.journal, self.session.snapshot_path
+        assert self._state is not None
+        journal = self.session.journal
         if not self.session.directory.is_dir() or len(conversation.ledger) == 0:
             return
         self._tell_error()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.held_turns]
         facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
-        network, cache = conversation.model.network, conversation.cache
-        if isinstance(network, Leader) and isinstance(cache, SharedCache):
+        # Where a rank is lost, that is what ends the chat, or will: it is told then.
+        with suppress(RanksError):
             try:
-                facts["parts"] = lead_saving(network, cache)
-            except RanksError:
-                # That is what ends the chat, or will: it is told then.
-                return
+                self._state.save(
+                    conversation.model.network,
+                    conversation.cache,
+                    conversation.ledger,
+                    self._fingerprint(conversation),
+                    facts,
+                )
             except SnapshotError as error:
                 self._tell(str(error))
-                return
-        taken = snapshot.take(
-            conversation.cache,
-            conversation.ledger,
-            self._fingerprint(conversation),
-            facts,
-        )
-        self._background.run(lambda: taken.write(path))
 
     def _restore(self, conversation: Conversation) -> None:
-        assert self.session is not None
-        path = self.session.snapshot_path
+        assert self._state is not None
+        path = self._state.path
         self._saved_turns = len(conversation.turns)
-        if not path.exists():
-            if self._exact and conversation.turns:
-                raise SnapshotError(f"there is no {path}: leave --exact out to read all again")
-            return
-        fingerprint = self._fingerprint(conversation)
-        network, empty = conversation.model.network, conversation.cache
         try:
-            restored = snapshot.restore(path, network, empty, fingerprint)
-            if isinstance(network, Leader) and isinstance(restored.cache, SharedCache):
-                lead_restoring(network, restored.cache, restored.facts.get("parts"))
+            restored = self._state.restore(
+                conversation.model.network, conversation.cache, self._fingerprint(conversation)
+            )
         except SnapshotError as error:
             if self._exact:
                 raise
@@ -204,6 +192,10 @@ class Keeper:
             if self._exact:
                 raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
             self._tell(f"cannot read {path}: {error.strerror}")
+            return
+        if restored is None:
+            if self._exact and conversation.turns:
+                raise SnapshotError(f"there is no {path}: leave --exact out to read all again")
             return
         mx.random.seed(restored.random)
         conversation.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))
@@ -231,7 +223,8 @@ class Keeper:
             self._tell(str(error))
 
     def _tell_error(self) -> None:
-        error = self._background.take_error()
+        assert self._state is not None
+        error = self._state.background.take_error()
         if error is not None and not self._failed:
             self._tell(f"what the model holds could not be saved: {error.strerror or error}")
         self._failed = error is not None

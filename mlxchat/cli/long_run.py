@@ -17,16 +17,17 @@ from mlxchat.cache import bytes_held, tokens_held
 from mlxchat.cache.layers import LayerCache, windows
 from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s
 from mlxchat.cli.signals import StatusRequest, StopRequest
-from mlxchat.errors import OutputError, SnapshotBroken, UsageError
+from mlxchat.errors import OutputError, SnapshotBroken, SnapshotError, UsageError
 from mlxchat.generate import Midway, Stats, Token
 from mlxchat.ledger import Ledger
+from mlxchat.models.load import Model
 from mlxchat.repetition import LoopDetector, Nudge
 from mlxchat.settings import DEFAULT_CHECKPOINT_EVERY, OnLoop, SamplingSettings
-from mlxchat.store import snapshot
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import OutputFile, Position
+from mlxchat.store.snapshot import Restored
 from mlxchat.terminal.messages import Messages
 from mlxchat.units import count, format_bytes
 
@@ -301,6 +302,7 @@ class Checkpointer:
         self,
         checkpoint: Checkpoint,
         long: LongOptions,
+        model: Model,
         fingerprint: Fingerprint,
         begun: Begun,
         file: OutputFile,
@@ -309,6 +311,7 @@ class Checkpointer:
     ) -> None:
         self._checkpoint = checkpoint
         self._every = long.checkpoint_every
+        self._network = model.network
         self._fingerprint = fingerprint
         self._begun = begun
         self._file = file
@@ -343,7 +346,7 @@ class Checkpointer:
         if not self._watch.stopped or self._watch.ended == "loop":
             self._file.sync()
             self._checkpoint.end(stats.finish_reason)
-        background = self._checkpoint.background
+        background = self._checkpoint.state.background
         background.wait()
         self._tell_error()
         written = background.written
@@ -367,15 +370,23 @@ class Checkpointer:
         self._tell_error()
         facts |= {"position": position.to_json(), "loop": self._watch.loop.state()}
         begun = self._begun
-        self._checkpoint.save(snapshot.take(begun.cache, begun.ledger, self._fingerprint, facts))
+        try:
+            self._checkpoint.state.save(
+                self._network, begun.cache, begun.ledger, self._fingerprint, facts
+            )
+        except SnapshotError as error:
+            self._tell(str(error))
 
     def _tell_error(self) -> None:
-        error = self._checkpoint.background.take_error()
+        error = self._checkpoint.state.background.take_error()
         if error is not None:
-            self._messages.warn(
-                f"no checkpoint could be written to {self._checkpoint.directory}: "
-                f"{error.strerror or error}; the one before stands"
-            )
+            self._tell(str(error.strerror or error))
+
+    def _tell(self, reason: str) -> None:
+        self._messages.warn(
+            f"no checkpoint could be written to {self._checkpoint.directory}: {reason}; the one "
+            "before stands"
+        )
 
 
 def go_on(
@@ -391,7 +402,7 @@ def go_on(
     Raises SnapshotMismatch for a state that was made with something else: then it would not.
     """
     try:
-        restored = checkpoint.restore(network, fresh.cache, fingerprint)
+        restored = checkpoint.state.restore(network, fresh.cache, fingerprint)
         return fresh if restored is None else _begun(restored, fresh.sampling)
     except SnapshotBroken as error:
         messages.warn(f"{error}: beginning again from the prompt")
@@ -400,7 +411,7 @@ def go_on(
         raise OutputError(f"cannot read {checkpoint.directory}: {error}") from error
 
 
-def _begun(restored: snapshot.Restored, sampling: SamplingSettings) -> Begun:
+def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
     facts = restored.facts
     try:
         midway = None if facts["midway"] is None else Midway(**_tuples(facts["midway"]))

@@ -12,21 +12,20 @@ if TYPE_CHECKING:
     from mlxchat.distributed.ranks import Ranks
 
 
-def lead_or_follow(setup: Setup, lead: "Callable[[Ranks | None], int]") -> int:
+def lead_or_follow(lead: "Callable[[Ranks | None], int]") -> int:
     """Run `lead` with the other ranks, or with None where there are none; on those, follow it.
     Returns the exit status. Raises RanksError where a rank is lost."""
     if platform.launched_rank() is None:
-        return _alone(setup, lead)
+        return lead(None)
     from mlxchat.distributed.follow import follow
     from mlxchat.distributed.load import follow_loading
     from mlxchat.distributed.noise import hide_backend_messages
     from mlxchat.distributed.ranks import Ranks
 
     hide_backend_messages()
-    platform.select_device(setup.device)
     ranks = Ranks.join()
     if ranks.size == 1:
-        return _alone(setup, lead)
+        return lead(None)
     if not ranks.leads:
         # Rank 0 decides when it is over; where it is gone, its socket tells.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -43,17 +42,9 @@ def lead_or_follow(setup: Setup, lead: "Callable[[Ranks | None], int]") -> int:
         ranks.stop()
 
 
-def _alone(setup: Setup, lead: "Callable[[Ranks | None], int]") -> int:
-    if setup.pipeline:
+def check_ranks(setup: Setup, ranks: "Ranks | None", *, blocks: bool = False) -> None:
+    """Raises UsageError for what one process cannot do, or several cannot."""
+    if setup.pipeline and ranks is None:
         raise UsageError("--pipeline needs several ranks: mlx.launch -n 2 -- mlxchat …")
-    return lead(None)
-
-
-def check_options(*, blocks: bool = False, checkpoint: bool = False) -> None:
-    """Raises UsageError for what is not yet done on several ranks."""
-    if platform.launched_rank() is None:
-        return
-    if blocks:
+    if blocks and ranks is not None:
         raise UsageError("--block cannot be used under mlx.launch: give the documents with -f")
-    if checkpoint:
-        raise UsageError("--checkpoint and --resume cannot be used under mlx.launch")

@@ -20,7 +20,7 @@ from mlxchat.cli.long_run import (
     go_on,
 )
 from mlxchat.cli.prefix import Prefixes
-from mlxchat.cli.ranks import check_options, lead_or_follow
+from mlxchat.cli.ranks import check_ranks, lead_or_follow
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
 from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.distributed.ranks import Ranks
@@ -64,10 +64,11 @@ class Request:
 def run(request: Request) -> int:
     """Generate, and return the exit status. Raises MlxchatError for all that a user can mend."""
     _check(request)
-    return lead_or_follow(request.setup, lambda ranks: _run(request, ranks))
+    return lead_or_follow(lambda ranks: _run(request, ranks))
 
 
 def _run(request: Request, ranks: Ranks | None) -> int:
+    check_ranks(request.setup, ranks, blocks=bool(request.blocks.files))
     messages = Messages(request.setup.quiet)
     document = read_input(request.prompt, request.files, piped_stdin(), request.blocks.files)
     for notice in document.notices:
@@ -98,7 +99,10 @@ def _run(request: Request, ranks: Ranks | None) -> int:
 def resume_run(directory: str, changes: dict[str, Any]) -> int:
     """Go on with the checkpoint in `directory`; `changes` are the options that were given anew,
     by name: those of Request, Setup or LongOptions."""
-    check_options(checkpoint=True)
+    return lead_or_follow(lambda ranks: _resume(directory, changes, ranks))
+
+
+def _resume(directory: str, changes: dict[str, Any], ranks: Ranks | None) -> int:
     with ExitStack() as stack:
         checkpoint = Checkpoint.open(Path(directory))
         stack.callback(checkpoint.close)
@@ -109,9 +113,10 @@ def resume_run(directory: str, changes: dict[str, Any]) -> int:
             messages.warn(f"the run in {directory} has ended already: {ended}")
             return ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
         _check(request)
+        check_ranks(request.setup, ranks)
         prompt = Prompt(checkpoint.prompt())
         start(request.setup, messages)
-        loaded = _load(request, messages)
+        loaded = _load(request, messages, ranks)
         begun = go_on(
             checkpoint,
             loaded.model.network,
@@ -174,7 +179,7 @@ class _Loaded:
         return 0 if self.settings.max_kv_size is None else self.settings.keep
 
 
-def _load(request: Request, messages: Messages, ranks: Ranks | None = None) -> _Loaded:
+def _load(request: Request, messages: Messages, ranks: Ranks | None) -> _Loaded:
     setup = request.setup
     found = find_model(setup, messages)
     check = check_model if request.blocks.files else None
@@ -219,7 +224,7 @@ def _generate(
         if checkpoint is not None:
             assert isinstance(output, FileSink)
             checkpointer = Checkpointer(
-                checkpoint, long, loaded.fingerprint(), begun, output.file, watch, messages
+                checkpoint, long, model, loaded.fingerprint(), begun, output.file, watch, messages
             )
         beside = _Beside(watch, checkpointer, begun, record, on_prefill, reader)
         generation = _generation(request, loaded, prompt.ids, beside)
@@ -323,7 +328,6 @@ def _check(request: Request) -> None:
     _generation_settings(request)
     request.setup.cache_settings()
     request.setup.sampling_settings({})
-    check_options(blocks=bool(request.blocks.files), checkpoint=request.long.checkpoint is not None)
     request.long.check(json_events=request.json_events)
     request.blocks.check(request.setup, checkpoint=request.long.checkpoint is not None)
 

@@ -110,6 +110,7 @@ def load_model(
         return lead_loading(
             ranks,
             found,
+            device=setup.device,
             dtype=setup.dtype,
             pipeline=setup.pipeline,
             offline=setup.offline,

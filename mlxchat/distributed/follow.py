@@ -95,8 +95,10 @@ class _Follower:
     def _free_memory(self, *_: int) -> None:
         self._ranks.least_free_memory_bytes()
 
-    def _save(self, model: int, cache: int, number: int, _: int) -> None:
-        saved = save_part(self._held[model], self._held[cache], self._ranks.rank, number)
+    def _save(self, model: int, cache: int, number: int, outdated: int) -> None:
+        saved = save_part(
+            self._held[model], self._held[cache], self._ranks.rank, number, outdated=outdated
+        )
         self._ranks.gather(not saved)
 
     def _restore(self, model: int, cache: int, number: int, _: int) -> None:

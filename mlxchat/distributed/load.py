@@ -11,7 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx import nn
 
-from mlxchat import __version__
+from mlxchat import __version__, platform
 from mlxchat.cache import is_uniform
 from mlxchat.distributed.leader import Leader
 from mlxchat.distributed.ranks import Order, Ranks
@@ -26,6 +26,7 @@ class Wanted:
     """What rank 0 tells the others of a model: the name to find it by, and how to hold it."""
 
     name: str
+    device: str
     dtype: str
     pipeline: bool
     offline: bool
@@ -35,6 +36,7 @@ def lead_loading(
     ranks: Ranks,
     found: ResolvedModel,
     *,
+    device: str,
     dtype: str,
     pipeline: bool,
     offline: bool,
@@ -52,7 +54,7 @@ def lead_loading(
         ranks.tell(Order.LOAD, number)
     # Loading takes long, and may be interrupted.
     ranks.is_midway = True
-    ranks.text(json.dumps(asdict(Wanted(name, dtype, pipeline, offline))))
+    ranks.text(json.dumps(asdict(Wanted(name, device, dtype, pipeline, offline))))
 
     def load() -> Model:
         return load_directory(
@@ -74,6 +76,7 @@ def follow_loading(ranks: Ranks) -> Model | None:
     wanted = Wanted(**json.loads(ranks.text()))
 
     def load() -> Model:
+        platform.select_device(wanted.device)
         found = resolve_model(
             wanted.name, offline=wanted.offline, ask=None, notify=_silent, show_progress=False
         )

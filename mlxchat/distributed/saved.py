@@ -1,7 +1,7 @@
 """What several ranks hold, saved: each rank its own part, on its own disk.
 
 Rank 0's snapshot says by which number its parts are known; a part that is missing, damaged, or
-made by another number of ranks is none, and then the transcript is read again.
+made by another number of ranks is none, and then the snapshot is as good as damaged.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from mlxchat.models.load import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 
-# Parts that a rank keeps, the latest: as many as sessions keep snapshots, and one that is replaced.
-PARTS_KEPT = 11
+# Parts that a rank keeps, the latest: as many as sessions keep snapshots, and those of a checkpoint
+# that is being replaced.
+PARTS_KEPT = 13
 
 
-def lead_saving(network: Leader, cache: SharedCache) -> int:
-    """Let every other rank save its part; the number that they are known by.
+def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> int:
+    """Let every other rank save its part; the number that they are known by. Those of the number
+    `outdated` are deleted then.
 
     Raises SnapshotError where one could not, RanksError where one is gone.
     """
-    number = secrets.randbelow(2**31)
+    number = 1 + secrets.randbelow(2**31 - 1)
     ranks = network.ranks
     try:
         with ranks.in_step(), ranks.patience():
-            ranks.tell(Order.SAVE, network.number, cache.number, number)
+            ranks.tell(Order.SAVE, network.number, cache.number, number, outdated or 0)
             failed = ranks.gather(0)
     except RuntimeError as error:
         if not ranks.is_loss(error):
@@ -49,12 +51,13 @@ def lead_saving(network: Leader, cache: SharedCache) -> int:
     return number
 
 
-def lead_restoring(network: Leader, cache: SharedCache, number: object) -> None:
-    """Let every other rank fill its part of a cache that has been restored here.
+def lead_restoring(network: Leader, cache: SharedCache, number: object) -> int:
+    """Let every other rank fill its part of a cache that has been restored here, from the parts
+    that are known by `number`, which is returned.
 
     Raises SnapshotBroken where one cannot; then `cache` must not be used.
     """
-    if type(number) is not int or not 0 <= number < 2**31:
+    if type(number) is not int or not 0 < number < 2**31:
         raise SnapshotBroken("the snapshot names no parts of other ranks")
     with network.ranks.in_step(), network.ranks.patience():
         network.ranks.tell(Order.RESTORE, network.number, cache.number, number)
@@ -62,10 +65,11 @@ def lead_restoring(network: Leader, cache: SharedCache, number: object) -> None:
     if any(failed):
         rank = next(rank for rank, each in enumerate(failed) if each)
         raise SnapshotBroken(f"rank {rank} does not have its part of the snapshot")
+    return number
 
 
-def save_part(model: Model, cache: Sequence[Any], rank: int, number: int) -> bool:
-    """Save this rank's part; whether that went well."""
+def save_part(model: Model, cache: Sequence[Any], rank: int, number: int, *, outdated: int) -> bool:
+    """Save this rank's part, and delete the `outdated` one; whether that went well."""
     path = _path(rank, number)
     # Rank 0 alone knows which tokens they are.
     ledger = Ledger(None, 0, np.zeros(tokens_held(cache), np.int32))
@@ -74,7 +78,7 @@ def save_part(model: Model, cache: Sequence[Any], rank: int, number: int) -> boo
         snapshot.take(cache, ledger, _fingerprint(model), {}).write(path)
     except OSError:
         return False
-    _prune(rank)
+    _prune(rank, _path(rank, outdated))
     return True
 
 
@@ -96,9 +100,10 @@ def _path(rank: int, number: int) -> Path:
     return paths.parts_dir() / f"rank{rank}-{number}.safetensors"
 
 
-def _prune(rank: int) -> None:
+def _prune(rank: int, outdated: Path) -> None:
     """Leave the latest parts of this rank; old ones can be deleted another time as well."""
     with suppress(OSError):
+        outdated.unlink(missing_ok=True)
         parts = paths.parts_dir().glob(f"rank{rank}-*.safetensors")
         for old in sorted(parts, key=lambda path: -path.stat().st_mtime_ns)[PARTS_KEPT:]:
             old.unlink()

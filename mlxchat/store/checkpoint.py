@@ -9,23 +9,18 @@ What the state's facts mean is the caller's business.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx import nn
 
-from mlxchat.cache.layers import LayerCache
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
 from mlxchat.files import remove_unfinished, write_atomically
 from mlxchat.ledger import TokenIds
 from mlxchat.store import tensor_file
-from mlxchat.store.background import Background
-from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.lock import Lock
-from mlxchat.store.snapshot import Restored, Snapshot, restore
+from mlxchat.store.state_file import StateFile
 
 FORMAT = 1
 MOST_RUN_BYTES = 1 << 20
@@ -33,11 +28,11 @@ MOST_PROMPT_BYTES = 1 << 34
 
 
 class Checkpoint:
-    """Held open, by this process alone, until `close`."""
+    """Held open, by this process alone, until `close`. `state` is the latest state."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.background = Background()
+        self.state = StateFile(self._path("state"))
         self.run: dict[str, Any] = {}
         self._lock = Lock(directory / "lock", f"the checkpoint {directory}")
 
@@ -66,13 +61,13 @@ class Checkpoint:
             checkpoint = cls(directory)
         except OSError as error:
             raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
-        for path in (directory / "run.json", checkpoint._path("state")):
+        for path in (directory / "run.json", checkpoint.state.path):
             remove_unfinished(path)
         checkpoint.run = checkpoint._read_run()
         return checkpoint
 
     def close(self) -> None:
-        self.background.wait()
+        self.state.background.wait()
         self._lock.release()
 
     def begin(self, asked: dict[str, Any], prompt: TokenIds) -> None:
@@ -84,7 +79,7 @@ class Checkpoint:
 
     def end(self, reason: str) -> None:
         """Write down that there is nothing to go on with, and why. Raises OutputError."""
-        self.background.wait()
+        self.state.background.wait()
         self.run["ended"] = reason
         self._write_run()
 
@@ -92,10 +87,6 @@ class Checkpoint:
         """Replace what was asked, and go on with what had ended. Raises OutputError."""
         self.run |= {"asked": asked, "ended": None}
         self._write_run()
-
-    def save(self, state: Snapshot) -> None:
-        """Begin to write the state, in the background; `background` tells what came of it."""
-        self.background.run(lambda: state.write(self._path("state")))
 
     def prompt(self) -> TokenIds:
         """Raises SnapshotBroken where it is damaged or missing."""
@@ -107,16 +98,6 @@ class Checkpoint:
         if ids.ndim != 1 or ids.dtype != mx.int32 or ids.size == 0:
             raise SnapshotBroken(f"{self._path('prompt')} holds no prompt")
         return np.array(ids)
-
-    def restore(
-        self, network: nn.Module, empty: Sequence[LayerCache], fingerprint: Fingerprint
-    ) -> Restored | None:
-        """The latest state in a fork of `empty`; None where none was ever written.
-
-        Raises what `snapshot.restore` raises.
-        """
-        path = self._path("state")
-        return restore(path, network, empty, fingerprint) if path.exists() else None
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.safetensors"

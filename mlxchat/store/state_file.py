@@ -1,0 +1,83 @@
+"""The latest snapshot of something that goes on, in one file that each new one replaces.
+
+It is written in a thread beside. Where several ranks hold the cache, each other rank saves its part
+on its own disk, and the file names the parts that belong to it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlx import nn
+
+from mlxchat.cache.layers import LayerCache
+from mlxchat.distributed.leader import Leader, SharedCache
+from mlxchat.distributed.saved import lead_restoring, lead_saving
+from mlxchat.ledger import Ledger
+from mlxchat.store import snapshot
+from mlxchat.store.background import Background
+from mlxchat.store.fingerprint import Fingerprint
+from mlxchat.store.snapshot import Restored
+
+PARTS = "parts"
+
+
+class StateFile:
+    """The file at `path`, by one process alone. What became of writing it, `background` tells."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.background = Background()
+        # The number of the parts that the file on the disk names, and of all that were saved.
+        self._named: int | None = None
+        self._saved: list[int] = []
+
+    def save(
+        self,
+        network: nn.Module,
+        cache: Sequence[LayerCache],
+        ledger: Ledger,
+        fingerprint: Fingerprint,
+        facts: dict[str, Any],
+    ) -> None:
+        """Hold the state still and begin to write it; `facts` are the caller's own, for JSON.
+
+        Raises SnapshotError where another rank could not save its part, with the state before
+        still whole, and RanksError where one is gone.
+        """
+        number = None
+        if isinstance(network, Leader) and isinstance(cache, SharedCache):
+            number = self._save_parts(network, cache)
+            facts = facts | {PARTS: number}
+        taken = snapshot.take(cache, ledger, fingerprint, facts)
+
+        def write() -> int:
+            size_bytes = taken.write(self.path)
+            self._named = number
+            return size_bytes
+
+        self.background.run(write)
+
+    def restore(
+        self, network: nn.Module, empty: Sequence[LayerCache], fingerprint: Fingerprint
+    ) -> Restored | None:
+        """What the file holds, in a fork of `empty`; None where there is no file.
+
+        Raises what `snapshot.restore` raises, SnapshotBroken where a part is missing, and
+        RanksError where a rank is gone.
+        """
+        if not self.path.exists():
+            return None
+        restored = snapshot.restore(self.path, network, empty, fingerprint)
+        if isinstance(network, Leader) and isinstance(restored.cache, SharedCache):
+            self._named = lead_restoring(network, restored.cache, restored.facts.get(PARTS))
+            self._saved = [self._named]
+        return restored
+
+    def _save_parts(self, network: Leader, cache: SharedCache) -> int:
+        # Only when it is known which parts the file names are the others of no use.
+        self.background.wait()
+        outdated = next((number for number in self._saved if number != self._named), None)
+        number = lead_saving(network, cache, outdated)
+        self._saved = [each for each in self._saved if each != outdated] + [number]
+        return number
