@@ -374,6 +374,7 @@ def test_of_several_one_that_fails_does_not_keep_the_others(
         offline=True,
         device="auto",
         dtype="auto",
+        pipeline=False,
         against=False,
         text=None,
         quick=True,

@@ -330,6 +330,43 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize("way", ["--no-pipeline", "--pipeline"])
+def test_the_time_that_ranks_spend_on_one_another_is_measured(
+    way: str, models: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "mlxchat", "bench", "decode", "--quick", "--json", "-", way]
+    command += ["-m", str(models / "qwen3_moe")]
+    with ring(2, command, tmp_path) as processes:
+        assert [process.ends(120) for process in processes] == [0, 0]
+        assert processes[1].out == ""
+        told = [json.loads(line) for line in processes[0].out.splitlines()]
+    assert {line["kind"] for line in told} == {"stretch", "communication"}
+    (figures,) = [line["figures"] for line in told if line["kind"] == "communication"]
+    assert figures["ranks"] == 2
+    assert figures["pipeline"] == (way == "--pipeline")
+    assert len(figures["computing_by_rank_s"]) == 2
+    assert all(0 < each < figures["token_s"]["most"] for each in figures["computing_by_rank_s"])
+    if way == "--pipeline":
+        # The order, the token, what the other has computed, and what comes of it.
+        assert figures["messages"] == 4
+    else:
+        # Two in each of four layers, the order and the token.
+        assert figures["messages"] == 10
+        width = COMMON["hidden_size"] * 4
+        assert figures["message_bytes"] == 8 * width + (8 + 1) * 4
+
+
+@pytest.mark.parametrize("what", [["stream"], ["decode", "--against", "mlx-lm"], []])
+def test_what_measures_one_machine_is_refused(
+    what: list[str], models: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "mlxchat", "bench", *what, "-m", str(models / "llama")]
+    with ring(2, command, tmp_path) as processes:
+        assert [process.ends() for process in processes] == [2, 0]
+        assert processes[0].err.startswith("mlxchat: error: under mlx.launch only")
+        assert processes[1].err == ""
+
+
 @pytest.mark.slow
 def test_one_rank_is_a_process_like_any_other(models: Path) -> None:
     with launched(1, "generate", "-m", str(models / "llama"), "--raw", "-n", "3", "Hi") as process:

@@ -68,6 +68,7 @@ ORDER = [
     "store.fingerprint",
     "store.snapshot",
     "distributed.saved",
+    "distributed.traffic",
     "distributed.follow",
     "store.verify",
     "store.append_file",

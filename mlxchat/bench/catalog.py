@@ -31,12 +31,14 @@ class Bench(Protocol):
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A sub-bench by name, before its module is imported. `compares`: there is something of
-    mlx-lm's to measure beside it; `reads_text`: it reads a file of real text."""
+    mlx-lm's to measure beside it; `reads_text`: it reads a file of real text; `on_ranks`: it can be
+    run under MLX's launcher."""
 
     name: str
     summary: str
     compares: bool = False
     reads_text: bool = False
+    on_ranks: bool = False
 
 
 BENCHES = (
@@ -49,8 +51,10 @@ BENCHES = (
     ),
     Entry(
         "decode",
-        "Tokens a second and memory as tokens are generated; the loop's own cost a token.",
+        "Tokens a second and memory as tokens are generated; the loop's own cost a token. Under "
+        "mlx.launch, the time that the ranks spend on one another.",
         compares=True,
+        on_ranks=True,
     ),
     Entry("chat", "Time to the first token, turn by turn, for each way to make room."),
     Entry(

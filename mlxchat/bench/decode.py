@@ -1,5 +1,6 @@
 """Generating: speed and memory as tokens are generated, with a window and without one; and what the
-loop itself costs a token, on a network so small that it shows.
+loop itself costs a token, on a network so small that it shows. On several ranks, instead of that,
+what they spend on one another.
 """
 
 import statistics
@@ -11,12 +12,14 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 
-from mlxchat.bench import theirs
+from mlxchat.bench import communication, theirs
+from mlxchat.bench.communication import CommunicationFigures
 from mlxchat.bench.paired import VERDICTS, Side, Spread, differences, interleave, ratios, verdict
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
 from mlxchat.cache import make_cache
+from mlxchat.distributed.leader import Leader
 from mlxchat.generate import Generation
 from mlxchat.models.load import Model
 from mlxchat.settings import GenerationSettings
@@ -29,17 +32,18 @@ OURS, THEIRS, BARE = "mlxchat", theirs.NAME, "bare loop"
 @dataclass(frozen=True, slots=True)
 class Amounts:
     """`stretches` of `stretch` tokens each, at a window of `window`; on the tiny network
-    `tiny_tokens`."""
+    `tiny_tokens`; of what ranks spend on one another, `ranks_tokens`."""
 
     stretch: int
     stretches: int
     window: int
     rounds: int
     tiny_tokens: int
+    ranks_tokens: int
 
 
-FULL = Amounts(stretch=200, stretches=5, window=512, rounds=5, tiny_tokens=600)
-QUICK = Amounts(stretch=16, stretches=4, window=32, rounds=3, tiny_tokens=60)
+FULL = Amounts(200, stretches=5, window=512, rounds=5, tiny_tokens=600, ranks_tokens=100)
+QUICK = Amounts(16, stretches=4, window=32, rounds=3, tiny_tokens=60, ranks_tokens=16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,9 @@ class OverheadFigures:
     above_bare_s: Spread | None
 
 
+Found = StretchFigures | OverheadFigures | CommunicationFigures
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     side: str
@@ -87,15 +94,22 @@ class _Stretch:
     active_memory_bytes: int
 
 
-def measure(subject: Subject) -> Iterator[Sequence[StretchFigures | OverheadFigures]]:
+def measure(subject: Subject) -> Iterator[Sequence[Found]]:
     """Greedy, never ending by itself, behind a short prompt."""
     amounts = QUICK if subject.quick else FULL
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
     stretches: Sequence[StretchFigures] = ()
     for stretches in _stretches(subject, amounts, tokenizer):
         yield stretches
-    for overheads in _overheads(subject, amounts, tokenizer):
-        yield [*stretches, *overheads]
+    for others in _others(subject, amounts, tokenizer):
+        yield [*stretches, *others]
+
+
+def _others(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Found]]:
+    network = subject.model.network
+    if isinstance(network, Leader):
+        return communication.measure(subject, network, amounts.ranks_tokens, amounts.rounds)
+    return _overheads(subject, amounts, tokenizer)
 
 
 # As tokens are generated
@@ -225,12 +239,13 @@ def _token_s(tokens: Iterable[Any]) -> float:
 # To be shown
 
 
-def tables(found: Sequence[StretchFigures | OverheadFigures]) -> Sequence[Table]:
+def tables(found: Sequence[Found]) -> Sequence[Table]:
     stretches = [each for each in found if isinstance(each, StretchFigures)]
     overheads = [each for each in found if isinstance(each, OverheadFigures)]
     return [
         *([_stretch_table(stretches)] if stretches else []),
         *([_overhead_table(overheads)] if overheads else []),
+        *(communication.table(each) for each in found if isinstance(each, CommunicationFigures)),
     ]
 
 
@@ -285,7 +300,7 @@ def _overhead_table(found: Sequence[OverheadFigures]) -> Table:
     )
 
 
-def charts(found: Sequence[StretchFigures | OverheadFigures]) -> Sequence[Chart]:
+def charts(found: Sequence[Found]) -> Sequence[Chart]:
     stretches = [each for each in found if isinstance(each, StretchFigures)]
 
     def chart(name: str, title: str, y: str, pick: str, unit: float) -> Chart:

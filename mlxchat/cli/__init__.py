@@ -31,7 +31,7 @@ from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError, RanksError
 from mlxchat.terminal.messages import show_error
 
 # Commands that run a model on all ranks; the others run on rank 0 alone.
-TOGETHER = {"chat", "generate"}
+TOGETHER = {"bench", "chat", "generate"}
 
 GROUP_OPTIONS = {"-h", "--help", "--version", "--install-completion", "--show-completion"}
 

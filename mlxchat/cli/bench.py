@@ -14,6 +14,7 @@ from mlxchat.cli.options import (
     DtypeOption,
     ModelOption,
     OfflineOption,
+    PipelineOption,
     QuietOption,
 )
 
@@ -91,6 +92,7 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
         offline: OfflineOption = False,
         device: DeviceOption = "auto",
         dtype: DtypeOption = "auto",
+        pipeline: PipelineOption = False,
         against: AgainstOption = None,
         text: TextOption = None,
         quick: QuickOption = False,
@@ -106,6 +108,7 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
             offline=offline,
             device=device,
             dtype=dtype,
+            pipeline=pipeline,
             against=against is not None,
             text=text,
             quick=quick,
@@ -117,11 +120,8 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
 
     # Typer makes an option of each parameter that the signature shows.
     shown = inspect.signature(command)
-    meant = [
-        parameter
-        for name, parameter in shown.parameters.items()
-        if (name != "against" or entry.compares) and (name != "text" or entry.reads_text)
-    ]
+    special = {"against": entry.compares, "text": entry.reads_text, "pipeline": entry.on_ranks}
+    meant = [each for name, each in shown.parameters.items() if special.get(name, True)]
     vars(command)["__signature__"] = shown.replace(parameters=meant)
     return command
 

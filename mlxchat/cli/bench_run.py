@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mlxchat import platform
 from mlxchat.bench import plot
 from mlxchat.bench.catalog import Bench, Entry, load
 from mlxchat.bench.machine import Machine, this_machine
 from mlxchat.bench.record import Circumstances, lines
 from mlxchat.bench.subject import Subject
+from mlxchat.cli.ranks import check_ranks, lead_or_follow
 from mlxchat.cli.setup import Setup, find_model, load_model, start
+from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, ModelError, OutputError, UsageError
 from mlxchat.files import append_line, open_to_append
 from mlxchat.models.skeleton import named_parameters
@@ -43,6 +44,7 @@ class BenchRequest:
     offline: bool
     device: str
     dtype: str
+    pipeline: bool
     against: bool
     text: str | None
     quick: bool
@@ -62,14 +64,23 @@ class BenchRequest:
             sampling={},
             seed=0,
             quiet=self.quiet,
+            pipeline=self.pipeline,
         )
 
 
 def run_benches(request: BenchRequest) -> int:
     """Measure, and return the exit status: one of several that cannot be measured is told, and
     does not keep the others from it. Raises MlxchatError for all that a user can mend."""
-    if platform.launched_rank() is not None:
-        raise UsageError("mlxchat bench measures one machine: run it without mlx.launch")
+    return lead_or_follow(lambda ranks: _run_benches(request, ranks))
+
+
+def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
+    check_ranks(request.setup(), ranks)
+    if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
+        raise UsageError(
+            "under mlx.launch only mlxchat bench decode can be run, without --against: the others "
+            "measure one machine"
+        )
     messages = Messages(request.quiet)
     _check_outputs(request, messages)
     setup = request.setup()
@@ -87,7 +98,7 @@ def run_benches(request: BenchRequest) -> int:
         subject = Subject(
             found.directory,
             found.name,
-            partial(load_model, setup, found, messages.warn),
+            partial(load_model, setup, found, messages.warn, ranks=ranks),
             scratch=Path(scratch),
             tick=progress.tick,
             dtype=request.dtype,

@@ -11,6 +11,7 @@ from mlxchat.cache import evict, fork, make_part, rewind
 from mlxchat.distributed.leader import run_shard
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.saved import restore_part, save_part
+from mlxchat.distributed.traffic import Part, time_part
 from mlxchat.models.load import Model
 
 # MLX keeps freed buffers for reuse; they are given back this often, in forwards.
@@ -53,6 +54,7 @@ class _Follower:
             Order.FREE_MEMORY: self._free_memory,
             Order.SAVE: self._save,
             Order.RESTORE: self._restore,
+            Order.TIME: self._time,
         }
 
     def run(self) -> None:
@@ -106,3 +108,6 @@ class _Follower:
         if part is not None:
             self._held[cache] = part
         self._ranks.gather(part is None)
+
+    def _time(self, model: int, cache: int, part: int, tokens: int) -> None:
+        time_part(self._ranks, self._held[model].network, self._held[cache], Part(part), tokens)

@@ -48,17 +48,19 @@ class SharedCache(list[LayerCache]):
 
 
 class Leader(nn.Module):
-    """A network, of which each rank holds a part: this one's is `own`.
+    """A network, of which each rank holds a part: this one's is `own`. `pipelined` is whether that
+    is some of the layers, instead of a part of each.
 
     Called as any network. Of one token it returns the logits; of more, nothing, as in prefill:
     then the cache's state has been evaluated.
     """
 
-    def __init__(self, own: nn.Module, ranks: Ranks, number: int) -> None:
+    def __init__(self, own: nn.Module, ranks: Ranks, number: int, *, pipelined: bool) -> None:
         super().__init__()
         self.own = own
         self.ranks = ranks
         self.number = number
+        self.pipelined = pipelined
         weakref.finalize(self, ranks.drop, number)
 
     def __call__(self, tokens: mx.array, cache: SharedCache) -> Any:

@@ -67,7 +67,7 @@ def lead_loading(
         )
 
     model = _agreed(ranks, load)
-    return replace(model, network=Leader(model.network, ranks, number))
+    return replace(model, network=Leader(model.network, ranks, number, pipelined=pipeline))
 
 
 def follow_loading(ranks: Ranks) -> Model | None:

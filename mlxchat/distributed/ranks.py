@@ -42,6 +42,8 @@ KIB = 1024
 
 # Objects, of those whose end is to be told, that fit beside one order.
 DROPPED = 3
+# What an order takes: itself, four numbers, and those.
+ORDER_NUMBERS = 5 + DROPPED
 
 
 class Order(IntEnum):
@@ -57,6 +59,7 @@ class Order(IntEnum):
     FREE_MEMORY = 8
     SAVE = 9
     RESTORE = 10
+    TIME = 11
 
 
 class Ranks:
@@ -136,7 +139,7 @@ class Ranks:
         if self._sockets is not None:
             self._sockets.wait_for_news()
         with self.patience():
-            heard: Any = self._sum(mx.zeros((5 + DROPPED,), dtype=mx.int32)).tolist()
+            heard: Any = self._sum(mx.zeros((ORDER_NUMBERS,), dtype=mx.int32)).tolist()
         return Order(heard[0]), heard[1:5], [number for number in heard[5:] if number]
 
     def share(self, ids: mx.array) -> mx.array:
