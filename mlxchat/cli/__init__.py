@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from mlxchat import platform
@@ -22,6 +21,7 @@ from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
 from mlxchat.cli.generate import generate
+from mlxchat.cli.group import Group
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
@@ -65,7 +65,7 @@ Exit status:
 """
 
 
-class ChatByDefault(TyperGroup):
+class ChatByDefault(Group):
     """`mlxchat`, and `mlxchat --max-kv-size 512`, are `mlxchat chat` with those options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from mlxchat.bench.catalog import BENCHES, Entry
+from mlxchat.cli.group import Group
 from mlxchat.cli.options import (
     OUTPUT,
     DeviceOption,
@@ -21,7 +21,7 @@ from mlxchat.cli.options import (
 ALL = "all"
 
 
-class AllByDefault(TyperGroup):
+class AllByDefault(Group):
     """`mlxchat bench`, and `mlxchat bench --quick`, are `mlxchat bench all` with those options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

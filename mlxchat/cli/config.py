@@ -16,6 +16,7 @@ from mlxchat.cli.configured import (
     options_of,
     read_setting,
 )
+from mlxchat.cli.group import Group
 from mlxchat.cli.listing import write, write_json_lines, write_table
 from mlxchat.config import Level, Setting, layer_of, read_config
 from mlxchat.config_file import (
@@ -35,6 +36,7 @@ from mlxchat.project_file import (
 )
 
 config_app = typer.Typer(
+    cls=Group,
     help="Show what is configured and where it comes from; set, edit and find the files.",
     no_args_is_help=True,
     epilog="""\

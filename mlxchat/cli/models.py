@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
+from mlxchat.cli.group import Group
 from mlxchat.cli.listing import write, write_json_lines, write_table
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mlxchat.models.locate import Located
 
 models_app = typer.Typer(
+    cls=Group,
     help="List, fetch, remove and inspect models; set the default one.",
     no_args_is_help=True,
     epilog="""\

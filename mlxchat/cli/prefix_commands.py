@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlxchat.cli.completion import complete_prefix
+from mlxchat.cli.group import Group
 from mlxchat.cli.listing import write, write_json_lines, write_table
 from mlxchat.cli.options import (
     DeviceOption,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mlxchat.store.prefix_index import PrefixIndex
 
 cache_app = typer.Typer(
+    cls=Group,
     help="What is kept on the disk of long prompts and of blocks, so that they are read only once.",
     no_args_is_help=True,
     epilog="""\

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_session
+from mlxchat.cli.group import Group
 from mlxchat.cli.listing import write, write_json_lines, write_table
 
 session_app = typer.Typer(
+    cls=Group,
     help="List, show, rename, remove, export, verify and search saved chats.",
     no_args_is_help=True,
     epilog="""\
