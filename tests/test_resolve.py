@@ -93,7 +93,10 @@ def make_model_dir(path: Path) -> Path:
 
 def test_a_directory_with_a_config_is_a_model(scene: Scene, tmp_path: Path):
     directory = make_model_dir(tmp_path / "mine")
-    assert scene.resolve("mine") == ResolvedModel(str(directory), Path("mine"))
+    assert scene.resolve("mine") == ResolvedModel(str(directory), directory)
+    (tmp_path / "linked").symlink_to(directory)
+    assert scene.resolve("linked") == ResolvedModel(str(tmp_path / "linked"), tmp_path / "linked")
+    assert scene.resolve("./linked/../mine") == scene.resolve("mine")
     assert scene.resolve(str(directory)).directory == directory
     assert scene.downloaded == []
 
@@ -134,7 +137,7 @@ def test_a_directory_comes_before_a_built_in_alias_if_it_is_a_model(scene: Scene
     (tmp_path / "smollm2").mkdir()
     assert scene.resolve("smollm2").directory == scene.converted
     (tmp_path / "smollm2" / "config.json").touch()
-    assert scene.resolve("smollm2").directory == Path("smollm2")
+    assert scene.resolve("smollm2").directory == tmp_path / "smollm2"
 
 
 def test_a_built_in_alias_stands_for_a_hub_id(scene: Scene):

@@ -101,15 +101,20 @@ def _follow_aliases(name: str, aliases: Mapping[str, str]) -> str:
 def _directory(name: str) -> Located | None:
     path = _path(name)
     if _is_directory(path) and _mode(path / "config.json") is not None:
-        return Located("directory", str(path.absolute()), path)
+        return Located("directory", str(_whole(path)), _whole(path))
     return None
 
 
 def _gguf_file(name: str) -> Located | None:
     path = _path(name)
     if _is_file(path) and path.suffix.lower() == ".gguf":
-        return Located("gguf", str(path.absolute()), path)
+        return Located("gguf", str(_whole(path)), _whole(path))
     return None
+
+
+def _whole(path: Path) -> Path:
+    """From the root, and without a way back, which may have led through a link."""
+    return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def _built_in(name: str) -> Located | None:
