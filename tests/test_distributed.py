@@ -121,7 +121,13 @@ def without_times(events: str) -> list[dict[str, Any]]:
     [
         ("phi3", 2, [], "mlx-lm cannot divide a phi3 model among several machines"),
         ("llama", 2, ["--pipeline"], "mlx-lm cannot pipeline a llama model: leave --pipeline out"),
-        ("few_heads", 4, [], "this model's 2 kv heads cannot be divided by 4"),
+        (
+            "few_heads",
+            4,
+            [],
+            "this model's 2 kv heads cannot be divided by 4: use a number of ranks that divides "
+            "them\n",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_divided_is_refused(

@@ -71,10 +71,11 @@ class Sharding:
             then = before.get((path, name), now)
             # mlx-lm rounds down what it divides.
             if now != then and now * self.ranks != then:
+                what = name.removeprefix("n_").replace("_", " ")
+                instead = "" if _pipelined(network) is None else ", or --pipeline"
                 raise ModelUnsupported(
-                    f"this model's {then} {name.removeprefix('n_').replace('_', ' ')} cannot be "
-                    f"divided by {self.ranks}: use a number of ranks that divides them, or "
-                    "--pipeline"
+                    f"this model's {then} {what} cannot be divided by {self.ranks}: use a number "
+                    f"of ranks that divides them{instead}"
                 )
 
 
