@@ -358,6 +358,7 @@ def test_set_keeps_the_rest_and_unset_takes_it_away(project: Path, run_here: Run
         (["generate.temp", "1"], "temp = 1.0"),
         (["generate.json", "yes"], "json = true"),
         (["generate.max-kv-size", "none"], 'max-kv-size = "none"'),
+        (["generate.max-kv-size", "4096"], "max-kv-size = 4096"),
         (["generate.on-loop", "stop"], 'on-loop = "stop"'),
         (["generate.stop", "END", "--x"], 'stop = ["END", "--x"]'),
         (["generate.system-prompt", "Sei kürzer."], 'system = "Sei kürzer."'),

@@ -334,6 +334,8 @@ def _checked(
         value = option_value(option, key[1], written, context)
     except UsageError as error:
         raise UsageError(f"{dotted}: {error}") from error
+    if key[1] == "max-kv-size" and value.isdecimal():
+        return int(value)
     # An enumeration's member is a text to TOML.
     return str(value) if isinstance(value, str) else value
 
