@@ -329,6 +329,50 @@ def test_without_a_ranks_part_a_run_begins_again(
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
 
 
+def test_a_prefix_is_known_where_all_ranks_know_it(
+    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+) -> None:
+    document = tmp_path / "document.txt"
+    document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(80)))
+    common = [
+        "generate",
+        "-m",
+        str(models / "llama"),
+        "--raw",
+        "--json",
+        "--ignore-eos",
+        "-n",
+        "20",
+    ]
+    common += ["-f", str(document), "--max-kv-size", "4096"]
+
+    def alone(question: str) -> str:
+        return reply(run_mlxchat(*common, "--no-prefix-cache", question).stdout)
+
+    def together(question: str, *options: str) -> tuple[str, int]:
+        command = [sys.executable, "-m", "mlxchat", *common, *options, question]
+        with ring(2, command, tmp_path) as processes:
+            assert [process.ends(120) for process in processes] == [0, 0]
+            assert [process.err for process in processes] == ["", ""]
+            return reply(processes[0].out), cached_tokens(processes[0].out)
+
+    def pages() -> list[Path]:
+        return list(temporary_home.rglob("prefixes/**/*.safetensors"))
+
+    tokens = document.stat().st_size // 128 * 128
+    assert together("Why?", "--no-prefix-cache") == (alone("Why?"), 0)
+    assert pages() == []
+    assert together("Why?") == (alone("Why?"), 0)
+    # A part of each page for each rank.
+    assert len(pages()) == 2 * (tokens // 128)
+    assert together("Who?") == (alone("Who?"), tokens)
+    pages()[0].unlink()
+    text, known = together("When?")
+    assert (text, known < tokens) == (alone("When?"), True)
+    # What was missing has been read again, and is known again.
+    assert together("Where?") == (alone("Where?"), tokens)
+
+
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():

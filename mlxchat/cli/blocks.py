@@ -11,13 +11,13 @@ from mlxchat import paths
 from mlxchat.blocks import BlockReader, does_not_fit
 from mlxchat.cache import check_joinable, make_joinable
 from mlxchat.cli.amounts import parse_bytes
-from mlxchat.cli.prefix import has_room
 from mlxchat.cli.setup import Setup
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.generate import Cache
 from mlxchat.models.load import Model
 from mlxchat.settings import BlockSettings, Repair
 from mlxchat.store.block_store import DiskBlocks
+from mlxchat.store.prefix_cache import has_room
 from mlxchat.tokens import Prompt
 
 

@@ -1,18 +1,17 @@
 """The prefix cache as a command uses it: when it is worth it, and what is said of it."""
 
-import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from mlxchat import paths
 from mlxchat.cache.layers import LayerCache
 from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
-from mlxchat.distributed.leader import Leader
+from mlxchat.distributed.leader import Leader, SharedCache
+from mlxchat.distributed.prefixes import lead_prefix
 from mlxchat.generate import OnHeld, nobody
 from mlxchat.ledger import TokenIds
 from mlxchat.models.load import Model
-from mlxchat.store.prefix_cache import PrefixCache
+from mlxchat.store.prefix_cache import PrefixCache, has_room
 
 # A shorter prompt is read again before it could be found.
 LEAST_TOKENS = 1_024
@@ -38,9 +37,6 @@ class Prefixes:
         that is, and what is to be told the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < LEAST_TOKENS:
             return 0, nobody
-        if isinstance(model.network, Leader):
-            self._notify("the prompt is not kept in the prefix cache: several ranks hold its parts")
-            return 0, nobody
         directory = paths.prefix_cache_dir()
         if self._open is None or self._open[0] is not model:
             self.close()
@@ -50,6 +46,8 @@ class Prefixes:
         if reason is not None:
             self._notify(f"the prompt is not kept in the prefix cache: {reason}")
             return 0, nobody
+        if isinstance(model.network, Leader) and isinstance(cache, SharedCache):
+            return lead_prefix(model.network, cache, prefixes, ids, window)
         cached = prefixes.fill(cache, ids, window)
         if not has_room(directory, self._limit_bytes):
             return cached, nobody
@@ -63,9 +61,3 @@ class Prefixes:
         prefixes.close()
         if prefixes.error is not None:
             self._notify(f"the prefix cache could not be written: {prefixes.error}")
-
-
-def has_room(directory: Path, limit_bytes: int) -> bool:
-    """Whether the disk would not be filled by all that the cache may hold."""
-    nearest = next(each for each in (directory, *directory.parents) if each.exists())
-    return shutil.disk_usage(nearest).free > limit_bytes

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mlxchat.cache import evict, fork, make_part, rewind
 from mlxchat.distributed.leader import run_shard
+from mlxchat.distributed.prefixes import FollowedPrefixes
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.saved import restore_part, save_part
 from mlxchat.distributed.traffic import Part, time_part
@@ -29,6 +30,7 @@ def follow(ranks: Ranks, load: Load) -> None:
     follower = _Follower(ranks, load)
     try:
         follower.run()
+        follower.close()
     except RuntimeError as error:
         if not ranks.is_loss(error):
             raise
@@ -42,6 +44,7 @@ class _Follower:
         self._load = load
         # Models and caches by the numbers that rank 0 has given them.
         self._held: dict[int, Any] = {}
+        self._prefixes = FollowedPrefixes(ranks)
         self._forwards = 0
         self.is_loading = False
         self._orders: dict[Order, Callable[[int, int, int, int], None]] = {
@@ -55,6 +58,7 @@ class _Follower:
             Order.SAVE: self._save,
             Order.RESTORE: self._restore,
             Order.TIME: self._time,
+            Order.PREFIX: self._prefix,
         }
 
     def run(self) -> None:
@@ -62,10 +66,14 @@ class _Follower:
             order, numbers, dropped = self._ranks.hear()
             for number in dropped:
                 self._held.pop(number, None)
+                self._prefixes.drop(number)
             if order is Order.STOP:
                 return
             a, b, c, d = numbers
             self._orders[order](a, b, c, d)
+
+    def close(self) -> None:
+        self._prefixes.close()
 
     def _load_model(self, number: int, *_: int) -> None:
         self.is_loading = True
@@ -79,8 +87,9 @@ class _Follower:
         self._held[number] = make_part(self._held[model].network, max_kv_size, keep, self._ranks)
 
     def _forward(self, model: int, cache: int, tokens: int, _: int) -> None:
-        ids = mx.zeros((1, tokens), dtype=mx.int32)
-        run_shard(self._ranks, self._held[model].network, ids, self._held[cache])
+        none = mx.zeros((1, tokens), dtype=mx.int32)
+        ids = run_shard(self._ranks, self._held[model].network, none, self._held[cache])[0]
+        self._prefixes.hold(cache, ids)
         self._forwards += 1
         if tokens > 1 or self._forwards % CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -111,3 +120,13 @@ class _Follower:
 
     def _time(self, model: int, cache: int, part: int, tokens: int) -> None:
         time_part(self._ranks, self._held[model].network, self._held[cache], Part(part), tokens)
+
+    def _prefix(self, model: int, cache: int, tokens: int, window: int) -> None:
+        self._prefixes.fill(
+            model,
+            self._held[model],
+            cache,
+            self._held[cache],
+            tokens=tokens,
+            window=None if window < 0 else window,
+        )

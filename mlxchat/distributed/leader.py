@@ -67,7 +67,8 @@ class Leader(nn.Module):
         """`tokens: (1, S)`; returns logits `(1, 1, V)` where S is 1."""
         with self.ranks.in_step():
             self.ranks.tell(Order.FORWARD, self.number, cache.number, tokens.shape[1])
-            return run_shard(self.ranks, self.own, tokens, cache)
+            _, logits = run_shard(self.ranks, self.own, tokens, cache)
+            return logits
 
     def new_cache(
         self,
@@ -91,8 +92,9 @@ class Leader(nn.Module):
 
 def run_shard(
     ranks: Ranks, shard: nn.Module, tokens: mx.array, cache: Sequence[LayerCache]
-) -> mx.array | None:
+) -> tuple[mx.array, mx.array | None]:
     """Run this rank's part on rank 0's `tokens: (1, S)`, and launch all that other ranks wait for.
+    Returns these tokens, and the logits where S is 1.
 
     Which sums are computed depends on what is evaluated, so that is the same on all ranks: behind
     one token the logits, behind several the cache's state.
@@ -103,9 +105,9 @@ def run_shard(
         logits = shard(ids, cache=cache)
         if tokens.shape[1] > 1:
             mx.eval([layer.state for layer in cache])
-            return None
+            return ids, None
         # Not a slice: that would hold on to all logits.
         there = logits.max()
         mx.async_eval(logits, there)
     ranks.expect(there)
-    return logits
+    return ids, logits

@@ -60,6 +60,7 @@ class Order(IntEnum):
     SAVE = 9
     RESTORE = 10
     TIME = 11
+    PREFIX = 12
 
 
 class Ranks:

@@ -86,7 +86,7 @@ def _recorded_token(ranks: Ranks, shard: nn.Module, cache: Sequence[Any]) -> lis
     messages: list[Message] = []
     with ranks.patience(), _replaced(lambda name, real: _recording(name, real, messages)):
         ranks.share(mx.zeros((ORDER_NUMBERS,), mx.int32))
-        logits = run_shard(ranks, shard, mx.zeros((1, 1), mx.int32), fork(list(cache)))
+        _, logits = run_shard(ranks, shard, mx.zeros((1, 1), mx.int32), fork(list(cache)))
         mx.eval(logits)
     return messages
 

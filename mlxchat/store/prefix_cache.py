@@ -8,6 +8,7 @@ tokens up to its end are the very same. Whatever goes wrong costs the time of a 
 Source: the prefix caches of vLLM and SGLang, see `prefix_index`; here they outlive the process.
 """
 
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +56,7 @@ class PrefixCache:
         self.index = PrefixIndex(directory, clock)
         self._model = model
         self._print = made_by(model)
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pages")
         self._writes: deque[Future[None]] = deque()
         self.error: OSError | None = None
@@ -84,10 +85,7 @@ class PrefixCache:
         0 where nothing is stored, and then the cache is as it was. Only behind a page that holds
         the recurrent states can a model that has any go on.
         """
-        if self.usable(cache) is not None or not _is_untouched(cache):
-            return 0
-        most = _most_tokens(cache, window, len(ids) - 1)
-        keys = page_keys(self._print, ids[:most], PAGE)
+        keys = self._keys_to_fill(cache, ids, window)
         with suppress(OSError):
             while chain := self._usable_chain(keys):
                 loaded = self._load(cache, ids, chain)
@@ -95,6 +93,12 @@ class PrefixCache:
                     self._restore(cache, loaded, len(chain) * PAGE)
                     self._touch(page.key for page in chain)
                     return len(chain) * PAGE
+        return 0
+
+    def known(self, cache: Sequence[LayerCache], ids: np.ndarray, window: int | None) -> int:
+        """How many tokens `fill` will put in, where all that is stored can be read."""
+        with suppress(OSError):
+            return len(self._usable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
         return 0
 
     def recorder(
@@ -123,7 +127,7 @@ class PrefixCache:
         self._wait_until_waiting(0)
         self._writer.shutdown()
         with suppress(OSError):
-            self.index.prune(self._limit_bytes)
+            self.index.prune(self.limit_bytes)
         self.index.close()
 
     # Reading
@@ -138,8 +142,18 @@ class PrefixCache:
         """Which windows hold anything: a model may have layers that it gives no tokens."""
         return [i for i, window in enumerate(windows(self.like)) if window.keys is not None]
 
+    def _keys_to_fill(
+        self, cache: Sequence[LayerCache], ids: np.ndarray, window: int | None
+    ) -> list[str]:
+        """Of the pages that could be put into the cache; none where it is not empty."""
+        if self.usable(cache) is not None or not _is_untouched(cache):
+            return []
+        most = _most_tokens(cache, window, len(ids) - 1)
+        return page_keys(self._print, ids[:most], PAGE)
+
     def _usable_chain(self, keys: Sequence[str]) -> list[Page]:
-        chain = self.index.chain(keys)
+        # Where nothing can be stored, not even the directory is made.
+        chain = self.index.chain(keys) if keys else []
         needs_state = bool(recurrent_states(self.like))
         while needs_state and chain and not chain[-1].has_state:
             chain.pop()
@@ -237,8 +251,8 @@ class PrefixCache:
             model=self._model.name,
             has_state=has_state,
         )
-        if self.index.total_bytes() > self._limit_bytes:
-            self.index.prune(self._limit_bytes)
+        if self.index.total_bytes() > self.limit_bytes:
+            self.index.prune(self.limit_bytes)
         return added
 
     def fail(self, error: OSError) -> None:
@@ -247,6 +261,12 @@ class PrefixCache:
     def _wait_until_waiting(self, most: int) -> None:
         while len(self._writes) > most:
             self._writes.popleft().result()
+
+
+def has_room(directory: Path, limit_bytes: int) -> bool:
+    """Whether the disk would not be filled by all that may be kept in the directory."""
+    nearest = next(each for each in (directory, *directory.parents) if each.exists())
+    return shutil.disk_usage(nearest).free > limit_bytes
 
 
 class _Recorder:

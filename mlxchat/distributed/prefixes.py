@@ -1,0 +1,101 @@
+"""The prefix cache on several ranks: each keeps its own part of every page on its own disk, and a
+prefix is known where all of them know it."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlxchat import paths
+from mlxchat.cache import fork
+from mlxchat.distributed.leader import Leader, SharedCache
+from mlxchat.distributed.ranks import KIB, Order, Ranks
+from mlxchat.generate import OnHeld, nobody
+from mlxchat.ledger import TokenIds
+from mlxchat.models.load import Model
+from mlxchat.store.prefix_cache import PrefixCache, has_room
+
+# The largest number that ranks can tell one another.
+MOST_TOLD = 2**31 - 1
+
+
+def lead_prefix(
+    network: Leader,
+    cache: SharedCache,
+    pages: PrefixCache,
+    ids: TokenIds,
+    window: int | None,
+) -> tuple[int, OnHeld]:
+    """Fill the empty cache, on all ranks, with the prefix of `ids: (T,)` that all know; return how
+    many tokens that is, and what is to be told the ids of each step that is prefilled here."""
+    ranks = network.ranks
+    with ranks.in_step():
+        width = -1 if window is None else window
+        ranks.tell(Order.PREFIX, network.number, cache.number, len(ids), width)
+        ranks.share(mx.array([min(pages.limit_bytes // KIB, MOST_TOLD), *ids.tolist()]))
+        return _agree(ranks, pages, cache, ids, window)
+
+
+class FollowedPrefixes:
+    """What a rank that follows does of it. Models and caches go by the numbers they have."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._pages: dict[int, PrefixCache] = {}
+        self._records: dict[int, OnHeld] = {}
+
+    def fill(
+        self,
+        model_number: int,
+        model: Model,
+        cache_number: int,
+        cache: list[Any],
+        *,
+        tokens: int,
+        window: int | None,
+    ) -> None:
+        """Beside `lead_prefix`, for as many ids as it has."""
+        with self._ranks.patience():
+            told = np.array(self._ranks.share(mx.zeros((1 + tokens,), mx.int32)))
+        if model_number not in self._pages:
+            limit_bytes = int(told[0]) * KIB
+            self._pages[model_number] = PrefixCache(paths.prefix_cache_dir(), model, limit_bytes)
+        pages = self._pages[model_number]
+        _, self._records[cache_number] = _agree(self._ranks, pages, cache, told[1:], window)
+
+    def hold(self, cache_number: int, ids: mx.array) -> None:
+        """A cache has been given `ids: (1, S)`."""
+        if ids.shape[1] > 1:
+            self._records.get(cache_number, nobody)(np.array(ids[0]))
+        else:
+            # The prompt is over, or as good as: looking at every token would wait for it.
+            self._records.pop(cache_number, None)
+
+    def drop(self, number: int) -> None:
+        """A model or a cache is of no use any more."""
+        self._records.pop(number, None)
+        if number in self._pages:
+            self._pages.pop(number).close()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        for number in list(self._pages):
+            self.drop(number)
+
+
+def _agree(
+    ranks: Ranks, pages: PrefixCache, cache: list[Any], ids: TokenIds, window: int | None
+) -> tuple[int, OnHeld]:
+    with ranks.patience():
+        agreed = min(ranks.gather(pages.known(cache, ids, window)))
+    if agreed:
+        filled = fork(list(cache))
+        tokens = pages.fill(filled, ids[: agreed + 1], window)
+        with ranks.patience():
+            # A page that one rank could not read after all is of no use to the others.
+            agreed = agreed if set(ranks.gather(tokens)) == {agreed} else 0
+        if agreed:
+            cache[:] = filled
+    if not has_room(paths.prefix_cache_dir(), pages.limit_bytes):
+        return agreed, nobody
+    return agreed, pages.recorder(cache, ids, agreed, window)
