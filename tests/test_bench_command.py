@@ -282,7 +282,7 @@ def test_charts_are_drawn_of_each_sub_bench_in_both_forms(everything: Everything
     names = [
         *("blocks", "chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
         *("decode-speed", "memory", "prefill-memory", "prefill-speed", "prefix-disk"),
-        *("prefix-wait", "startup", "stream"),
+        *("prefix-wait", "startup", "stream", "stream-recomputed"),
     ]
     assert everything.plots == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
 

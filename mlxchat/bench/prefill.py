@@ -166,6 +166,9 @@ def _table(found: Sequence[PrefillFigures]) -> Table:
 
 
 def charts(found: Sequence[PrefillFigures]) -> Sequence[Chart]:
+    # The longest prompt has all step sizes, in their order.
+    found = sorted(found, key=lambda each: -each.prompt_tokens)
+
     def chart(name: str, title: str, y: str, pick: str, unit: float) -> Chart:
         points = [
             (
@@ -180,5 +183,5 @@ def charts(found: Sequence[PrefillFigures]) -> Sequence[Chart]:
 
     return [
         chart("prefill-speed", "Reading a prompt", "tokens a second", "tokens_per_s", 1),
-        chart("prefill-memory", "Peak memory of it", "MB", "peak_memory_bytes", 1e6),
+        chart("prefill-memory", "Peak memory of reading a prompt", "MB", "peak_memory_bytes", 1e6),
     ]

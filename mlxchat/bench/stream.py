@@ -227,14 +227,23 @@ def _ratio(a: float | None, b: float | None) -> str:
 
 
 def charts(found: Sequence[PartFigures | WholeFigures]) -> Sequence[Chart]:
-    points: list[tuple[str, Point]] = []
-    for each in found:
-        if isinstance(each, PartFigures):
-            for label, value in (
-                (OURS, each.perplexity),
-                (THEIRS, each.mlx_lm_perplexity),
-                (GOLD, each.recomputed_perplexity),
-            ):
-                if value is not None:
-                    points.append((label, Point.single(each.from_token, value)))
-    return [Chart("stream", "A long text", "from token", "perplexity", "lines", series(points))]
+    parts = [each for each in found if isinstance(each, PartFigures)]
+
+    def chart(name: str, title: str, picked: dict[str, str]) -> Chart:
+        points = [
+            (label, Point.single(each.from_token, value))
+            for label, pick in picked.items()
+            for each in parts
+            if (value := getattr(each, pick)) is not None
+        ]
+        return Chart(name, title, "from token", "perplexity", "lines", series(points))
+
+    # In charts of their own: they are of other tokens.
+    return [
+        chart("stream", "A long text", {OURS: "perplexity", THEIRS: "mlx_lm_perplexity"}),
+        chart(
+            "stream-recomputed",
+            "The same tokens, behind windows computed from scratch",
+            {OURS: "same_tokens_perplexity", GOLD: "recomputed_perplexity"},
+        ),
+    ]
