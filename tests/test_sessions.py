@@ -179,9 +179,12 @@ def check_nothing_shown_is_lost(
     assert len(saved.turns) - before >= len(shown)
     for turn, text in zip(saved.turns[before:], shown, strict=False):
         assert turn.reply.startswith(text)
-    # Replies are those of the run that was never killed, up to the first that was cut.
-    cut = next((n for n, t in enumerate(saved.turns) if t.finish_reason == "interrupted"), None)
-    complete = [turn.reply for turn in saved.turns[:cut] if turn.finish_reason]
+    # Replies are those of the run that was never killed, up to the first that was cut, perhaps
+    # before any of it was shown.
+    cut = next(
+        (n for n, t in enumerate(saved.turns) if t.finish_reason in ("", "interrupted")), None
+    )
+    complete = [turn.reply for turn in saved.turns[:cut]]
     assert complete == whole[: len(complete)]
 
 
