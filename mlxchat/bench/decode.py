@@ -32,18 +32,25 @@ OURS, THEIRS, BARE = "mlxchat", theirs.NAME, "bare loop"
 @dataclass(frozen=True, slots=True)
 class Amounts:
     """`stretches` of `stretch` tokens each, at a window of `window`; on the tiny network
-    `tiny_tokens`; of what ranks spend on one another, `ranks_tokens`."""
+    `tiny_tokens` in each of `tiny_rounds`, short and many, since what is looked for is smaller than
+    what a busy machine adds for seconds at a time; of what ranks spend on one another,
+    `ranks_tokens`."""
 
     stretch: int
     stretches: int
     window: int
     rounds: int
     tiny_tokens: int
+    tiny_rounds: int
     ranks_tokens: int
 
 
-FULL = Amounts(200, stretches=5, window=512, rounds=5, tiny_tokens=600, ranks_tokens=100)
-QUICK = Amounts(16, stretches=4, window=32, rounds=3, tiny_tokens=60, ranks_tokens=16)
+FULL = Amounts(
+    200, stretches=5, window=512, rounds=5, tiny_tokens=50, tiny_rounds=61, ranks_tokens=100
+)
+QUICK = Amounts(
+    16, stretches=4, window=32, rounds=3, tiny_tokens=20, tiny_rounds=9, ranks_tokens=16
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +218,7 @@ def _overheads(
     if subject.against:
         loops[THEIRS] = lambda n: _tokens(model, other, n, tokenizer, subject)
     sides = [_timed_loop(name, loop, amounts.tiny_tokens) for name, loop in loops.items()]
-    for values in interleave(sides, amounts.rounds, subject.tick):
+    for values in interleave(sides, amounts.tiny_rounds, subject.tick):
         bare = values[0]
         yield [
             OverheadFigures(
