@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -180,6 +181,21 @@ def test_followers_end_with_a_rank_0_whose_reader_has_gone(models: Path, tmp_pat
         os.dup2(os.open(os.devnull, os.O_RDONLY), stdout.fileno())
         assert [process.ends() for process in processes] == [141, 0]
         assert [process.err for process in processes] == ["", ""]
+
+
+def test_ranks_end_where_their_launcher_alone_is_killed(models: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    with launched(2, *endless(models)[3:], "-o", str(text)) as process:
+        wait_until(lambda: text.exists() and text.stat().st_size > 20)
+        process.popen.kill()
+        wait_until(lambda: not living(process.popen.pid))
+
+
+def living(group: int) -> list[str]:
+    """The processes of a group that have not ended, whether or not anybody has taken note."""
+    listed = subprocess.check_output(["ps", "-A", "-o", "pgid=,stat="], text=True)
+    fields = [line.split() for line in listed.splitlines()]
+    return [state for number, state in fields if number == str(group) and state[0] != "Z"]
 
 
 def ends_with_a_line(process: Process, line: str) -> None:

@@ -28,6 +28,7 @@ ORDER = [
     "stop",
     "distributed",
     "distributed.deferred",
+    "distributed.launcher",
     "distributed.noise",
     "distributed.sockets",
     "distributed.ranks",

@@ -18,6 +18,7 @@ def lead_or_follow(lead: "Callable[[Ranks | None], int]") -> int:
     if platform.launched_rank() is None:
         return lead(None)
     from mlxchat.distributed.follow import follow
+    from mlxchat.distributed.launcher import end_with_launcher
     from mlxchat.distributed.load import follow_loading
     from mlxchat.distributed.noise import hide_backend_messages
     from mlxchat.distributed.ranks import Ranks
@@ -32,6 +33,7 @@ def lead_or_follow(lead: "Callable[[Ranks | None], int]") -> int:
             signal.signal(number, signal.SIG_IGN)
         follow(ranks, follow_loading)
         return ExitStatus.OK
+    end_with_launcher()
     try:
         return lead(ranks)
     except RuntimeError as error:
