@@ -233,6 +233,20 @@ def test_where_a_rank_hangs_the_other_says_so_and_ends(models: Path, tmp_path: P
         assert processes[1].ends(20) == 1
 
 
+@pytest.mark.slow
+def test_one_of_four_ranks_that_hangs_is_named_by_its_neighbours(
+    models: Path, tmp_path: Path
+) -> None:
+    with ring(4, endless(models), tmp_path) as processes:
+        processes[0].writes(20)
+        hanging = processes.pop(2)
+        hanging.popen.send_signal(signal.SIGSTOP)
+        assert [process.ends(120) > 0 for process in processes] == [True] * 3
+        told = {process.err for process in processes}
+        named = "mlxchat: error: rank 2 has not answered for 60 s: all ranks end\n"
+        assert {line for line in told if "answered" in line} == {named}
+
+
 def chat(models: Path, *options: str) -> list[str]:
     command = [sys.executable, "-m", "mlxchat", "chat", "-m", str(models / "llama"), "--json"]
     return [*command, "--temp", "0", "-n", "20", "--max-kv-size", "220", *options]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mlxchat import platform
 from mlxchat.cli.setup import Setup
+from mlxchat.cli.signals import Terminated
 from mlxchat.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def lead_or_follow(lead: "Callable[[Ranks | None], int]") -> int:
     end_with_launcher()
     try:
         return lead(ranks)
-    except RuntimeError as error:
+    except (RuntimeError, Terminated) as error:
         if not ranks.is_loss(error):
             raise
         raise ranks.lost() from error

@@ -34,6 +34,10 @@ PATIENCE_S = 60.0
 # of its own, that is lost and it waits for ever.
 GONE_S = 3.0
 
+# Whoever gives up tells its neighbours, by closing, and they end as well. One that has not after so
+# many seconds is the one that hangs.
+ANSWER_S = 6.0
+
 # What waits fails when its sockets are closed. Where it does not, the process ends so much later.
 GRACE_S = 5.0
 
@@ -78,7 +82,10 @@ class Ranks:
         self._dropped: list[int] = []
         # Whether the others wait for what is still to be done here.
         self.is_midway = False
+        self._is_giving_up = False
         self._lost: RanksError | None = None
+        # While it is held, it is being found out who was lost.
+        self._judging = threading.Lock()
         self._patience = _Patience(self._patience_for, self._give_up)
 
     @classmethod
@@ -195,28 +202,44 @@ class Ranks:
         """As `patience`, until the small `array`, which is being evaluated, is there."""
         self._patience.begin(array)
 
-    def others(self) -> str:
-        """The other ranks, in words."""
-        others = [str(rank) for rank in range(self.size) if rank != self.rank]
-        if len(others) == 1:
-            return f"rank {others[0]}"
-        return f"one of the ranks {', '.join(others[:-1])} and {others[-1]}"
-
     def lost(self) -> RanksError:
         """What to raise where an operation has failed."""
-        if self._lost is not None:
+        with self._judging:
+            self._lost = self._lost or self._gone()
             return self._lost
+
+    def _gone(self) -> RanksError:
         gone = None if self._sockets is None else self._sockets.gone()
         if self.size == 2 or gone is None:
-            return RanksError(f"{self.others()} is gone: all ranks end")
+            return RanksError(f"{self._one_of(self._others)} is gone: all ranks end")
         # It may have ended because its other neighbour has: that one's neighbours tell.
         return RanksError(f"rank {gone} is gone, or has lost another rank: all ranks end")
 
+    def _hanging(self) -> RanksError:
+        """Who does not answer, as far as that can be seen from here: neighbours can."""
+        suspects = self._others
+        if self._sockets is not None:
+            silent = self._sockets.silent(ANSWER_S)
+            suspects = silent or self._others - self._sockets.neighbours or self._others
+        return RanksError(
+            f"{self._one_of(suspects)} has not answered for {PATIENCE_S:.0f} s: all ranks end"
+        )
+
+    @property
+    def _others(self) -> set[int]:
+        return set(range(self.size)) - {self.rank}
+
+    def _one_of(self, ranks: set[int]) -> str:
+        *most, last = map(str, sorted(ranks))
+        return f"one of the ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
     def is_loss(self, error: BaseException) -> bool:
-        """Whether `error` is MLX's, of a rank that was lost."""
+        """Whether `error` is MLX's, of a rank that was lost, or comes while this one gives up: the
+        launcher ends all ranks once the first has ended, some before they could say why."""
         told = str(error)
-        return isinstance(error, RuntimeError) and any(
-            name in told for name in ("[ring]", "[jaccl]", "[mpi]", "[nccl]")
+        return self._is_giving_up or (
+            isinstance(error, RuntimeError)
+            and any(name in told for name in ("[ring]", "[jaccl]", "[mpi]", "[nccl]"))
         )
 
     def _patience_for(self) -> float:
@@ -225,11 +248,9 @@ class Ranks:
 
     def _give_up(self, after_s: float) -> None:
         """Called while this process waits, from another thread."""
-        if after_s < PATIENCE_S:
-            self._lost = self.lost()
-        else:
-            told = f"{self.others()} has not answered for {PATIENCE_S:.0f} s: all ranks end"
-            self._lost = RanksError(told)
+        self._is_giving_up = True
+        with self._judging:
+            self._lost = self._hanging() if after_s == PATIENCE_S else self._gone()
         if self._sockets is not None:
             # The operation that waits fails, and what is open is closed as after any error.
             self._sockets.close()

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import stat
+import time
 from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 # Where a machine loses its power, nobody closes its sockets: the kernel asks, and after so many
 # seconds without an answer they are closed.
 SILENT_S, ASK_EVERY_S, ASK_TIMES = 10, 5, 4
+
+LOOK_EVERY_S = 0.1
 
 
 def open_sockets() -> frozenset[int]:
@@ -61,9 +64,26 @@ class RingSockets:
                 ranks[fd] = right if peer in addresses.get(right, ()) else left
         return cls(ranks) if ranks else None
 
+    @property
+    def neighbours(self) -> set[int]:
+        return set(self._ranks.values())
+
     def wait_for_news(self) -> None:
         """Until a neighbour has sent something, or is gone."""
         select.select(list(self._ranks), [], [])
+
+    def silent(self, within_s: float) -> set[int]:
+        """End what goes out from here, which any rank that still runs answers by ending as well;
+        the neighbours that have not done so after some seconds."""
+        for each in self._ranks:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_WR)
+        until_s = time.monotonic() + within_s
+        while open_still := {rank for each, rank in self._ranks.items() if not _has_ended(each)}:
+            if time.monotonic() > until_s:
+                return open_still
+            time.sleep(LOOK_EVERY_S)
+        return set()
 
     def gone(self) -> int | None:
         """The neighbour that has closed its connection, if one has."""
