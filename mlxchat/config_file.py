@@ -72,8 +72,10 @@ def read_text(path: Path) -> str:
         if status.st_size > MOST_BYTES:
             raise ConfigError(f"{path}: cannot be read: {status.st_size:,} bytes are too many")
         return os.read(descriptor, MOST_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text, at byte {error.start:,}") from error
     finally:
         os.close(descriptor)
 

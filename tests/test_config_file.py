@@ -95,7 +95,7 @@ def test_what_is_not_toml_is_refused_with_its_line():
 
 def test_what_is_not_utf8_is_refused():
     write_config("").write_bytes(b"model = '\xff'")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text, at byte 9"):
         read_user_config()
 
 

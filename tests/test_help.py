@@ -129,3 +129,12 @@ def test_help_in_a_pipe_has_no_colours_and_its_end_is_whole(run_mlxchat: RunMlxc
     shown = "\n".join(line.strip() for line in done.stdout.splitlines())
     written = "\n".join(line.strip() for line in ROOT.commands["generate"].epilog.splitlines())
     assert written in shown
+
+
+def test_a_value_that_an_option_cannot_have_is_refused_in_plain_words(run_mlxchat: RunMlxchat):
+    done = run_mlxchat("chat", "--roll", "shitf")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "mlxchat: error: Invalid value for '--roll': 'shitf' is not one of 'shift', 'refill', "
+        "'stop'. (see mlxchat --help)\n"
+    )

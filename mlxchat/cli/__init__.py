@@ -17,7 +17,7 @@ from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
 from mlxchat.cli.chat import chat
 from mlxchat.cli.config import config_app
-from mlxchat.cli.configured import Configured
+from mlxchat.cli.configured import FROM_PYDANTIC, Configured
 from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
 from mlxchat.cli.generate import generate
@@ -145,7 +145,7 @@ def _status() -> int:
     except TyperException as error:
         # A group without a command has shown its help, and has nothing to add.
         if leads and (message := error.format_message()):
-            show_error(f"{message} (see mlxchat --help)")
+            show_error(f"{message.replace(FROM_PYDANTIC, '')} (see mlxchat --help)")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return ExitStatus.INTERRUPTED

@@ -17,6 +17,9 @@ from mlxchat.config_file import COMMANDS
 from mlxchat.errors import ConfigError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 
+# What pydantic, by which Typer checks values, puts before what is wrong with one.
+FROM_PYDANTIC = "Value error, "
+
 
 class Configured(TyperCommand):
     """`chat` and `generate`: options that are not given come from the configuration."""
@@ -107,7 +110,7 @@ def option_value(option: TyperOption, name: str, written: Any, context: Any) -> 
     try:
         value = option.process_value(context, written)
     except TyperException as error:
-        raise UsageError(error.message.removeprefix("Value error, ")) from error
+        raise UsageError(error.message.removeprefix(FROM_PYDANTIC)) from error
     _check(name, value)
     return value
 
