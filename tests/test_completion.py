@@ -268,6 +268,18 @@ def test_the_script_for_a_shell_is_shown(shell: str):
     assert f"_MLXCHAT_COMPLETE=complete_{shell}" in done.stdout
 
 
+def test_a_shells_file_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / ".bashrc").mkdir()
+    program = (
+        "import sys; from mlxchat.cli import main\n"
+        "sys.argv = ['mlxchat', '--install-completion', 'bash']; main()"
+    )
+    variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
+    done = run_process(variables, program)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"mlxchat: error: {tmp_path / '.bashrc'}: Is a directory\n"
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")
 def test_bash_itself_completes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """All of it together: the script, the variables, the words that bash makes, the quoting."""

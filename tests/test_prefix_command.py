@@ -201,6 +201,18 @@ def test_removing_a_prefix_leaves_what_another_one_shares(
     assert ask(question)["cached_tokens"] > 2000
 
 
+@pytest.mark.parametrize("command", [["list"], ["info"], ["clear"], ["rm", "ffff"]])
+def test_where_nothing_can_be_kept_that_is_said(
+    command: list[str], run_mlxchat: RunMlxchat
+) -> None:
+    directory = paths.prefix_cache_dir()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.touch()
+    done = run_mlxchat("cache", *command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"mlxchat: error: cannot use {directory}: File exists\n"
+
+
 def test_what_cannot_be_kept_is_said(
     document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:

@@ -147,6 +147,10 @@ def _status() -> int:
         if leads and (message := error.format_message()):
             show_error(f"{message.replace(FROM_PYDANTIC, '')} (see mlxchat --help)")
         return error.exit_code
+    except OSError as error:
+        # Where ours can happen they are told apart; Typer cannot write a shell's file.
+        show_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return ExitStatus.FAILURE
     except (KeyboardInterrupt, typer.Abort):
         return ExitStatus.INTERRUPTED
     except Terminated as terminated:

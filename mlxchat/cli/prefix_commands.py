@@ -1,5 +1,7 @@
 """`mlxchat cache`: what is kept of what was read before, and reading something beforehand."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -52,7 +54,8 @@ def list_prefixes(as_json: Json = False) -> None:
 
     When piped: one line each, tab-separated, in the order of the table's columns.
     """
-    prefixes = _index().prefixes()
+    with _index() as index:
+        prefixes = index.prefixes()
     if as_json:
         write_json_lines(asdict(each) | {"kind": KINDS[each.kind]} for each in prefixes)
         return
@@ -69,7 +72,8 @@ def info() -> None:
     from mlxchat import paths
     from mlxchat.units import format_bytes
 
-    index = _index()
+    with _index() as index:
+        models, total_bytes = index.models(), index.total_bytes()
     rows = [
         (
             each.model,
@@ -79,11 +83,11 @@ def info() -> None:
             format_bytes(each.bytes / each.tokens),
             _when(each.used),
         )
-        for each in index.models()
+        for each in models
     ]
     headers = ("MODEL", "PAGES", "TOKENS", "SIZE", "BYTES/TOKEN", "USED")
     write_table(headers, rows, headers[1:5])
-    write(f"{format_bytes(index.total_bytes())} in {paths.prefix_cache_dir()}\n")
+    write(f"{format_bytes(total_bytes)} in {paths.prefix_cache_dir()}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache rm 3f9c2ab81d07")
@@ -98,13 +102,14 @@ def rm(
     """Delete prefixes and blocks; what others share of them stays."""
     from mlxchat.errors import UsageError
 
-    index = _index()
-    for id_ in ids:
-        found = [each.key for each in index.prefixes() if each.key.startswith(id_)]
-        if len(found) != 1 or not id_:
-            what = "nothing" if not found else "more than one"
-            raise UsageError(f"{what} of what is kept begins with {id_!r}: see mlxchat cache list")
-        index.remove_prefix(found[0])
+    with _index() as index:
+        for id_ in ids:
+            found = [each.key for each in index.prefixes() if each.key.startswith(id_)]
+            if len(found) != 1 or not id_:
+                what = "nothing" if not found else "more than one"
+                told = f"{what} of what is kept begins with {id_!r}: see mlxchat cache list"
+                raise UsageError(told)
+            index.remove_prefix(found[0])
 
 
 @cache_app.command(epilog="Example: mlxchat cache clear")
@@ -112,7 +117,9 @@ def clear() -> None:
     """Delete all of them."""
     from mlxchat.units import count
 
-    write(f"{count(_index().clear(), 'page')} deleted\n")
+    with _index() as index:
+        pages = index.clear()
+    write(f"{count(pages, 'page')} deleted\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
@@ -155,11 +162,18 @@ def warm(
     (warm_block if block else warm_document)(setup, file, system)
 
 
-def _index() -> "PrefixIndex":
+@contextmanager
+def _index() -> "Iterator[PrefixIndex]":
+    """Raises OutputError where the disk, or the database on it, cannot be used."""
     from mlxchat import paths
+    from mlxchat.errors import OutputError
     from mlxchat.store.prefix_index import PrefixIndex
 
-    return PrefixIndex(paths.prefix_cache_dir())
+    directory = paths.prefix_cache_dir()
+    try:
+        yield PrefixIndex(directory)
+    except OSError as error:
+        raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
 
 
 def _when(used_s: float) -> str:
