@@ -6,14 +6,15 @@ What is written is read back first: a file that says something else than was mea
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mlxchat import paths
 from mlxchat.config_file import parse, read_text
-from mlxchat.errors import ConfigError
-from mlxchat.files import write_atomically
+from mlxchat.errors import ConfigError, OutputError
+from mlxchat.files import alone, write_atomically
 
 # A key as the tables lead to it: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
 Key = tuple[str, ...]
@@ -41,8 +42,8 @@ def set_key(
     """Set a key, in place where it is there already, by its own name or one of the `spellings`,
     with - or _ in them; a new file gets the permission bits `mode`.
 
-    Raises ConfigError where the file is no TOML, cannot be written, or has the key in a form that
-    cannot be changed; then it is as it was.
+    Raises ConfigError where the file is no TOML, or has the key in a form that cannot be changed,
+    OutputError where it cannot be written; then it is as it was.
     """
 
     def put(table: MutableMapping[str, Any]) -> None:
@@ -52,7 +53,7 @@ def set_key(
 
 
 def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
-    """Take a key away; False where it is not there. Raises ConfigError as `set_key` does."""
+    """Take a key away; False where it is not there. Raises what `set_key` does."""
     table: Any = parse(path, read_text(path))
     for name in key[:-1]:
         table = table.get(name) if isinstance(table, Mapping) else None
@@ -69,18 +70,14 @@ def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
 def install(path: Path, text: str, *, instead_of: str, mode: int = OWNER_ONLY) -> None:
     """Write the text as the file at `path`, which held `instead_of` when somebody began to edit.
 
-    Raises ConfigError where it is no TOML, has been changed meanwhile, or cannot be written.
+    Raises ConfigError where it is no TOML or has been changed meanwhile, OutputError where it
+    cannot be written.
     """
     parse(path, text)
-    if read_text(path) != instead_of:
-        raise ConfigError(f"{path}: it has been changed meanwhile by somebody else")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            mode = stat.S_IMODE(path.stat().st_mode)
-        write_atomically(path, text.encode("utf-8"), mode)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
+    with _changing(path):
+        if read_text(path) != instead_of:
+            raise ConfigError(f"{path}: it has been changed meanwhile by somebody else")
+        _write(path, text, mode)
 
 
 def new_file_mode() -> int:
@@ -95,18 +92,36 @@ def _change(
 ) -> None:
     import tomlkit
 
-    text = read_text(path)
-    meant = parse(path, text)
-    _within(meant, key, path, change, dict)
-    document = tomlkit.parse(text)
-    _within(document, key, path, change, tomlkit.table)
-    changed = tomlkit.dumps(document)
-    if _said(changed) != meant:
-        raise ConfigError(
-            f"{path}: {'.'.join(key)} stands there in a form that cannot be changed: "
-            "mlxchat config edit"
-        )
-    install(path, changed, instead_of=text, mode=mode)
+    with _changing(path):
+        text = read_text(path)
+        meant = parse(path, text)
+        _within(meant, key, path, change, dict)
+        document = tomlkit.parse(text)
+        _within(document, key, path, change, tomlkit.table)
+        changed = tomlkit.dumps(document)
+        if _said(changed) != meant:
+            raise ConfigError(
+                f"{path}: {'.'.join(key)} stands there in a form that cannot be changed: "
+                "mlxchat config edit"
+            )
+        _write(path, changed, mode)
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """From reading to writing: of two processes that set a key, neither undoes the other's."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path.parent):
+            yield
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    if path.exists():
+        mode = stat.S_IMODE(path.stat().st_mode)
+    write_atomically(path, text.encode("utf-8"), mode)
 
 
 def _within(

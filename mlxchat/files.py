@@ -1,10 +1,11 @@
 """Writing files so that a crash, a full disk or a power cut leaves the old one or the new one."""
 
+import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -29,6 +30,17 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], mode: int = 0o60
         Path(aside).unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """While the body runs, other processes that want to be alone here wait. Leaves no lock file."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def append_line(path: Path, line: str) -> None:

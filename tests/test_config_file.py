@@ -1,6 +1,8 @@
 """A configuration file: what it holds, what it refuses, and that changing it harms nothing."""
 
+import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from mlxchat import paths
 from mlxchat.config_edit import install, set_default_model, set_key, unset_key
 from mlxchat.config_file import MOST_BYTES, ConfigFile, parse, read_user_config
-from mlxchat.errors import ConfigError
+from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import write_atomically
 
 
@@ -217,6 +219,27 @@ def test_what_was_changed_meanwhile_is_not_overwritten():
     with pytest.raises(ConfigError, match="changed meanwhile"):
         install(path, "# mine\n", instead_of="# before\n")
     assert path.read_text() == "# by another\n"
+
+
+def test_keys_that_are_set_at_once_are_all_there():
+    path = write_config("# mine\n")
+    names = [f"a{n}" for n in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: set_key(path, ("aliases", name), "x/y"), names))
+    assert path.read_text().startswith("# mine\n")
+    assert set(read_user_config().aliases) == set(names)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    path = write_config("# mine\n")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OutputError, match=r"config\.toml: cannot be written: No space left"):
+        set_key(path, ("model",), "x")
+    assert path.read_text() == "# mine\n"
 
 
 def test_what_is_no_toml_is_never_installed():

@@ -12,7 +12,6 @@ SGLang's RadixAttention (Zheng et al., 2023).
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import heapq
 import os
@@ -20,11 +19,13 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from mlxchat.files import alone
 
 if TYPE_CHECKING:
     import numpy as np
@@ -293,7 +294,8 @@ class PrefixIndex:
         if self._connection is None:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._pages.mkdir(mode=0o700, exist_ok=True)
-            with _alone(self._directory):
+            # Opening, making and setting aside is for one process at a time.
+            with alone(self._directory):
                 self._connection = _opened(self._file)
         if not writing:
             return work(self._connection)
@@ -303,7 +305,7 @@ class PrefixIndex:
 
     def _set_aside(self) -> None:
         self.close()
-        with _alone(self._directory):
+        with alone(self._directory):
             # Another process may have done it already.
             if not self._file.exists() or _is_sound(self._file):
                 return
@@ -347,17 +349,6 @@ def _is_sound(path: Path) -> bool:
 def _is_damage(error: sqlite3.Error) -> bool:
     """Whether the file itself is at fault: SQLite's other errors are of classes below this one."""
     return type(error) is sqlite3.DatabaseError
-
-
-@contextmanager
-def _alone(directory: Path) -> Generator[None, None, None]:
-    """Opening, making and setting aside is for one process at a time."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
