@@ -16,6 +16,7 @@ from mlxchat.errors import ModelUnsupported, UsageError
 
 OPENBLAS = "libopenblas.so.0"
 CGROUP = Path("/sys/fs/cgroup")
+STDERR = 2
 
 
 def prepare_imports() -> None:
@@ -238,6 +239,14 @@ def wired_limit() -> Iterator[None]:
     finally:
         mx.synchronize()
         mx.set_wired_limit(previous)
+
+
+def occupy_standard_streams() -> None:
+    """Where stdin, stdout or stderr was closed by whoever started us, put nothing in its place: a
+    file that is opened later would be it for all libraries, and MLX cannot read one that is."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def launched_rank() -> int | None:

@@ -263,6 +263,14 @@ def test_a_closed_stdout_is_one_clear_line(tiny_model: Path) -> None:
     assert one_line(done.stderr.decode())
 
 
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_what_else_is_closed_does_not_matter(closed: str, tiny_model: Path) -> None:
+    command = " ".join([*GENERATE, "-m", str(tiny_model), "-n", "2", "Hello", closed])
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout
+
+
 def test_options_come_from_the_configuration_file_and_flags_win(
     run_mlxchat: RunMlxchat, tiny_model: Path, temporary_home: Path
 ) -> None:

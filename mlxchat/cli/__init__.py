@@ -114,6 +114,7 @@ def set_up(context: typer.Context, version: VersionOption = False) -> None:
 
 def main() -> None:
     """Run the program and exit. Every error that a user can meet is one line and a status."""
+    platform.occupy_standard_streams()
     if completion.asked():
         completion.answer(app)
         sys.exit(ExitStatus.FAILURE)
