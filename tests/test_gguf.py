@@ -33,7 +33,7 @@ from mlxchat.models.gguf import embedded_gguf, import_gguf, weights
 from mlxchat.models.gguf.convert import convert
 from mlxchat.models.gguf.pretokenize import SPLITTINGS
 from mlxchat.models.gguf.source import FORMAT_VERSION, identify
-from mlxchat.models.gguf.store import LOCK, PARTIAL
+from mlxchat.models.gguf.store import LOCK, PARTIAL, WEIGHTS
 from mlxchat.models.skeleton import build_skeleton
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
 
@@ -687,6 +687,22 @@ def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path)
     os.utime(path, ns=(1, 1))
     assert import_gguf(path, tmp_path / "models", told.append) != first
     assert len(told) == 2
+
+
+def test_a_file_that_has_moved_takes_no_more_room(tmp_path: Path):
+    path = tiny_gguf("llama").write(tmp_path / "a.gguf")
+    here = import_gguf(path, tmp_path / "models", silent)
+    there = import_gguf(path.rename(tmp_path / "b.gguf"), tmp_path / "models", silent)
+    (tmp_path / "b.gguf").unlink()
+    other = import_tiny(tiny_gguf("qwen2"), tmp_path)
+    weights = [each / WEIGHTS for each in (here, there, other)]
+    assert here != there
+    assert weights[0].samefile(weights[1])
+    assert not weights[0].samefile(weights[2])
+    names = {each.name for each in here.iterdir()}
+    shutil.rmtree(here)
+    assert {each.name for each in there.iterdir()} == names
+    load_imported(there)
 
 
 def test_a_converted_file_is_found_without_importing_anything_heavy(tmp_path: Path):

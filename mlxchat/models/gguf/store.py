@@ -4,16 +4,18 @@ A conversion writes into `.partial-…` beside its final directory and is rename
 every file is on disk. What is in a model and in its files is `convert`'s business.
 """
 
+import filecmp
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlxchat.errors import ModelBroken, ModelError
 from mlxchat.models.gguf.source import Source, identify, reason
 
 PARTIAL = ".partial-"
+WEIGHTS = "model.safetensors"
 LOCK = ".lock"
 
 
@@ -79,12 +81,28 @@ def _convert_into_place(source: Source, directory: Path) -> None:
         convert(source, partial)
         if identify(source.path) != source:
             raise ModelBroken(f"{source.path} changed while it was being converted: try again")
+        _share_weights(partial)
         _sync(partial)
         partial.rename(directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     _sync(directory.parent)
+
+
+def _share_weights(partial: Path) -> None:
+    """Let weights that another conversion has as well lie on the disk once.
+
+    A file that has moved is another source, as the embedded model is in each new environment.
+    """
+    own, link = partial / WEIGHTS, partial / f"{PARTIAL}{WEIGHTS}"
+    for other in partial.parent.glob(f"[!.]*/{WEIGHTS}"):
+        # Not every file system has hard links, and somebody may be removing that model now.
+        with suppress(OSError):
+            if filecmp.cmp(own, other, shallow=False):
+                link.hardlink_to(other)
+                link.replace(own)
+                return
 
 
 def _remove_partial(models_dir: Path) -> None:
