@@ -195,6 +195,19 @@ def test_a_projects_file_is_never_followed_silently(
     assert run_mlxchat(*run, "--quiet").stderr == ""
 
 
+def test_what_a_session_has_of_its_own_a_project_does_not_set(
+    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
+):
+    path = project / FILE_NAME
+    chat = ("chat", "-m", str(tiny_model), "--session", "mine", "-n", "2", "--json")
+    run_mlxchat(*chat, "--max-kv-size", "200", stdin="hi\n")
+    path.write_text("[chat]\nmax-kv-size = 300\ntemp = 0.0\n")
+    done = run_mlxchat(*chat, stdin="hi\n")
+    assert json.loads(done.stdout.splitlines()[0])["max_kv_size"] == 200
+    told = "chat.temp; where the session has none of its own, chat.max-kv-size"
+    assert done.stderr == f"mlxchat: {path} sets {told}\n"
+
+
 def test_a_system_prompt_that_is_configured_does_not_forbid_raw_text(
     project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):

@@ -17,6 +17,9 @@ from mlxchat.config_file import COMMANDS
 from mlxchat.errors import ConfigError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 
+# Options of which a session that goes on has its own.
+OF_SESSIONS = {"model", "max-kv-size", "keep", "roll", "system"}
+
 # What pydantic, by which Typer checks values, puts before what is wrong with one.
 FROM_PYDANTIC = "Value error, "
 
@@ -160,12 +163,18 @@ def _tell_of_project(command: Any, context: Any) -> None:
 
     settings: Mapping[str, Setting] = context.meta.get(__name__, {})
     options = options_of(command)
-    told = [
-        setting
+    told = {
+        name: setting
         for name, setting in settings.items()
         if setting.level is Level.PROJECT
         and context.get_parameter_source(options[name].name).name == "DEFAULT_MAP"
-    ]
-    if told:
-        keys = ", ".join(setting.key for setting in told)
-        Messages(context.params["quiet"]).warn(f"{told[0].where} sets {keys}")
+    }
+    if not told:
+        return
+    goes_on = context.params.get("go_on") or context.params.get("session")
+    perhaps = [each.key for name, each in told.items() if goes_on and name in OF_SESSIONS]
+    parts = [", ".join(each.key for each in told.values() if each.key not in perhaps)]
+    if perhaps:
+        parts.append(f"where the session has none of its own, {', '.join(perhaps)}")
+    where = next(iter(told.values())).where
+    Messages(context.params["quiet"]).warn(f"{where} sets {'; '.join(filter(None, parts))}")
