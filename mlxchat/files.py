@@ -37,7 +37,9 @@ def alone(directory: Path) -> Iterator[None]:
     """While the body runs, other processes that want to be alone here wait. Leaves no lock file."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # A network's file system may be unable to lock a directory: then nobody waits.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -211,7 +211,7 @@ class Ranks:
     def _gone(self) -> RanksError:
         gone = None if self._sockets is None else self._sockets.gone()
         if self.size == 2 or gone is None:
-            return RanksError(f"{self._one_of(self._others)} is gone: all ranks end")
+            return RanksError(f"{_one_of(self._others)} is gone: all ranks end")
         # It may have ended because its other neighbour has: that one's neighbours tell.
         return RanksError(f"rank {gone} is gone, or has lost another rank: all ranks end")
 
@@ -222,16 +222,12 @@ class Ranks:
             silent = self._sockets.silent(ANSWER_S)
             suspects = silent or self._others - self._sockets.neighbours or self._others
         return RanksError(
-            f"{self._one_of(suspects)} has not answered for {PATIENCE_S:.0f} s: all ranks end"
+            f"{_one_of(suspects)} has not answered for {PATIENCE_S:.0f} s: all ranks end"
         )
 
     @property
     def _others(self) -> set[int]:
         return set(range(self.size)) - {self.rank}
-
-    def _one_of(self, ranks: set[int]) -> str:
-        *most, last = map(str, sorted(ranks))
-        return f"one of the ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
     def is_loss(self, error: BaseException) -> bool:
         """Whether `error` is MLX's, of a rank that was lost, or comes while this one gives up: the
@@ -258,6 +254,11 @@ class Ranks:
         sys.stderr.write(f"mlxchat: error: {self.lost()}\n")
         sys.stderr.flush()
         os._exit(ExitStatus.FAILURE)
+
+
+def _one_of(ranks: set[int]) -> str:
+    *most, last = map(str, sorted(ranks))
+    return f"one of the ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 class _Patience:
