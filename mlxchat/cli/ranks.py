@@ -25,6 +25,8 @@ def lead_or_follow(lead: "Callable[[Ranks | None], int]") -> int:
     from mlxchat.distributed.ranks import Ranks
 
     hide_backend_messages()
+    if platform.launched_rank() == 0:
+        end_with_launcher()
     ranks = Ranks.join()
     if ranks.size == 1:
         return lead(None)
@@ -34,7 +36,6 @@ def lead_or_follow(lead: "Callable[[Ranks | None], int]") -> int:
             signal.signal(number, signal.SIG_IGN)
         follow(ranks, follow_loading)
         return ExitStatus.OK
-    end_with_launcher()
     try:
         return lead(ranks)
     except (RuntimeError, Terminated) as error:
