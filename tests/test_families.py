@@ -4,6 +4,7 @@ What cannot be bounded must be refused, and for the reason that is written down.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,8 @@ from mlx import nn
 from mlxchat.cache import build, make_cache, positions_bounded
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError, ModelUnsupported
+from mlxchat.models.arrays import evaluate
+from mlxchat.models.skeleton import build_skeleton
 from scripts.families import (
     BEGIN,
     CONFIGS,
@@ -23,6 +26,7 @@ from scripts.families import (
     README,
     build_family,
     families_table,
+    family_config,
     module_names,
 )
 
@@ -124,6 +128,26 @@ def test_an_unbounded_cache_is_mlx_lms_own(name: str) -> None:
             np.array(model(step, cache=own)[0, -1].astype(mx.float32)),
             atol=1e-4,
         )
+
+
+def evaluated_elsewhere(name: str) -> nn.Module:
+    """A family as the chat gets it: made and evaluated in a thread of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_built_and_evaluated, name).result()
+
+
+def _built_and_evaluated(name: str) -> nn.Module:
+    model = build_skeleton(family_config(name))
+    evaluate(model)
+    return model
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT) | REFUSED))
+def test_a_network_evaluated_in_one_thread_runs_in_another(name: str) -> None:
+    """The chat crashed on every Llama 3.x: the frequencies of its rope are no parameter, so they
+    stayed unevaluated in the thread that loaded the model."""
+    model = evaluated_elsewhere(name)
+    mx.eval(model(mx.array([[1, 2, 3]]), cache=make_cache(model)))
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -3,8 +3,6 @@
 import threading
 from collections.abc import Callable
 
-import mlx.core as mx
-
 from mlxchat.models.load import Model
 
 
@@ -36,9 +34,6 @@ class Loading:
 
     def _run(self) -> None:
         try:
-            model = self._load()
-            # MLX evaluates only what is asked for, and only in the thread that asked for it.
-            mx.eval(model.network.parameters())
-            self._model = model
+            self._model = self._load()
         except BaseException as error:  # noqa: BLE001  (raised again where it is waited for)
             self._error = error

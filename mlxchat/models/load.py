@@ -16,6 +16,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, UsageError
+from mlxchat.models.arrays import evaluate
 from mlxchat.models.dequantize import dequantize
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
@@ -167,7 +168,7 @@ def _fill(
             _fill_with_arrays(network, config, load_arrays(files), target)
         if sharding is not None:
             sharding.apply(network)
-        mx.eval(network.parameters())
+        evaluate(network)
     except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelBroken(
