@@ -53,21 +53,23 @@ class KeyShift:
         # of them stand at `distance`.
         alone = keys.swapaxes(1, 2).reshape(batch * tokens, heads, 1, dim)
         if self.gain is not None:
-            alone = alone / self.gain
+            alone = alone.astype(mx.float32) / self.gain
         moved = mx.fast.rope(
             alone[..., self.start :] if self.start else alone,
             self.dims,
             traditional=self.traditional,
             base=self.base,
-            scale=self.scale,
-            offset=distance,
+            # Back is forward at the opposite scale: Metal takes an offset for an unsigned number.
+            scale=self.scale if distance > 0 else -self.scale,
+            offset=abs(distance),
             freqs=self.freqs,
         )
         if self.start:
             moved = mx.concatenate([alone[..., : self.start], moved], axis=-1)
         if self.gain is not None:
-            moved = moved * self.gain
-        return moved.reshape(batch, tokens, heads, dim).swapaxes(1, 2)
+            moved = (moved * self.gain).astype(keys.dtype)
+        # In rows: kernels that want them so would copy a transposed view for every token.
+        return mx.contiguous(moved.reshape(batch, tokens, heads, dim).swapaxes(1, 2))
 
     def parts(self) -> tuple[Any, ...]:
         """The fields, in order: numbers and arrays only."""
