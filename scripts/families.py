@@ -22,13 +22,13 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 import mlx.core as mx
 import mlx_lm.models
 from mlx import nn
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 
 from mlxchat.cache import make_cache, make_joinable, positions_bounded
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.models.skeleton import build_skeleton
-from scripts.tiny_model import tiny_config
+from scripts.tiny_model import tiny_config, write_tiny_model
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("families.json").read_text(encoding="utf-8")
@@ -63,14 +63,22 @@ def build_family(name: str, **overrides: Any) -> nn.Module:
     """The tiny model of a module, all its weights random: also those that begin as 0 or 1."""
     mx.random.seed(0)
     model = build_skeleton(family_config(name) | overrides)
-    model.update(tree_map(_randomized, model.parameters()))
+    model.update(tree_map_with_path(_randomized, model.parameters()))
     model.eval()
     mx.eval(model.parameters())
     return model
 
 
-def _randomized(weight: mx.array) -> mx.array:
-    if not mx.issubdtype(weight.dtype, mx.floating):
+def write_family(directory: Path, name: str, form: str = "float32", **overrides: Any) -> Path:
+    """Write the tiny model of a module into `directory`, all its weights random, in a form."""
+    network = build_family(name, **overrides)
+    config = family_config(name) | overrides
+    return write_tiny_model(directory, config=config, form=form, network=network)
+
+
+def _randomized(name: str, weight: mx.array) -> mx.array:
+    # Signs, of a rotation, are 1 or -1 and nothing between.
+    if not mx.issubdtype(weight.dtype, mx.floating) or name.endswith(".signs"):
         return weight
     return weight + 0.1 * mx.random.normal(weight.shape, dtype=weight.dtype)
 

@@ -1,6 +1,7 @@
 """Write a model directory with random weights and a byte tokenizer: for tests and benchmarks.
 
     python -m scripts.tiny_model DIRECTORY [--layers 2] [--width 32] [--vocabulary 288]
+                                           [--form float32]
 
 One byte of text is one token, ids 0 to 255; the control tokens lie behind. What such a model says
 is noise, what it costs and how it behaves is real.
@@ -17,11 +18,13 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 
 import mlx.core as mx
 import tokenizers
+from mlx import nn
 from mlx.utils import tree_flatten
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from mlxchat.bench.tiny import tiny_config
 from mlxchat.models.skeleton import build_skeleton
+from scripts.forms import FORMS, put_in_form
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 THINK_TOKENS = ("<think>", "</think>")
@@ -58,13 +61,21 @@ def write_tiny_model(
     generation_config: dict[str, Any] | None = None,
     chat_template: str | None = CHAT_TEMPLATE,
     config: dict[str, Any] | None = None,
+    form: str = "float32",
+    network: nn.Module | None = None,
 ) -> Path:
-    """Write the model into `directory`, which is made, and return it."""
+    """Write the model into `directory`, which is made, and return it.
+
+    `form` is one of FORMS. `network`, which is changed to that form, is what `config` describes;
+    without one a new network with random weights is written.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = config or tiny_config()
-    (directory / "config.json").write_text(json.dumps(config))
     mx.random.seed(seed)
-    weights = dict(tree_flatten(build_skeleton(config).parameters()))
+    network = network or build_skeleton(config)
+    config = put_in_form(network, config, form)
+    (directory / "config.json").write_text(json.dumps(config))
+    weights = dict(tree_flatten(network.parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     byte_tokenizer().save(str(directory / "tokenizer.json"))
     options: dict[str, Any] = {"eos_token": "<|im_end|>"}
@@ -84,9 +95,10 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--vocabulary", type=int, default=288)
+    parser.add_argument("--form", choices=FORMS, default="float32")
     options = parser.parse_args()
     config = tiny_config(options.layers, options.width, options.vocabulary)
-    print(write_tiny_model(options.directory, config=config))
+    print(write_tiny_model(options.directory, config=config, form=options.form))
 
 
 if __name__ == "__main__":
