@@ -29,6 +29,7 @@ from mlxchat.models.dequantize import dequantize
 from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Model, load_directory
 from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters, read_config
+from scripts.families import write_family
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
 
@@ -279,6 +280,29 @@ def test_the_window_is_checked_before_any_weights_are_read(
 
     with pytest.raises(CacheError, match="no window here"):
         load_directory(directory, "m", dtype="auto", notify=lambda _: None, check=refuse)
+
+
+def test_experts_that_a_cpu_cannot_run_are_refused_and_packed_or_float32_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--dtype stored` once ended in a traceback of MLX's, after the weights had been read."""
+    gather_mm: Any = mx.gather_mm
+
+    def gather_mm_of_a_cpu(a: mx.array, *others: Any, **options: Any) -> mx.array:
+        if a.dtype != mx.float32:
+            raise RuntimeError("[GatherMM::eval] Currently only supports float32.")
+        return gather_mm(a, *others, **options)
+
+    monkeypatch.setattr(mx, "gather_mm", gather_mm_of_a_cpu)
+    loose = write_family(tmp_path / "loose", "qwen3_moe", "bfloat16")
+    with pytest.raises(
+        ModelUnsupported,
+        match=r"^MLX cannot run this model's experts in bfloat16 on a CPU: load them as float32",
+    ):
+        load(loose, "stored")
+    packed = write_family(tmp_path / "packed", "qwen3_moe", "4-bit")
+    assert np.isfinite(logits(load(loose, "float32"))).all()
+    assert np.isfinite(logits(load(packed, "stored"))).all()
 
 
 def test_the_automatic_window_is_the_context_or_what_fits(

@@ -18,6 +18,7 @@ from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, UsageError
 from mlxchat.models.arrays import evaluate
 from mlxchat.models.dequantize import dequantize
+from mlxchat.models.experts import check_experts
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
     build_skeleton,
@@ -166,6 +167,7 @@ def _fill(
             network = _load_with_mlx_lm(directory, target)
         else:
             _fill_with_arrays(network, config, load_arrays(files), target)
+        check_experts(network)
         if sharding is not None:
             sharding.apply(network)
         evaluate(network)
