@@ -431,6 +431,8 @@ class Conversation:
         n = min(len(rest), len(wanted))
         if tokens <= 0 or n == 0 or not np.array_equal(rest[:n], wanted[:n]):
             return False
+        # What the template writes before each turn is the same: each turn keeps its own.
+        start = self._ledger.earliest_span(start, tokens)
         try:
             evict(self._cache, start, start + tokens)
         except CacheError:

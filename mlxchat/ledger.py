@@ -50,5 +50,13 @@ class Ledger:
         different = np.flatnonzero(self.ids[:n] != ids[:n])
         return int(different[0]) if len(different) else n
 
+    def earliest_span(self, start: int, tokens: int) -> int:
+        """The first place after the kept at which evicting so many tokens leaves the same as at
+        `start`."""
+        ids = self.ids
+        while start > self.keep and ids[start - 1] == ids[start + tokens - 1]:
+            start -= 1
+        return start
+
     def copy(self) -> Ledger:
         return Ledger(self.window, self.keep, self.ids, self.overflowed)

@@ -1,0 +1,109 @@
+"""Measure how far keys drift while turns are forgotten, and what that does to the next reply.
+
+    python -m scripts.bench_drift TEXT [-m smollm2] [--dtype bfloat16]
+
+TEXT is a file of real text. A window of 512 tokens holds a pinned turn and twelve others; in each
+round the next turn is read and the oldest is evicted. The error is that of the first layer's keys,
+which depend on nothing but the token and its position, relative to keys rotated once in float32.
+Perplexity is that of the 64 tokens that follow. One JSON line for each number of forgotten turns.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+
+# isort: split
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxchat.cache import evict, fork, make_cache
+from mlxchat.cache.layers import windows
+from mlxchat.models.load import load
+
+WINDOW, KEEP, PINNED, TURN, TURNS, REPLY = 512, 4, 64, 24, 12, 64
+ROUNDS = (1, 10, 100, 500)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("text", type=Path)
+    parser.add_argument("-m", "--model", default="smollm2")
+    parser.add_argument("--dtype", default="bfloat16")
+    options = parser.parse_args()
+    model = load(options.model, offline=True, dtype=options.dtype)
+    ids = model.tokenizer.encode(options.text.read_text()[:200_000])
+    for row in drift(model.network, ids):
+        print(json.dumps({"dtype": options.dtype} | row), flush=True)
+
+
+def drift(network: nn.Module, ids: np.ndarray) -> Any:
+    """Yield the figures after each of ROUNDS."""
+    cache = make_cache(network, WINDOW, KEEP)
+    front = KEEP + PINNED
+    held = list(ids[: front + TURNS * TURN])
+    _read(network, cache, held)
+    position = len(held)
+    for number in range(1, ROUNDS[-1] + 1):
+        evict(cache, front, front + TURN)
+        del held[front : front + TURN]
+        turn = ids[position : position + TURN]
+        _read(network, cache, turn)
+        held += list(turn)
+        position += TURN
+        if number in ROUNDS:
+            errors = _key_errors(network, cache, held)
+            yield {
+                "forgotten": number,
+                "pinned": round(float(errors[KEEP:front].mean()), 5),
+                "oldest": round(float(errors[front : front + TURN].mean()), 5),
+                "newest": round(float(errors[-TURN:].mean()), 5),
+                "perplexity": round(_perplexity(network, cache, ids[position:][:REPLY]), 3),
+            }
+
+
+def _read(network: nn.Module, cache: Sequence[Any], ids: Sequence[int] | np.ndarray) -> None:
+    network(mx.array(np.array(ids, np.int32))[None], cache=cache)
+    mx.eval([layer.state for layer in cache])
+
+
+def _key_errors(network: nn.Module, cache: Sequence[Any], held: Sequence[int]) -> np.ndarray:
+    """Relative error of each token's key in the first layer, `(T,)`."""
+    window = windows(cache)[0]
+    keys, _, _ = window.entries
+    assert keys is not None
+    # Each token a sequence of its own, at position 0: keys that were never rotated.
+    alone = make_cache(network, WINDOW, KEEP)
+    network(mx.array(np.array(held, np.int32))[:, None], cache=alone)
+    unrotated, _, _ = windows(alone)[0].entries
+    assert unrotated is not None
+    rope = window.shift
+    exact = mx.fast.rope(
+        unrotated[:, :, 0].swapaxes(0, 1)[None].astype(mx.float32),
+        rope.dims,
+        traditional=rope.traditional,
+        base=rope.base,
+        scale=rope.scale,
+        offset=window.offset - len(held),
+        freqs=rope.freqs,
+    )
+    off = mx.linalg.norm(keys.astype(mx.float32) - exact, axis=(1, 3))[0]
+    return np.array(off / mx.linalg.norm(exact, axis=(1, 3))[0])
+
+
+def _perplexity(network: nn.Module, cache: Sequence[Any], ids: np.ndarray) -> float:
+    logits = network(mx.array(ids)[None], cache=fork(cache))[0, :-1].astype(mx.float32)
+    losses = nn.losses.cross_entropy(logits, mx.array(ids[1:]), reduction="mean")
+    return math.exp(float(losses.item()))
+
+
+if __name__ == "__main__":
+    main()
