@@ -11,6 +11,7 @@ The models get random weights, and the table says what `make_cache` then makes o
 import argparse
 import json
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from mlxchat.cache import make_cache, make_joinable, positions_bounded
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.models.skeleton import build_skeleton
+from scripts import metal
+from scripts.forms import FORMS, put_in_form
 from scripts.tiny_model import tiny_config, write_tiny_model
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(
@@ -92,21 +95,33 @@ class Verdict:
     blocks: str
 
 
-def judge(name: str) -> Verdict:
-    """Build the family's cache with a window, and say what came of it."""
-    if name in METAL_ONLY:
-        return Verdict("needs Metal", "tried on Linux, where it does not run", "not tried")
+def judge(model: nn.Module, bounded_cache: Callable[[], list[Any]]) -> Verdict:
+    """What comes of building the model's cache with a window."""
     try:
-        model = build_family(name)
-    except ModelUnsupported:
-        return Verdict("not built", "its module needs a package that mlx-lm does not bring", "")
-    try:
-        cache = make_cache(model, max_kv_size=24)
+        cache = bounded_cache()
     except CacheError as error:
         reason = str(error).partition(": ")[2] or str(error)
         reason = reason.partition("; run it")[0].partition(": run it")[0]
-        return Verdict("refused", reason, _blocks(model))
-    return Verdict(_memory(cache), _positions(cache), _blocks(model))
+        return Verdict("refused", reason, _blocks(model, make_cache(model)))
+    return Verdict(_memory(cache), _positions(cache), _blocks(model, cache))
+
+
+def judge_family(name: str) -> Verdict:
+    """The verdict of a family, which must be the same in every form of weights."""
+    if name in METAL_ONLY:
+        return Verdict("needs Metal", "tried on Linux, where it does not run", "not tried")
+    try:
+        verdicts = {_judge_form(name, form) for form in FORMS}
+    except ModelUnsupported:
+        return Verdict("not built", "its module needs a package that mlx-lm does not bring", "")
+    (verdict,) = verdicts
+    return verdict
+
+
+def _judge_form(name: str, form: str) -> Verdict:
+    model = build_family(name)
+    put_in_form(model, family_config(name), form)
+    return judge(model, lambda: make_cache(model, max_kv_size=24))
 
 
 def _memory(cache: list[Any]) -> str:
@@ -121,14 +136,12 @@ def _positions(cache: list[Any]) -> str:
         return "it has none"
     if positions_bounded(cache):
         return "bounded"
-    if None in shifts:
-        return "run on: they do more to a layer than rotate its keys"
-    return "run on: its recurrent state is rotated by them"
+    return "run on: they do more to a layer than rotate its keys"
 
 
-def _blocks(model: nn.Module) -> str:
+def _blocks(model: nn.Module, cache: list[Any]) -> str:
     try:
-        make_joinable(model, make_cache(model))
+        make_joinable(model, cache)
     except CacheError as error:
         return f"refused: {error}"
     return "joined"
@@ -137,13 +150,25 @@ def _blocks(model: nn.Module) -> str:
 def families_table() -> str:
     """The README's table: every module, by its verdict."""
     by_verdict: dict[Verdict, list[str]] = {}
-    for name in sorted(CONFIGS, key=str.lower):
-        by_verdict.setdefault(judge(name), []).append(f"`{name}`")
+    with metal.imitated():
+        for name in sorted(CONFIGS, key=str.lower):
+            by_verdict.setdefault(judge_family(name), []).append(f"`{name}`")
     rows = [
         f"| {verdict.memory} | {verdict.positions} | {verdict.blocks} | {', '.join(names)} |"
         for verdict, names in sorted(by_verdict.items())
     ]
     return "\n".join(["| memory | positions | `--block` | modules |", "|---|---|---|---|", *rows])
+
+
+def readme_verdicts() -> dict[str, Verdict]:
+    """Each module's verdict, as the README's table has it."""
+    table = README.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+    verdicts: dict[str, Verdict] = {}
+    for row in table.strip().splitlines()[2:]:
+        memory, positions, blocks, names = (cell.strip() for cell in row.strip("|").split("|"))
+        for name in names.split(", "):
+            verdicts[name.strip("`")] = Verdict(memory, positions, blocks)
+    return verdicts
 
 
 def main() -> None:

@@ -67,7 +67,9 @@ class ReferenceCache:
         if len(self.entries) > self.window:
             del self.entries[self.keep]
         self.offset += 1
-        return self.keys_and_values()
+        # deepseek_v32 looks at its cache's keys and writes its values, which nothing reads.
+        self.keys, self.values = self.keys_and_values()
+        return self.keys, self.values
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         first = self.offset - len(self.entries)
@@ -88,7 +90,6 @@ class ReferenceCache:
 
     def evict(self, start: int, stop: int) -> None:
         del self.entries[max(start, 0) : max(stop, 0)]
-        self.offset -= stop - start
 
 
 def reference_cache(

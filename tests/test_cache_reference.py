@@ -1,5 +1,6 @@
 """Any sequence of operations, on families of every make, against the plain reference."""
 
+from collections.abc import Iterator
 from functools import cache as remembered
 from typing import Any
 
@@ -13,6 +14,7 @@ from mlx_lm.models.cache import CacheList
 from mlxchat.cache import build, evict, fork, make_cache, rewind, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError
+from scripts import metal
 from scripts.families import build_family
 from tests.reference import (
     NO_ROTATION,
@@ -41,6 +43,13 @@ ROTATIONS: dict[str, list[Rotation]] = {
     "qwen3_next": [Rotation(4, 10_000_000.0)],
     "falcon_h1": [Rotation(8, 100_000_000_000.0)] * 4,
 }
+
+
+@pytest.fixture(autouse=True)
+def as_on_metal() -> Iterator[None]:
+    """A GPU takes a negative offset for a huge one."""
+    with metal.imitated():
+        yield
 
 
 @remembered

@@ -1,5 +1,7 @@
 """Positions that never run out: keys are moved, and the logits do not notice."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
@@ -11,12 +13,20 @@ from mlxchat.cache import build, evict, fork, make_cache, positions_bounded, tok
 from mlxchat.cache.layers import windows
 from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.errors import CacheError
+from scripts import metal
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config
 from tests.conftest import build_random_model
 from tests.reference import logits, random_tokens
 
 MODEL = build_random_model()
+
+
+@pytest.fixture(autouse=True, params=["cpu", "metal"])
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds on a GPU too."""
+    with metal.imitated() if request.param == "metal" else nullcontext():
+        yield
 
 
 @pytest.mark.parametrize(

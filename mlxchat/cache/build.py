@@ -107,7 +107,7 @@ def make_joinable(model: nn.Module, cache: Sequence[LayerCache]) -> None:
         raise CacheError(reason)
     if all(window.shift is not None for window in windows(cache)):
         return
-    shifts, _ = _find_shifts(model)
+    shifts = _find_shifts(model)
     if None in shifts:
         raise CacheError("this model's keys cannot be shifted to other positions")
     for window, shift in zip(windows(cache), shifts, strict=True):
@@ -189,22 +189,21 @@ def _narrower(native: int, max_kv_size: int | None, keep: int) -> tuple[int, int
 
 def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size: int) -> None:
     """Give every window its shift, and to all the same limit, if all of them can be moved."""
-    shifts, states_move = _find_shifts(model)
+    shifts = _find_shifts(model)
     for window, shift in zip(cache, shifts, strict=True):
         window.shift = shift
     # Chunks begin at multiples of their size, and must go on to.
     unit = max((w.chunk_size for w in cache if isinstance(w, ChunkCache)), default=1)
-    limit = _position_limit(cache, max(max_kv_size, unit))
-    if None in shifts or not states_move:
-        # Some models read one layer's offset for all: they move back together or not at all.
-        limit = None
+    # Some models read one layer's offset for all: they move back together or not at all.
+    limit = None if None in shifts else _position_limit(cache, max(max_kv_size, unit))
     for window in cache:
         window.position_limit = limit
         window.position_unit = unit
 
 
-def _find_shifts(model: nn.Module) -> tuple[list[KeyShift | None], bool]:
-    """The shift of each window, and whether recurrent states are the same wherever they stand."""
+def _find_shifts(model: nn.Module) -> list[KeyShift | None]:
+    """The shift of each window; None for all if a recurrent layer's state depends on positions: it
+    cannot be moved with the keys, and in half precision it makes later layers' keys differ too."""
     runs: list[list[LayerCache]] = []
 
     def run_at(position: int) -> list[Stored]:
@@ -213,7 +212,8 @@ def _find_shifts(model: nn.Module) -> tuple[list[KeyShift | None], bool]:
 
     with without_sinks(model):
         shifts = find_key_shifts(model, run_at)
-    return shifts, all(_same_states(runs[0], run) for run in runs[1:])
+    states_stay = all(_same_states(runs[0], run) for run in runs[1:])
+    return shifts if states_stay else [None] * len(shifts)
 
 
 def _run_token_at(model: nn.Module, position: int) -> list[LayerCache]:

@@ -37,17 +37,27 @@ RunAt = Callable[[int], Sequence[Stored]]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Keys of one token at two positions, `distance` apart, whatever slot they are stored in."""
+    """Keys of one token at two positions, `distance` apart, and what may have rotated them.
+
+    The keys are in float32, so that the trial adds no rounding of its own; `tolerance` is that of
+    the dtype they had.
+    """
 
     near: mx.array
     far: mx.array
     distance: int
+    tolerance: float
+    possible: Sequence[KeyShift]
 
-    def error(self, shift: KeyShift) -> float:
-        """How far `shift` misses, in the worse of both directions."""
-        there = difference(shift(self.near, self.distance), self.far)
-        back = difference(shift(self.far, -self.distance), self.near)
-        return max(there, back)
+    def errors(self) -> list[mx.array]:
+        """How far each possible shift misses, in the worse of both directions: not evaluated."""
+        return [mx.maximum(self._there(shift), self._back(shift)) for shift in self.possible]
+
+    def _there(self, shift: KeyShift) -> mx.array:
+        return difference(shift(self.near, self.distance), self.far)
+
+    def _back(self, shift: KeyShift) -> mx.array:
+        return difference(shift(self.far, -self.distance), self.near)
 
 
 def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
@@ -56,22 +66,15 @@ def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
     `run_at(position)` returns what each window holds of one token, the first that the model ever
     sees, so that nothing but its position can tell its keys apart.
     """
-    ropes = _distinct_ropes(model)
-    gains = _key_norm_weights(model)
     far = trial_position(model)
-    near_run, far_run = run_at(NEAR), run_at(far)
-    shifts = [
-        _possible_shifts(near, distant, far - NEAR, ropes, gains)
-        for near, distant in zip(near_run, far_run, strict=True)
-    ]
-    if all(len(possible) < 2 for possible in shifts):
-        return [possible[0] if possible else None for possible in shifts]
-    further = trial_position(model, FURTHER)
-    further_run = run_at(further)
-    return [
-        _best_shift(possible, near, distant, further - NEAR)
-        for possible, near, distant in zip(shifts, near_run, further_run, strict=True)
-    ]
+    runs = run_at(NEAR), run_at(far)
+    moved = _moved_slots(*runs)
+    possible = [_possible(slots, near, model) for slots, near in zip(moved, runs[0], strict=True)]
+    fitting = _fitting(possible, *runs, far - NEAR)
+    if any(len(shifts) > 1 for shifts in fitting):
+        further = trial_position(model, FURTHER)
+        fitting = _fitting(fitting, runs[0], run_at(further), further - NEAR)
+    return [shifts[0] if shifts else None for shifts in fitting]
 
 
 def trial_position(model: nn.Module, wanted: int = FAR) -> int:
@@ -147,49 +150,63 @@ def _key_norm_weights(model: nn.Module) -> list[mx.array]:
     ]
 
 
-def _possible_shifts(
-    near: Stored,
-    far: Stored,
-    distance: int,
-    ropes: Sequence[KeyShift],
-    gains: Sequence[mx.array],
-) -> list[KeyShift]:
-    """All shifts that fit, best first; several only if none can be told from the others."""
-    if near is None or far is None:
-        # A window that the model does not use holds nothing to be moved.
+def _moved_slots(near: Sequence[Stored], far: Sequence[Stored]) -> list[tuple[bool, bool] | None]:
+    """Whether each window's keys and values differ between two positions; None if it has none."""
+    found = [
+        None if a is None or b is None else tuple(map(difference, a, b))
+        for a, b in zip(near, far, strict=True)
+    ]
+    mx.eval([each for each in found if each is not None])
+    return [
+        None if each is None or a is None else (_exceeds(each[0], a[0]), _exceeds(each[1], a[1]))
+        for each, a in zip(found, near, strict=True)
+    ]
+
+
+def _possible(moved: tuple[bool, bool] | None, near: Stored, model: nn.Module) -> list[KeyShift]:
+    """All that a window whose keys, or values, have moved could have been rotated by."""
+    if moved is None or near is None or not any(moved):
+        # Either nothing in it has a position, or the model does not use it.
         return [NO_POSITIONS]
-    keys_moved, values_moved = (not alike(a, b) for a, b in zip(near, far, strict=True))
-    if keys_moved and values_moved:
+    if all(moved):
         return []
-    if not keys_moved and not values_moved:
-        return [NO_POSITIONS]
-    pair = _pair(near, far, distance, in_values=values_moved)
-    tolerance = _tolerance(near[0])
-    variants = _variants(ropes, pair.near.shape[-1], gains)
-    errors = [(pair.error(shift), shift) for shift in variants]
-    fitting = sorted((each for each in errors if each[0] <= tolerance), key=lambda each: each[0])
-    return [replace(shift, in_values=values_moved) for _, shift in fitting]
+    keys_moved, values_moved = moved
+    head_dim = near[0 if keys_moved else 1].shape[-1]
+    variants = _variants(_distinct_ropes(model), head_dim, _key_norm_weights(model))
+    return [replace(shift, in_values=values_moved) for shift in variants]
 
 
-def _best_shift(
-    possible: Sequence[KeyShift], near: Stored, far: Stored, distance: int
-) -> KeyShift | None:
-    if near is None or far is None or len(possible) < 2:
-        return possible[0] if possible else None
-    pair = _pair(near, far, distance, in_values=possible[0].in_values)
-    return min(possible, key=pair.error)
-
-
-def _pair(
-    near: tuple[mx.array, mx.array],
-    far: tuple[mx.array, mx.array],
+def _fitting(
+    possible: Sequence[list[KeyShift]],
+    near: Sequence[Stored],
+    far: Sequence[Stored],
     distance: int,
-    *,
-    in_values: bool,
-) -> Pair:
-    """The two keys in float32, so that the trial adds no rounding of its own."""
-    slot = 1 if in_values else 0
-    return Pair(near[slot].astype(mx.float32), far[slot].astype(mx.float32), distance)
+) -> list[list[KeyShift]]:
+    """Of each window's possible shifts those that fit, best first."""
+    pairs = [
+        _pair(shifts, a, b, distance) for shifts, a, b in zip(possible, near, far, strict=True)
+    ]
+    errors = [pair.errors() if pair is not None else [] for pair in pairs]
+    # All at once, because each evaluation waits for the device.
+    mx.eval(errors)
+    return [
+        shifts if pair is None else _within(pair, [_number(error) for error in each])
+        for shifts, pair, each in zip(possible, pairs, errors, strict=True)
+    ]
+
+
+def _pair(possible: list[KeyShift], near: Stored, far: Stored, distance: int) -> Pair | None:
+    """What a window's shifts are tried on; None if there is nothing to be found out."""
+    if near is None or far is None or not any(shift.dims for shift in possible):
+        return None
+    slot = 1 if possible[0].in_values else 0
+    a, b = near[slot].astype(mx.float32), far[slot].astype(mx.float32)
+    return Pair(a, b, distance, _tolerance(near[slot]), possible)
+
+
+def _within(pair: Pair, errors: Sequence[float]) -> list[KeyShift]:
+    order = sorted(range(len(errors)), key=errors.__getitem__)
+    return [pair.possible[i] for i in order if errors[i] <= pair.tolerance]
 
 
 def _variants(
@@ -211,15 +228,24 @@ def _variants(
 
 def alike(a: mx.array, b: mx.array) -> bool:
     """Whether two arrays are the same but for the rounding of their dtype."""
-    return difference(a, b) <= _tolerance(a)
+    return not _exceeds(difference(a, b), a)
 
 
-def difference(a: mx.array, b: mx.array) -> float:
-    """By how much two arrays differ, relative to the second: 0 if both are empty or zero."""
+def difference(a: mx.array, b: mx.array) -> mx.array:
+    """By how much two arrays differ, relative to the second."""
     a, b = a.astype(mx.float32), b.astype(mx.float32)
-    size: Any = mx.linalg.norm(b.reshape(-1)).item()
-    off: Any = mx.linalg.norm((a - b).reshape(-1)).item()
-    return off / size if size else off
+    off, size = mx.linalg.norm((a - b).reshape(-1)), mx.linalg.norm(b.reshape(-1))
+    return mx.where(size > 0, off / size, off)
+
+
+def _exceeds(difference: mx.array, array: mx.array) -> bool:
+    return _number(difference) > _tolerance(array)
+
+
+def _number(scalar: mx.array) -> float:
+    # MLX declares every scalar as possibly complex.
+    number: Any = scalar.item()
+    return number
 
 
 def _tolerance(array: mx.array) -> float:
