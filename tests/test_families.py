@@ -88,7 +88,7 @@ def test_the_bound_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert window.max_size is not None
             assert window.max_size <= WINDOW
             assert entries(window) <= window.max_size + (STEP - 1 if in_prefill else 0)
-            kept = 0 if window._originals is None else window._originals.shape[2]
+            kept = window._originals.tokens
             assert kept <= KEEP
             stored = [x for x in (window.keys, window.values) if x is not None]
             entry_bytes = sum(x.nbytes // x.shape[2] for x in stored)

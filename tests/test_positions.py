@@ -110,7 +110,7 @@ def test_keys_in_half_precision_do_not_drift_when_they_are_moved(dtype: mx.Dtype
     for token in random_tokens(60 * REANCHOR_EVERY):
         logits(model, cache, [token])
     layer = cache[0]
-    exact = layer.shift(layer._originals.astype(mx.float32), layer._anchor)
+    exact = layer.shift(layer._originals.keys.astype(mx.float32), layer._anchor)
     error = mx.abs(layer.keys[..., :4, :].astype(mx.float32) - exact).max()
     tolerance = 0.02 if dtype == mx.bfloat16 else 0.003
     assert bool((error <= tolerance * mx.abs(exact).max()).item())

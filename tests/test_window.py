@@ -6,6 +6,7 @@ import pytest
 from mlx import nn
 
 from mlxchat.cache import WindowCache, fork, make_cache, rewind, tokens_evicted, tokens_held
+from mlxchat.cache.positions import KeyShift
 from mlxchat.errors import CacheError
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config
@@ -196,14 +197,14 @@ def test_a_layer_that_cannot_be_bounded_is_refused_by_name() -> None:
     assert len(make_cache(Model())) == 1
 
 
-def test_evicting_a_span_moves_the_later_tokens_up() -> None:
+def test_evicting_a_span_moves_the_tokens_before_it_up() -> None:
     cache = make_cache(MODEL, 64, 4)
     reference = reference_cache(MODEL, 64, 4, [Rotation(8)] * 2)
     step_both(MODEL, cache, reference, random_tokens(40))
     for layer, plain in zip(cache, references(reference), strict=True):
         layer.evict(10, 25)
         plain.evict(10, 25)
-    assert {(layer.offset, layer.size(), layer.evicted) for layer in cache} == {(25, 25, 15)}
+    assert {(layer.offset, layer.size(), layer.evicted) for layer in cache} == {(40, 25, 15)}
     step_both(MODEL, cache, reference, random_tokens(10, seed=1))
     for token in random_tokens(60, seed=2):
         step_both(MODEL, cache, reference, [token])
@@ -256,6 +257,44 @@ def test_a_fork_of_recurrent_layers_goes_its_own_way(model_type: str) -> None:
         assert (logits(model, cache, [token]) == logits(model, twin, [token])).all()
     with pytest.raises(CacheError, match="recurrent layers"):
         rewind(cache, 1)
+
+
+class CountedShift(KeyShift):
+    """Adds one to a key for each time that it is moved."""
+
+    def __call__(self, keys: mx.array, distance: int) -> mx.array:
+        return keys if distance == 0 else keys + 1
+
+
+COUNTED = CountedShift(dims=1, traditional=False, base=1.0, scale=1.0)
+MOST_ROTATIONS = 8
+
+
+@pytest.mark.parametrize("keep", [0, 4])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_key_is_ever_rotated_more_than_a_few_times(seed: int, keep: int) -> None:
+    """Each forgotten turn once rotated all that was said after it, and a pinned turn for ever."""
+    rng = np.random.default_rng(seed)
+    cache = WindowCache(32, keep, shift=COUNTED, position_limit=64)
+    most = 0.0
+    for _ in range(400):
+        held = cache.size()
+        operation, n = rng.choice(["feed", "decode", "rewind", "evict"]), int(rng.integers(1, 12))
+        if operation == "rewind":
+            cache.trim(n)
+        elif operation == "evict" and keep < held:
+            start = int(rng.integers(keep, held))
+            cache.evict(start, min(start + n, held))
+        else:
+            for step in [n] if operation == "feed" else [1] * n:
+                new = mx.zeros((1, 1, step, 1))
+                cache.make_mask(step)
+                cache.update_and_fetch(new, new)
+        if cache.keys is not None:
+            most = max(most, float(np.array(cache.keys).max()))
+        assert cache.offset < 64
+        assert cache._originals.tokens <= cache.size()
+    assert 1 <= most <= MOST_ROTATIONS
 
 
 def test_a_window_must_have_room_for_more_than_the_kept() -> None:

@@ -22,14 +22,8 @@ from mlx_lm.models.cache import (
 from mlxchat.cache.block import block_refusal
 from mlxchat.cache.chunk import ChunkCache
 from mlxchat.cache.layers import LayerCache, recurrent_states, windows
-from mlxchat.cache.positions import (
-    NEAR,
-    KeyShift,
-    Stored,
-    alike,
-    find_key_shifts,
-    trial_position,
-)
+from mlxchat.cache.positions import KeyShift
+from mlxchat.cache.trial import Stored, alike, find_key_shifts, without_sinks
 from mlxchat.cache.window import WindowCache
 from mlxchat.distributed.leader import Leader
 from mlxchat.distributed.ranks import Ranks
@@ -211,10 +205,15 @@ def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size:
 
 def _find_shifts(model: nn.Module) -> tuple[list[KeyShift | None], bool]:
     """The shift of each window, and whether recurrent states are the same wherever they stand."""
-    far = trial_position(model)
-    near_run, far_run = _run_token_at(model, NEAR), _run_token_at(model, far)
-    shifts = find_key_shifts(model, _stored(near_run), _stored(far_run), far - NEAR)
-    return shifts, _same_states(near_run, far_run)
+    runs: list[list[LayerCache]] = []
+
+    def run_at(position: int) -> list[Stored]:
+        runs.append(_run_token_at(model, position))
+        return _stored(runs[-1])
+
+    with without_sinks(model):
+        shifts = find_key_shifts(model, run_at)
+    return shifts, all(_same_states(runs[0], run) for run in runs[1:])
 
 
 def _run_token_at(model: nn.Module, position: int) -> list[LayerCache]:
@@ -227,7 +226,7 @@ def _run_token_at(model: nn.Module, position: int) -> list[LayerCache]:
     return cache
 
 
-def _stored(cache: Sequence[LayerCache]) -> list[Stored | None]:
+def _stored(cache: Sequence[LayerCache]) -> list[Stored]:
     return [None if window.empty() else window.keys_and_values() for window in windows(cache)]
 
 

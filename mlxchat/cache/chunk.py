@@ -37,23 +37,9 @@ class ChunkCache(WindowCache):
         self._drop(0, self._size - in_chunk)
         self._begin_kept()
 
-    def check_evictable(self, start: int, stop: int) -> None:
-        super().check_evictable(max(start, self.keep), max(stop, self.keep))
-
-    def evict(self, start: int, stop: int) -> None:
-        """As a window does, but what is kept is only the chunk's: it goes if it is in the span."""
-        if start >= self.keep:
-            super().evict(start, stop)
-            return
-        self.check_evictable(start, stop)
-        # With the kept tokens right before the window, all positions follow one another.
-        self._reanchor()
-        self._put_in_temporal_order()
-        self._drop(0, max(stop, 0))
-        if self._size and self.shift is not None:
-            self._rotated = self.shift(self._rotated, start - stop)
-        self.offset -= stop - start
-        self._begin_kept()
+    def _is_evictable(self, start: int, stop: int) -> bool:
+        # What is kept is only the chunk's: it goes if it is in the span.
+        return start <= stop <= self._size
 
     @property
     def state(self) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxchat.cache.originals import Originals
 from mlxchat.cache.positions import NO_POSITIONS, KeyShift
 from mlxchat.errors import CacheError
 
@@ -53,8 +54,9 @@ class WindowCache:
     - `_size <= _next <= capacity`, or the ring has wrapped and `_next` is the slot of the oldest
       entry that is not kept: `keep <= _next <= _size == max_size`;
     - in temporal order the entries that are not kept have consecutive positions up to `offset`;
-    - the kept entries stand at the positions `_anchor`, `_anchor + 1`, …: their `_originals`,
-      where those are stored, were given at `_origin`, `_origin + 1`, …;
+    - the kept entries stand at the positions `_anchor`, `_anchor + 1`, …;
+    - entries that have been moved to the front, the kept ones first, have their `_originals` stored
+      and are copies of those, rotated once: no key is ever rotated more than a few times;
     - `_moved` is how far the step that was added last has been moved back since it was fetched.
 
     Source: attention sinks and cache positions from StreamingLLM (Xiao et al., 2023); the storage
@@ -85,9 +87,8 @@ class WindowCache:
         self._size = 0
         self._next = 0
         self._anchor = 0
-        self._origin = 0
         self._moved = 0
-        self._originals: mx.array | None = None
+        self._originals = Originals()
 
     # What the model calls
 
@@ -199,6 +200,8 @@ class WindowCache:
         assert self.keys is not None
         assert self.values is not None
         slot = self._next
+        if slot < self._size and self._originals.tokens > self.keep:
+            self._originals = self._originals.without(self.keep, self.keep + 1)
         self.keys[..., slot : slot + 1, :] = keys
         self.values[..., slot : slot + 1, :] = values
         self._next = slot + 1
@@ -246,40 +249,44 @@ class WindowCache:
         assert self.values is not None
         self.keys = _without(self.keys, start, stop)
         self.values = _without(self.values, start, stop)
+        self._originals = self._originals.without(start, stop)
         self._size = self._next = self._size - (stop - start)
         if self._size == 0:
             self.keys = self.values = None
 
     def evict(self, start: int, stop: int) -> None:
-        """Drop the entries `start` to `stop` in temporal order; those behind them move up.
+        """Drop the entries `start` to `stop` in temporal order; those before them move up to those
+        after them, which stay where they are.
 
-        Where nothing is kept, `start` may be negative: the span began with tokens that this layer
-        no longer holds. Raises what `check_evictable` raises.
+        If nothing is kept, `start` may be negative: the span began with tokens that this layer no
+        longer holds. Raises what `check_evictable` raises.
         """
         self.check_evictable(start, stop)
-        if start == stop:
-            return
-        assert self.shift is not None
         first = max(start, 0)
-        if stop > first:
-            self._put_in_temporal_order()
-            self._drop(first, stop)
-        if self._size > first:
-            rotated = self._rotated
-            moved = self.shift(rotated[..., first:, :], start - stop)
-            self._rotated = mx.concatenate([rotated[..., :first, :], moved], axis=2)
-        self.offset -= stop - start
+        if stop <= first:
+            return
+        self._reanchor()
+        self._store_originals(first)
+        self._put_in_temporal_order()
+        self._drop(first, stop)
+        self._anchor = self.offset - self._size
+        if first and self._rotates:
+            front = self._moved_originals()
+            self._rotated = mx.concatenate([*front, self._rotated[..., first:, :]], axis=2)
 
     def check_evictable(self, start: int, stop: int) -> None:
-        """Raise CacheError for kept entries, and where this layer's keys cannot be shifted."""
-        least = self.keep if self.keep else start
-        if not least <= start <= stop <= self._size:
+        """Raise CacheError for kept entries, and if entries would move that cannot be shifted."""
+        if not self._is_evictable(start, stop):
             raise CacheError(
                 f"cannot evict tokens {start} to {stop}: of {self._size} held, "
                 f"the first {self.keep} are kept"
             )
-        if self.shift is None:
+        if self.shift is None and start > 0:
             raise CacheError("this layer's keys cannot be shifted, so no span can be evicted")
+
+    def _is_evictable(self, start: int, stop: int) -> bool:
+        least = self.keep if self.keep else start
+        return least <= start <= stop <= self._size
 
     def is_trimmable(self) -> bool:
         return True
@@ -321,48 +328,70 @@ class WindowCache:
         else:
             self.keys = rotated
 
+    @property
+    def _rotates(self) -> bool:
+        """Whether moving an entry changes its key."""
+        return self.shift is not None and self.shift.dims > 0
+
     def _begin_kept(self) -> None:
-        """The next tokens may be among the kept, behind those that are: originals start here."""
-        self._originals = None
+        """The next tokens may be among the kept, right after those that are held."""
         if self.shift is not None or self._size == 0:
             self._anchor = self.offset - self._size
-        self._origin = self._anchor
 
-    def _kept_originals(self) -> mx.array:
-        """The kept keys as they were given, stored when they are about to be moved first."""
-        if self._originals is None:
-            # A product, because a slice would hold on to the whole buffer.
-            self._originals = self._rotated[..., : self.keep, :] * 1
-        return self._originals
+    def _store_originals(self, tokens: int) -> None:
+        """Store the keys of the first `tokens` entries as they are now, unless they are stored."""
+        if not self._rotates or self._originals.tokens >= tokens:
+            return
+        # The ring's order is the temporal one up to the kept, which are all that it is asked for.
+        rotated = self._rotated if tokens <= self.keep else self._unrolled(self._rotated)
+        kept = min(self.keep, tokens)
+        for stop, position in ((kept, self._anchor), (tokens, self.offset - self._size)):
+            start = self._originals.tokens
+            if start < stop:
+                # A product, because a slice would hold on to the whole buffer.
+                keys = rotated[..., start:stop, :] * 1
+                self._originals = self._originals.extended(keys, position + start)
+
+    def _moved_originals(self) -> list[mx.array]:
+        """Copies of all originals, rotated to where their entries are to stand."""
+        assert self.shift is not None
+        stored = self._originals.tokens
+        kept = min(self.keep, stored)
+        window = self.offset - self._size
+        return [
+            *self._originals.moved(0, kept, self._anchor, self.shift),
+            *self._originals.moved(kept, stored, window + kept, self.shift),
+        ]
 
     def _reanchor(self, tolerance: int = 1) -> None:
-        """Move the kept entries to right before the window, if they are `tolerance` behind it.
-
-        Always from their originals: a key that is rotated again and again in half precision drifts.
-        """
+        """Move the kept entries to right before the window if they are `tolerance` away from it."""
         distance = self.offset - self._size
         if abs(distance - self._anchor) < tolerance or self.shift is None:
             return
         kept = min(self.keep, self._size)
-        if kept:
-            originals = self._kept_originals()[..., :kept, :]
-            moved = self.shift(originals, distance - self._origin)
-            self._rotated[..., :kept, :] = moved
+        self._store_originals(kept)
         self._anchor = distance
+        if kept and self._rotates:
+            moved = self._originals.moved(0, kept, self._anchor, self.shift)
+            self._rotated[..., :kept, :] = mx.concatenate(moved, axis=2)
 
     def _rebase(self, offset: int) -> None:
         """Move all keys back, so that the next token gets the position `offset` or little more."""
         assert self.shift is not None
         back = (self.offset - offset) // self.position_unit * self.position_unit
-        if self._size > self.keep:
-            self._kept_originals()
-        else:
-            self._origin -= back
-        # Not in place: the step that is under way holds the keys where they were.
-        self._rotated = self.shift(self._rotated, -back)
+        self._store_originals(min(self.keep, self._size))
         self.offset -= back
         self._anchor -= back
         self._moved = back
+        if not self._rotates or self._size == 0:
+            return
+        if self._next == self._size:
+            # Drop the room to grow, so that keys and values stay of one length.
+            self._put_in_temporal_order()
+        rest = self._unrolled(self._rotated)[..., self._originals.tokens :, :]
+        moved = [*self._moved_originals(), self.shift(rest, -back)]
+        # Not in place: the step that is under way holds the keys where they were.
+        self._rotated = self._rolled(mx.concatenate(moved, axis=2))
 
     # What the cache tells of itself
 
@@ -386,8 +415,8 @@ class WindowCache:
     @property
     def nbytes(self) -> int:
         """Bytes allocated, room to grow included."""
-        arrays = (self.keys, self.values, self._originals)
-        return sum(array.nbytes for array in arrays if array is not None)
+        stored = sum(array.nbytes for array in (self.keys, self.values) if array is not None)
+        return stored + self._originals.nbytes
 
     # State: what a snapshot stores
 
@@ -409,18 +438,18 @@ class WindowCache:
         return (
             *self.entries,
             *(self.max_size, self.keep, self.in_order, self.position_limit, self.position_unit),
-            *self.placement,
             *(self.shift is not None, *shift.parts()),
+            *self.placement,
         )
 
     @state.setter
     def state(self, state: tuple[Any, ...]) -> None:
         keys, values, originals, *numbers = state
         self.max_size, self.keep, self.in_order, *numbers = numbers
-        self.position_limit, self.position_unit, *numbers = numbers
-        self._place(keys, values, originals, tuple(numbers[:6]))
-        has_shift, *shift = numbers[6:]
-        self.shift = KeyShift(*shift) if has_shift else None
+        self.position_limit, self.position_unit, has_shift, *numbers = numbers
+        parts = len(NO_POSITIONS.parts())
+        self.shift = KeyShift(*numbers[:parts]) if has_shift else None
+        self._place(keys, values, originals, tuple(numbers[parts:]))
 
     def _rolled(self, x: mx.array) -> mx.array:
         """The inverse of `_unrolled`; a new object in any case."""
@@ -433,17 +462,18 @@ class WindowCache:
 
     @property
     def entries(self) -> tuple[mx.array | None, mx.array | None, mx.array | None]:
-        """Keys and values in temporal order, without padding, and the kept keys' originals."""
+        """Keys and values in temporal order, without padding, and the first keys' originals."""
         return (
             None if self.keys is None else self._unrolled(self.keys),
             None if self.values is None else self._unrolled(self.values),
-            self._originals,
+            self._originals.keys,
         )
 
     @property
     def placement(self) -> tuple[int, ...]:
         """The numbers that place the stored entries: what `state` has beside them and settings."""
-        return self.offset, self.total, self._next, self._anchor, self._origin, self._moved
+        numbers = (self.offset, self.total, self._next, self._anchor, self._moved)
+        return *numbers, *self._originals.placement
 
     def restore(
         self,
@@ -456,21 +486,31 @@ class WindowCache:
 
         Raises CacheError, with nothing done, where the numbers contradict the entries or settings.
         """
-        offset, total, following, *positions = placement
-        size = 0 if keys is None else keys.shape[2]
+        if not self._fits(keys, values, originals, placement):
+            raise CacheError("the numbers of a saved layer contradict one another")
+        self._place(keys, values, originals, placement)
+
+    def _fits(
+        self,
+        keys: mx.array | None,
+        values: mx.array | None,
+        originals: mx.array | None,
+        placement: tuple[int, ...],
+    ) -> bool:
+        offset, total, following, anchor, moved, *runs = placement
+        size = _length(keys)
         in_ring = size == self.max_size and self.keep <= following <= size
-        kept = self.keep if originals is None else originals.shape[2]
-        consistent = (
-            size == (0 if values is None else values.shape[2])
+        positions = (anchor, moved, *runs[1::2])
+        return (
+            size == _length(values)
             and (following == size or in_ring)
-            and kept == self.keep
+            and len(runs) % 2 == 0
+            and all(tokens > 0 for tokens in runs[::2])
+            and sum(runs[::2]) == _length(originals) <= size
             and size <= total
             and 0 <= offset < 2 * (self.position_limit or MOST_POSITIONS)
             and all(abs(position) <= MOST_POSITIONS for position in positions)
         )
-        if not consistent:
-            raise CacheError("the numbers of a saved layer contradict one another")
-        self._place(keys, values, originals, placement)
 
     def _place(
         self,
@@ -479,9 +519,9 @@ class WindowCache:
         originals: mx.array | None,
         placement: tuple[int, ...],
     ) -> None:
-        self.offset, self.total, self._next, self._anchor, self._origin, self._moved = placement
-        self._originals = originals
-        self._size = 0 if keys is None else keys.shape[2]
+        self.offset, self.total, self._next, self._anchor, self._moved, *runs = placement
+        self._originals = Originals.placed(originals, tuple(runs))
+        self._size = _length(keys)
         self.keys = None if keys is None else self._rolled(keys)
         self.values = None if values is None else self._rolled(values)
 
@@ -490,6 +530,10 @@ class WindowCache:
         cache = cls.__new__(cls)
         cache.state = state
         return cache
+
+
+def _length(x: mx.array | None) -> int:
+    return 0 if x is None else x.shape[2]
 
 
 def _without(x: mx.array, start: int, stop: int) -> mx.array:

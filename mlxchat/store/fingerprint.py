@@ -19,7 +19,7 @@ from mlxchat.distributed.leader import Leader
 from mlxchat.models.load import Model
 from mlxchat.tokens import Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 SAMPLES = 64  # values of each tensor
 
 

@@ -221,7 +221,7 @@ class PrefixCache:
             keys, values = loaded[f"{i}.keys"], loaded[f"{i}.values"]
             size = keys.shape[2]
             first = tokens - size
-            windows(cache)[i].restore(keys, values, None, (tokens, tokens, size, first, first, 0))
+            windows(cache)[i].restore(keys, values, None, (tokens, tokens, size, first, 0))
         for i, state in enumerate(recurrent_states(cache)):
             state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
 

@@ -23,7 +23,7 @@ from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.tensor_file import Tensor
 
-# Keys, values, and the kept keys as they were given.
+# Keys, values, and the first keys as they were before they were moved.
 ARRAYS = ("keys", "values", "originals")
 
 
@@ -143,7 +143,7 @@ def _fill_window(
         _require(array is None or _of_same_layer(array, expected), "a layer")
     _require(
         isinstance(placement, list)
-        and len(placement) == len(window.placement)
+        and len(placement) >= len(window.placement)
         and all(type(number) is int for number in placement),
         "a layer's numbers",
     )

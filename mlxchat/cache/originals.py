@@ -1,0 +1,93 @@
+"""Keys as they were before they were moved: what a window's first tokens are moved from each time.
+
+A key that is rotated again and again in half precision drifts. The tokens at the front of a window
+are moved often, so their keys are stored once, at the position where they stood, and each copy in
+the window is made from those. Which tokens are stored, and where they go, is `window`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mlxchat.cache.positions import KeyShift
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Keys `(B, H_kv, T, D)` of T tokens that stood at `position` and the ones after it."""
+
+    keys: mx.array
+    position: int
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return self.keys.shape[2]
+
+    def part(self, start: int, stop: int) -> Run:
+        return Run(self.keys[..., start:stop, :], self.position + start)
+
+
+@dataclass(frozen=True, slots=True)
+class Originals:
+    """The original keys of a window's first tokens, in temporal order. Never changed in place."""
+
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(run.tokens for run in self.runs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(run.keys.nbytes for run in self.runs)
+
+    def extended(self, keys: mx.array, position: int) -> Originals:
+        """With the keys of the next tokens, which stand at `position` now."""
+        return Originals((*self.runs, Run(keys, position)))
+
+    def without(self, start: int, stop: int) -> Originals:
+        """With the tokens `start` to `stop` gone."""
+        return Originals((*self._between(0, start), *self._between(stop, self.tokens)))
+
+    def moved(self, start: int, stop: int, position: int, shift: KeyShift) -> list[mx.array]:
+        """The keys of the tokens `start` to `stop`, as they are from `position` on."""
+        moved: list[mx.array] = []
+        for run in self._between(start, stop):
+            moved.append(shift(run.keys, position - run.position))
+            position += run.tokens
+        return moved
+
+    def _between(self, start: int, stop: int) -> Iterator[Run]:
+        begin = 0
+        for run in self.runs:
+            first, last = max(start - begin, 0), min(stop - begin, run.tokens)
+            if first < last:
+                yield run.part(first, last)
+            begin += run.tokens
+
+    @property
+    def keys(self) -> mx.array | None:
+        """All of them, `(B, H_kv, T, D)`, in one array."""
+        if len(self.runs) < 2:
+            return self.runs[0].keys if self.runs else None
+        return mx.concatenate([run.keys for run in self.runs], axis=2)
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """Tokens and position of each run: what makes `keys` the runs again."""
+        return tuple(number for run in self.runs for number in (run.tokens, run.position))
+
+    @classmethod
+    def placed(cls, keys: mx.array | None, placement: tuple[int, ...]) -> Originals:
+        """The inverse of `keys` and `placement`."""
+        runs: list[Run] = []
+        start = 0
+        for tokens, position in zip(placement[::2], placement[1::2], strict=True):
+            assert keys is not None
+            runs.append(Run(keys[..., start : start + tokens, :], position))
+            start += tokens
+        return cls(tuple(runs))
