@@ -23,6 +23,7 @@ from mlx import nn
 
 from mlxchat.models.skeleton import build_skeleton
 from scripts.tiny_model import tiny_config, write_tiny_model
+from tests.in_process import run_in_process
 
 # The size of the terminal around the tests, which readline tells where pytest has imported it, is
 # not that of the terminals in the tests.
@@ -113,3 +114,9 @@ def run_mlxchat() -> RunMlxchat:
         )
 
     return run
+
+
+@pytest.fixture
+def run_here() -> RunMlxchat:
+    """As `run_mlxchat`, but in this process. A module that prefers it calls it `run_mlxchat`."""
+    return run_in_process
