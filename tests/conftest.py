@@ -94,7 +94,7 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_mlxchat() -> RunMlxchat:
+def run_program() -> RunMlxchat:
     """Run the program as a user would; returns its exit status, stdout and stderr."""
 
     def run(
@@ -118,5 +118,11 @@ def run_mlxchat() -> RunMlxchat:
 
 @pytest.fixture
 def run_here() -> RunMlxchat:
-    """As `run_mlxchat`, but in this process. A module that prefers it calls it `run_mlxchat`."""
+    """As `run_program`, but in this process."""
     return run_in_process
+
+
+@pytest.fixture
+def run_mlxchat(run_program: RunMlxchat) -> RunMlxchat:
+    """Run the program; a module whose tests need no process of their own has `run_here` for it."""
+    return run_program
