@@ -23,6 +23,7 @@ from mlx import nn
 
 from mlxchat.models.skeleton import build_skeleton
 from scripts.tiny_model import tiny_config, write_tiny_model
+from tests.in_process import run_in_process
 
 # The size of the terminal around the tests, which readline tells where pytest has imported it, is
 # not that of the terminals in the tests.
@@ -93,7 +94,7 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_mlxchat() -> RunMlxchat:
+def run_program() -> RunMlxchat:
     """Run the program as a user would; returns its exit status, stdout and stderr."""
 
     def run(
@@ -113,3 +114,15 @@ def run_mlxchat() -> RunMlxchat:
         )
 
     return run
+
+
+@pytest.fixture
+def run_here() -> RunMlxchat:
+    """As `run_program`, but in this process."""
+    return run_in_process
+
+
+@pytest.fixture
+def run_mlxchat(run_program: RunMlxchat) -> RunMlxchat:
+    """Run the program; a module whose tests need no process of their own has `run_here` for it."""
+    return run_program

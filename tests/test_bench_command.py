@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ BENCH = [sys.executable, "-m", "mlxchat", "bench"]
 WORDS, COUNT, AMOUNT = ({"type": t} for t in ("string", "integer", "number"))
 OPTIONAL_AMOUNT = {"type": ["number", "null"]}
 WINDOW = {"type": ["integer", "null"], "minimum": 1}
+
+
+@pytest.fixture
+def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
+    return run_here
 
 
 def an_object(**properties: Any) -> dict[str, Any]:
@@ -178,11 +184,19 @@ LINE = an_object(
 )
 
 
+@cache
+def validator(bench: str, kind: str) -> Any:
+    """Of whole records of that kind. Made once: that takes longer than all it has to validate."""
+    properties = LINE["properties"] | {"figures": FIGURES[bench, kind]}
+    schema = LINE | {"properties": properties}
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
 def records(lines: list[str]) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in lines]
     for record in found:
-        jsonschema.validate(record, LINE)
-        jsonschema.validate(record["figures"], FIGURES[record["bench"], record["kind"]])
+        validator(record["bench"], record["kind"]).validate(record)
     return found
 
 

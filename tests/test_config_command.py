@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,24 +19,6 @@ from tests.conftest import RunMlxchat
 from tests.pseudo_terminal import PseudoTerminal
 
 ROOT: Any = typer.main.get_command(cli.app)
-
-
-@pytest.fixture
-def run_here(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """As `run_mlxchat`, in this process, which is quicker."""
-
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        monkeypatch.setattr(sys, "argv", ["mlxchat", *arguments])
-        monkeypatch.setattr(cli, "terminate_by_exception", lambda: None)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        status = ended.value.code
-        assert isinstance(status, int)
-        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -26,6 +26,11 @@ from tests.pseudo_terminal import PseudoTerminal
 SECRET = "hf_secret"
 
 
+@pytest.fixture
+def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
+    return run_here
+
+
 def only(findings: Iterable[Finding]) -> Finding:
     (finding,) = findings
     return finding
@@ -113,13 +118,13 @@ def test_a_wrong_value_in_the_configuration_is_a_problem(run_mlxchat: RunMlxchat
 
 
 def test_without_mlx_the_rest_is_examined(
-    run_mlxchat: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_program: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx" / "__init__.py").touch()
     (tmp_path / "mlx" / "core.py").write_text("raise ImportError('libmlx.so: no such file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = told(run_mlxchat, "--offline", status=1)
+    found = told(run_program, "--offline", status=1)
     assert "libmlx.so: no such file" in found["device"][0]["found"]
     assert found["device"][0]["verdict"] == "problem"
     assert found["sessions"][0]["verdict"] == "ok"
@@ -250,10 +255,10 @@ def test_a_hub_that_answers_is_well(run_mlxchat: RunMlxchat, monkeypatch: pytest
 
 
 def test_a_hub_that_cannot_be_reached_is_a_warning(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    run_program: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    (finding,) = told(run_mlxchat, status=0)["hub"]
+    (finding,) = told(run_program, status=0)["hub"]
     assert finding["verdict"] == "warning"
     assert finding["found"].startswith("cannot reach http://127.0.0.1:9")
 

@@ -25,6 +25,11 @@ PROMPT = "^>$"
 WINDOW = ["--max-kv-size", "200"]
 
 
+@pytest.fixture
+def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
+    return run_here
+
+
 def lines(first: int, last: int) -> str:
     return "".join(f"question {n} of many\n" for n in range(first, last))
 
@@ -79,8 +84,10 @@ def test_files_are_for_their_owner_only(chat: Any) -> None:
 
 
 def test_what_it_was_had_with_is_gone_on_with(chat: Any) -> None:
-    started, _ = chat(lines(0, 2), "-s", "Be brief.", "--roll", "refill")
-    again, _ = chat(lines(2, 3), "-c")
+    """The dtype was once left out, so that another model read everything again."""
+    started, _ = chat(lines(0, 2), "-s", "Be brief.", "--roll", "refill", "--dtype", "bfloat16")
+    again, stderr = chat(lines(2, 3), "-c")
+    assert stderr == ""
     assert again[0]["session"] == started[0]["session"]
     assert again[0]["roll"] == "refill"
     assert again[0]["max_kv_size"] == 200

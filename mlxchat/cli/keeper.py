@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlxchat.cli.setup import Setup
 from mlxchat.conversation import Conversation, Turn
 from mlxchat.errors import RanksError, SessionError, SnapshotError
+from mlxchat.models.load import DTYPE_CHOICES
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
 from mlxchat.store.background import Written
@@ -49,11 +50,13 @@ def open_session(*, go_on: bool, name: str | None, save: bool) -> Session | None
 def settings_of(
     setup: Setup, roll: Roll, session: Session, given: Collection[str]
 ) -> tuple[Setup, Roll]:
-    """The model and the window that the session was had with, where none are `given` anew."""
+    """The model, its dtype and the window of the session, unless `given` anew."""
     saved = session.journal.contents.settings
     model, window, keep = saved.get("model"), saved.get("max_kv_size", ""), saved.get("keep")
     if isinstance(model, str) and "model" not in given:
         setup = replace(setup, model=model)
+    if saved.get("dtype") in DTYPE_CHOICES and "dtype" not in given:
+        setup = replace(setup, dtype=str(saved["dtype"]))
     if (window is None or type(window) is int) and "max_kv_size" not in given:
         setup = replace(setup, window="none" if window is None else str(window))
     if type(keep) is int and "keep" not in given:
@@ -78,7 +81,7 @@ class Keeper:
         self._saved_turns = 0
         self._failed = False
 
-    def begin(self, conversation: Conversation, found: ResolvedModel) -> None:
+    def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
         """Fill the conversation, in which nothing has been said yet, with what the session holds,
         down to the cache if that can be. A system prompt that it has already stays.
 
@@ -93,16 +96,17 @@ class Keeper:
             system = contents.system if conversation.system is None else conversation.system
             conversation.go_on_with(system, contents.turns)
             self._restore(conversation)
-        self.describe(conversation, found)
+        self.describe(conversation, found, dtype)
 
-    def describe(self, conversation: Conversation, found: ResolvedModel) -> None:
-        """Save with what the conversation is had."""
+    def describe(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
+        """Save the settings to continue with; `dtype` is the one that was asked for."""
         if self.session is None:
             return
         journal = self.session.journal
         path = Path(found.name).expanduser()
         settings: dict[str, str | int | None] = {
             "model": str(path.resolve()) if path.exists() else found.name,
+            "dtype": dtype,
             "max_kv_size": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,
             "roll": str(conversation.roll),

@@ -36,7 +36,7 @@ def run_piped(
     prefixes = request.prefixes(messages.note)
     conversation = new_conversation(request, model, messages.warn, prefixes)
     keeper = Keeper(session, messages.warn, exact=request.exact)
-    keeper.begin(conversation, found)
+    keeper.begin(conversation, found, request.setup.dtype)
     chat = _PipedChat(request, conversation, keeper, messages, stdout)
     chat.start()
     try:

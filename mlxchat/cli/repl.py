@@ -124,7 +124,7 @@ class Repl:
                 with self.screen.waiting(f"loading {self._found.name} …"):
                     self._loading.wait()
             conversation = self._begin(self._loading.wait())
-            self.keeper.begin(conversation, self._found)
+            self.keeper.begin(conversation, self._found, self.request.setup.dtype)
             self._say_notices()
             self._conversation = conversation
         return self._conversation
@@ -162,7 +162,7 @@ class Repl:
             # Another tokenizer spells otherwise.
             turn.ids, turn.exact = None, False
         self._found, self._conversation = found, new
-        self.keeper.describe(new, found)
+        self.keeper.describe(new, found, self.request.setup.dtype)
 
     def change_session(self, session: Session) -> None:
         """Leave this conversation, saved as it is, and go on with another session's."""
@@ -170,13 +170,13 @@ class Repl:
         self.keeper.close(conversation)
         conversation.go_on_with(None, [])
         self.keeper = Keeper(session, self._notices.append, exact=self.request.exact)
-        self.keeper.begin(conversation, self._found)
+        self.keeper.begin(conversation, self._found, self.request.setup.dtype)
         self._show_last_exchange()
 
     def save_in(self, session: Session) -> None:
         """Save the conversation, which was not saved so far, from now on."""
         self.keeper = Keeper(session, self._notices.append)
-        self.keeper.describe(self.conversation, self._found)
+        self.keeper.describe(self.conversation, self._found, self.request.setup.dtype)
 
     # The model
 

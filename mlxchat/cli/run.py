@@ -9,6 +9,7 @@ from mlxchat import __version__
 from mlxchat.awake import keep_awake
 from mlxchat.blocks import BlockReader
 from mlxchat.cache import make_cache, positions_bounded
+from mlxchat.cache.layers import windows
 from mlxchat.cli.blocks import BlockOptions, block_reader, check_model
 from mlxchat.cli.long_run import (
     Begun,
@@ -89,7 +90,7 @@ def _run(request: Request, ranks: Ranks | None) -> int:
         prompt = _encode(request, loaded.model, document)
         for notice in prompt.notices:
             messages.warn(notice)
-        _warn_of_eviction(len(prompt.ids), loaded.settings, messages)
+        _warn_of_eviction(len(prompt.ids), loaded, messages)
         if checkpoint is not None:
             messages.note(f"the text goes to {request.long.output_path()}")
             checkpoint.begin(_asked(request, loaded), prompt.ids)
@@ -386,12 +387,13 @@ def _encode(request: Request, model: Model, document: Input) -> Prompt:
         return tokenizer.prompt(text, request.system, on_progress)
 
 
-def _warn_of_eviction(prompt_tokens: int, settings: CacheSettings, messages: Messages) -> None:
-    window = settings.max_kv_size
-    if window is not None and prompt_tokens > window:
+def _warn_of_eviction(prompt_tokens: int, loaded: _Loaded, messages: Messages) -> None:
+    """A model of recurrent layers alone has no window, and evicts nothing."""
+    window = loaded.settings.max_kv_size
+    if window is not None and prompt_tokens > window and windows(loaded.cache):
         messages.warn(
             f"the prompt is {prompt_tokens:,} tokens and the window holds {window:,}: the first "
-            f"{settings.keep:,} and the latest stay, {prompt_tokens - window:,} are evicted"
+            f"{loaded.settings.keep:,} and the latest stay, {prompt_tokens - window:,} are evicted"
         )
 
 

@@ -27,7 +27,7 @@ def verify_session(name: str) -> str:
         model = load_model(request.setup, found, messages.warn)
         conversation = new_conversation(request, model, messages.warn)
         told: list[str] = []
-        Keeper(session, told.append).begin(conversation, found)
+        Keeper(session, told.append).begin(conversation, found, request.setup.dtype)
         held = conversation.held_ids
         if len(held) == 0:
             raise SnapshotError("; ".join(told) or f"session {name!r} holds nothing")

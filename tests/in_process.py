@@ -1,0 +1,46 @@
+"""The program without a process of its own: half a second quicker, which is what imports take."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from mlxchat import cli
+
+
+def run_in_process(
+    *arguments: str, stdin: str | bytes | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Call `main` with standard streams that are files; its exit status, stdout and stderr.
+
+    What ends a process, or what only a new one has, has to be tested with a new one: signals,
+    closed streams, variables that are read when modules are imported.
+    """
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        stdout, stderr = Path(directory, "stdout"), Path(directory, "stderr")
+        patch.setattr(sys, "argv", ["mlxchat", *arguments])
+        patch.setattr(cli, "terminate_by_exception", lambda: None)
+        with (
+            _stdin_file(directory, stdin).open(encoding="utf-8") as read,
+            stdout.open("w", encoding="utf-8") as written,
+            stderr.open("w", encoding="utf-8") as told,
+        ):
+            for name, stream in {"stdin": read, "stdout": written, "stderr": told}.items():
+                patch.setattr(sys, name, stream)
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        texts = [path.read_bytes().decode() for path in (stdout, stderr)]
+    status = ended.value.code
+    assert isinstance(status, int)
+    return subprocess.CompletedProcess(arguments, status, *texts)
+
+
+def _stdin_file(directory: str, data: str | bytes | None) -> Path:
+    if data is None:
+        return Path(os.devnull)
+    path = Path(directory, "stdin")
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path

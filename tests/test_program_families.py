@@ -1,0 +1,206 @@
+"""The program, through its ways in, on families that differ in kind and in each form of weights.
+
+What their caches compute is shown in process, by `test_families` and others. Here it is the program
+as a user has it: its threads, its files, its terminal.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxchat import paths
+from mlxchat.store.session_list import read_session
+from scripts.families import write_family
+from tests.conftest import RunMlxchat
+from tests.terminal_chat import CTRL_D, Chat
+
+# A family for each kind of layer, and the form in which its weights are stored.
+KINDS = {
+    "llama3 rope": ("llama", "bfloat16"),
+    "attention sinks": ("gpt_oss", "4-bit"),
+    "native sliding windows": ("gemma3_text", "bfloat16"),
+    "longrope": ("phi3", "float16"),
+    "latent attention": ("deepseek_v3", "8-bit"),
+    "recurrent": ("rwkv7", "float32"),
+    "hybrid recurrent": ("falcon_h1", "float32"),
+    "mixture of experts": ("qwen3_moe", "4-bit"),
+    "shared keys": ("gemma3n", "8-bit"),
+    "a gain after the rope": ("hunyuan_v1_dense", "bfloat16"),
+    "learned positions": ("gpt2", "float16"),
+}
+WITHOUT_A_WINDOW = "learned positions"
+WITHOUT_A_CACHE_THAT_GROWS = "recurrent"
+
+WriteKind = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def write_kind(tmp_path_factory: pytest.TempPathFactory) -> WriteKind:
+    """The model directory of a kind, written once."""
+    written: dict[str, Path] = {}
+
+    def write(kind: str) -> Path:
+        if kind not in written:
+            directory = tmp_path_factory.mktemp("kinds") / "model"
+            written[kind] = write_family(directory, *KINDS[kind])
+        return written[kind]
+
+    return write
+
+
+def window(kind: str, tokens: int) -> list[str]:
+    return [] if kind == WITHOUT_A_WINDOW else ["--max-kv-size", str(tokens)]
+
+
+# Generate
+
+PROMPT = "All work and no play makes Jack a dull boy. " * 3
+WINDOW = 48
+
+
+def begin(model: Path, kind: str, *options: str) -> list[str]:
+    """The arguments of a run past the window."""
+    return [
+        *("generate", "--raw", "-m", str(model), "--dtype", "stored", "--temp", "0.7", "--seed"),
+        *("3", "-n", "80", "--ignore-eos", *window(kind, WINDOW), "--prefill-step-size", "32"),
+        *(*options, PROMPT),
+    ]
+
+
+def kill_midway(checkpoint: Path, arguments: list[str]) -> None:
+    """Run the program, and kill it as soon as it has left a checkpoint and some text."""
+    output = checkpoint / "output.txt"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlxchat", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None:
+        if (checkpoint / "state.safetensors").exists() and output.stat().st_size:
+            process.send_signal(signal.SIGKILL)
+        time.sleep(0.002)
+    _, stderr = process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generate_keeps_its_window_and_resumes_what_was_killed(
+    kind: str, write_kind: WriteKind, run_here: RunMlxchat, tmp_path: Path
+) -> None:
+    """Run twice, once killed on the way, it writes the same bytes.
+
+    Recurrent layers evict nothing, which the program once claimed they did.
+    """
+    model, checkpoint = write_kind(kind), tmp_path / "night"
+    whole = run_here(*begin(model, kind, "--json"))
+    assert whole.returncode == 0, whole.stderr
+    done = json.loads(whole.stdout.splitlines()[-1])
+    assert (done["finish_reason"], done["generated_tokens"]) == ("length", 80)
+    held = {WITHOUT_A_WINDOW: len(PROMPT) + 80 - 1, WITHOUT_A_CACHE_THAT_GROWS: 0}
+    assert done["kv_tokens"] == held.get(kind, WINDOW)
+    evicted = 0 if kind in held else len(PROMPT) + 80 - 1 - WINDOW
+    assert done["evicted_tokens"] == evicted
+    assert ("are evicted" in whole.stderr) == (evicted > 0)
+    assert "positions cannot be moved" not in whole.stderr
+
+    every = ["--checkpoint", str(checkpoint), "--checkpoint-every", "10"]
+    kill_midway(checkpoint, begin(model, kind, *every))
+    resumed = run_here("generate", "--resume", str(checkpoint))
+    assert resumed.returncode == 0, resumed.stderr
+    assert (checkpoint / "output.txt").read_bytes() == done["text"].encode()
+
+
+def test_learned_positions_are_refused_a_window_and_end_with_their_table(
+    run_here: RunMlxchat, tmp_path: Path
+) -> None:
+    """GPT-2 once read past the end of its table of positions, and said nonsense."""
+    model = write_family(tmp_path / "model", "gpt2", "float16", n_positions=64, n_ctx=64)
+    generate = ["generate", "--raw", "-m", str(model), "--ignore-eos", "--json"]
+
+    ended = run_here(*generate, "-n", "-1", "x" * 50)
+    assert ended.returncode == 0, ended.stderr
+    assert "memory will grow with the text" in ended.stderr
+    done = json.loads(ended.stdout.splitlines()[-1])
+    assert (done["finish_reason"], done["generated_tokens"]) == ("length", 14)
+
+    too_long = run_here(*generate, "x" * 64)
+    assert (too_long.returncode, too_long.stdout) == (1, "")
+    assert too_long.stderr.splitlines()[-1] == (
+        "mlxchat: error: the prompt is 64 tokens and this model has learned 64 positions, with no "
+        "way past them: shorten the prompt or choose another model"
+    )
+
+    # It is refused before its weights are read: these could not be.
+    (model / "model.safetensors").write_bytes(b"")
+    refused = run_here(*generate, "--max-kv-size", "32", "hello")
+    assert refused.returncode == 1
+    assert "cannot bound a gpt2 model: it has learned a vector for each position" in refused.stderr
+
+
+def test_positions_that_run_on_are_reported_once_in_scripts_too(
+    run_here: RunMlxchat, tmp_path: Path
+) -> None:
+    model = write_family(tmp_path / "model", "bailing_moe_linear")
+    done = run_here("generate", "-m", str(model), "--max-kv-size", "32", "-n", "40", "hello")
+    assert done.returncode == 0
+    assert done.stderr.count("positions cannot be moved") == 1
+
+
+# Chat
+
+MESSAGES = [f"Question {n}: what did you say?" for n in range(4)]
+
+
+def last_reply() -> str:
+    """That of the only session, as it stands in its file."""
+    (directory,) = paths.sessions_dir().iterdir()
+    return read_session(directory.name).turns[-1].reply
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKind) -> None:
+    """The likeliest reply is the same again, after a retry and in a new process.
+
+    It is asked for twice, with a window that has wrapped in between: once before the chat is left,
+    where it is taken back, and once after it is continued.
+    """
+    options = [*("--dtype", "stored", "-n", "12", "--stats"), *window(kind, 200)]
+    chat = Chat(str(write_kind(kind)), *options)
+    for message in MESSAGES[:-1]:
+        chat.says(message)
+    if kind != WITHOUT_A_WINDOW:
+        chat.shows("forg.t.*memory begins after|forgot turn")
+    before = last_reply()
+    chat.says("/retry")
+    assert last_reply() == before
+    chat.says(MESSAGES[-1])
+    reply = last_reply()
+    chat.send("/undo\r")
+    chat.shows_draft(MESSAGES[-1])
+    chat.drops_draft()
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+    continued = Chat(str(write_kind(kind)), "-c", "-n", "12", "--stats")
+    continued.says(MESSAGES[-1])
+    assert last_reply() == reply
+    continued.shows(r"^turn 4 .*prefilled \d+ of \d+")
+    prefilled, prompt = map(int, re.findall(r"prefilled (\d+) of (\d+)", continued.text())[-1])
+    # The reply's last token, what closes the turn and opens the next, and the message.
+    new = 1 + len("\nuser\n\nassistant\n") + 4 + len(MESSAGES[-1])
+    assert prefilled <= new < prompt
+    continued.send(CTRL_D)
+    assert continued.ends() == 0
+    for each in (chat, continued):
+        assert "Traceback" not in each.written
+        assert "Stream" not in each.written
