@@ -4,13 +4,13 @@ What can be refused is refused before the first weight is read. Atomicity is `st
 """
 
 import json
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from mlxchat.errors import ModelError
+from mlxchat.files import force_to_disk
 from mlxchat.models.gguf.config import build_config, read_dimensions
 from mlxchat.models.gguf.pack import GROUP_SIZE, is_packed, packed_bits
 from mlxchat.models.gguf.read import GgufFile, Tensor, open_gguf
@@ -105,4 +105,4 @@ def _write(path: Path, text: str) -> None:
     with path.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
-        os.fsync(stream.fileno())
+        force_to_disk(stream.fileno())
