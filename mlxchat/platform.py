@@ -237,8 +237,20 @@ def wired_limit() -> Iterator[None]:
     try:
         yield
     finally:
-        mx.synchronize()
+        synchronize()
         mx.set_wired_limit(previous)
+
+
+def synchronize() -> None:
+    """Wait until all that this thread has launched is computed, collectives included.
+
+    Messages between ranks run on the CPU's stream, which `mx.synchronize` alone does not wait for
+    on a GPU.
+    """
+    import mlx.core as mx
+
+    mx.synchronize()
+    mx.synchronize(mx.default_stream(mx.cpu))
 
 
 def occupy_standard_streams() -> None:
