@@ -149,7 +149,7 @@ def test_a_display_that_ssh_forwards_is_the_near_one(
 def test_within_tmux_the_text_goes_through_it(
     commands: Path, terminal: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """tmux ignores OSC 52 from programs unless `set-clipboard` is `on`, which is not its default."""
+    """tmux ignores OSC 52 from programs unless `set-clipboard` is `on`."""
     monkeypatch.setenv("TMUX", "/tmp/tmux-0/default,1,0")
     put_command(commands, "tmux", f'echo "$@" > {commands}/given', f"cat > {commands}/copied")
     assert copy_to_clipboard("größe").startswith("copied to tmux, ")
