@@ -93,7 +93,7 @@ def restore(
     Raises SnapshotMismatch naming what differs, SnapshotBroken for a file that is damaged or
     contradicts itself, OSError where it cannot be read.
     """
-    tensors, own = tensor_file.read(path, most_bytes=platform.free_memory_bytes() // 3)
+    tensors, own = tensor_file.read(path, most_bytes=platform.obtainable_memory_bytes() // 3)
     differences = fingerprint.differences(own.get("fingerprint"))
     if differences:
         raise SnapshotMismatch(f"{path} was made with {' and '.join(differences)}")
