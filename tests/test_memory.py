@@ -275,8 +275,8 @@ def test_loading_in_another_dtype_never_holds_all_weights_in_both(
     left: list[dict[str, mx.array]] = []
     fill = loading._fill_with_arrays
 
-    def watched(network: Any, config: Any, arrays: dict[str, mx.array], target: Any) -> None:
-        fill(network, config, arrays, target)
+    def watched(network: Any, config: Any, arrays: Any, target: Any, *, wide: bool) -> None:
+        fill(network, config, arrays, target, wide=wide)
         left.append(arrays)
 
     monkeypatch.setattr(loading, "_fill_with_arrays", watched)

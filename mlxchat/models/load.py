@@ -17,6 +17,11 @@ from mlxchat import platform
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, UsageError
 from mlxchat.models.dequantize import dequantize
+from mlxchat.models.half_precision import (
+    first_logits_are_finite,
+    hold_in_bfloat16,
+    overflows_float16,
+)
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
     build_skeleton,
@@ -115,7 +120,16 @@ def load_directory(
         notify,
         1 if sharding is None else sharding.ranks,
     )
-    network = _fill(network, config, directory, arrays, target, sharding=sharding)
+    wide = overflows_float16(config)
+    network = _fill(network, config, directory, arrays, target, wide=wide, sharding=sharding)
+    if sharding is None and _overflows(network, config):
+        if target is not None:
+            notify(f"{name} overflows in {dtype}, so its text will be noise: choose another dtype")
+        else:
+            notify(f"{name} overflows in float16: holding it in bfloat16")
+            network = build_skeleton(config)
+            arrays = arrays_of(network, config, directory, files)
+            network = _fill(network, config, directory, arrays, None, wide=True, sharding=None)
     generation_config = directory / "generation_config.json"
     return Model(
         name=name,
@@ -177,13 +191,17 @@ def _fill(
     arrays: dict[str, mx.array],
     target: mx.Dtype | None,
     *,
+    wide: bool,
     sharding: Sharding | None,
 ) -> nn.Module:
+    """The network with its weights; `wide`: what would be float16 as it is stored, in bfloat16."""
     with fitting(directory):
         if needs_mlx_lms_loader(config, directory):
             network = _load_with_mlx_lm(directory, target)
         else:
-            _fill_with_arrays(network, config, arrays, target)
+            _fill_with_arrays(network, config, arrays, target, wide=wide)
+        if wide and target is None:
+            hold_in_bfloat16(network)
         if sharding is not None:
             sharding.apply(network)
         mx.eval(network.parameters())
@@ -191,16 +209,29 @@ def _fill(
     return network
 
 
+def _overflows(network: nn.Module, config: dict[str, Any]) -> bool:
+    """Whether the model is in float16 and cannot be."""
+    in_float16 = _activation_dtype(network) == mx.float16
+    return in_float16 and not first_logits_are_finite(network, config)
+
+
 def _fill_with_arrays(
-    network: nn.Module, config: dict[str, Any], given: dict[str, mx.array], target: mx.Dtype | None
+    network: nn.Module,
+    config: dict[str, Any],
+    given: dict[str, mx.array],
+    target: mx.Dtype | None,
+    *,
+    wide: bool,
 ) -> None:
     # Whoever held on to what is read would keep it in memory beside what is made of it.
     arrays = dict(given)
     given.clear()
     if target is None:
         if "mlxchat" in config:
-            # A GGUF file has its norms in float32: beside float16 scales all would become float32.
-            arrays = _in_dtype(network, arrays, DTYPES[config["torch_dtype"]])
+            # A GGUF file has its norms in float32: beside 16-bit scales all would become float32.
+            stored = DTYPES[config["torch_dtype"]]
+            both = wide and stored == mx.float16
+            arrays = _in_dtype(network, arrays, mx.bfloat16 if both else stored)
         if config.get("quantization") is not None:
             _quantize(network, config["quantization"], arrays)
     else:
