@@ -156,7 +156,7 @@ def _tensors(block: Block, head: TokenIds, ids: TokenIds) -> dict[str, Tensor]:
     for number, pair in enumerate(block.layers):
         if pair is not None:
             arrays[f"{number}.keys"], arrays[f"{number}.values"] = pair
-    tensors = {name: tensor_file.hold(array) for name, array in arrays.items()}
+    tensors = tensor_file.hold(arrays)
     # All tokens: then no hash has to be trusted.
     whole = _ids_of(head, ids)
     return tensors | {"ids": Tensor("I32", whole.shape, whole)}

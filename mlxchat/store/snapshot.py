@@ -58,16 +58,15 @@ def take(
 ) -> Snapshot:
     """Hold the state still: at most one copy of the window."""
     assert len(ledger) >= tokens_held(cache)
-    arrays: dict[str, mx.array | None] = {
-        "ledger": mx.array(ledger.ids.astype(np.int32)),
-    }
+    arrays: dict[str, mx.array | None] = {}
     for i, window in enumerate(windows(cache)):
         for name, array in zip(ARRAYS, window.entries, strict=True):
             arrays[f"window.{i}.{name}"] = array
     for i, state in enumerate(recurrent_states(cache)):
         for j, array in enumerate(state.cache):
             arrays[f"recurrent.{i}.{j}"] = array
-    tensors = {name: tensor_file.hold(array) for name, array in arrays.items() if array is not None}
+    tensors = tensor_file.hold({name: each for name, each in arrays.items() if each is not None})
+    tensors["ledger"] = Tensor("I32", ledger.ids.shape, ledger.ids.astype(np.int32))
     own = {
         "fingerprint": asdict(fingerprint),
         "placement": [list(window.placement) for window in windows(cache)],
