@@ -188,21 +188,44 @@ def total_memory_bytes() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Bytes that a model and its cache may take now without swapping or being killed.
+    """Bytes that a model and its cache may take now, beside what MLX holds already.
 
-    The least of what the system calls available, what the container allows, and what Metal
-    recommends as a working set.
+    The least of what the system can give without swapping, what the container allows, and what is
+    left of the memory that Metal recommends to use at once.
+    """
+    limits = (obtainable_memory_bytes(), _container_headroom_bytes(), _metal_headroom_bytes())
+    return min(limit for limit in limits if limit is not None)
+
+
+def obtainable_memory_bytes() -> int:
+    """Bytes that the system would hand out if asked.
+
+    On macOS all that is neither wired nor held by MLX: what psutil calls available leaves out file
+    caches and memory that can be compressed. MLX's buffers are wired only while a model runs, and
+    nobody asks then.
     """
     import psutil
 
-    free = psutil.virtual_memory().available
-    allowed = _container_headroom_bytes()
-    if allowed is not None:
-        free = min(free, allowed)
-    recommended = recommended_working_set_bytes()
-    if recommended is not None:
-        free = min(free, recommended)
-    return free
+    memory = psutil.virtual_memory()
+    if sys.platform != "darwin":
+        return memory.available
+    return max(memory.total - memory.wired - mlx_memory_bytes(), 0)
+
+
+def mlx_memory_bytes() -> int:
+    """Bytes that MLX holds in this process: arrays in use, and buffers kept for the next ones."""
+    import mlx.core as mx
+
+    return mx.get_active_memory() + mx.get_cache_memory()
+
+
+def shortage_is_certain() -> bool:
+    """Whether what exceeds the free memory is sure to fail.
+
+    macOS compresses and swaps, and mlx-lm runs there, slowly, what is larger than recommended: a
+    warning is enough. Elsewhere the process would be killed.
+    """
+    return sys.platform != "darwin"
 
 
 def _container_headroom_bytes() -> int | None:
@@ -224,6 +247,11 @@ def recommended_working_set_bytes() -> int | None:
     return int(size) if size else None
 
 
+def _metal_headroom_bytes() -> int | None:
+    recommended = recommended_working_set_bytes()
+    return None if recommended is None else max(recommended - mlx_memory_bytes(), 0)
+
+
 @contextmanager
 def wired_limit() -> Iterator[None]:
     """Let Metal keep weights and cache resident while the body runs; nothing on other backends."""
@@ -237,8 +265,20 @@ def wired_limit() -> Iterator[None]:
     try:
         yield
     finally:
-        mx.synchronize()
+        synchronize()
         mx.set_wired_limit(previous)
+
+
+def synchronize() -> None:
+    """Wait until all that this thread has launched is computed, collectives included.
+
+    Messages between ranks run on the CPU's stream, which `mx.synchronize` alone does not wait for
+    on a GPU.
+    """
+    import mlx.core as mx
+
+    mx.synchronize()
+    mx.synchronize(mx.default_stream(mx.cpu))
 
 
 def occupy_standard_streams() -> None:
@@ -287,7 +327,12 @@ def require_supported_system() -> None:
 
 
 def process_memory_bytes() -> int:
-    """Resident memory of this process, in bytes."""
+    """Memory that this process takes, in bytes: at least this much.
+
+    The resident size misses most of a GPU's buffers, and how much of them cannot be known: on a GPU
+    it is the greater of the resident size and what MLX holds.
+    """
     import psutil
 
-    return psutil.Process(os.getpid()).memory_info().rss
+    resident = psutil.Process(os.getpid()).memory_info().rss
+    return max(resident, mlx_memory_bytes()) if on_gpu() else resident

@@ -89,7 +89,8 @@ def temporary_home(
 def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that moves its cursor and has colours, and no desktop around it."""
     monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "VISUAL", "EDITOR", "DISPLAY", "WAYLAND_DISPLAY"):
+    desktop = ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY", "TMUX")
+    for name in ("NO_COLOR", "VISUAL", "EDITOR", *desktop):
         monkeypatch.delenv(name, raising=False)
 
 

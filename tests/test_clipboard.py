@@ -2,6 +2,8 @@
 
 import base64
 import os
+import re
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +23,7 @@ DESKTOPS = {
     "xsel": {"DISPLAY": ":0"},
 }
 NO_CLIPBOARD = "there is no clipboard here: /export writes a file"
+SENT = "sent to the terminal (OSC 52), which may not support it"
 
 
 @pytest.fixture
@@ -94,6 +97,81 @@ def test_a_command_that_cannot_be_run_is_passed_over(commands: Path) -> None:
     assert copy_to_clipboard("text") == NO_CLIPBOARD
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is written to a terminal, in pieces."""
+    written: list[str] = []
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "write", written.append)
+    return written
+
+
+def osc52(text: str) -> str:
+    return f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07"
+
+
+def test_pbcopy_is_told_that_it_gets_utf8(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a locale without UTF-8, as launchd and many ssh logins have, it garbled all letters that
+    are not English."""
+    monkeypatch.setenv("LC_CTYPE", "C")
+    put_command(commands, "pbcopy", f'echo "$LC_CTYPE" > {commands}/locale', "cat > /dev/null")
+    assert copy_to_clipboard("größe") == "copied, 5 characters"
+    assert (commands / "locale").read_text() == "UTF-8\n"
+
+
+@pytest.mark.parametrize("variable", ["SSH_CONNECTION", "SSH_TTY"])
+@pytest.mark.parametrize("name", DESKTOPS)
+def test_over_ssh_the_terminal_gets_the_text_and_not_the_far_clipboard(
+    name: str,
+    variable: str,
+    commands: Path,
+    terminal: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`/copy` on a Mac over ssh said "copied", and filled the clipboard of the Mac far away."""
+    monkeypatch.setenv(variable, "something")
+    put_in_a_desktop(monkeypatch, name)
+    put_command(commands, name, f"cat > {commands}/copied")
+    assert copy_to_clipboard("größe") == f"{SENT}, 5 characters"
+    assert terminal == [osc52("größe")]
+    assert not (commands / "copied").exists()
+
+
+def test_a_display_that_ssh_forwards_is_the_near_one(
+    commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "something")
+    monkeypatch.setenv("DISPLAY", "localhost:10.0")
+    put_command(commands, "xclip", f"cat > {commands}/copied")
+    assert copy_to_clipboard("text") == "copied, 4 characters"
+
+
+def test_within_tmux_the_text_goes_through_it(
+    commands: Path, terminal: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tmux ignores OSC 52 from programs unless `set-clipboard` is `on`."""
+    monkeypatch.setenv("TMUX", "/tmp/tmux-0/default,1,0")
+    put_command(commands, "tmux", f'echo "$@" > {commands}/given', f"cat > {commands}/copied")
+    assert copy_to_clipboard("größe").startswith("copied to tmux, ")
+    assert (commands / "copied").read_text() == "größe"
+    assert (commands / "given").read_text() == "load-buffer -w -\n"
+    assert terminal == []
+    # Before 3.2 it does not know how.
+    put_command(commands, "tmux", "exit 1")
+    assert copy_to_clipboard("größe") == f"{SENT}, 5 characters"
+    assert terminal == [osc52("größe")]
+
+
+def test_what_a_terminal_would_drop_is_not_sent(terminal: list[str], commands: Path) -> None:
+    assert not list(commands.iterdir())
+    assert copy_to_clipboard("x" * 74_994) == f"{SENT}, 74,994 characters"
+    assert len(terminal.pop()) <= 100_000
+    assert copy_to_clipboard("x" * 74_995).endswith(
+        "more than a terminal's clipboard takes: /export writes a file"
+    )
+    assert terminal == []
+
+
 def test_half_a_character_is_copied_as_a_question_mark(commands: Path) -> None:
     put_command(commands, "pbcopy", f"cat > {commands}/copied")
     assert copy_to_clipboard("a\ud83d") == "copied, 2 characters"
@@ -109,7 +187,7 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     chat.says("hello")
     # Nobody but the terminal has a clipboard.
     chat.send("/copy\r")
-    chat.shows("^> /copy\ngiven to the terminal, 4 characters\n>$")
+    chat.shows(f"^> /copy\n{re.escape(SENT)}, 4 characters\n>$")
     written = f"\x1b]52;c;{base64.b64encode(ANSWER.encode()).decode()}\x07"
     assert chat.written.count(written) == 1
     put_command(commands, "xclip", f"cat > {commands}/copied")
@@ -125,7 +203,7 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     chat.shows(r"^\^Cstopped\n> /copy$")
     put_command(commands, "xclip", "exit 1")
     chat.send("\r")
-    chat.shows(r"^\^Cstopped\n> /copy\ngiven to the terminal, 4 characters$")
+    chat.shows(rf"^\^Cstopped\n> /copy\n{re.escape(SENT)}, 4 characters$")
     assert chat.written.count(written) == 2
     chat.says("again")
     chat.send(CTRL_D)

@@ -308,8 +308,11 @@ def test_without_any_model_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatc
 
 def test_a_locale_without_utf8_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(locale, "getencoding", lambda: "ISO-8859-1")
-    *_, characters = terminal.terminal()
-    assert characters.verdict is Verdict.WARNING
+    for system, name in (("linux", "C.UTF-8"), ("darwin", "en_US.UTF-8")):
+        monkeypatch.setattr(sys, "platform", system)
+        *_, characters = terminal.terminal()
+        assert characters.verdict is Verdict.WARNING
+        assert f"LANG={name}," in str(characters.mend)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ ORDER = [
     "models.skeleton",
     "models.weights",
     "models.dequantize",
+    "models.half_precision",
     "models.tokenizer_files",
     "models.catalog",
     "models.hub_cache",

@@ -310,15 +310,15 @@ def test_the_automatic_window_is_the_context_or_what_fits(
 ) -> None:
     model = load(tiny_model)
     token_bytes = 2 * 2 * 2 * 8 * 4
-    assert automatic_window(model) == 4096
+    assert automatic_window(model, print) == 4096
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(1100 * token_bytes / 0.7))
-    assert automatic_window(model) == 1024
+    assert automatic_window(model, print) == 1024
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 100 * token_bytes)
     with pytest.raises(NotEnoughMemory, match="room for 70 tokens"):
-        automatic_window(model)
+        automatic_window(model, print)
     with pytest.raises(NotEnoughMemory, match="1,000 tokens"):
-        check_window(model, 1000)
-    check_window(model, 50)
+        check_window(model, 1000, print)
+    check_window(model, 50, print)
 
 
 def test_renamed_types_are_mlx_lms() -> None:

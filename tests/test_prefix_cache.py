@@ -541,7 +541,7 @@ def test_a_page_of_another_make_is_no_hit(change: str, model: Model, open_pages:
         facts["model"] = "another"
     if change == "ids":
         arrays.pop("ids")
-    size = tensor_file.write(path, {k: tensor_file.hold(v) for k, v in arrays.items()}, facts)
+    size = tensor_file.write(path, tensor_file.hold(arrays), facts)
     pages.index.add(row.key, row.parent, depth=PAGE, size_bytes=size, model="tiny", has_state=False)
     assert pages.fill(new_cache(model), ids, WINDOW) == 0
     assert files(pages) == set()
@@ -579,11 +579,11 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     plain = Run(model, ids).logits()
     write, calls = tensor_file.write_atomically, []
 
-    def full(path: Path, *arguments: Any) -> None:
+    def full(path: Path, *arguments: Any, **how: Any) -> None:
         calls.append(path)
         if len(calls) > 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, *arguments)
+        write(path, *arguments, **how)
 
     monkeypatch.setattr(tensor_file, "write_atomically", full)
     pages = open_pages(model)
@@ -670,7 +670,7 @@ def test_what_waits_to_be_written_does_not_hold_on_to_the_cache() -> None:
         PrefixCache(Path("unused"), model, 0), cache, ids, ["key"], []
     )
     before = mx.get_active_memory()
-    held = recorder._held(PAGE, 0)
+    held = tensor_file.hold(recorder._entries(PAGE, 0))
     for window in windows(cache):
         window.keys = window.values = None
     assert before - mx.get_active_memory() > 4 * 200_000 * 8 * 4 * 0.9

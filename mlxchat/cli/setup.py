@@ -129,13 +129,13 @@ def load_model(
 def fit_window(setup: Setup, model: Model, notify: Callable[[str], None]) -> CacheSettings:
     """The settings with a window that this machine has the memory for and this model can keep.
 
-    Raises NotEnoughMemory for one that was asked for and does not fit.
+    For one that does not fit, raises NotEnoughMemory, or on macOS warns.
     """
     settings = setup.cache_settings()
     if setup.window != "auto":
-        check_window(model, settings.max_kv_size)
+        check_window(model, settings.max_kv_size, notify)
         return settings
-    fitting = replace(settings, max_kv_size=automatic_window(model))
+    fitting = replace(settings, max_kv_size=automatic_window(model, notify))
     try:
         check_bound(model.network, fitting.max_kv_size, fitting.keep)
     except CacheError as error:

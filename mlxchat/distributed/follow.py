@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxchat import platform
 from mlxchat.cache import evict, fork, make_part, rewind
 from mlxchat.distributed.leader import run_shard
 from mlxchat.distributed.prefixes import FollowedPrefixes
@@ -68,6 +69,9 @@ class _Follower:
                 self._held.pop(number, None)
                 self._prefixes.drop(number)
             if order is Order.STOP:
+                # What is still being computed must not outlive the interpreter.
+                with self._ranks.patience():
+                    platform.synchronize()
                 return
             a, b, c, d = numbers
             self._orders[order](a, b, c, d)

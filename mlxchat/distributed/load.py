@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-import mlx.core as mx
 from mlx import nn
 
 from mlxchat import __version__, platform
@@ -131,7 +130,7 @@ def _agreed(ranks: Ranks, load: Callable[[], Model]) -> Model:
             "mlxchat, mlx and mlx-lm: make them the same, and give --dtype"
         )
     # What another thread computes later must find nothing unfinished here.
-    mx.synchronize()
+    platform.synchronize()
     return model
 
 

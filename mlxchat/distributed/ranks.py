@@ -128,7 +128,7 @@ class Ranks:
         if not self.is_midway:
             with suppress(RuntimeError), self.patience():
                 self.tell(Order.STOP)
-                mx.synchronize()
+                platform.synchronize()
 
     def tell(self, order: Order, *numbers: int) -> None:
         """Give an order with up to four numbers, without waiting for it to arrive."""

@@ -42,8 +42,10 @@ def _characters() -> Finding:
     encoding = locale.getencoding().lower()
     if encoding.replace("-", "") == "utf8":
         return ok("characters", "UTF-8")
+    # Not every macOS has C.UTF-8, and not every Linux has been given en_US.UTF-8.
+    utf8 = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
     return warning(
         "characters",
         f"the locale's are {encoding}, and what a model writes is UTF-8",
-        "export LANG=C.UTF-8, or another locale whose name ends so",
+        f"export LANG={utf8}, or another locale whose name ends so",
     )

@@ -19,7 +19,7 @@ from mlxchat.models.skeleton import (
     read_config,
     suitable_dtype,
 )
-from mlxchat.models.weights import check_safetensors, weight_files
+from mlxchat.models.weights import arrays_of, check_safetensors, weight_files
 
 # Names of safetensors' dtypes that keys and values can have.
 _FLOATING = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
@@ -62,13 +62,12 @@ def describe(name: str, directory: Path) -> ModelFacts:
     """
     config = read_config(directory)
     network = build_skeleton(config)
-    bytes_of_dtype = _weight_bytes_of_dtype(directory)
+    files = weight_files(directory)
+    bytes_of_dtype = _weight_bytes_of_dtype(files)
+    parameters = parameter_count(network, arrays_of(network, config, directory, files))
     free_bytes = platform.free_memory_bytes()
-    dtype = suitable_dtype(network, free_bytes)
-    weight_bytes = (
-        bytes_of_dtype.total() if dtype is None else parameter_count(network) * dtype.size
-    )
-    parameters = parameter_count(network)
+    dtype = suitable_dtype(parameters, free_bytes)
+    weight_bytes = bytes_of_dtype.total() if dtype is None else parameters * dtype.size
     context = context_length(config)
     token_bytes = _kv_bytes_per_token(network, dtype or _stored_dtype(bytes_of_dtype))
     cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
@@ -91,10 +90,10 @@ def directory_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def _weight_bytes_of_dtype(directory: Path) -> Counter[str]:
+def _weight_bytes_of_dtype(files: list[Path]) -> Counter[str]:
     """Bytes of weights by safetensors' names of their dtypes, from the headers."""
     bytes_of_dtype: Counter[str] = Counter()
-    for file in weight_files(directory):
+    for file in files:
         for name, tensor in check_safetensors(file).items():
             if name != "__metadata__":
                 start, end = tensor["data_offsets"]

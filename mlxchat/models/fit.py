@@ -1,10 +1,13 @@
 """How large a window this machine's memory allows on a loaded model."""
 
+from collections.abc import Callable
+
 from mlxchat import platform
 from mlxchat.cache import kv_bytes_per_token
 from mlxchat.distributed.leader import Leader
 from mlxchat.errors import NotEnoughMemory
 from mlxchat.models.load import Model
+from mlxchat.models.skeleton import held_bytes
 from mlxchat.units import format_bytes
 
 # What keys and values may take of the memory that the weights left free.
@@ -16,12 +19,14 @@ LEAST_WINDOW = 512
 # Windows of a round size, so that the same machine comes to the same one from run to run.
 WINDOW_MULTIPLE = 512
 
+Notify = Callable[[str], None]
 
-def automatic_window(model: Model) -> int | None:
+
+def automatic_window(model: Model, notify: Notify) -> int | None:
     """The trained context or what fits in memory, whichever is less, in tokens.
 
-    None where neither bounds it: the context is unknown and no layer's cache grows. Raises
-    NotEnoughMemory where not even LEAST_WINDOW tokens fit.
+    None if neither bounds it: the context is unknown and no layer's cache grows. If not even
+    LEAST_WINDOW tokens fit, raises NotEnoughMemory, or on macOS warns and returns that many.
     """
     token_bytes = kv_bytes_per_token(model.network, model.dtype)
     if token_bytes == 0:
@@ -30,29 +35,40 @@ def automatic_window(model: Model) -> int | None:
     if model.context_length is not None and model.context_length <= fitting:
         return model.context_length
     if fitting < LEAST_WINDOW:
-        raise NotEnoughMemory(
+        _report_shortage(
             f"beside its weights the model has room for {fitting} tokens only, at {token_bytes:,} "
-            "bytes each: close other programs or choose a smaller model"
+            "bytes each: close other programs or choose a smaller model",
+            notify,
         )
+        return min(model.context_length or LEAST_WINDOW, LEAST_WINDOW)
     return fitting // WINDOW_MULTIPLE * WINDOW_MULTIPLE
 
 
-def check_window(model: Model, max_kv_size: int | None) -> None:
-    """Raise NotEnoughMemory where a window of `max_kv_size` tokens cannot fit."""
+def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
+    """If a window of `max_kv_size` tokens does not fit, raise NotEnoughMemory, or on macOS warn."""
     if max_kv_size is None:
         return
     needed_bytes = max_kv_size * kv_bytes_per_token(model.network, model.dtype)
     free_bytes = _free_memory_bytes(model)
     if needed_bytes > free_bytes:
-        raise NotEnoughMemory(
+        _report_shortage(
             f"a window of {max_kv_size:,} tokens takes {format_bytes(needed_bytes)} on this model "
-            f"and {format_bytes(free_bytes)} are free: use --max-kv-size auto or a smaller one"
+            f"and {format_bytes(free_bytes)} are free: use --max-kv-size auto or a smaller one",
+            notify,
         )
 
 
+def _report_shortage(shortage: str, notify: Notify) -> None:
+    if platform.shortage_is_certain():
+        raise NotEnoughMemory(shortage)
+    notify(shortage)
+
+
 def _free_memory_bytes(model: Model) -> int:
-    """On this machine, or on that of all the ranks' which has least."""
+    """What the weights leave on this machine, or on the one of all the ranks' that has least."""
     network = model.network
     if isinstance(network, Leader):
         return network.free_memory_bytes()
-    return platform.free_memory_bytes()
+    # Weights that nothing has evaluated yet will still be read.
+    unread_bytes = max(held_bytes(network) - platform.mlx_memory_bytes(), 0)
+    return max(platform.free_memory_bytes() - unread_bytes, 0)

@@ -19,18 +19,28 @@ from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, Usage
 from mlxchat.models.arrays import evaluate
 from mlxchat.models.dequantize import dequantize
 from mlxchat.models.experts import check_experts
+from mlxchat.models.half_precision import (
+    first_logits_are_finite,
+    hold_in_bfloat16,
+    overflows_float16,
+)
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
     build_skeleton,
     context_length,
-    floating_parameter_bytes,
     named_parameters,
+    parameter_count,
     read_config,
     read_json,
     suitable_dtype,
 )
 from mlxchat.models.tokenizer_files import load_tokenizer
-from mlxchat.models.weights import load_arrays, weight_files
+from mlxchat.models.weights import (
+    arrays_of,
+    fitting,
+    needs_mlx_lms_loader,
+    weight_files,
+)
 from mlxchat.tokens import Tokenizer
 from mlxchat.units import format_bytes
 
@@ -42,6 +52,9 @@ DTYPES: dict[str, mx.Dtype] = {
     "bfloat16": mx.bfloat16,
     "float32": mx.float32,
 }
+# Of the free memory: mlx-lm warns of a model above the same share.
+NEARLY_ALL = 0.9
+
 DTYPE_CHOICES = ("auto", *DTYPES, "stored")
 
 
@@ -101,8 +114,24 @@ def load_directory(
     if check is not None:
         check(network)
     files = weight_files(directory)
-    target = _target_dtype(dtype, network, files, notify, 1 if sharding is None else sharding.ranks)
-    network = _fill(network, config, directory, files, target, sharding=sharding)
+    arrays = arrays_of(network, config, directory, files)
+    target = _target_dtype(
+        dtype,
+        parameter_count(network, arrays),
+        sum(file.stat().st_size for file in files),
+        notify,
+        1 if sharding is None else sharding.ranks,
+    )
+    wide = overflows_float16(config)
+    network = _fill(network, config, directory, arrays, target, wide=wide, sharding=sharding)
+    if sharding is None and _overflows(network, config):
+        if target is not None:
+            notify(f"{name} overflows in {dtype}, so its text will be noise: choose another dtype")
+        else:
+            notify(f"{name} overflows in float16: holding it in bfloat16")
+            network = build_skeleton(config)
+            arrays = arrays_of(network, config, directory, files)
+            network = _fill(network, config, directory, arrays, None, wide=True, sharding=None)
     generation_config = directory / "generation_config.json"
     return Model(
         name=name,
@@ -116,39 +145,44 @@ def load_directory(
 
 
 def _target_dtype(
-    choice: str, network: nn.Module, files: list[Path], notify: Notify, ranks: int
+    choice: str, parameters: int, stored_bytes: int, notify: Notify, ranks: int
 ) -> mx.Dtype | None:
     """The dtype to hold all weights in, or None to hold them as they are stored; each of `ranks`
     holds its share of them.
 
-    Raises NotEnoughMemory where the model would not fit.
+    If the model would not fit, raises NotEnoughMemory, or on macOS warns.
     """
     free_bytes = platform.free_memory_bytes() * ranks
-    stored_bytes = sum(file.stat().st_size for file in files)
     if choice in DTYPES:
-        needed_bytes = floating_parameter_bytes(network, DTYPES[choice])
-        _require_memory(needed_bytes, free_bytes)
+        _require_memory(parameters * DTYPES[choice].size, free_bytes, notify)
         return DTYPES[choice]
     if choice == "auto":
-        suitable = suitable_dtype(network, free_bytes)
+        suitable = suitable_dtype(parameters, free_bytes)
         if suitable is not None:
             return suitable
         if not platform.on_gpu():
-            needed_bytes = floating_parameter_bytes(network, mx.float32)
+            needed_bytes = parameters * mx.float32.size
             notify(
                 f"float32 weights would take {format_bytes(needed_bytes)}, "
                 f"{format_bytes(free_bytes)} are free: keeping the stored form, slow on a CPU"
             )
-    _require_memory(stored_bytes, free_bytes)
+    _require_memory(stored_bytes, free_bytes, notify)
     return None
 
 
-def _require_memory(needed_bytes: int, free_bytes: int) -> None:
-    if needed_bytes > free_bytes:
-        raise NotEnoughMemory(
-            f"the model's weights take {format_bytes(needed_bytes)} and "
-            f"{format_bytes(free_bytes)} of memory are free: choose a smaller or a more strongly "
-            "quantized model"
+def _require_memory(needed_bytes: int, free_bytes: int, notify: Notify) -> None:
+    if platform.shortage_is_certain():
+        if needed_bytes > free_bytes:
+            raise NotEnoughMemory(
+                f"the model's weights take {format_bytes(needed_bytes)} and "
+                f"{format_bytes(free_bytes)} of memory are free: choose a smaller or a more "
+                "strongly quantized model"
+            )
+    elif needed_bytes > NEARLY_ALL * free_bytes:
+        notify(
+            f"the model's weights take {format_bytes(needed_bytes)} of the "
+            f"{format_bytes(free_bytes)} that are free for it: it may be slow, or fail; a smaller "
+            "or a more strongly quantized model would not"
         )
 
 
@@ -156,40 +190,51 @@ def _fill(
     network: nn.Module,
     config: dict[str, Any],
     directory: Path,
-    files: list[Path],
+    arrays: dict[str, mx.array],
     target: mx.Dtype | None,
     *,
+    wide: bool,
     sharding: Sharding | None,
 ) -> nn.Module:
-    foreign = config.get("quantization") is None and _foreign_packing(config, directory)
-    try:
-        if foreign:
+    """The network with its weights; `wide`: what would be float16 as it is stored, in bfloat16."""
+    with fitting(directory):
+        if needs_mlx_lms_loader(config, directory):
             network = _load_with_mlx_lm(directory, target)
         else:
-            _fill_with_arrays(network, config, load_arrays(files), target)
+            _fill_with_arrays(network, config, arrays, target, wide=wide)
+        if wide and target is None:
+            hold_in_bfloat16(network)
         check_experts(network)
         if sharding is not None:
             sharding.apply(network)
         evaluate(network)
-    except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelBroken(
-            f"the weights in {directory} do not fit its config.json: {first_line}"
-        ) from error
     network.eval()
     return network
 
 
+def _overflows(network: nn.Module, config: dict[str, Any]) -> bool:
+    """Whether the model is in float16 and cannot be."""
+    in_float16 = _activation_dtype(network) == mx.float16
+    return in_float16 and not first_logits_are_finite(network, config)
+
+
 def _fill_with_arrays(
-    network: nn.Module, config: dict[str, Any], arrays: dict[str, mx.array], target: mx.Dtype | None
+    network: nn.Module,
+    config: dict[str, Any],
+    given: dict[str, mx.array],
+    target: mx.Dtype | None,
+    *,
+    wide: bool,
 ) -> None:
-    sanitize: Any = getattr(network, "sanitize", None)
-    if sanitize is not None:
-        arrays = sanitize(arrays)
+    # Whoever held on to what is read would keep it in memory beside what is made of it.
+    arrays = dict(given)
+    given.clear()
     if target is None:
         if "mlxchat" in config:
-            # A GGUF file has its norms in float32: beside float16 scales all would become float32.
-            arrays = _in_dtype(network, arrays, DTYPES[config["torch_dtype"]])
+            # A GGUF file has its norms in float32: beside 16-bit scales all would become float32.
+            stored = DTYPES[config["torch_dtype"]]
+            both = wide and stored == mx.float16
+            arrays = _in_dtype(network, arrays, mx.bfloat16 if both else stored)
         if config.get("quantization") is not None:
             _quantize(network, config["quantization"], arrays)
     else:
@@ -261,25 +306,17 @@ def _dequantized(
 def _in_dtype(
     network: nn.Module, arrays: dict[str, mx.array], dtype: mx.Dtype
 ) -> dict[str, mx.array]:
-    """The arrays in `dtype`, except those that the model wants kept precise."""
+    """The arrays in `dtype`, except those that the model wants kept precise. What two parameters
+    share stays shared."""
     may_cast: Any = getattr(network, "cast_predicate", lambda _: True)
+    cast_once: dict[int, mx.array] = {}
 
     def cast(name: str, array: mx.array) -> mx.array:
-        wanted = mx.issubdtype(array.dtype, mx.floating) and may_cast(name)
-        return array.astype(dtype) if wanted else array
+        if not mx.issubdtype(array.dtype, mx.floating) or not may_cast(name):
+            return array
+        return cast_once.setdefault(id(array), array.astype(dtype))
 
     return {name: cast(name, array) for name, array in arrays.items()}
-
-
-def _foreign_packing(config: dict[str, Any], directory: Path) -> bool:
-    """Whether the weights are packed in a way that only mlx-lm's own loader unpacks."""
-    text_config = config.get("text_config") or {}
-    return (
-        bool(config.get("quantization_config"))
-        or bool(text_config.get("quantization_config"))
-        or bool(config.get("quantize_activations"))
-        or (directory / "hf_quant_config.json").is_file()
-    )
 
 
 def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:

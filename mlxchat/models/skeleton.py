@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -119,26 +120,34 @@ def named_parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
     return cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
 
 
-def parameter_count(model: nn.Module) -> int:
-    """Number of weights of an unquantized model."""
-    return sum(array.size for _, array in named_parameters(model))
+def parameter_count(model: nn.Module, arrays: Mapping[str, mx.array]) -> int:
+    """Number of weights of an unquantized model that is to be filled with `arrays`, by name: what
+    two parameters share counts once, such as an embedding that is the output head as well."""
+    first_name: dict[int, str] = {}
+    for name, array in arrays.items():
+        first_name.setdefault(id(array), name)
+    return sum(
+        parameter.size
+        for name, parameter in named_parameters(model)
+        if name not in arrays or first_name[id(arrays[name])] == name
+    )
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Bytes that the model's weights take as they are; what two parameters share counts once."""
+    return sum({id(array): array.nbytes for _, array in named_parameters(model)}.values())
 
 
 # What the weights may take of the memory that is free; the rest is for the cache and the steps.
 WEIGHTS_SHARE = 0.8
 
 
-def suitable_dtype(model: nn.Module, free_bytes: int) -> mx.Dtype | None:
-    """The dtype to hold all weights in on this device, or None to hold them as they are stored.
+def suitable_dtype(parameters: int, free_bytes: int) -> mx.Dtype | None:
+    """The dtype to hold so many weights in on this device, or None to hold them as they are stored.
 
     MLX's CPU kernels are fastest, by far, in float32: that it is on a CPU where it fits.
     """
     if platform.on_gpu():
         return None
-    fits = floating_parameter_bytes(model, mx.float32) <= WEIGHTS_SHARE * free_bytes
+    fits = parameters * mx.float32.size <= WEIGHTS_SHARE * free_bytes
     return mx.float32 if fits else None
-
-
-def floating_parameter_bytes(model: nn.Module, dtype: mx.Dtype) -> int:
-    """Bytes that the unquantized model takes in `dtype`."""
-    return parameter_count(model) * dtype.size

@@ -6,10 +6,12 @@ Arrays are lazy: opening a file reads its header, evaluating an array reads the 
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 
 from mlxchat.errors import ModelBroken
 from mlxchat.models.skeleton import read_json
@@ -64,6 +66,50 @@ def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
             if not 0 <= start <= end or math.prod(tensor["shape"]) < 0:
                 raise ValueError(f"tensor {name} lies outside of it")
             yield start, end
+
+
+def needs_mlx_lms_loader(config: dict[str, Any], directory: Path) -> bool:
+    """Whether the weights are packed in a way that only mlx-lm's own loader unpacks."""
+    if config.get("quantization") is not None:
+        return False
+    text_config = config.get("text_config") or {}
+    return (
+        bool(config.get("quantization_config"))
+        or bool(text_config.get("quantization_config"))
+        or bool(config.get("quantize_activations"))
+        or (directory / "hf_quant_config.json").is_file()
+    )
+
+
+@contextmanager
+def fitting(directory: Path) -> Iterator[None]:
+    """Raise ModelBroken for whatever fails in the body because the weights do not fit the model."""
+    try:
+        yield
+    except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelBroken(
+            f"the weights in {directory} do not fit its config.json: {first_line}"
+        ) from error
+
+
+def arrays_of(
+    network: nn.Module, config: dict[str, Any], directory: Path, files: list[Path]
+) -> dict[str, mx.array]:
+    """The arrays that fill `network`, by its names for them, lazily; none of those that only
+    mlx-lm's loader can unpack.
+
+    Once for a network, which mlx-lm's `sanitize` may change: without an output head in the files
+    it gives its own up and takes the embedding instead.
+    """
+    if needs_mlx_lms_loader(config, directory):
+        return {}
+    arrays = load_arrays(files)
+    sanitize: Any = getattr(network, "sanitize", None)
+    if sanitize is None:
+        return arrays
+    with fitting(directory):
+        return sanitize(arrays)
 
 
 def load_arrays(files: list[Path]) -> dict[str, mx.array]:

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mlxchat.files import sync_directory
+from mlxchat.files import force_to_disk, sync_directory
 
 # By names of their own, so that a test can let them fail.
-write, fsync = os.write, os.fsync
+write, fsync = os.write, force_to_disk
 
 # No write ever follows a link out of the directory or waits for the reader of a pipe.
 WRITING = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK

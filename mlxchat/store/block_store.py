@@ -6,6 +6,7 @@ else; what a file holds is trusted only where all of these are the very same.
 """
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -77,7 +78,7 @@ class DiskBlocks:
             # Any method makes the directory that the file is to lie in.
             self._index.chain([key])
             size_bytes = tensor_file.write(
-                self._index.path_of(key), _tensors(block, head, ids), facts
+                self._index.path_of(key), _tensors(block, head, ids), facts, force=os.fsync
             )
             self._index.add(
                 key,
@@ -155,7 +156,7 @@ def _tensors(block: Block, head: TokenIds, ids: TokenIds) -> dict[str, Tensor]:
     for number, pair in enumerate(block.layers):
         if pair is not None:
             arrays[f"{number}.keys"], arrays[f"{number}.values"] = pair
-    tensors = {name: tensor_file.hold(array) for name, array in arrays.items()}
+    tensors = tensor_file.hold(arrays)
     # All tokens: then no hash has to be trusted.
     whole = _ids_of(head, ids)
     return tensors | {"ids": Tensor("I32", whole.shape, whole)}

@@ -21,6 +21,7 @@ from mlxchat.ledger import TokenIds
 from mlxchat.store import tensor_file
 from mlxchat.store.lock import Lock
 from mlxchat.store.state_file import StateFile
+from mlxchat.store.tensor_file import Tensor
 
 FORMAT = 1
 MOST_RUN_BYTES = 1 << 20
@@ -72,7 +73,7 @@ class Checkpoint:
 
     def begin(self, asked: dict[str, Any], prompt: TokenIds) -> None:
         """Write down what was asked, JSON, and the prompt `(T,)`. Raises OutputError."""
-        ids = tensor_file.hold(mx.array(prompt.astype(np.int32)))
+        ids = Tensor("I32", prompt.shape, prompt.astype(np.int32))
         self._write(lambda: tensor_file.write(self._path("prompt"), {"ids": ids}, {}))
         self.run = {"format": FORMAT, "asked": asked, "ended": None}
         self._write_run()

@@ -6,6 +6,7 @@ tensor, since hashing gigabytes at each start would take longer than reading a w
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +22,9 @@ from mlxchat.tokens import Tokenizer
 
 FORMAT = 2
 SAMPLES = 64  # values of each tensor
+SAMPLED_BYTES = 1 << 28  # of the tensors that are sampled together
+
+Parameters = list[tuple[str, mx.array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +115,31 @@ def made_by(model: Model) -> str:
 def _weights(model: Model) -> str:
     digest = hashlib.blake2b(digest_size=16)
     parameters: Any = tree_flatten(model.network.parameters())
-    for name, array in parameters:
-        flat = array.reshape(-1)
-        sample = flat[:: max(flat.size // SAMPLES, 1)][: SAMPLES + 1]
-        if sample.dtype == mx.bfloat16:
-            sample = sample.view(mx.uint16)
-        digest.update(f"{name} {array.shape} {array.dtype} ".encode())
-        digest.update(np.array(sample).tobytes())
+    for some in _bounded(parameters):
+        samples = [_sample(array) for _, array in some]
+        # Together: each evaluation waits for the device.
+        mx.eval(samples)
+        for (name, array), sample in zip(some, samples, strict=True):
+            digest.update(f"{name} {array.shape} {array.dtype} ".encode())
+            digest.update(np.array(sample).tobytes())
     return digest.hexdigest()
+
+
+def _bounded(parameters: Parameters) -> Iterator[Parameters]:
+    """All of them, as many at a time as may be copied: one that is a transposed view is."""
+    some: Parameters = []
+    for each in parameters:
+        if some and sum(array.nbytes for _, array in some) + each[1].nbytes > SAMPLED_BYTES:
+            yield some
+            some = []
+        some.append(each)
+    yield some
+
+
+def _sample(array: mx.array) -> mx.array:
+    flat = array.reshape(-1)
+    sample = flat[:: max(flat.size // SAMPLES, 1)][: SAMPLES + 1]
+    return sample.view(mx.uint16) if sample.dtype == mx.bfloat16 else sample
 
 
 def _tokenizer(tokenizer: Tokenizer) -> str:

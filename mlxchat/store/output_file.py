@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.errors import OutputError, UsageError
+from mlxchat.files import force_to_disk
 
 TAIL_BYTES = 4096
 LONGEST_CHARACTER = 4  # bytes of UTF-8
@@ -56,7 +57,7 @@ class Disk:
 
     def sync(self, descriptor: int) -> None:
         try:
-            os.fsync(descriptor)
+            force_to_disk(descriptor)
         except OSError as error:
             if error.errno not in NO_SYNC:
                 raise

@@ -8,6 +8,7 @@ tokens up to its end are the very same. Whatever goes wrong costs the time of a 
 Source: the prefix caches of vLLM and SGLang, see `prefix_index`; here they outlive the process.
 """
 
+import os
 import shutil
 import time
 from collections import deque
@@ -28,7 +29,7 @@ from mlxchat.models.load import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import made_by
 from mlxchat.store.prefix_index import ROOT, Page, PrefixIndex, page_keys
-from mlxchat.store.tensor_file import Tensor
+from mlxchat.store.tensor_file import NAME_OF_TYPE, Tensor
 
 PAGE = 128  # tokens
 
@@ -36,6 +37,7 @@ PAGE = 128  # tokens
 PAGES_IN_FLIGHT = 4
 
 Arrays = dict[str, mx.array]
+Tensors = dict[str, Tensor]
 
 
 class PrefixCache:
@@ -165,32 +167,31 @@ class PrefixCache:
         """The arrays of all layers behind the chain's tokens; None, with the page forgotten, where
         one cannot be used."""
         tokens = len(chain) * PAGE
-        loaded: Arrays = {}
+        whole: Tensors = {}
         for i in self.used_layers:
             size = min(tokens, windows(cache)[i].max_size or tokens)
             for name, array in _arrays(i, windows(self.like)[i]):
-                loaded[name] = mx.zeros(_of_length(size, array), array.dtype)
-        page: Arrays = {}
+                whole[name] = tensor_file.empty(_of_length(size, array), array.dtype)
+        page: Tensors = {}
         for row in chain:
             try:
                 page = self._read(row, ids)
             except (SnapshotBroken, FileNotFoundError):
                 self.index.remove(row.key)
                 return None
-            for name, array in loaded.items():
-                _put(array, page[name], tokens - row.depth)
-            # Page by page: what is read lies in memory once.
-            mx.eval(list(loaded.values()))
-        return loaded | {name: page[name] for name in _states(self.like)}
+            # From the mapped file to its place, without the device: that waits once, for all pages.
+            for name, tensor in whole.items():
+                _put(tensor.bits, page[name].bits, tokens - row.depth)
+        return tensor_file.loaded(whole | {name: page[name] for name in _states(self.like)})
 
-    def _read(self, row: Page, ids: np.ndarray) -> Arrays:
+    def _read(self, row: Page, ids: np.ndarray) -> Tensors:
         """Raises SnapshotBroken for whatever is not this model's page of these tokens."""
         path = self.index.path_of(row.key)
-        tensors, facts = tensor_file.read(path, most_bytes=row.bytes)
+        tensors, facts = tensor_file.read_bits(path, most_bytes=row.bytes)
         right = (
             facts == {"model": self._print}
             and "ids" in tensors
-            and np.array_equal(np.array(tensors["ids"]), ids[: row.depth])
+            and np.array_equal(tensors["ids"].bits, ids[: row.depth])
             and self._has_keys_and_values(tensors)
             and (not row.has_state or self._has_states(tensors))
         )
@@ -198,21 +199,21 @@ class PrefixCache:
             raise SnapshotBroken(f"{path} holds something else than its name says")
         return tensors
 
-    def _has_keys_and_values(self, tensors: Arrays) -> bool:
+    def _has_keys_and_values(self, tensors: Tensors) -> bool:
         expected = [pair for i in self.used_layers for pair in _arrays(i, windows(self.like)[i])]
         return all(
             name in tensors
-            and tensors[name].dtype == array.dtype
+            and tensors[name].type == NAME_OF_TYPE[array.dtype]
             and tensors[name].shape == _of_length(PAGE, array)
             for name, array in expected
         )
 
-    def _has_states(self, tensors: Arrays) -> bool:
+    def _has_states(self, tensors: Tensors) -> bool:
         # A state may be of another shape behind one token than behind many.
         return all(
             name in tensors
-            and tensors[name].dtype == array.dtype
-            and tensors[name].ndim == array.ndim
+            and tensors[name].type == NAME_OF_TYPE[array.dtype]
+            and len(tensors[name].shape) == array.ndim
             for name, array in _states(self.like).items()
         )
 
@@ -242,7 +243,9 @@ class PrefixCache:
     ) -> bool:
         """Write a page, and keep to the limit; False where it has no place any more, because the
         page before was deleted. Raises OSError."""
-        size_bytes = tensor_file.write(self.index.path_of(key), tensors, {"model": self._print})
+        size_bytes = tensor_file.write(
+            self.index.path_of(key), tensors, {"model": self._print}, force=os.fsync
+        )
         added = self.index.add(
             key,
             parent,
@@ -322,14 +325,30 @@ class _Recorder:
         return all(window.total == window.offset == tokens for window in self._windows())
 
     def _take(self, begin: int, end: int) -> None:
-        """Take over the tokens from `begin` on, the cache's latest, page by page."""
-        for start in range(begin // PAGE * PAGE, min(end, self._end), PAGE):
-            place, stop = start // PAGE, min(start + PAGE, end)
-            if not self._is_wanted(place):
-                continue
-            self._pieces.append(self._held(end - max(start, begin), end - stop))
-            if stop == start + PAGE:
-                self._finish(place, _states(self._cache) if stop == end else {})
+        """Take over the tokens from `begin` on, the cache's latest, a few pages at a time."""
+        pages = range(begin // PAGE, -(-min(end, self._end) // PAGE))
+        wanted = [place for place in pages if self._is_wanted(place)]
+        for first in range(0, len(wanted), PAGES_IN_FLIGHT):
+            self._take_pages(wanted[first : first + PAGES_IN_FLIGHT], begin, end)
+
+    def _take_pages(self, places: Sequence[int], begin: int, end: int) -> None:
+        """Take over what lies in these pages of the tokens from `begin` to `end`, and the states
+        that a page ends with. All is held at once, because each evaluation waits for the device."""
+        copies: dict[tuple[int | None, str], mx.array] = {}
+        for place in places:
+            first, last = max(place * PAGE, begin), min((place + 1) * PAGE, end)
+            for name, array in self._entries(end - first, end - last).items():
+                copies[place, name] = array
+        if (places[-1] + 1) * PAGE == end:
+            # The states' own arrays: a model replaces them, and never writes into them.
+            copies |= {(None, name): array for name, array in self._whole_states().items()}
+        held = tensor_file.hold(copies)
+        for place in places:
+            self._pieces.append({name: held[of, name] for of, name in held if of == place})
+            if (place + 1) * PAGE <= end:
+                is_last = (place + 1) * PAGE == end
+                states = {name: held[of, name] for of, name in held if of is None and is_last}
+                self._finish(place, states)
 
     def _is_wanted(self, place: int) -> bool:
         """Not stored; or without the states that a model with recurrent layers goes on from."""
@@ -337,7 +356,12 @@ class _Recorder:
             return True
         return bool(recurrent_states(self._cache)) and not self._stored[place].has_state
 
-    def _held(self, first: int, last: int) -> dict[str, Tensor]:
+    def _whole_states(self) -> Arrays:
+        """The recurrent states, if all that the model goes on from are there."""
+        states = _states(self._cache)
+        return states if states.keys() == _states(self._pages.like).keys() else {}
+
+    def _entries(self, first: int, last: int) -> Arrays:
         """Copies of the entries from the `first` latest up to the `last` latest."""
         copies: Arrays = {}
         for i in self._pages.used_layers:
@@ -349,19 +373,12 @@ class _Recorder:
             # Copies: of a slice of a larger buffer MLX makes one even where it lies in order.
             copies[f"{i}.keys"] = mx.contiguous(keys[..., start:stop, :])
             copies[f"{i}.values"] = mx.contiguous(values[..., start:stop, :])
-        # All at once, because each evaluation waits for the device.
-        mx.eval(list(copies.values()))
-        return {name: tensor_file.hold(array) for name, array in copies.items()}
+        return copies
 
-    def _finish(self, place: int, states: Arrays) -> None:
+    def _finish(self, place: int, states: Tensors) -> None:
         pieces, self._pieces = self._pieces, []
-        if states.keys() != _states(self._pages.like).keys():
-            states = {}
-        if not states and place < len(self._stored):
-            return
-        # The states' own arrays: a model replaces them, and never writes into them.
-        held = {name: tensor_file.hold(array) for name, array in states.items()}
-        self._pages.submit(partial(self._write, place, pieces, held))
+        if states or place >= len(self._stored):
+            self._pages.submit(partial(self._write, place, pieces, states))
 
     def _write(
         self, place: int, pieces: Sequence[dict[str, Tensor]], states: dict[str, Tensor]
@@ -421,7 +438,7 @@ def _of_length(tokens: int, like: mx.array) -> tuple[int, ...]:
     return (*like.shape[:2], tokens, *like.shape[3:])
 
 
-def _put(array: mx.array, page: mx.array, behind: int) -> None:
+def _put(array: np.ndarray, page: np.ndarray, behind: int) -> None:
     """Put a page into a layer's array, so that `behind` tokens have room behind it; of a narrow
     layer's, what lies within it."""
     stop = array.shape[2] - behind

@@ -58,16 +58,15 @@ def take(
 ) -> Snapshot:
     """Hold the state still: at most one copy of the window."""
     assert len(ledger) >= tokens_held(cache)
-    arrays: dict[str, mx.array | None] = {
-        "ledger": mx.array(ledger.ids.astype(np.int32)),
-    }
+    arrays: dict[str, mx.array | None] = {}
     for i, window in enumerate(windows(cache)):
         for name, array in zip(ARRAYS, window.entries, strict=True):
             arrays[f"window.{i}.{name}"] = array
     for i, state in enumerate(recurrent_states(cache)):
         for j, array in enumerate(state.cache):
             arrays[f"recurrent.{i}.{j}"] = array
-    tensors = {name: tensor_file.hold(array) for name, array in arrays.items() if array is not None}
+    tensors = tensor_file.hold({name: each for name, each in arrays.items() if each is not None})
+    tensors["ledger"] = Tensor("I32", ledger.ids.shape, ledger.ids.astype(np.int32))
     own = {
         "fingerprint": asdict(fingerprint),
         "placement": [list(window.placement) for window in windows(cache)],
@@ -93,7 +92,7 @@ def restore(
     Raises SnapshotMismatch naming what differs, SnapshotBroken for a file that is damaged or
     contradicts itself, OSError where it cannot be read.
     """
-    tensors, own = tensor_file.read(path, most_bytes=platform.free_memory_bytes() // 3)
+    tensors, own = tensor_file.read(path, most_bytes=platform.obtainable_memory_bytes() // 3)
     differences = fingerprint.differences(own.get("fingerprint"))
     if differences:
         raise SnapshotMismatch(f"{path} was made with {' and '.join(differences)}")

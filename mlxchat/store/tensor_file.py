@@ -12,17 +12,17 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import mlx.core as mx
 import numpy as np
 
 from mlxchat.errors import SnapshotBroken
-from mlxchat.files import write_atomically
+from mlxchat.files import force_to_disk, write_atomically
 
 MOST_HEADER_BYTES = 1 << 24
 MOST_DIMENSIONS = 8
@@ -50,19 +50,54 @@ class Tensor:
     bits: np.ndarray
 
 
-def hold(array: mx.array) -> Tensor:
-    """Evaluate the array and take hold of its bits; a copy only where they do not lie in order."""
-    name = NAME_OF_TYPE[array.dtype]
+Name = TypeVar("Name")
+
+
+def hold(arrays: Mapping[Name, mx.array]) -> dict[Name, Tensor]:
+    """Evaluate the arrays, all at once because each evaluation waits for the device, and take hold
+    of their bits; a copy only of those that do not lie in order."""
+    in_order = {name: _in_order(array) for name, array in arrays.items()}
+    mx.eval(list(in_order.values()))
+    return {
+        name: Tensor(
+            NAME_OF_TYPE[array.dtype],
+            tuple(array.shape),
+            np.array(in_order[name], copy=False),
+        )
+        for name, array in arrays.items()
+    }
+
+
+def _in_order(array: mx.array) -> mx.array:
     in_order = mx.contiguous(array)
-    if array.dtype == mx.bfloat16:
-        in_order = in_order.view(mx.uint16)
-    return Tensor(name, tuple(array.shape), np.array(in_order, copy=False))
+    return in_order.view(mx.uint16) if array.dtype == mx.bfloat16 else in_order
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> int:
+def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> Tensor:
+    """A tensor to be filled."""
+    name = NAME_OF_TYPE[dtype]
+    return Tensor(name, shape, np.zeros(shape, TYPES[name][1]))
+
+
+def loaded(tensors: dict[Name, Tensor]) -> dict[Name, mx.array]:
+    """The tensors as evaluated arrays. Empties `tensors`: what has been copied can go at once."""
+    arrays = {name: _array(tensors.pop(name)) for name in list(tensors)}
+    mx.eval(list(arrays.values()))
+    return arrays
+
+
+def write(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    facts: dict[str, Any],
+    *,
+    force: Callable[[int], None] = force_to_disk,
+) -> int:
     """Write them aside, force them to the disk and rename; return the size in bytes.
 
-    `facts` are JSON. Raises OSError; then what was at `path` is as it was.
+    `facts` are JSON. `os.fsync` as `force` is quicker on macOS and enough for what can be computed
+    again: the checksum shows what a power cut has spoiled. Raises OSError; then what was at `path`
+    is as it was.
     """
     entries: dict[str, Any] = {}
     end = 0
@@ -85,12 +120,18 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> i
         yield struct.pack("<Q", len(header)) + header
         yield from buffers
 
-    write_atomically(path, pieces(), 0o600)
+    write_atomically(path, pieces(), 0o600, force=force)
     return 8 + len(header) + end
 
 
 def read(path: Path, most_bytes: int) -> tuple[dict[str, mx.array], dict[str, Any]]:
-    """Return the tensors and the facts.
+    """Return the tensors, as evaluated arrays, and the facts. Raises as `read_bits` does."""
+    tensors, facts = read_bits(path, most_bytes)
+    return loaded(tensors), facts
+
+
+def read_bits(path: Path, most_bytes: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors, as they lie in the mapped file, and the facts.
 
     Raises SnapshotBroken for a file that is larger than `most_bytes`, cut off, changed, or no such
     file at all; OSError where it cannot be read.
@@ -112,7 +153,7 @@ def read(path: Path, most_bytes: int) -> tuple[dict[str, mx.array], dict[str, An
     if not isinstance(text, str) or checksum != _checksum(entries, text, list(buffers.values())):
         _refuse(path, "its checksum is wrong")
     facts = _parse(path, text)
-    return {name: _array(entries[name], buffer) for name, buffer in buffers.items()}, facts
+    return {name: _tensor(entries[name], buffer) for name, buffer in buffers.items()}, facts
 
 
 def _read_header(
@@ -162,9 +203,15 @@ def _is_entry(entry: object) -> bool:
     )
 
 
-def _array(entry: dict[str, Any], buffer: memoryview) -> mx.array:
-    dtype, carrier = TYPES[entry["dtype"]]
-    array = mx.array(np.frombuffer(buffer, carrier).reshape(entry["shape"]))
+def _tensor(entry: dict[str, Any], buffer: memoryview) -> Tensor:
+    _, carrier = TYPES[entry["dtype"]]
+    bits = np.frombuffer(buffer, carrier).reshape(entry["shape"])
+    return Tensor(entry["dtype"], bits.shape, bits)
+
+
+def _array(tensor: Tensor) -> mx.array:
+    dtype, _ = TYPES[tensor.type]
+    array = mx.array(tensor.bits)
     return array.view(dtype) if dtype == mx.bfloat16 else array
 
 

@@ -1,4 +1,5 @@
-"""The clipboard: the desktop's own command where there is one, else the terminal's."""
+"""The clipboard of whoever sits at the terminal: the desktop's own command where it reaches that
+person, else tmux's, else the terminal's own way, OSC 52."""
 
 import base64
 import os
@@ -10,23 +11,35 @@ from mlxchat.terminal.screen import is_dumb
 
 COMMANDS = (["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "-ib"])
 
+# Ignores OSC 52 from programs unless configured otherwise, but takes a text for its terminal so.
+TMUX = ["tmux", "load-buffer", "-w", "-"]
+
 # A desktop that does not answer by then is not going to.
 PATIENCE_S = 3
 
+# Terminals drop longer sequences whole.
+# Source: 100,000 bytes are hterm's limit, https://hterm.org, the least among those that name one.
+MOST_OSC52_BYTES = 74_994
+
 
 def copy_to_clipboard(text: str) -> str:
-    """Copy, and say in a few words how it went."""
+    """Copy, and say in a few words what was done."""
     copied = text.encode("utf-8", "replace")
+    size = f"{len(text):,} characters"
     for command in COMMANDS:
-        if shutil.which(command[0]) and _has_display(command[0]) and _run(command, copied):
-            return f"copied, {len(text):,} characters"
+        if shutil.which(command[0]) and _reaches_the_user(command[0]) and _run(command, copied):
+            return f"copied, {size}"
     if is_dumb() or not sys.stdout.isatty():
         return "there is no clipboard here: /export writes a file"
-    # OSC 52, which many terminals obey, over ssh too; none of them answers.
+    if os.environ.get("TMUX") and shutil.which("tmux") and _run(TMUX, copied):
+        return f"copied to tmux, which passes it on if the terminal supports that, {size}"
+    if len(copied) > MOST_OSC52_BYTES:
+        return f"{size} are more than a terminal's clipboard takes: /export writes a file"
     payload = base64.b64encode(copied).decode()
     sys.stdout.write(f"\x1b]52;c;{payload}\x07")
     sys.stdout.flush()
-    return f"given to the terminal, {len(text):,} characters"
+    # None of them answers.
+    return f"sent to the terminal (OSC 52), which may not support it, {size}"
 
 
 def _run(command: list[str], copied: bytes) -> bool:
@@ -38,6 +51,8 @@ def _run(command: list[str], copied: bytes) -> bool:
             input=copied,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # Without a locale pbcopy takes UTF-8 for Mac Roman.
+            env=os.environ | {"LC_CTYPE": "UTF-8"} if command[0] == "pbcopy" else None,
             start_new_session=True,
             timeout=PATIENCE_S,
             check=False,
@@ -47,7 +62,13 @@ def _run(command: list[str], copied: bytes) -> bool:
     return done.returncode == 0
 
 
-def _has_display(command: str) -> bool:
+def _reaches_the_user(command: str) -> bool:
+    """Whether the clipboard it fills is that of the machine the user sits at."""
+    over_ssh = bool(os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY"))
     if command == "pbcopy":
-        return True
-    return bool(os.environ.get("WAYLAND_DISPLAY" if command == "wl-copy" else "DISPLAY"))
+        return not over_ssh
+    if command == "wl-copy":
+        return bool(os.environ.get("WAYLAND_DISPLAY")) and not over_ssh
+    display = os.environ.get("DISPLAY", "")
+    # `ssh -X` forwards the near one as localhost:10; a far one is :0, or a path on a Mac.
+    return bool(display) and not (over_ssh and display.startswith((":", "/")))

@@ -21,6 +21,9 @@ ARCHITECTURES = {
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
 }
 
+# Whose activations pass what float16 can hold.
+TRAINED_IN_BFLOAT16 = {"gemma3"}
+
 # Settings that change the arithmetic and that mlx-lm's modules lack, with what switches them off.
 NEUTRAL: dict[str, tuple[float, ...]] = {
     "attention.causal": (True,),

@@ -4,14 +4,14 @@ What can be refused is refused before the first weight is read. Atomicity is `st
 """
 
 import json
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from mlxchat.errors import ModelError
-from mlxchat.models.gguf.config import build_config, read_dimensions
+from mlxchat.files import force_to_disk
+from mlxchat.models.gguf.config import TRAINED_IN_BFLOAT16, build_config, read_dimensions
 from mlxchat.models.gguf.pack import GROUP_SIZE, is_packed, packed_bits
 from mlxchat.models.gguf.read import GgufFile, Tensor, open_gguf
 from mlxchat.models.gguf.source import FORMAT_VERSION, Source
@@ -43,7 +43,10 @@ def convert(source: Source, directory: Path) -> None:
         _write_json(directory / "generation_config.json", _token_ids(vocabulary))
         _write_json(
             directory / "config.json",
-            config | _token_ids(vocabulary) | _storage(matched) | {"mlxchat": _origin(source)},
+            config
+            | _token_ids(vocabulary)
+            | _storage(matched, dims.arch)
+            | {"mlxchat": _origin(source)},
         )
         _require_room(file, matched, directory)
         write_weights(file, matched, directory / "model.safetensors")
@@ -58,8 +61,8 @@ def _token_ids(vocabulary: Vocabulary) -> dict[str, Any]:
     return {name: value for name, value in ids.items() if value is not None}
 
 
-def _storage(matched: Matched) -> dict[str, Any]:
-    """How the weights are stored: the type of what is not packed, and the bits of what is.
+def _storage(matched: Matched, arch: str) -> dict[str, Any]:
+    """The dtype to run the model in, and the bits of what is packed.
 
     The bits that most modules have stand at the top, those of the others under their names.
     """
@@ -69,10 +72,21 @@ def _storage(matched: Matched) -> dict[str, Any]:
         if is_packed(tensor.kind)
     }
     if not bits_of:
-        return {"torch_dtype": DTYPE_NAMES[matched[0][0].kind.name]}
+        return {"torch_dtype": _running_dtype(matched, arch, DTYPE_NAMES[matched[0][0].kind.name])}
     usual = Counter(bits_of.values()).most_common(1)[0][0]
     others = {module: _quantized(bits) for module, bits in bits_of.items() if bits != usual}
-    return {"torch_dtype": "float16", "quantization": _quantized(usual) | others}
+    return {
+        "torch_dtype": _running_dtype(matched, arch, "float16"),
+        "quantization": _quantized(usual) | others,
+    }
+
+
+def _running_dtype(matched: Matched, arch: str, stored: str) -> str:
+    """`stored`, or bfloat16 where float16 would overflow, or where the file tells that the model
+    was trained in it. Scales stay float16 in the file: on a CPU they become float32."""
+    from_bfloat16 = any(tensor.kind.name == "BF16" for tensor, _ in matched)
+    wide = from_bfloat16 or arch in TRAINED_IN_BFLOAT16
+    return "bfloat16" if stored == "float16" and wide else stored
 
 
 def _quantized(bits: int) -> dict[str, Any]:
@@ -105,4 +119,4 @@ def _write(path: Path, text: str) -> None:
     with path.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
-        os.fsync(stream.fileno())
+        force_to_disk(stream.fileno())

@@ -8,7 +8,7 @@ from pathlib import Path
 from mlxchat.errors import ModelNotFound
 
 # Raise it when the same GGUF file would convert to something else: old conversions are then unseen.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_STEM_CHARACTERS = 64
 
 

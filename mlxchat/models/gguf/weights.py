@@ -6,7 +6,6 @@ matrices keep their type; see `pack` for the others.
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from types import TracebackType
 import numpy as np
 from gguf.constants import GGMLQuantizationType as Kind
 
+from mlxchat.files import force_to_disk
 from mlxchat.models.gguf.pack import GROUP_SIZE, is_packed, pack, packed_bits
 from mlxchat.models.gguf.read import GgufFile, Tensor
 from mlxchat.models.gguf.tensors import Parameter
@@ -156,4 +156,4 @@ class SafetensorsWriter:
             if error is None:
                 assert self._next == self._end
                 self._stream.flush()
-                os.fsync(self._stream.fileno())
+                force_to_disk(self._stream.fileno())

@@ -1,0 +1,190 @@
+"""What is saved is evaluated at once, and in the thread that made it.
+
+On Metal each `np.array` of a lazy array waits for the GPU, and an array that is still lazy cannot
+be evaluated by any thread but its own.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxchat.cache import make_cache
+from mlxchat.cache.layers import LayerCache
+from mlxchat.errors import SnapshotMismatch
+from mlxchat.generate import prefill
+from mlxchat.ledger import Ledger
+from mlxchat.models.load import Model
+from mlxchat.store import fingerprint, snapshot, tensor_file
+from mlxchat.store.background import Background
+from mlxchat.store.fingerprint import ModelPrint
+from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
+from tests.test_prefix_cache import PLENTY, build, make_model, text
+
+FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
+TOKENS = PAGES_IN_FLIGHT * PAGE
+
+
+class Evaluations:
+    """Counts calls of `mx.eval`, and sees to it that only evaluated arrays become numpy's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._known: dict[int, mx.array] = {}
+        self._eval, self._array = mx.eval, np.array
+        monkeypatch.setattr(mx, "eval", self.eval)
+        monkeypatch.setattr(np, "array", self.array)
+
+    def eval(self, *trees: Any) -> None:
+        self.count += 1
+        self._eval(*trees)
+        self._note(trees)
+
+    def array(self, value: Any, *given: Any, **how: Any) -> np.ndarray:
+        if isinstance(value, mx.array):
+            assert id(value) in self._known, "an array is evaluated by itself"
+        return self._array(value, *given, **how)
+
+    def _note(self, value: Any) -> None:
+        if isinstance(value, mx.array):
+            self._known[id(value)] = value
+        elif isinstance(value, list | tuple):
+            for each in value:
+                self._note(each)
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request: pytest.FixtureRequest) -> Model:
+    return make_model(build(request.param))
+
+
+@pytest.fixture
+def pages(model: Model, tmp_path: Path) -> Iterator[PrefixCache]:
+    opened = PrefixCache(tmp_path / "prefixes", model, PLENTY)
+    yield opened
+    opened.close()
+
+
+def lazily_filled(model: Model, tokens: int) -> list[LayerCache]:
+    """A cache that holds tokens which nothing has evaluated."""
+    cache = make_cache(model.network, 2 * TOKENS)
+    model.network(mx.array(text(tokens))[None], cache=cache)
+    return cache
+
+
+def test_a_snapshot_is_taken_in_one_evaluation(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was one an array: dozens of waits for the GPU after each turn."""
+    printed = ModelPrint(model).of(2 * TOKENS, 4, None)
+    cache = lazily_filled(model, 100)
+    evaluations = Evaluations(monkeypatch)
+    snapshot.take(cache, Ledger(2 * TOKENS, 4, text(100)), printed, {})
+    assert evaluations.count == 1
+
+
+def test_a_fingerprint_is_made_in_one_evaluation(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fingerprint._weights(model)
+    evaluations = Evaluations(monkeypatch)
+    assert fingerprint._weights(model) == before
+    assert evaluations.count == 1
+
+
+def test_a_fingerprint_of_a_large_model_is_made_in_bounded_pieces(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transposed weight is copied to be sampled: of all at once the whole model would be."""
+    before = fingerprint._weights(model)
+    monkeypatch.setattr(fingerprint, "SAMPLED_BYTES", 10_000)
+    evaluations = Evaluations(monkeypatch)
+    assert fingerprint._weights(model) == before
+    assert evaluations.count > 1
+
+
+def test_the_pages_of_a_step_are_held_in_one_evaluation(
+    model: Model, pages: PrefixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(model.network, 2 * TOKENS)
+    ids = text(TOKENS)
+    record = pages.recorder(cache, ids, 0, 2 * TOKENS)
+    model.network(mx.array(ids)[None], cache=cache)
+    evaluations = Evaluations(monkeypatch)
+    record(ids)
+    assert evaluations.count == 1
+
+
+def test_all_pages_of_a_prefix_are_read_back_in_one_evaluation(
+    model: Model, pages: PrefixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(model.network, 2 * TOKENS)
+    ids = text(TOKENS)
+    record = pages.recorder(cache, ids, 0, 2 * TOKENS)
+    prefill(model.network, cache, ids, step_size=TOKENS, on_held=record)
+    pages.close()
+    opened = PrefixCache(pages.index.path_of("x").parents[1], model, PLENTY)
+    again = make_cache(model.network, 2 * TOKENS)
+    assert opened.like
+    evaluations = Evaluations(monkeypatch)
+    assert opened.fill(again, np.concatenate([ids, ids[:1]]), 2 * TOKENS) == TOKENS
+    assert evaluations.count == 1
+    opened.close()
+
+
+def in_a_thread(job: Callable[[], int]) -> None:
+    background = Background()
+    errors: list[BaseException] = []
+
+    def caught() -> int:
+        try:
+            return job()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        background.run(caught)
+        background.wait()
+    finally:
+        threading.excepthook = hook
+    assert errors == []
+
+
+def test_a_snapshot_of_what_nothing_has_evaluated_is_written_by_another_thread(
+    model: Model, tmp_path: Path
+) -> None:
+    printed = ModelPrint(model).of(2 * TOKENS, 4, None)
+    cache = lazily_filled(model, 100)
+    taken = snapshot.take(cache, Ledger(2 * TOKENS, 4, text(100)), printed, {})
+    in_a_thread(lambda: taken.write(tmp_path / "snapshot"))
+    empty = make_cache(model.network, 2 * TOKENS)
+    assert len(snapshot.restore(tmp_path / "snapshot", model.network, empty, printed).ledger) == 100
+    other = ModelPrint(model).of(2 * TOKENS, 5, None)
+    with pytest.raises(SnapshotMismatch):
+        snapshot.restore(tmp_path / "snapshot", model.network, empty, other)
+
+
+def test_pages_of_what_nothing_has_evaluated_are_written_by_another_thread(
+    model: Model, pages: PrefixCache
+) -> None:
+    cache = make_cache(model.network, 2 * TOKENS)
+    ids = text(TOKENS)
+    record = pages.recorder(cache, ids, 0, 2 * TOKENS)
+    model.network(mx.array(ids)[None], cache=cache)
+    record(ids)
+    pages.close()
+    assert pages.error is None
+    assert len(pages.index.chain(pages._keys_to_fill(make_cache(model.network), ids, None))) > 0
+
+
+def test_an_array_that_nothing_has_evaluated_fails_in_another_thread() -> None:
+    """Otherwise the tests above would prove nothing."""
+    lazy = mx.ones(3) + 1
+    with pytest.raises(AssertionError, match="Stream"):
+        in_a_thread(lambda: tensor_file.hold({"lazy": lazy})["lazy"].bits.nbytes)

@@ -1,0 +1,135 @@
+"""What is to survive a power cut reaches the drive itself, and not only its memory."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxchat.files import force_to_disk, write_atomically
+from mlxchat.models.gguf import convert, weights
+from mlxchat.store import tensor_file
+from mlxchat.store.append_file import AppendFile
+from mlxchat.store.output_file import OutputFile
+from mlxchat.store.tensor_file import Tensor
+
+F_FULLFSYNC = 51
+
+
+class Calls:
+    """Which ways of forcing files were taken; `refusal` is what F_FULLFSYNC raises."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        self.refusal: int | None = None
+        self._fsync, self._fcntl = os.fsync, fcntl.fcntl
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(fcntl, "fcntl", self.fcntl)
+
+    def fsync(self, descriptor: int) -> None:
+        self.names.append("fsync")
+        self._fsync(descriptor)
+
+    def fcntl(self, descriptor: int, command: int, argument: Any = 0) -> Any:
+        if command != F_FULLFSYNC:
+            return self._fcntl(descriptor, command, argument)
+        self.names.append("full")
+        if self.refusal is not None:
+            raise OSError(self.refusal, os.strerror(self.refusal))
+        return 0
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(monkeypatch)
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> Calls:
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", F_FULLFSYNC, raising=False)
+    return calls
+
+
+@pytest.fixture
+def descriptor(tmp_path: Path) -> int:
+    return os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+
+
+def test_a_mac_empties_the_drives_own_memory(mac: Calls, descriptor: int) -> None:
+    force_to_disk(descriptor)
+    assert mac.names == ["full"]
+
+
+def test_a_file_system_that_cannot_do_so_gets_fsync(mac: Calls, descriptor: int) -> None:
+    for mac.refusal in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+        mac.names.clear()
+        force_to_disk(descriptor)
+        assert mac.names == ["full", "fsync"]
+
+
+def test_elsewhere_it_is_fsync(calls: Calls, descriptor: int) -> None:
+    force_to_disk(descriptor)
+    assert calls.names == ["fsync"]
+
+
+def test_a_full_disk_surfaces_and_leaves_the_file_as_it_was(mac: Calls, tmp_path: Path) -> None:
+    """An `fsync` after it would report success: a lost write is reported only once."""
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    for mac.refusal in (errno.ENOSPC, errno.EIO):
+        with pytest.raises(OSError, match=os.strerror(mac.refusal)):
+            write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def _append(directory: Path) -> None:
+    file = AppendFile(directory / "appended")
+    file.create()
+    assert file.append(0, b"line\n") is None
+
+
+def _output(directory: Path) -> None:
+    with OutputFile.open(directory / "output", None, None) as output:
+        output.write("text")
+        output.sync()
+
+
+def _snapshot(directory: Path) -> None:
+    ones = np.ones(3, np.float32)
+    tensor_file.write(directory / "tensors", {"ones": Tensor("F32", (3,), ones)}, {})
+
+
+def _weights(directory: Path) -> None:
+    with weights.SafetensorsWriter(directory / "weights", {"ones": ("F32", (3,))}) as writer:
+        writer.append("ones", np.ones(3, np.float32))
+
+
+DURABLE: dict[str, Callable[[Path], None]] = {
+    "a configuration": lambda directory: write_atomically(directory / "file", b"data"),
+    "a turn": _append,
+    "a long run's text": _output,
+    "a snapshot": _snapshot,
+    "a converted model": _weights,
+    "a converted model's configuration": lambda directory: convert._write(directory / "x", "{}"),
+}
+
+
+@pytest.mark.parametrize("write", DURABLE.values(), ids=DURABLE.keys())
+def test_every_durable_write_empties_the_drives_memory(
+    mac: Calls, tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    """`fsync` alone let a power cut take turns that were said to be saved."""
+    write(tmp_path)
+    assert "full" in mac.names
+
+
+def test_what_can_be_computed_again_does_not_wait_for_that(mac: Calls, tmp_path: Path) -> None:
+    """A page takes 128 tokens' time to prefill, about as long as emptying a drive's memory."""
+    ones = Tensor("F32", (3,), np.ones(3, np.float32))
+    tensor_file.write(tmp_path / "page", {"ones": ones}, {}, force=os.fsync)
+    assert "full" not in mac.names

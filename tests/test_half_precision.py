@@ -1,0 +1,127 @@
+"""float16 overflows where bfloat16 does not: which models must not be held in it."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from mlxchat.models.gguf import import_gguf
+from mlxchat.models.load import Model, load_directory
+from mlxchat.models.skeleton import read_config
+from scripts.families import family_config
+from scripts.tiny_model import tiny_config, write_tiny_model
+from tests.gguf_files import TinyGguf, tiny_gguf
+
+
+def load(directory: Path, dtype: str = "stored") -> tuple[Model, list[str]]:
+    notices: list[str] = []
+    model = load_directory(directory, "tiny", dtype=dtype, notify=notices.append)
+    return model, notices
+
+
+def imported(tiny: TinyGguf, tmp_path: Path) -> Path:
+    return import_gguf(tiny.write(tmp_path / "tiny.gguf"), tmp_path / "models", lambda _: None)
+
+
+def scaled(tiny: TinyGguf, part: str, factor: float) -> TinyGguf:
+    """The same file with larger values in the tensors of that name, unpacked ones."""
+    for name, (stored, kind) in tiny.tensors.items():
+        if part in name:
+            assert kind is Kind.F16
+            tiny.tensors[name] = (stored.astype(np.float32) * factor).astype(np.float16), kind
+    return tiny
+
+
+def logits(model: Model) -> mx.array:
+    return model.network(mx.array([[1, 2, 3]]))
+
+
+def floating_dtypes(network: nn.Module) -> set[mx.Dtype]:
+    parameters: Any = tree_flatten(network.parameters())
+    return {each.dtype for _, each in parameters if mx.issubdtype(each.dtype, mx.floating)}
+
+
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.Q4_0, Kind.Q8_0], ids=lambda kind: kind.name)
+def test_a_gemma_from_gguf_is_never_held_in_float16(kind: Kind, tmp_path: Path) -> None:
+    directory = imported(tiny_gguf("gemma3", kind), tmp_path)
+    assert read_config(directory)["torch_dtype"] == "bfloat16"
+    model, notices = load(directory)
+    assert floating_dtypes(model.network) == {mx.bfloat16}
+    assert model.dtype == mx.bfloat16
+    assert notices == []
+
+
+def test_a_gemma_with_large_embeddings_writes_numbers(tmp_path: Path) -> None:
+    """Converted into float16, whatever its kind, Gemma answered with noise: its embeddings, times
+    the root of their width, pass 65,504."""
+
+    def embeddings_in_float16(name: str) -> Kind:
+        return Kind.F16 if "embed" in name else Kind.Q8_0
+
+    tiny = scaled(tiny_gguf("gemma3", embeddings_in_float16), "token_embd", 1e4)
+    model, notices = load(imported(tiny, tmp_path))
+    assert notices == []
+    assert mx.all(mx.isfinite(logits(model))).item()
+
+
+def test_an_earlier_conversion_says_float16_and_is_not_held_in_it(tmp_path: Path) -> None:
+    directory = imported(tiny_gguf("gemma3", Kind.Q8_0), tmp_path)
+    text = (directory / "config.json").read_text()
+    (directory / "config.json").write_text(text.replace('"bfloat16"', '"float16"'))
+    assert floating_dtypes(load(directory)[0].network) == {mx.bfloat16}
+
+
+def test_a_file_with_bfloat16_tensors_was_trained_in_it(tmp_path: Path) -> None:
+    def embeddings_as_trained(name: str) -> Kind:
+        return Kind.BF16 if "embed" in name else Kind.Q8_0
+
+    model, _ = load(imported(tiny_gguf("llama", embeddings_as_trained), tmp_path))
+    assert floating_dtypes(model.network) == {mx.bfloat16}
+
+
+def test_others_keep_the_precision_of_their_float16_scales(tmp_path: Path) -> None:
+    model, notices = load(imported(tiny_gguf("llama", Kind.Q8_0), tmp_path))
+    assert floating_dtypes(model.network) == {mx.float16}
+    assert notices == []
+
+
+def test_a_model_that_overflows_is_held_in_bfloat16_with_a_word(tmp_path: Path) -> None:
+    """Nothing tells of some models beforehand: one token does, and it is cheap."""
+    tiny = scaled(scaled(tiny_gguf("llama", Kind.F16), "ffn_up", 1e3), "ffn_down", 1e3)
+    directory = imported(tiny, tmp_path)
+    model, notices = load(directory)
+    assert notices == ["tiny overflows in float16: holding it in bfloat16"]
+    assert floating_dtypes(model.network) == {mx.bfloat16}
+    assert mx.all(mx.isfinite(logits(model))).item()
+    # Who asks for float16 gets it, and is told.
+    model, notices = load(directory, "float16")
+    assert notices == ["tiny overflows in float16, so its text will be noise: choose another dtype"]
+    assert model.dtype == mx.float16
+
+
+def stored_in_float16(directory: Path, config: dict[str, Any]) -> Path:
+    write_tiny_model(directory, config=config)
+    file = str(directory / "model.safetensors")
+    arrays: Any = mx.load(file)
+    mx.eval(arrays)
+    mx.save_safetensors(file, {name: a.astype(mx.float16) for name, a in arrays.items()})
+    return directory
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma3_text", "gemma4", "recurrent_gemma"])
+def test_gemmas_stored_in_float16_are_held_in_bfloat16(name: str, tmp_path: Path) -> None:
+    directory = stored_in_float16(tmp_path / name, family_config(name))
+    model, _ = load(directory)
+    assert mx.float16 not in floating_dtypes(model.network)
+    assert model.dtype == mx.bfloat16
+
+
+def test_other_models_stay_as_they_are_stored(tmp_path: Path) -> None:
+    model, notices = load(stored_in_float16(tmp_path / "tiny", tiny_config()))
+    assert floating_dtypes(model.network) == {mx.float16}
+    assert notices == []

@@ -1,0 +1,284 @@
+"""What fits where: memory as a Mac, or a container, would report it. None of it is real."""
+
+import gc
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import psutil
+import pytest
+
+from mlxchat import platform
+from mlxchat.errors import NotEnoughMemory
+from mlxchat.models import catalog, fit
+from mlxchat.models import load as loading
+from mlxchat.models.fit import automatic_window, check_window
+from mlxchat.models.load import Model, load_directory
+from mlxchat.models.skeleton import held_bytes
+from mlxchat.store import snapshot
+
+GB = 10**9
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`recommended` is Metal's working set in bytes, `cgroup` a container's limit."""
+
+    total: int
+    available: int
+    wired: int = 0
+    recommended: int | None = None
+    cgroup: int | None = None
+
+    @property
+    def system(self) -> str:
+        return "linux" if self.recommended is None else "darwin"
+
+
+# Metal recommends two thirds of the memory up to 36 GB, three quarters beyond. What psutil calls
+# available is a third of it or so on a Mac that has been used for a while.
+MAC_8 = Machine(8 * GIB, 2 * GIB, wired=2 * GIB, recommended=5_726 * 10**6)
+MAC_16 = Machine(16 * GIB, 5 * GIB, wired=5 * GIB // 2, recommended=11_453 * 10**6)
+MAC_64 = Machine(64 * GIB, 24 * GIB, wired=4 * GIB, recommended=51_539 * 10**6)
+CONTAINER = Machine(25 * GIB, 22 * GIB, cgroup=6 * GIB)
+
+
+class Metal:
+    """MLX on the machine: what it holds can be set, and nothing is ever taken."""
+
+    def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch, cgroup: Path) -> None:
+        self.active, self.cached = 0, 0
+        info = {"max_recommended_working_set_size": machine.recommended}
+        memory = SimpleNamespace(
+            total=machine.total, available=machine.available, wired=machine.wired
+        )
+        monkeypatch.setattr(sys, "platform", machine.system)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+        monkeypatch.setattr(platform, "on_gpu", lambda: machine.system == "darwin")
+        monkeypatch.setattr(platform, "CGROUP", cgroup)
+        monkeypatch.setattr(mx, "device_info", lambda: info if machine.recommended else {})
+        monkeypatch.setattr(mx, "get_active_memory", lambda: self.active)
+        monkeypatch.setattr(mx, "get_cache_memory", lambda: self.cached)
+        if machine.cgroup is not None:
+            (cgroup / "memory.max").write_text(f"{machine.cgroup}\n")
+            (cgroup / "memory.current").write_text("0\n")
+
+
+@pytest.fixture
+def metal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    return lambda machine: Metal(machine, monkeypatch, tmp_path)
+
+
+# The recommended models, in 4 bits, and one that only large machines hold.
+LLAMA_70B = catalog.RecommendedModel(
+    "mlx-community/Llama-3.3-70B-Instruct-4bit", 39_700_000_000, 70_553_706_496, 327_680
+)
+SIZES = {
+    "1B": catalog.RECOMMENDED[0],
+    "4B": catalog.RECOMMENDED[1],
+    "8B": catalog.RECOMMENDED[2],
+    "30B": catalog.RECOMMENDED[3],
+    "70B": LLAMA_70B,
+}
+CONTEXT = 131_072
+
+# Machine → model → what is said of its weights, and the automatic window. On the CPU of the
+# container weights are float32 if they fit.
+OUTCOMES: dict[str, tuple[Machine, dict[str, tuple[str, int | None]]]] = {
+    "macOS, 8 GB": (
+        MAC_8,
+        {
+            "1B": ("fits", 107_008),
+            "4B": ("fits", 15_872),
+            "8B": ("fits", 6_144),
+            "30B": ("warned", 512),
+            "70B": ("warned", 512),
+        },
+    ),
+    "macOS, 16 GB": (
+        MAC_16,
+        {
+            "1B": ("fits", CONTEXT),
+            "4B": ("fits", 43_520),
+            "8B": ("fits", 36_864),
+            "30B": ("warned", 512),
+            "70B": ("warned", 512),
+        },
+    ),
+    "macOS, 64 GB": (
+        MAC_64,
+        {
+            "1B": ("fits", CONTEXT),
+            "4B": ("fits", CONTEXT),
+            "8B": ("fits", CONTEXT),
+            "30B": ("fits", CONTEXT),
+            "70B": ("fits", 25_088),
+        },
+    ),
+    "Linux, container of 6 GiB": (
+        CONTAINER,
+        {
+            "1B": ("fits", 15_872),
+            "4B": ("noticed", 19_456),
+            "8B": ("noticed", 9_728),
+            "30B": ("refused", None),
+            "70B": ("refused", None),
+        },
+    ),
+}
+
+
+def outcome(
+    machine: Machine, size: catalog.RecommendedModel, metal: Any, patch: pytest.MonkeyPatch
+) -> tuple[str, int | None]:
+    """What loading such a model and choosing its window comes to."""
+    fake = metal(machine)
+    notices: list[str] = []
+    try:
+        dtype = loading._target_dtype(
+            "auto", size.parameters, size.download_bytes, notices.append, 1
+        )
+    except NotEnoughMemory:
+        return "refused", None
+    stored = dtype is None
+    weights = size.download_bytes if stored else 4 * size.parameters
+    token_bytes = size.kv_bytes_per_token * (1 if stored else 2)
+    said = "fits" if not notices else "noticed" if machine.system == "linux" else "warned"
+    assert len(notices) <= 1
+    # On Linux what the weights take is missing from what is free; on a Mac, MLX says so.
+    if machine.cgroup is None:
+        fake.active = weights
+    else:
+        (platform.CGROUP / "memory.current").write_text(f"{weights}\n")
+    patch.setattr(fit, "kv_bytes_per_token", lambda *_: token_bytes)
+    patch.setattr(fit, "held_bytes", lambda _: 0)
+    model: Any = SimpleNamespace(network=None, dtype=dtype, context_length=CONTEXT)
+    return said, automatic_window(model, notices.append)
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_what_becomes_of_each_model_on_each_machine(
+    name: str, metal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Mac of 16 GB refused models that mlx-lm runs there: psutil's "available" leaves out what
+    macOS would free."""
+    machine, expected = OUTCOMES[name]
+    found = {size: outcome(machine, model, metal, monkeypatch) for size, model in SIZES.items()}
+    assert found == expected
+
+
+@pytest.mark.parametrize("machine", [MAC_8, MAC_16, MAC_64])
+def test_on_macos_what_mlx_holds_is_taken_off_both_limits(machine: Machine, metal: Any) -> None:
+    fake = metal(machine)
+    assert machine.recommended is not None
+    assert platform.free_memory_bytes() == min(machine.recommended, machine.total - machine.wired)
+    fake.active, fake.cached = 3 * GB, GB
+    assert platform.free_memory_bytes() == machine.recommended - 4 * GB
+    assert platform.obtainable_memory_bytes() == machine.total - machine.wired - 4 * GB
+    fake.active = 100 * GB
+    assert platform.free_memory_bytes() == 0
+
+
+def test_what_others_have_wired_counts(metal: Any) -> None:
+    metal(Machine(16 * GIB, 5 * GIB, wired=14 * GIB, recommended=11_453 * 10**6))
+    assert platform.free_memory_bytes() == 2 * GIB
+
+
+def tiny(tiny_model: Path) -> Model:
+    return load_directory(tiny_model, "tiny", dtype="stored", notify=lambda _: None)
+
+
+def test_weights_are_counted_once_whether_or_not_they_have_been_read(
+    tiny_model: Path, metal: Any
+) -> None:
+    """A window chosen before lazy weights are read would leave no room for them."""
+    model = tiny(tiny_model)
+    weights = held_bytes(model.network)
+    fake = metal(MAC_16)
+    free = platform.free_memory_bytes()
+    assert fit._free_memory_bytes(model) == free - weights
+    fake.active = weights
+    assert fit._free_memory_bytes(model) == free - weights
+
+
+def test_loaded_weights_are_what_mlx_holds(tiny_model: Path) -> None:
+    # What earlier tests leave may go at any time.
+    gc.collect()
+    mx.clear_cache()
+    before = platform.mlx_memory_bytes()
+    model = tiny(tiny_model)
+    assert platform.mlx_memory_bytes() - before >= held_bytes(model.network)
+
+
+def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, metal: Any) -> None:
+    model = tiny(tiny_model)
+    fake = metal(MAC_8)
+    assert MAC_8.recommended is not None
+    fake.active = MAC_8.recommended - 10_000
+    notices: list[str] = []
+    check_window(model, 1000, notices.append)
+    assert notices == [
+        "a window of 1,000 tokens takes 256 kB on this model and 10.0 kB are free: use "
+        "--max-kv-size auto or a smaller one"
+    ]
+    check_window(model, 10, notices.append)
+    assert len(notices) == 1
+    assert automatic_window(model, notices.append) == 512
+    assert notices[1].startswith("beside its weights the model has room for 27 tokens only")
+
+
+def test_a_snapshot_is_read_although_metal_recommends_no_more(
+    metal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session of a model that fills the recommended memory would have been prefilled anew each
+    time, as if its snapshot were broken."""
+    fake = metal(MAC_16)
+    fake.active = 11_453 * 10**6
+    limits: list[int] = []
+
+    def read(path: Path, most_bytes: int) -> Any:
+        limits.append(most_bytes)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(snapshot.tensor_file, "read", read)
+    nothing: Any = None
+    with pytest.raises(FileNotFoundError):
+        snapshot.restore(tmp_path / "x", nothing, nothing, nothing)
+    assert limits[0] > 900 * 10**6
+
+
+def test_a_process_on_a_gpu_takes_what_mlx_holds(
+    metal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status line of a model of 4 GB on a Mac said 300 MB: the resident size misses most of
+    Metal's buffers."""
+    resident = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=300 * 10**6))
+    monkeypatch.setattr(psutil, "Process", lambda pid: resident if pid == os.getpid() else None)
+    fake = metal(MAC_16)
+    assert platform.process_memory_bytes() == 300 * 10**6
+    fake.active, fake.cached = 4 * GB, GB
+    assert platform.process_memory_bytes() == 5 * GB
+    metal(CONTAINER).active = 4 * GB
+    assert platform.process_memory_bytes() == 300 * 10**6
+
+
+def test_loading_in_another_dtype_never_holds_all_weights_in_both(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever held on to the arrays as they are stored kept them in memory, once they were read,
+    beside those in the other dtype: 551 MB at the peak instead of 389."""
+    left: list[dict[str, mx.array]] = []
+    fill = loading._fill_with_arrays
+
+    def watched(network: Any, config: Any, arrays: Any, target: Any, *, wide: bool) -> None:
+        fill(network, config, arrays, target, wide=wide)
+        left.append(arrays)
+
+    monkeypatch.setattr(loading, "_fill_with_arrays", watched)
+    load_directory(tiny_model, "tiny", dtype="float16", notify=lambda _: None)
+    assert left == [{}]

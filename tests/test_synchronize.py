@@ -1,0 +1,71 @@
+"""What a rank waits for before it stops: both of its streams."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlxchat import platform
+from mlxchat.distributed import load
+from mlxchat.distributed.follow import follow
+from mlxchat.distributed.ranks import Order, Ranks
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream | None]:
+    """The streams that were waited for; None is the default one, a GPU's on a Mac."""
+    streams: list[mx.Stream | None] = []
+    monkeypatch.setattr(mx, "synchronize", lambda stream=None: streams.append(stream))
+    return streams
+
+
+@pytest.fixture
+def alone() -> Ranks:
+    return Ranks(mx.distributed.init(), None)
+
+
+def both() -> list[mx.Stream | None]:
+    return [None, mx.default_stream(mx.cpu)]
+
+
+def test_rank_0_waits_for_its_messages_before_it_stops(
+    alone: Ranks, waited: list[mx.Stream | None]
+) -> None:
+    """`mx.synchronize()` waits for the GPU's stream; the ring's messages run on the CPU's, so the
+    last order could be cut off."""
+    alone.stop()
+    assert waited == both()
+
+
+def test_a_follower_waits_for_its_messages_before_it_stops(
+    alone: Ranks, waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alone, "hear", lambda: (Order.STOP, [0] * 4, []))
+    follow(alone, lambda _: None)
+    assert waited == both()
+
+
+def test_ranks_have_a_model_once_nothing_of_it_is_unfinished(
+    alone: Ranks, waited: list[mx.Stream | None]
+) -> None:
+    loaded: Any = SimpleNamespace(config={}, dtype=mx.float32)
+    assert load._agreed(alone, lambda: loaded) is loaded
+    assert waited == both()
+
+
+def test_the_wired_limit_is_changed_once_nothing_is_being_computed(
+    waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def set_wired_limit(limit: int) -> int:
+        limits.append(limit)
+        return 7
+
+    monkeypatch.setattr(platform, "recommended_working_set_bytes", lambda: 1000)
+    monkeypatch.setattr(mx, "set_wired_limit", set_wired_limit)
+    with platform.wired_limit():
+        assert waited == []
+    assert waited == both()
+    assert limits == [1000, 7]
