@@ -12,8 +12,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx import nn
-from mlx_lm.models.cache import ArraysCache, CacheList, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, CacheList, RotatingKVCache
 
+from mlxchat.cache import build
 from mlxchat.cache.layers import windows
 from mlxchat.cache.window import REANCHOR_EVERY
 
@@ -107,7 +108,7 @@ def reference_cache(
             return ReferenceCache(native.max_size, 0, next(remaining))
         return ReferenceCache(window, keep, next(remaining))
 
-    return [layer(native) for native in make_prompt_cache(model)]
+    return [layer(native) for native in build._native_cache(model)]
 
 
 def references(cache: Sequence[Any]) -> list[ReferenceCache]:

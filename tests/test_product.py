@@ -26,7 +26,7 @@ def test_each_way_in_is_the_plain_computation_or_refused(
     with computing(family, form):
         outcome = try_all(family, form, tmp_path)
     assert outcome.verdict == VERDICTS[family]
-    wrong = {way: e for way, e in outcome.errors.items() if not agrees(family, form, way, e)}
+    wrong = {way: e for way, e in outcome.errors.items() if not agrees(outcome.dtype, way, e)}
     assert wrong == {}
     is_refused = VERDICTS[family].memory == "refused"
     assert ("snapshot" in outcome.refused) == is_refused
