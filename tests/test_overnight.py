@@ -19,6 +19,7 @@ import pytest
 
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 TEXT = "The sea was calm, and nothing moved. "
 ENDLESS = ["--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size", "64"]
@@ -50,8 +51,8 @@ def uninterrupted(*begin: str) -> bytes:
     """What a run writes that nothing happens to: the same for each test that begins so."""
     with TemporaryDirectory() as directory:
         whole = Path(directory, "whole")
-        code, _ = finish(generate("-o", str(whole), *begin, TEXT))
-        assert code == 0
+        done = run_in_process("generate", "-o", str(whole), *begin, TEXT)
+        assert done.returncode == 0, done.stderr
         return _parts(whole)
 
 
@@ -69,8 +70,11 @@ class Night:
         self.resumed = ["--resume", str(directory)]
 
     def start(self, **how: Any) -> "subprocess.Popen[str]":
+        return generate(*self._arguments(), **how)
+
+    def _arguments(self) -> list[str]:
         begun = (self.directory / "run.json").exists()
-        return generate(*(self.resumed if begun else self.checkpointed), **how)
+        return self.resumed if begun else self.checkpointed
 
     def expected(self) -> bytes:
         return uninterrupted(*self.begin)
@@ -86,9 +90,9 @@ class Night:
             time.sleep(0.005)
 
     def ends(self) -> None:
-        code, stderr = finish(self.start())
-        assert code == 0
-        assert stderr == "" or "has ended already" in stderr
+        done = run_in_process("generate", *self._arguments())
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "" or "has ended already" in done.stderr
         assert json.loads((self.directory / "run.json").read_text())["ended"] == "length"
 
 
@@ -166,7 +170,7 @@ def test_killed_while_it_reads_it_goes_on_reading(
 def test_a_signal_leaves_a_checkpoint_of_the_very_last_token(
     number: int, status: int, night: Callable[..., Night]
 ) -> None:
-    run = night(3000)
+    run = night(1500)
     process = run.start()
     run.grows_to(200)
     process.send_signal(number)
