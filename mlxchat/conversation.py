@@ -16,7 +16,7 @@ import numpy as np
 
 from mlxchat.cache import evict, fork, make_cache, rewind
 from mlxchat.cache.layers import windows
-from mlxchat.errors import CacheError, WindowFull
+from mlxchat.errors import CacheError, DeviceError, WindowFull
 from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
@@ -473,7 +473,12 @@ class Conversation:
         on_prefill: Progress | None,
         should_stop: ShouldStop,
     ) -> Iterator[Token | Forgot]:
-        """Generate the reply, or what follows the tokens of it that are `written` already."""
+        """Generate the reply, or what follows the tokens of it that are `written` already.
+
+        If the device gives out, what the cache holds is let go, and prefilled by the next turn.
+        """
+        if not self._cache:
+            self.restart()
         ids = np.concatenate([self._prompt, written])
         cached = self._place(ids)
         on_held: OnHeld = self._ledger.add
@@ -506,6 +511,9 @@ class Conversation:
                     in_place = tokens > 0
                     if in_place:
                         yield Forgot(1, tokens)
+        except DeviceError:
+            self._let_go()
+            raise
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply)
@@ -513,6 +521,12 @@ class Conversation:
             turn.finish_reason = self.stats.finish_reason
         if self._ledger.overflowed > overflowed:
             yield Forgot(0, self._ledger.overflowed - overflowed)
+
+    def _let_go(self) -> None:
+        """Hold nothing any more: what was computed as the device failed cannot be trusted."""
+        self._cache, self._ledger = [], Ledger(self._ledger.window, self._ledger.keep)
+        self._held_turns = []
+        self._before = self._earlier = None
 
     def _begin_with_known_prefix(self, ids: TokenIds) -> tuple[int, OnHeld]:
         """Fill the empty cache from what is known of the prompt; whom to tell what it holds."""

@@ -9,6 +9,7 @@
     │   ├── ModelBroken        files missing, truncated or contradicting each other
     │   ├── ModelUnsupported   understood, but not something that we can run
     │   └── NotEnoughMemory    larger than what this machine has free
+    ├── DeviceError        1   the GPU or the memory gave out while a model ran
     ├── HubError           1   the network, the hub, a permission
     ├── CacheError         1   the window cannot be kept on this model
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
@@ -73,6 +74,10 @@ class ModelUnsupported(ModelError):
 
 
 class NotEnoughMemory(ModelError):
+    pass
+
+
+class DeviceError(MlxchatError):
     pass
 
 

@@ -16,6 +16,7 @@ from mlx import nn
 
 from mlxchat.cache import bytes_held, learned_positions, tokens_evicted, tokens_held
 from mlxchat.errors import CacheError
+from mlxchat.failures import device_failures
 from mlxchat.models.load import Model
 from mlxchat.platform import wired_limit
 from mlxchat.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
@@ -298,7 +299,7 @@ class Generation:
         if self._sampling.seed is not None:
             mx.random.seed(self._sampling.seed)
         mx.reset_peak_memory()
-        with wired_limit():
+        with device_failures(), wired_limit():
             self._started_s = time.perf_counter()
             # All but the last token: what that one's logits say is where decoding begins.
             rest = self._ids[self._cached_tokens : -1]

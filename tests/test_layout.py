@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "mlxchat"
 # What stands before it may be imported; a package's own files are its own business, in this order.
 ORDER = [
     "errors",
+    "failures",
     "settings",
     "platform",
     "awake",

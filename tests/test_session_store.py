@@ -31,7 +31,7 @@ from mlxchat.store.session_list import (
     rename,
     search,
 )
-from mlxchat.store.session_names import check_name, names_by_use
+from mlxchat.store.session_names import TRANSCRIPT, check_name, directory_of, names_by_use
 
 OPEN_ELSEWHERE = """
 import sys
@@ -497,6 +497,52 @@ def test_a_session_is_renamed(sessions: Path) -> None:
     rename("old", "new")
     assert sorted(names_by_use()) == ["new", "taken"]
     assert read_session("new").turns[0].user == "hello"
+
+
+@pytest.mark.parametrize(("saved", "asked"), [("Night", "night"), ("Über uns", "über UNS")])
+def test_names_that_differ_in_case_alone_are_one_session(
+    saved: str, asked: str, sessions: Path
+) -> None:
+    """On a Mac they share a directory: the same session had two names, and could not be renamed
+    from one to the other."""
+    make_session(saved)
+    make_session("other")
+    with Session.open(asked, create=True) as session:
+        assert session.name == saved
+        assert session.journal.contents.turns[0].user == "hello"
+    assert read_session(asked).turns[0].user == "hello"
+    with pytest.raises(SessionError, match=f"there is a session '{saved}' already"):
+        rename("other", asked)
+    rename(saved, asked)
+    assert sorted(names_by_use()) == sorted([asked, "other"])
+    rename(asked, saved)
+    remove(asked)
+    assert names_by_use() == ["other"]
+
+
+def test_a_name_can_change_in_case_where_the_file_system_ignores_it(
+    sessions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_there(path: Path) -> bool:
+        """As macOS says it."""
+        names = {each.name.casefold() for each in path.parent.iterdir()}
+        return path.name.casefold() in names
+
+    make_session("night")
+    monkeypatch.setattr(session_module, "_is_there", is_there)
+    with Session.open("NIGHT") as session:
+        session.rename("Night")
+        assert session.name == "Night"
+    assert names_by_use() == ["Night"]
+
+
+def test_two_that_are_there_under_such_names_stay_two(sessions: Path) -> None:
+    """A case-sensitive file system may have them, from another version."""
+    for name in ("Night", "night"):
+        (sessions / name).mkdir(parents=True)
+        (sessions / name / TRANSCRIPT).write_text("")
+    assert directory_of("Night").name == "Night"
+    assert directory_of("night").name == "night"
 
 
 def test_an_open_session_goes_on_under_its_new_name(sessions: Path) -> None:

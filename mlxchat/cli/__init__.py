@@ -27,7 +27,8 @@ from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.signals import Terminated, terminate_by_exception
 from mlxchat.cli.version import VersionOption
-from mlxchat.errors import ClosedPipe, ExitStatus, MlxchatError, RanksError
+from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
+from mlxchat.failures import device_failures
 from mlxchat.terminal.messages import show_error
 
 # Commands that run a model on all ranks; the others run on rank 0 alone.
@@ -135,10 +136,12 @@ def _leave_at_once(status: ExitStatus) -> NoReturn:
 def _status() -> int:
     leads = not platform.launched_rank()
     try:
-        return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
+        with device_failures():
+            return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
     except MlxchatError as error:
         # What all ranks find wrong, one tells.
-        if not isinstance(error, ClosedPipe) and (leads or isinstance(error, RanksError)):
+        own = isinstance(error, RanksError | DeviceError)
+        if not isinstance(error, ClosedPipe) and (leads or own):
             show_error(str(error))
         if isinstance(error, RanksError):
             _leave_at_once(error.exit_status)

@@ -17,7 +17,7 @@ from mlxchat.errors import InputError, SessionError, UsageError
 from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
 from mlxchat.store.session import Session
 from mlxchat.store.session_list import listing
-from mlxchat.store.session_names import check_name, names_by_use
+from mlxchat.store.session_names import as_saved, check_name, names_by_use
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.thinking import THINK_TAGS, ThinkSplitter
@@ -222,8 +222,8 @@ def _save(chat: Repl, argument: str) -> None:
         session.rename(argument)
     else:
         check_name(argument)
-        if argument in names_by_use():
-            raise SessionError(f"there is a session {argument!r} already: choose another name")
+        if (found := as_saved(argument)) in names_by_use():
+            raise SessionError(f"there is a session {found!r} already: choose another name")
         chat.save_in(Session.open(argument, create=True))
     chat.screen.say(f"this session is {argument!r} from now on")
 
@@ -232,7 +232,7 @@ def _save(chat: Repl, argument: str) -> None:
 def _load(chat: Repl, argument: str) -> None:
     if (path := _file_path(argument)) is None:
         session = chat.keeper.session
-        if session is not None and session.name == argument:
+        if session is not None and session.name == as_saved(argument):
             raise UsageError(f"this is session {argument!r}")
         chat.change_session(Session.open(argument))
         return

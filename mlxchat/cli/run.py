@@ -26,7 +26,7 @@ from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, l
 from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.documents import Input, is_stdin_left_unread, name_of, piped_stdin, read_input
-from mlxchat.errors import ExitStatus, SnapshotBroken, UsageError
+from mlxchat.errors import DeviceError, ExitStatus, SnapshotBroken, UsageError
 from mlxchat.events import EventWriter
 from mlxchat.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
 from mlxchat.ledger import Ledger, TokenIds
@@ -231,12 +231,17 @@ def _generate(
         generation = _generation(request, loaded, prompt.ids, beside)
         if request.json_events:
             output.write(events.start(_start_facts(loaded, prompt.ids)))
-        for token in generation:
-            # What only an end would show is not shown where another run will go on.
-            unfinished = token.id is None and checkpointer is not None and watch.stopped
-            if unfinished or not watch.fits(token):
-                break
-            output.write(events.token(token) if request.json_events else token.text)
+        try:
+            for token in generation:
+                # What only an end would show is not shown where another run will go on.
+                unfinished = token.id is None and checkpointer is not None and watch.stopped
+                if unfinished or not watch.fits(token):
+                    break
+                output.write(events.token(token) if request.json_events else token.text)
+        except DeviceError:
+            # The text so far is good. The cache is not: the checkpoint before stands.
+            output.end()
+            raise
         reason = watch.ended or generation.stats.finish_reason
         stats = replace(generation.stats, finish_reason=reason)
         figures = stats_line(stats)

@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat.errors import ModelBroken
+from mlxchat.failures import device_failures
 from mlxchat.models.skeleton import read_json
 
 # A header names each tensor in some 150 bytes; this is room for half a million of them.
@@ -85,7 +86,8 @@ def needs_mlx_lms_loader(config: dict[str, Any], directory: Path) -> bool:
 def fitting(directory: Path) -> Iterator[None]:
     """Raise ModelBroken for whatever fails in the body because the weights do not fit the model."""
     try:
-        yield
+        with device_failures():
+            yield
     except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelBroken(

@@ -20,6 +20,7 @@ from mlxchat.store.journal import Journal
 from mlxchat.store.lock import Lock
 from mlxchat.store.session_names import (
     TRANSCRIPT,
+    as_saved,
     check_name,
     directory_of,
     path_of,
@@ -51,7 +52,7 @@ class Session:
         Raises SessionError: no such session, no such name, open elsewhere, damaged.
         """
         check_name(name)
-        session = cls(name)
+        session = cls(as_saved(name))
         if _is_there(session.directory / TRANSCRIPT):
             session._go_on()
         elif not create:
@@ -75,8 +76,7 @@ class Session:
         """Give it another name, open as it is. Raises SessionError; then it keeps the old one."""
         check_name(name)
         if self._lock is None:
-            if _is_there(path_of(name)):
-                raise _taken(name)
+            _check_free(name)
         else:
             move(self.name, name)
         self.name, self._chosen = name, True
@@ -141,8 +141,7 @@ def move(old: str, new: str) -> None:
     """Rename a session that this process has locked. Raises SessionError."""
     check_name(new)
     directory = directory_of(old)
-    if _is_there(path_of(new)):
-        raise _taken(new)
+    _check_free(new, directory.name)
     with plainly(f"rename session {old!r}"):
         directory.rename(path_of(new))
         sync_directory(paths.sessions_dir())
@@ -156,8 +155,11 @@ def _names() -> Iterator[str]:
         yield f"{name}-{n}"
 
 
-def _taken(name: str) -> SessionError:
-    return SessionError(f"there is a session {name!r} already: choose another name")
+def _check_free(name: str, own: str | None = None) -> None:
+    """Raises SessionError if another session than `own` has the name, in whatever case."""
+    found = as_saved(name)
+    if found != own and _is_there(path_of(found)):
+        raise SessionError(f"there is a session {found!r} already: choose another name")
 
 
 def _is_there(path: Path) -> bool:

@@ -5,6 +5,7 @@ What is in a session is `session`'s business.
 
 import re
 import stat
+import unicodedata
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,13 +61,33 @@ def path_of(name: str) -> Path:
     return paths.sessions_dir() / name
 
 
+def as_saved(name: str) -> str:
+    """The name as the session's directory spells it; without such a session, as it is.
+
+    The file system of macOS takes names that differ in case alone, or in how an accent is encoded,
+    for the same: so do we, everywhere. Raises SessionError.
+    """
+    with plainly(f"list {paths.sessions_dir()}"):
+        try:
+            found = [path.name for path in paths.sessions_dir().iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return name
+    if name in found:
+        return name
+    return next((each for each in sorted(found) if _folded(each) == _folded(name)), name)
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+
+
 def directory_of(name: str) -> Path:
     """The directory of a session that exists, and lies where all of them do.
 
     Raises SessionError for no such name or session, and for a link to somewhere else.
     """
     check_name(name)
-    directory = path_of(name)
+    directory = path_of(as_saved(name))
     try:
         mode = directory.lstat().st_mode
     except FileNotFoundError:
