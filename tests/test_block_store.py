@@ -156,7 +156,7 @@ def test_pages_and_blocks_share_one_bound(model: Model, open_blocks: Open, direc
 def test_a_full_disk_costs_only_the_block(
     model: Model, open_blocks: Open, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> int:
+    def fail(*_: object, **how: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tensor_file, "write", fail)
