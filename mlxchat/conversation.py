@@ -20,6 +20,7 @@ from mlxchat.errors import CacheError, WindowFull
 from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
+from mlxchat.pace import Pace
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.tokens import ChatMessage
 
@@ -118,6 +119,7 @@ class Conversation:
         prefixes: Prefixes | None = None,
     ) -> None:
         self.model = model
+        self._pace = Pace.of(model.network)
         self._prefixes = prefixes
         self.settings = settings or CacheSettings(keep=0)
         self.system = system
@@ -171,14 +173,16 @@ class Conversation:
         if not turn.reply and turn.finish_reason == "interrupted":
             self.undo()
 
-    def go_on(self, should_stop: ShouldStop = never) -> Iterator[Token | Forgot]:
+    def go_on(
+        self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
+    ) -> Iterator[Token | Forgot]:
         """Continue the last reply where it ended, as if it had not."""
         self._begin_turn()
         turn = self.turns[-1]
         turn.forgotten = False
         written = turn.ids if turn.ids is not None else self.model.tokenizer.encode(turn.reply)
         yield from self._make_room()
-        yield from self._answer(turn, written, None, should_stop)
+        yield from self._answer(turn, written, on_prefill, should_stop)
 
     def retry(
         self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
@@ -485,6 +489,7 @@ class Conversation:
             sampling=self.sampling,
             settings=self._within_window(self.generation, len(ids)),
             prefill_step_size=self.settings.prefill_step_size,
+            pace=self._pace,
             cached_tokens=cached,
             on_prefill=on_prefill,
             on_held=on_held,

@@ -60,6 +60,7 @@ ORDER = [
     "models.describe",
     "models.inventory",
     "repetition",
+    "pace",
     "generate",
     "blocks",
     "ledger",

@@ -20,7 +20,7 @@ from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.thinking import THINK_TAGS, Piece, ThinkSplitter
-from mlxchat.units import count
+from mlxchat.units import and_rate, count
 
 
 def run_piped(
@@ -154,12 +154,13 @@ def _answer(pieces: list[Piece]) -> str:
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:
     """The figures of one turn, for people."""
-    return (
-        f"turn {turn} · {seconds:.2f} s, first token {stats.ttft_s:.2f} s · "
-        f"prefilled {stats.prompt_tokens - stats.cached_tokens:,} of {stats.prompt_tokens:,} "
-        f"tokens · generated {stats.generated_tokens:,}, {stats.decode_tokens_per_s:,.1f} tok/s · "
-        f"stopped: {stats.finish_reason}"
-    )
+    parts = [f"turn {turn}", f"{seconds:.2f} s"]
+    if stats.ttft_s:
+        parts[-1] += f", first token {stats.ttft_s:.2f} s"
+    parts.append(f"prefilled {stats.prefilled_tokens:,} of {stats.prompt_tokens:,} tokens")
+    if stats.ttft_s:
+        parts.append(f"generated {stats.generated_tokens:,}{and_rate(stats.decode_tokens_per_s)}")
+    return " · ".join([*parts, f"stopped: {stats.finish_reason}"])
 
 
 def forgotten_line(forgot: Forgot) -> str:

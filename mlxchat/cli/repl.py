@@ -241,7 +241,7 @@ class Repl:
             parts.append(f"{len(conversation.forgotten)} forgotten")
         if self.attached:
             parts.append(f"{count(len(self.attached), 'file')} attached")
-        if conversation.stats is not None:
+        if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
             parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
         return " · ".join(parts)
 
