@@ -18,6 +18,7 @@ from mlxchat.events import EventWriter
 from mlxchat.generate import Stats, Token
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.progress import Bar, progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.thinking import THINK_TAGS, Piece, ThinkSplitter
 from mlxchat.units import and_rate, count
@@ -43,8 +44,8 @@ def run_piped(
         for spoken in read_turns(stdin):
             # Only a reply is ended well: while it waits for the next line, a signal ends it at
             # once.
-            with StopRequest() as stop:
-                chat.take(spoken, stop)
+            with StopRequest() as stop, progress("reading", "tokens", request.setup.quiet) as bar:
+                chat.take(spoken, stop, bar)
             if stop.status is not None:
                 return stop.status
     finally:
@@ -85,7 +86,9 @@ class _PipedChat:
         }
         self._stdout.write(self._events().start(facts))
 
-    def take(self, spoken: Spoken, stop: StopRequest) -> None:
+    def take(self, spoken: Spoken, stop: StopRequest, bar: Bar) -> None:
+        stop.say = bar.say_anyway
+        stop.before_leaving(bar.stop)
         if spoken.notice is not None:
             self._messages.warn(spoken.notice)
         if spoken.role == "system":
@@ -96,12 +99,14 @@ class _PipedChat:
         seed = self._request.setup.seed + len(self._conversation.turns)
         self._conversation.sampling = replace(self._sampling, seed=seed % 2**64)
         started_s = time.perf_counter()
-        reply = self._conversation.say(spoken.text, should_stop=stop.requested)
+        reply = self._conversation.say(spoken.text, on_prefill=bar, should_stop=stop.requested)
         self._keeper.record(self._conversation)
         try:
             for piece in self._pieces(reply):
                 self._stdout.write(piece)
         finally:
+            stop.obeyed()
+            bar.stop()
             self._keeper.turn_over(self._conversation)
         stats = self._conversation.stats
         assert stats is not None

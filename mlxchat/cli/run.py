@@ -210,9 +210,11 @@ def _generate(
         StopRequest() as stop,
         StatusRequest() as status,
         keep_awake() if long.is_long else nullcontext(),
-        progress("reading", "tokens", request.setup.quiet) as on_prefill,
+        progress("reading", "tokens", request.setup.quiet) as bar,
         ExitStack() as stack,
     ):
+        stop.say = bar.say_anyway
+        stop.before_leaving(bar.stop)
         reader = _block_reader(request, loaded, prompt, messages, stack)
         record: OnHeld = nobody
         # Begun again from a damaged checkpoint, a run has to come to the very same text: what was
@@ -229,23 +231,29 @@ def _generate(
                 checkpoint, long, model, loaded.fingerprint(), begun, output.file, watch, messages
             )
         pace = pace_of(model.network, begun, checkpoint)
-        beside = _Beside(watch, checkpointer, begun, record, on_prefill, reader, pace)
+        beside = _Beside(watch, checkpointer, begun, record, bar, reader, pace)
         generation = _generation(request, loaded, prompt.ids, beside)
+
+        def done_event(stats: Stats) -> str:
+            return events.done(stats, model.name, request.setup.seed)
+
         if request.json_events:
             output.write(events.start(_start_facts(loaded, prompt.ids)))
+            stop.before_leaving(lambda: output.write(done_event(generation.stats)))
         for token in generation:
             # What only an end would show is not shown where another run will go on.
             unfinished = token.id is None and checkpointer is not None and watch.stopped
             if unfinished or not watch.fits(token):
                 break
             output.write(events.token(token) if request.json_events else token.text)
+        stop.obeyed()
         reason = watch.ended or generation.stats.finish_reason
         stats = replace(generation.stats, finish_reason=reason)
         figures = stats_line(stats)
         if checkpointer is not None:
             figures += checkpointer.leave(generation.midway, stats)
     if request.json_events:
-        output.write(events.done(stats, model.name, request.setup.seed))
+        output.write(done_event(stats))
     output.end()
     messages.stats(figures, request.stats)
     return ExitStatus.LOOP if watch.ended == "loop" else stop.status or ExitStatus.OK
@@ -259,7 +267,7 @@ class _Beside:
     checkpointer: Checkpointer | None
     begun: Begun
     record: OnHeld
-    on_prefill: Progress | None
+    on_prefill: Progress
     reader: BlockReader | None
     pace: Pace
 
@@ -271,8 +279,7 @@ class _Beside:
         self.watch.reads(done, total)
         if self.checkpointer is not None:
             self.checkpointer.read(done, total)
-        if self.on_prefill is not None:
-            self.on_prefill(done, total)
+        self.on_prefill(done, total)
 
     def pause(self, midway: Midway) -> SamplingSettings:
         if self.checkpointer is not None:
