@@ -128,7 +128,8 @@ class Conversation:
         self.generation = generation or GenerationSettings()
         self.variables = dict(variables or {})
         self.turns: list[Turn] = []
-        self.stats: Stats | None = None
+        self._stats: Stats | None = None
+        self._generation: Generation | None = None
         self.notices: tuple[str, ...] = ()
         # Turns before this one were cleared away, and no later one stands behind them.
         self._begins_at = 0
@@ -328,6 +329,11 @@ class Conversation:
         return self._cache
 
     @property
+    def stats(self) -> Stats | None:
+        """What the last reply took, or so far the one that is being written."""
+        return self._stats if self._generation is None else self._generation.stats
+
+    @property
     def begins_in_thought(self) -> bool:
         """Whether the template has opened a thought for the reply to begin in."""
         end = "".join(self.model.tokenizer.text_of(int(id_)) for id_ in self._prompt[-4:])
@@ -495,6 +501,7 @@ class Conversation:
             on_held=on_held,
             should_stop=should_stop,
         )
+        self._generation = generation
         overflowed = self._ledger.overflowed
         generated: list[int] = []
         in_place = True
@@ -512,8 +519,8 @@ class Conversation:
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply)
-            self.stats = generation.stats
-            turn.finish_reason = self.stats.finish_reason
+            self._stats, self._generation = generation.stats, None
+            turn.finish_reason = self._stats.finish_reason
         if self._ledger.overflowed > overflowed:
             yield Forgot(0, self._ledger.overflowed - overflowed)
 

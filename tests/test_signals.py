@@ -201,6 +201,30 @@ def test_a_signal_in_the_middle_of_a_long_step_ends_generate(
     assert last["prefill_tokens_per_s"] == 0
 
 
+def test_a_signal_in_the_middle_of_a_long_step_ends_a_piped_chat(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEP_S", "60")
+    with subprocess.Popen(
+        slow("chat", "-m", str(tiny_model), "--json"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write("Hello\n")
+        process.stdin.flush()
+        assert process.stderr.readline() == "(busy)\n"
+        process.send_signal(signal.SIGTERM)
+        first, last = map(json.loads, process.stdout.readlines())
+        assert process.wait(30) == 143
+    assert (first["event"], last["event"]) == ("start", "done")
+    assert (last["finish_reason"], last["turn"]) == ("interrupted", 1)
+
+
 def test_a_signal_ends_it_while_the_cache_is_made(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ class _PipedChat:
         reply = self._conversation.say(spoken.text, on_prefill=bar, should_stop=stop.requested)
         self._keeper.record(self._conversation)
         try:
-            for piece in self._pieces(reply):
+            for piece in self._pieces(reply, stop):
                 self._stdout.write(piece)
         finally:
             stop.obeyed()
@@ -114,9 +114,11 @@ class _PipedChat:
             turn_line(self._turn, stats, time.perf_counter() - started_s), self._request.stats
         )
 
-    def _pieces(self, reply: Iterator[Token | Forgot]) -> Iterator[str]:
+    def _pieces(self, reply: Iterator[Token | Forgot], stop: StopRequest) -> Iterator[str]:
         as_events = self._request.json_events
         events = self._events()
+        if as_events:
+            stop.before_leaving(lambda: self._stdout.write(self._done(events)))
         thoughts: ThinkSplitter | None = None
         last = ""
         for said in reply:
@@ -138,16 +140,19 @@ class _PipedChat:
                 last = text or last
                 yield text
         if as_events:
-            assert self._conversation.stats is not None
-            seed = self._conversation.sampling.seed
-            assert seed is not None
-            yield events.done(self._conversation.stats, self._conversation.model.name, seed)
+            yield self._done(events)
             return
         if thoughts is not None:
             yield (text := _answer(thoughts.finish()))
             last = text or last
         if not last.endswith("\n"):
             yield "\n"
+
+    def _done(self, events: EventWriter) -> str:
+        conversation = self._conversation
+        assert conversation.stats is not None
+        assert conversation.sampling.seed is not None
+        return events.done(conversation.stats, conversation.model.name, conversation.sampling.seed)
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
