@@ -29,6 +29,7 @@ from mlxchat.cache import (
     token_differences,
 )
 from mlxchat.generate import Cache, OnHeld, Progress, ShouldStop, never, nobody, prefill
+from mlxchat.pace import Pace
 from mlxchat.settings import BlockSettings, Repair
 from mlxchat.tokens import Prompt, TokenIds
 
@@ -78,6 +79,7 @@ class BlockReader:
         ids: TokenIds,
         *,
         step_size: int,
+        pace: Pace | None = None,
         on_progress: Progress | None = None,
         on_held: OnHeld = nobody,
         should_stop: ShouldStop = never,
@@ -86,7 +88,7 @@ class BlockReader:
         those before `should_stop` said so. Raises CacheError where blocks cannot be joined.
         """
         make_joinable(network, cache)
-        reading = _Reading(network, cache, ids, step_size, on_progress, on_held, should_stop)
+        reading = _Reading(network, cache, ids, step_size, pace, on_progress, on_held, should_stop)
         head = self._prompt.head
         if not reading.compute(head):
             return reading.done
@@ -149,6 +151,7 @@ class _Reading:
     cache: Cache
     ids: TokenIds
     step_size: int
+    pace: Pace | None
     on_progress: Progress | None
     on_held: OnHeld
     should_stop: ShouldStop
@@ -167,6 +170,7 @@ class _Reading:
             cache,
             ids,
             step_size=self.step_size,
+            pace=self.pace,
             on_progress=lambda done, _: self._tell(self.done + done),
             on_held=on_held,
             should_stop=self.should_stop,
@@ -189,11 +193,18 @@ class _Reading:
         trial = fork(self.cache)
         taker = BlockTaker(trial[:TRIED_LAYERS])
         stop = start + block.tokens
-        for first in range(start, stop, self.step_size):
-            step = self.ids[first : min(first + self.step_size, stop)]
+        first = start
+        while first < stop:
+            step = self.ids[first : min(first + self._size(first - start), stop)]
             self.network(mx.array(step)[None], cache=trial)
             taker(step)
+            # Step by step, so that none of them takes long.
+            mx.eval([layer.state for layer in trial[:TRIED_LAYERS]])
+            first += len(step)
         return np.array(token_differences(trial, taker.block(), block))
+
+    def _size(self, done: int) -> int:
+        return self.step_size if self.pace is None else self.pace.size(self.step_size, done)
 
     def _tell(self, done: int) -> None:
         # A block that is not known yet is first prefilled, which takes the time, and then joined.

@@ -20,6 +20,7 @@ from mlxchat.errors import CacheError, DeviceError, WindowFull
 from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
+from mlxchat.pace import Pace
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.tokens import ChatMessage
 
@@ -118,6 +119,7 @@ class Conversation:
         prefixes: Prefixes | None = None,
     ) -> None:
         self.model = model
+        self._pace = Pace.of(model.network)
         self._prefixes = prefixes
         self.settings = settings or CacheSettings(keep=0)
         self.system = system
@@ -126,7 +128,8 @@ class Conversation:
         self.generation = generation or GenerationSettings()
         self.variables = dict(variables or {})
         self.turns: list[Turn] = []
-        self.stats: Stats | None = None
+        self._stats: Stats | None = None
+        self._generation: Generation | None = None
         self.notices: tuple[str, ...] = ()
         # Turns before this one were cleared away, and no later one stands behind them.
         self._begins_at = 0
@@ -171,14 +174,16 @@ class Conversation:
         if not turn.reply and turn.finish_reason == "interrupted":
             self.undo()
 
-    def go_on(self, should_stop: ShouldStop = never) -> Iterator[Token | Forgot]:
+    def go_on(
+        self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
+    ) -> Iterator[Token | Forgot]:
         """Continue the last reply where it ended, as if it had not."""
         self._begin_turn()
         turn = self.turns[-1]
         turn.forgotten = False
         written = turn.ids if turn.ids is not None else self.model.tokenizer.encode(turn.reply)
         yield from self._make_room()
-        yield from self._answer(turn, written, None, should_stop)
+        yield from self._answer(turn, written, on_prefill, should_stop)
 
     def retry(
         self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
@@ -322,6 +327,11 @@ class Conversation:
     @property
     def cache(self) -> list[Any]:
         return self._cache
+
+    @property
+    def stats(self) -> Stats | None:
+        """What the last reply took, or so far the one that is being written."""
+        return self._stats if self._generation is None else self._generation.stats
 
     @property
     def begins_in_thought(self) -> bool:
@@ -492,11 +502,13 @@ class Conversation:
             sampling=self.sampling,
             settings=self._within_window(self.generation, len(ids)),
             prefill_step_size=self.settings.prefill_step_size,
+            pace=self._pace,
             cached_tokens=cached,
             on_prefill=on_prefill,
             on_held=on_held,
             should_stop=should_stop,
         )
+        self._generation = generation
         overflowed = self._ledger.overflowed
         generated: list[int] = []
         in_place = True
@@ -517,8 +529,8 @@ class Conversation:
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply)
-            self.stats = generation.stats
-            turn.finish_reason = self.stats.finish_reason
+            self._stats, self._generation = generation.stats, None
+            turn.finish_reason = self._stats.finish_reason
         if self._ledger.overflowed > overflowed:
             yield Forgot(0, self._ledger.overflowed - overflowed)
 

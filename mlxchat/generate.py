@@ -18,6 +18,7 @@ from mlxchat.cache import bytes_held, learned_positions, tokens_evicted, tokens_
 from mlxchat.errors import CacheError
 from mlxchat.failures import device_failures
 from mlxchat.models.load import Model
+from mlxchat.pace import Pace
 from mlxchat.platform import wired_limit
 from mlxchat.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, SamplingSettings
@@ -49,22 +50,30 @@ def prefill(
     ids: np.ndarray,
     *,
     step_size: int,
+    pace: Pace | None = None,
     on_progress: Progress | None = None,
     on_held: OnHeld = nobody,
     should_stop: ShouldStop = never,
 ) -> int:
     """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
 
-    Only the cache's state is ever evaluated, so no logits are computed. `on_held` is given the ids
-    of each step once the cache holds them. Stops early, between two steps, where `should_stop`
-    says so.
+    With a `pace`, steps that take too long are shorter. Only the cache's state is ever evaluated,
+    so no logits are computed. `on_held` is given the ids of each step once the cache holds them,
+    `on_progress` how many of all are in: before the first step, and after each. Stops between two
+    steps if `should_stop` says so.
     """
     done = 0
+    if on_progress is not None:
+        on_progress(done, len(ids))
     while done < len(ids) and not should_stop():
-        step = ids[done : done + step_size]
+        size = step_size if pace is None else pace.size(step_size, done)
+        step = ids[done : done + size]
+        begun_s = time.perf_counter()
         network(mx.array(step)[None], cache=cache)
         mx.eval([layer.state for layer in cache])
         mx.clear_cache()
+        if pace is not None:
+            pace.took(len(step), time.perf_counter() - begun_s)
         done += len(step)
         on_held(step)
         if on_progress is not None:
@@ -84,6 +93,7 @@ class Reader(Protocol):
         ids: np.ndarray,
         *,
         step_size: int,
+        pace: Pace | None = None,
         on_progress: Progress | None = None,
         on_held: OnHeld = nobody,
         should_stop: ShouldStop = never,
@@ -181,11 +191,16 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a generation took. Times begin when it does: loading the model is not in them."""
+    """What a generation took. Times begin when it does: loading the model is not in them.
+
+    `prefilled_tokens` are those of the prompt that were computed, fewer than are left of it if the
+    generation was stopped while it read. A rate or time of something that never happened is 0.
+    """
 
     finish_reason: str
     prompt_tokens: int
     cached_tokens: int
+    prefilled_tokens: int
     generated_tokens: int
     evicted_tokens: int
     ttft_s: float
@@ -239,6 +254,7 @@ class Generation:
         sampling: SamplingSettings | None = None,
         settings: GenerationSettings | None = None,
         prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE,
+        pace: Pace | None = None,
         cached_tokens: int = 0,
         reader: Reader | None = None,
         generated: int = 0,
@@ -258,6 +274,7 @@ class Generation:
             model, cache, len(ids) - cached_tokens, self._settings.max_tokens, generated
         )
         self._prefill_step_size = prefill_step_size
+        self._pace = pace
         self._cached_tokens = cached_tokens
         self._reader = reader
         self._on_prefill = on_prefill
@@ -271,6 +288,7 @@ class Generation:
         self._generated = self._generated_before = generated
         self._interrupted = False
         self.midway: Midway | None = None
+        self._read = 0
         self._started_s = self._first_token_s = self._ended_s = 0.0
         self._finish_reason = "interrupted"
 
@@ -304,20 +322,25 @@ class Generation:
             # All but the last token: what that one's logits say is where decoding begins.
             rest = self._ids[self._cached_tokens : -1]
             read = prefill if self._reader is None else self._reader
-            done = read(
-                self._model.network,
-                self._cache,
-                rest,
-                step_size=self._prefill_step_size,
-                on_progress=self._on_prefill,
-                on_held=self._on_held,
-                should_stop=self._should_stop,
-            )
             try:
+                done = read(
+                    self._model.network,
+                    self._cache,
+                    rest,
+                    step_size=self._prefill_step_size,
+                    pace=self._pace,
+                    on_progress=self._on_prefill,
+                    on_held=self._hold_prompt,
+                    should_stop=self._should_stop,
+                )
                 if done == len(rest):
                     yield from self._decode_text()
             finally:
                 self._ended_s = time.perf_counter()
+
+    def _hold_prompt(self, step: np.ndarray) -> None:
+        self._read += len(step)
+        self._on_held(step)
 
     def _decode_text(self) -> Iterator[Token]:
         for token in self._decode_until_end():
@@ -377,18 +400,23 @@ class Generation:
     @property
     def stats(self) -> Stats:
         """What it took, up to now or to its end."""
-        ttft_s = max(self._first_token_s - self._started_s, 0.0)
-        decode_s = self._ended_s - self._first_token_s if self._first_token_s else 0.0
         reused_tokens = 0 if self._reader is None else self._reader.reused_tokens
-        cached_tokens = self._cached_tokens + reused_tokens
+        ended_s = self._ended_s or time.perf_counter()
+        # The last token of the prompt is computed with the first one of the text.
+        began_text = bool(self._first_token_s)
+        ttft_s = self._first_token_s - self._started_s if began_text else 0.0
+        prefill_s = ttft_s if began_text else ended_s - self._started_s
+        prefilled_tokens = self._read + began_text - reused_tokens
+        decode_s = ended_s - self._first_token_s if began_text else 0.0
         return Stats(
             finish_reason=self._finish_reason,
             prompt_tokens=len(self._ids),
-            cached_tokens=cached_tokens,
+            cached_tokens=self._cached_tokens + reused_tokens,
+            prefilled_tokens=prefilled_tokens,
             generated_tokens=self._generated,
             evicted_tokens=tokens_evicted(self._cache),
             ttft_s=ttft_s,
-            prefill_tokens_per_s=_rate(len(self._ids) - cached_tokens, ttft_s),
+            prefill_tokens_per_s=_rate(prefilled_tokens, prefill_s),
             # The first token's time belongs to the prefill.
             decode_tokens_per_s=_rate(self._generated - self._generated_before - 1, decode_s),
             kv_tokens=tokens_held(self._cache),

@@ -17,3 +17,9 @@ def format_bytes(size_bytes: float) -> str:
 def count(number: int, noun: str) -> str:
     """So many of something, in words: "1 turn", "1,200 turns"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def and_rate(tokens_per_s: float) -> str:
+    """How fast something went, to follow what it was: ", 41.2 tok/s"; nothing if that is 0, the
+    rate of what has not happened."""
+    return f", {tokens_per_s:,.1f} tok/s" if tokens_per_s else ""

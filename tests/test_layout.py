@@ -66,6 +66,7 @@ ORDER = [
     "models.describe",
     "models.inventory",
     "repetition",
+    "pace",
     "generate",
     "blocks",
     "ledger",

@@ -164,6 +164,30 @@ def test_killed_while_it_reads_it_goes_on_reading(
     assert run.written() == run.expected()
 
 
+def test_begun_again_it_reads_in_the_steps_that_it_read_in_before(
+    tmp_path: Path, night: Callable[..., Night]
+) -> None:
+    """How large steps are depends on how long they take, and what they round differently can make
+    it another text."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(TEXT * 4)
+    run = night(800, "--prefill-step-size", "16", "-f", str(prompt))
+    process = run.start()
+    run.grows_to(200)
+    process.kill()
+    process.communicate()
+    (run.directory / "state.safetensors").unlink(missing_ok=True)
+    path = run.directory / "run.json"
+    begun = json.loads(path.read_text())
+    assert begun["steps"][0][0] == 16
+    # As if the device were quicker now.
+    begun["asked"]["setup"]["prefill_step_size"] = 512
+    path.write_text(json.dumps(begun))
+    run.ends()
+    assert json.loads(path.read_text())["steps"] == begun["steps"]
+    assert run.written() == run.expected()
+
+
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 )

@@ -1,9 +1,12 @@
 """What reaches a terminal: no control characters, no traceback, nothing half said."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxchat.cli.piped_chat import turn_line
 from mlxchat.cli.run import stats_line
 from mlxchat.generate import Stats
 from mlxchat.terminal import visible
@@ -54,6 +57,7 @@ def test_the_closing_line_tells_every_figure() -> None:
         finish_reason="stop",
         prompt_tokens=4232,
         cached_tokens=0,
+        prefilled_tokens=4232,
         generated_tokens=128,
         evicted_tokens=12,
         ttft_s=7.125,
@@ -66,4 +70,16 @@ def test_the_closing_line_tells_every_figure() -> None:
     assert stats_line(stats) == (
         "prompt 4,232 tokens, 593.9 tok/s · generated 128 tokens, 41.2 tok/s · first token 7.12 s "
         "· KV 4,360 tokens, 201 MB · evicted 12 · peak memory 1.23 GB · stopped: stop"
+    )
+    early = replace(
+        stats, finish_reason="interrupted", prefilled_tokens=512, generated_tokens=0, ttft_s=0.0
+    )
+    early = replace(early, kv_tokens=512, evicted_tokens=0, decode_tokens_per_s=0.0)
+    # What never happened has no rate: it was once "0.0 tok/s".
+    assert stats_line(early) == (
+        "prompt 4,232 tokens, 512 read, 593.9 tok/s · KV 512 tokens, 201 MB · evicted 0 "
+        "· peak memory 1.23 GB · stopped: interrupted"
+    )
+    assert turn_line(2, early, 3.0) == (
+        "turn 2 · 3.00 s · prefilled 512 of 4,232 tokens · stopped: interrupted"
     )

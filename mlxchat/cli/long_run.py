@@ -7,10 +7,12 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
+from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import bytes_held, tokens_held
@@ -21,6 +23,7 @@ from mlxchat.errors import OutputError, SnapshotBroken, SnapshotError, UsageErro
 from mlxchat.generate import Midway, Stats, Token
 from mlxchat.ledger import Ledger
 from mlxchat.models.load import Model
+from mlxchat.pace import Pace, from_run_lengths, run_lengths
 from mlxchat.repetition import LoopDetector, Nudge
 from mlxchat.settings import DEFAULT_CHECKPOINT_EVERY, OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint
@@ -29,7 +32,7 @@ from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.terminal.messages import Messages
-from mlxchat.units import count, format_bytes
+from mlxchat.units import and_rate, count, format_bytes
 
 # A raised temperature holds from one pause to the next.
 NUDGE_EVERY = 64
@@ -168,12 +171,14 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where a run begins, or goes on; `loop` is a state of `Loop`."""
+    """Where a run begins, or goes on; `loop` is a state of `Loop`, `steps` the sizes of those that
+    the first `prefilled` tokens were read in."""
 
     cache: list[LayerCache]
     ledger: Ledger
     sampling: SamplingSettings
     prefilled: int = 0
+    steps: tuple[int, ...] = ()
     midway: Midway | None = None
     position: Position | None = None
     loop: dict[str, Any] | None = None
@@ -270,7 +275,7 @@ class Watch:
     def _line(self) -> str:
         rate = self._rate(time.monotonic())
         parts = [
-            f"generated {self._tokens:,} tokens, {rate:,.1f} tok/s",
+            f"generated {self._tokens:,} tokens{and_rate(rate)}",
             f"{format_bytes(self._bytes)} of text",
             f"KV {tokens_held(self._cache):,} tokens, {format_bytes(bytes_held(self._cache))}",
             f"memory {format_bytes(platform.process_memory_bytes())}",
@@ -319,12 +324,20 @@ class Checkpointer:
         self._messages = messages
         # Prompt tokens in the cache, and tokens that the latest checkpoint is behind.
         self._prefilled = begun.prefilled
+        self._steps = list(begun.steps)
         self._latest = begun.prefilled if begun.midway is None else begun.midway.generated
 
     def read(self, done: int, total: int) -> None:
         """So many prompt tokens of all were read in this run: reading alone can take a night."""
-        self._prefilled = self._begun.prefilled + done
-        if done < total and self._prefilled - self._latest >= self._every:
+        if self._begun.midway is not None:
+            return
+        step = self._begun.prefilled + done - self._prefilled
+        self._prefilled += step
+        if step:
+            self._steps.append(step)
+        if done == total:
+            self._record_steps()
+        elif self._prefilled - self._latest >= self._every:
             self._save_reading()
 
     def paused(self, midway: Midway) -> None:
@@ -354,9 +367,16 @@ class Checkpointer:
             return ""
         return f" · checkpoint {format_bytes(written.size_bytes)} in {written.seconds:.2f} s"
 
+    def _record_steps(self) -> None:
+        try:
+            self._checkpoint.record_steps(self._steps)
+        except OutputError as error:
+            self._messages.warn(str(error))
+
     def _save_reading(self) -> None:
         self._latest = self._prefilled
-        self._save({"prefilled": self._prefilled, "midway": None})
+        steps = run_lengths(self._steps)
+        self._save({"prefilled": self._prefilled, "steps": steps, "midway": None})
         self._watch.saved = f"checkpoint behind {count(self._prefilled, 'token')} read"
 
     def _save_generating(self, midway: Midway) -> None:
@@ -411,6 +431,16 @@ def go_on(
         raise OutputError(f"cannot read {checkpoint.directory}: {error}") from error
 
 
+def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> Pace:
+    """How the rest of the prompt is to be read: in the steps that it was read in once, if the run
+    has come so far before. Raises SnapshotBroken."""
+    steps = [] if checkpoint is None else checkpoint.steps()
+    ends = accumulate(steps)
+    return Pace.of(
+        network, [step for step, end in zip(steps, ends, strict=True) if end > begun.prefilled]
+    )
+
+
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
     facts = restored.facts
     try:
@@ -420,6 +450,7 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
             restored.ledger,
             replace(sampling, seed=None),
             prefilled=int(facts["prefilled"]),
+            steps=tuple(from_run_lengths(facts.get("steps", []))),
             midway=midway,
             position=Position.from_json(facts["position"]),
             loop=facts["loop"],

@@ -18,9 +18,10 @@ from mlxchat.events import EventWriter
 from mlxchat.generate import Stats, Token
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.progress import Bar, progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.thinking import THINK_TAGS, Piece, ThinkSplitter
-from mlxchat.units import count
+from mlxchat.units import and_rate, count
 
 
 def run_piped(
@@ -43,8 +44,8 @@ def run_piped(
         for spoken in read_turns(stdin):
             # Only a reply is ended well: while it waits for the next line, a signal ends it at
             # once.
-            with StopRequest() as stop:
-                chat.take(spoken, stop)
+            with StopRequest() as stop, progress("reading", "tokens", request.setup.quiet) as bar:
+                chat.take(spoken, stop, bar)
             if stop.status is not None:
                 return stop.status
     finally:
@@ -85,7 +86,9 @@ class _PipedChat:
         }
         self._stdout.write(self._events().start(facts))
 
-    def take(self, spoken: Spoken, stop: StopRequest) -> None:
+    def take(self, spoken: Spoken, stop: StopRequest, bar: Bar) -> None:
+        stop.say = bar.say_anyway
+        stop.before_leaving(bar.stop)
         if spoken.notice is not None:
             self._messages.warn(spoken.notice)
         if spoken.role == "system":
@@ -96,12 +99,14 @@ class _PipedChat:
         seed = self._request.setup.seed + len(self._conversation.turns)
         self._conversation.sampling = replace(self._sampling, seed=seed % 2**64)
         started_s = time.perf_counter()
-        reply = self._conversation.say(spoken.text, should_stop=stop.requested)
+        reply = self._conversation.say(spoken.text, on_prefill=bar, should_stop=stop.requested)
         self._keeper.record(self._conversation)
         try:
-            for piece in self._pieces(reply):
+            for piece in self._pieces(reply, stop):
                 self._stdout.write(piece)
         finally:
+            stop.obeyed()
+            bar.stop()
             self._keeper.turn_over(self._conversation)
         stats = self._conversation.stats
         assert stats is not None
@@ -109,9 +114,11 @@ class _PipedChat:
             turn_line(self._turn, stats, time.perf_counter() - started_s), self._request.stats
         )
 
-    def _pieces(self, reply: Iterator[Token | Forgot]) -> Iterator[str]:
+    def _pieces(self, reply: Iterator[Token | Forgot], stop: StopRequest) -> Iterator[str]:
         as_events = self._request.json_events
         events = self._events()
+        if as_events:
+            stop.before_leaving(lambda: self._stdout.write(self._done(events)))
         thoughts: ThinkSplitter | None = None
         last = ""
         for said in reply:
@@ -133,16 +140,19 @@ class _PipedChat:
                 last = text or last
                 yield text
         if as_events:
-            assert self._conversation.stats is not None
-            seed = self._conversation.sampling.seed
-            assert seed is not None
-            yield events.done(self._conversation.stats, self._conversation.model.name, seed)
+            yield self._done(events)
             return
         if thoughts is not None:
             yield (text := _answer(thoughts.finish()))
             last = text or last
         if not last.endswith("\n"):
             yield "\n"
+
+    def _done(self, events: EventWriter) -> str:
+        conversation = self._conversation
+        assert conversation.stats is not None
+        assert conversation.sampling.seed is not None
+        return events.done(conversation.stats, conversation.model.name, conversation.sampling.seed)
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
@@ -154,12 +164,13 @@ def _answer(pieces: list[Piece]) -> str:
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:
     """The figures of one turn, for people."""
-    return (
-        f"turn {turn} · {seconds:.2f} s, first token {stats.ttft_s:.2f} s · "
-        f"prefilled {stats.prompt_tokens - stats.cached_tokens:,} of {stats.prompt_tokens:,} "
-        f"tokens · generated {stats.generated_tokens:,}, {stats.decode_tokens_per_s:,.1f} tok/s · "
-        f"stopped: {stats.finish_reason}"
-    )
+    parts = [f"turn {turn}", f"{seconds:.2f} s"]
+    if stats.ttft_s:
+        parts[-1] += f", first token {stats.ttft_s:.2f} s"
+    parts.append(f"prefilled {stats.prefilled_tokens:,} of {stats.prompt_tokens:,} tokens")
+    if stats.ttft_s:
+        parts.append(f"generated {stats.generated_tokens:,}{and_rate(stats.decode_tokens_per_s)}")
+    return " · ".join([*parts, f"stopped: {stats.finish_reason}"])
 
 
 def forgotten_line(forgot: Forgot) -> str:

@@ -31,8 +31,9 @@ from mlxchat.store.background import Written
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput, PlainInput
-from mlxchat.terminal.progress import progress
+from mlxchat.terminal.progress import Bar, progress
 from mlxchat.terminal.reply import reply_view
+from mlxchat.terminal.restore import say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
 from mlxchat.terminal.thinking import THINK_TAGS, ThinkSplitter
 from mlxchat.terminal.typeahead import held_typeahead
@@ -136,16 +137,17 @@ class Repl:
         seed = self.request.setup.seed if self.sampling.seed is None else self.sampling.seed
         seed += len(conversation.turns) + 1_000_003 * self.retries
         conversation.sampling = replace(self.sampling, seed=seed % 2**64)
-        with StopRequest() as stop, progress("reading", "tokens", False) as on_prefill:
-            how: dict[str, Any] = {"on_prefill": on_prefill, "should_stop": stop.requested}
+        with StopRequest() as stop, progress("reading", "tokens", False) as bar:
+            how: dict[str, Any] = {"on_prefill": bar, "should_stop": stop.requested}
             reply = conversation.retry(**how) if text is None else conversation.say(text, **how)
-            self._show(reply, stop)
+            self._show(reply, stop, bar)
 
     def go_on(self) -> None:
         """Let the last reply continue, and show how."""
         written = self.conversation.turns[-1].reply
-        with StopRequest() as stop:
-            self._show(self.conversation.go_on(should_stop=stop.requested), stop, written)
+        with StopRequest() as stop, progress("reading", "tokens", False) as bar:
+            reply = self.conversation.go_on(on_prefill=bar, should_stop=stop.requested)
+            self._show(reply, stop, bar, written)
 
     def change_model(self, name: str) -> None:
         """Go on with the same conversation and another model, which reads what is retained."""
@@ -241,7 +243,7 @@ class Repl:
             parts.append(f"{len(conversation.forgotten)} forgotten")
         if self.attached:
             parts.append(f"{count(len(self.attached), 'file')} attached")
-        if conversation.stats is not None:
+        if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
             parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
         return " · ".join(parts)
 
@@ -252,7 +254,13 @@ class Repl:
 
     # The reply
 
-    def _show(self, reply: Iterator[Token | Forgot], stop: StopRequest, written: str = "") -> None:
+    def _show(
+        self, reply: Iterator[Token | Forgot], stop: StopRequest, bar: Bar, written: str = ""
+    ) -> None:
+        draws_rows = not (self.request.plain or is_dumb())
+        say = self.screen.say_below if draws_rows else say_on_own_line
+        stop.say = lambda text: bar.say(text) or say(text)
+        stop.before_leaving(bar.stop)
         started_s = time.perf_counter()
         forgotten: list[Forgot] = []
         # The message first: whatever happens, it has been said.
@@ -267,11 +275,16 @@ class Repl:
                         else:
                             self.keeper.show(said.text)
                             view.add(said.text)
+                    if stop.obeyed() and draws_rows:
+                        self.screen.clear_below()
                     view.finish()
         except KeyboardInterrupt:
             # The second one, while the first had no effect yet.
             pass
         finally:
+            stop.obeyed()
+            # Whatever is said of the reply must not be said into the bar.
+            bar.stop()
             self.keeper.turn_over(self.conversation)
         for each in forgotten:
             self.screen.rule(forgotten_line(each))

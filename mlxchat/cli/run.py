@@ -19,6 +19,7 @@ from mlxchat.cli.long_run import (
     Sink,
     Watch,
     go_on,
+    pace_of,
 )
 from mlxchat.cli.prefix import Prefixes
 from mlxchat.cli.ranks import check_ranks, lead_or_follow
@@ -31,6 +32,7 @@ from mlxchat.events import EventWriter
 from mlxchat.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
+from mlxchat.pace import Pace
 from mlxchat.parts import Part, encode_parts
 from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint
@@ -40,7 +42,7 @@ from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.tokens import Prompt
-from mlxchat.units import count, format_bytes
+from mlxchat.units import and_rate, count, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +211,11 @@ def _generate(
         StopRequest() as stop,
         StatusRequest() as status,
         keep_awake() if long.is_long else nullcontext(),
-        progress("reading", "tokens", request.setup.quiet) as on_prefill,
+        progress("reading", "tokens", request.setup.quiet) as bar,
         ExitStack() as stack,
     ):
+        stop.say = bar.say_anyway
+        stop.before_leaving(bar.stop)
         reader = _block_reader(request, loaded, prompt, messages, stack)
         record: OnHeld = nobody
         # Begun again from a damaged checkpoint, a run has to come to the very same text: what was
@@ -227,10 +231,16 @@ def _generate(
             checkpointer = Checkpointer(
                 checkpoint, long, model, loaded.fingerprint(), begun, output.file, watch, messages
             )
-        beside = _Beside(watch, checkpointer, begun, record, on_prefill, reader)
+        pace = pace_of(model.network, begun, checkpoint)
+        beside = _Beside(watch, checkpointer, begun, record, bar, reader, pace)
         generation = _generation(request, loaded, prompt.ids, beside)
+
+        def done_event(stats: Stats) -> str:
+            return events.done(stats, model.name, request.setup.seed)
+
         if request.json_events:
             output.write(events.start(_start_facts(loaded, prompt.ids)))
+            stop.before_leaving(lambda: output.write(done_event(generation.stats)))
         try:
             for token in generation:
                 # What only an end would show is not shown where another run will go on.
@@ -242,13 +252,14 @@ def _generate(
             # The text so far is good. The cache is not: the checkpoint before stands.
             output.end()
             raise
+        stop.obeyed()
         reason = watch.ended or generation.stats.finish_reason
         stats = replace(generation.stats, finish_reason=reason)
         figures = stats_line(stats)
         if checkpointer is not None:
             figures += checkpointer.leave(generation.midway, stats)
     if request.json_events:
-        output.write(events.done(stats, model.name, request.setup.seed))
+        output.write(done_event(stats))
     output.end()
     messages.stats(figures, request.stats)
     return ExitStatus.LOOP if watch.ended == "loop" else stop.status or ExitStatus.OK
@@ -262,8 +273,9 @@ class _Beside:
     checkpointer: Checkpointer | None
     begun: Begun
     record: OnHeld
-    on_prefill: Progress | None
+    on_prefill: Progress
     reader: BlockReader | None
+    pace: Pace
 
     def held(self, step: TokenIds) -> None:
         self.begun.ledger.add(step)
@@ -273,8 +285,7 @@ class _Beside:
         self.watch.reads(done, total)
         if self.checkpointer is not None:
             self.checkpointer.read(done, total)
-        if self.on_prefill is not None:
-            self.on_prefill(done, total)
+        self.on_prefill(done, total)
 
     def pause(self, midway: Midway) -> SamplingSettings:
         if self.checkpointer is not None:
@@ -314,6 +325,7 @@ def _generation(request: Request, loaded: _Loaded, prompt: TokenIds, beside: _Be
     how: dict[str, Any] = {
         "settings": _generation_settings(request),
         "prefill_step_size": loaded.settings.prefill_step_size,
+        "pace": beside.pace,
         "on_prefill": beside.read,
         "on_held": beside.held,
         "should_stop": beside.watch.should_stop,
@@ -414,16 +426,26 @@ def _start_facts(loaded: _Loaded, prompt: TokenIds) -> dict[str, Any]:
 
 def stats_line(stats: Stats) -> str:
     """The closing figures in one line, for people."""
-    cached = f", {stats.cached_tokens:,} of them known" if stats.cached_tokens else ""
-    return " · ".join(
-        [
-            f"prompt {count(stats.prompt_tokens, 'token')}{cached}, "
-            f"{stats.prefill_tokens_per_s:,.1f} tok/s",
-            f"generated {stats.generated_tokens:,} tokens, {stats.decode_tokens_per_s:,.1f} tok/s",
+    parts = [_prompt_figures(stats)]
+    if stats.ttft_s:
+        generated = count(stats.generated_tokens, "token")
+        parts += [
+            f"generated {generated}{and_rate(stats.decode_tokens_per_s)}",
             f"first token {stats.ttft_s:.2f} s",
-            f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",
-            f"evicted {stats.evicted_tokens:,}",
-            f"peak memory {format_bytes(stats.peak_memory_bytes)}",
-            f"stopped: {stats.finish_reason}",
         ]
-    )
+    parts += [
+        f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",
+        f"evicted {stats.evicted_tokens:,}",
+        f"peak memory {format_bytes(stats.peak_memory_bytes)}",
+        f"stopped: {stats.finish_reason}",
+    ]
+    return " · ".join(parts)
+
+
+def _prompt_figures(stats: Stats) -> str:
+    parts = [f"prompt {count(stats.prompt_tokens, 'token')}"]
+    if stats.cached_tokens:
+        parts.append(f"{stats.cached_tokens:,} of them known")
+    if stats.cached_tokens + stats.prefilled_tokens < stats.prompt_tokens:
+        parts.append(f"{stats.prefilled_tokens:,} read")
+    return ", ".join(parts) + and_rate(stats.prefill_tokens_per_s)

@@ -1,16 +1,15 @@
 """Ctrl-C, SIGTERM, SIGHUP: a request to end well, the second one an order to end at once."""
 
 import signal
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
+from mlxchat.cli.signal_watch import STATUS_OF_SIGNAL, SignalWatch, make_leave
 from mlxchat.errors import ExitStatus
+from mlxchat.terminal.restore import say_on_own_line
 
-STATUS_OF_SIGNAL = {
-    signal.SIGINT: ExitStatus.INTERRUPTED,
-    signal.SIGTERM: ExitStatus.TERMINATED,
-    signal.SIGHUP: ExitStatus.HUNG_UP,
-}
+WILL_STOP = "mlxchat: stopping after this step; press Ctrl-C again to quit now"
 
 # What asks a program how it goes: Ctrl-T on a Mac, `kill -USR1` anywhere.
 STATUS_SIGNALS = {signal.SIGUSR1, getattr(signal, "SIGINFO", signal.SIGUSR1)}
@@ -25,14 +24,20 @@ class Terminated(BaseException):
 
 
 def terminate_by_exception() -> None:
-    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that what is open is closed."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """From now on, let Ctrl-C, SIGTERM and SIGHUP unwind the stack, so that what is open is closed.
+    If the main thread is too busy for that, what `SignalWatch` says happens."""
+    watch = SignalWatch(lambda: say_on_own_line(WILL_STOP), make_leave(lambda: None))
+
+    def end(signal_number: int, frame: FrameType | None) -> NoReturn:
+        watch.acted()
+        if signal_number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Terminated(STATUS_OF_SIGNAL[signal.Signals(signal_number)])
+
+    for number in STATUS_OF_SIGNAL:
         if not _is_ignored(number):
-            signal.signal(number, _raise_terminated)
-
-
-def _raise_terminated(signal_number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated(STATUS_OF_SIGNAL[signal.Signals(signal_number)])
+            signal.signal(number, end)
+    watch.begin()
 
 
 def _is_ignored(number: int) -> bool:
@@ -61,16 +66,43 @@ class StatusRequest:
 
 
 class StopRequest:
-    """While the body runs, a first signal only sets `status`; a second one interrupts."""
+    """While the body runs, a first signal only sets `status`, and a second one interrupts.
+
+    If the body does not react, because a step of MLX takes long, a first Ctrl-C says so, by `say`;
+    a second one ends the process at once, and so does SIGTERM or SIGHUP within five seconds. By
+    then whatever matters must be saved already; what `before_leaving` was given is called first.
+    """
 
     def __init__(self) -> None:
         self.status: ExitStatus | None = None
+        self.say: Callable[[str], object] = say_on_own_line
+        self._last_words: list[Callable[[], object]] = []
         self._previous: dict[int, object] = {}
+        self._watch: SignalWatch | None = None
 
     def requested(self) -> bool:
+        # Waits, and goes on no more, if the process is being ended.
+        if self._watch is not None:
+            with self._watch.lock:
+                pass
         return self.status is not None
 
+    def before_leaving(self, act: Callable[[], object]) -> None:
+        """Have `act` called, in another thread, if the process is ended from here. It gets a
+        fraction of a second, and finds the body stopped wherever it was."""
+        self._last_words.append(act)
+
+    def obeyed(self) -> bool:
+        """The loop that was to stop has ended, and what follows may take its time; whether it was
+        said that it will."""
+        assert self._watch is not None
+        has_said = self._watch.has_said
+        self._watch.retire()
+        return has_said
+
     def __enter__(self) -> "StopRequest":
+        self._watch = SignalWatch(lambda: self.say(WILL_STOP), make_leave(self._speak))
+        self._watch.begin()
         for number in STATUS_OF_SIGNAL:
             if not _is_ignored(number):
                 self._previous[number] = signal.signal(number, self._handle)
@@ -79,8 +111,17 @@ class StopRequest:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        assert self._watch is not None
+        self._watch.end()
 
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
-        if self.status is not None:
+        assert self._watch is not None
+        if self.status is None:
+            self.status = STATUS_OF_SIGNAL[signal.Signals(signal_number)]
+        elif not self._watch.has_said:
+            self._watch.acted()
             raise KeyboardInterrupt
-        self.status = STATUS_OF_SIGNAL[signal.Signals(signal_number)]
+
+    def _speak(self) -> None:
+        for act in self._last_words:
+            act()

@@ -16,6 +16,7 @@ from mlxchat.errors import CacheError, ExitStatus, InputError
 from mlxchat.generate import OnHeld, nobody, prefill
 from mlxchat.ledger import TokenIds
 from mlxchat.models.load import Model
+from mlxchat.pace import Pace
 from mlxchat.parts import Part, encode_parts
 from mlxchat.settings import BlockSettings, CacheSettings
 from mlxchat.terminal.messages import Messages
@@ -95,6 +96,7 @@ def _read(
             ready.cache,
             ids,
             step_size=ready.settings.prefill_step_size,
+            pace=Pace.of(ready.model.network),
             on_progress=on_progress,
             on_held=on_held,
         )

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -15,13 +16,13 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[signal.Signals] = []
+    came: list[tuple[int, FrameType | None]] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(signal.Signals(number))
+        came.append((number, frame))
 
     handlers = {number: signal.getsignal(number) for number in ENDING}
-    held = {number: handler for number, handler in handlers.items() if callable(handler)}
+    held: dict[int, Any] = {n: handler for n, handler in handlers.items() if callable(handler)}
     try:
         for number in held:
             signal.signal(number, note)
@@ -29,5 +30,6 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-    for number in came:
-        signal.raise_signal(number)
+    for number, frame in came:
+        # Called, not raised again: whoever watches signals beside would count two.
+        held[number](number, frame)

@@ -1,6 +1,7 @@
 """A long generation in a directory: what was asked, the prompt's tokens, and the latest state.
 
-    run.json              what was asked, as the caller gives it, and how it ended if it has
+    run.json              what was asked, as the caller gives it, the sizes of the steps that the
+                          prompt was read in, and how it ended if it has
     prompt.safetensors    the prompt's token ids
     state.safetensors     a snapshot, replaced by the next one
     lock                  who is at it
@@ -9,6 +10,7 @@ What the state's facts mean is the caller's business.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
 from mlxchat.files import remove_unfinished, write_atomically
 from mlxchat.ledger import TokenIds
+from mlxchat.pace import from_run_lengths, run_lengths
 from mlxchat.store import tensor_file
 from mlxchat.store.lock import Lock
 from mlxchat.store.state_file import StateFile
@@ -88,6 +91,22 @@ class Checkpoint:
         """Replace what was asked, and go on with what had ended. Raises OutputError."""
         self.run |= {"asked": asked, "ended": None}
         self._write_run()
+
+    def record_steps(self, steps: Sequence[int]) -> None:
+        """Write down the sizes of the steps that the prompt was read in, before there is any text:
+        read in other steps, it would lead to the same text only nearly. Raises OutputError."""
+        stretches = run_lengths(steps)
+        if self.run.get("steps") != stretches:
+            self.run["steps"] = stretches
+            self._write_run()
+
+    def steps(self) -> list[int]:
+        """The sizes of the steps that the whole prompt was read in; empty if that is yet to come.
+        Raises SnapshotBroken."""
+        try:
+            return from_run_lengths(self.run.get("steps", []))
+        except (TypeError, ValueError) as error:
+            raise SnapshotBroken(f"{self.directory}/run.json names no steps: {error}") from error
 
     def prompt(self) -> TokenIds:
         """Raises SnapshotBroken where it is damaged or missing."""

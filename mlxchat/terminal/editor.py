@@ -78,6 +78,8 @@ class Editor:
             for number in (signal.SIGTERM, signal.SIGHUP)
             if signal.getsignal(number) is not signal.SIG_IGN
         }
+        # The prompt's event loop takes it, and does not give it back.
+        watched = signal.set_wakeup_fd(-1)
         try:
             return message_of(self._session.prompt(default=draft))
         except EOFError:
@@ -89,6 +91,7 @@ class Editor:
             if not told_to_end:
                 raise
         finally:
+            signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
             for number, handler in previous.items():
                 signal.signal(number, handler)
         signal.raise_signal(told_to_end[0])

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -76,7 +76,7 @@ class LiveRows:
 def signals_later() -> Iterator[None]:
     """Let no signal come between what is written and the memory of it."""
     numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.getsignal(number) for number in numbers}
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
     if threading.current_thread() is not threading.main_thread() or None in handlers.values():
         yield
         return
@@ -93,4 +93,9 @@ def signals_later() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for number in came:
-            signal.raise_signal(number)
+            handler = handlers[number]
+            # Called, not raised again: whoever watches signals beside would count two.
+            if callable(handler):
+                handler(number, None)
+            else:
+                signal.raise_signal(number)

@@ -136,8 +136,10 @@ def _signals_for(child: int) -> Iterator[None]:
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.signal(number, pass_on) for number in numbers}
+    watched = signal.set_wakeup_fd(-1)
     try:
         yield
     finally:
+        signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -149,7 +149,9 @@ def _editor_command() -> list[str]:
 def _interrupts_left_to_the_editor() -> Iterator[None]:
     # A handler of ours, unlike SIG_IGN, is not inherited by the editor.
     before = signal.signal(signal.SIGINT, lambda *_: None)
+    watched = signal.set_wakeup_fd(-1)
     try:
         yield
     finally:
+        signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, before)

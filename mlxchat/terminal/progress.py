@@ -1,80 +1,130 @@
 """A progress bar on stderr for what turns out to take long, and nothing for what does not."""
 
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-PATIENCE_S = 0.5
+from mlxchat.terminal.restore import say_on_own_line
 
-Progress = Callable[[int, int], None]
+PATIENCE_S = 0.3
 
 
 @contextmanager
-def progress(what: str, unit: str, quiet: bool) -> Iterator[Progress | None]:
-    """Yield a callback for `(done, total)`, or None if `quiet` or stderr is no terminal.
+def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
+    """Yield a bar, to be called with `(done, total)`; it is gone once all is done or the body ends.
 
-    The bar appears once PATIENCE_S have passed, shows `unit`s, their rate and the time left, and
-    is gone when all is done or the body ends.
+    Nothing is drawn if `quiet` or if stderr is no terminal.
     """
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    bar = _Bar(what, unit)
+    drawn = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    bar = Bar(what, unit) if drawn else Bar(what, unit, None)
     try:
-        yield bar.update
+        yield bar
     finally:
         bar.stop()
 
 
-class _Bar:
-    def __init__(self, what: str, unit: str) -> None:
-        self._what, self._unit = what, unit
-        self._started_s = time.monotonic()
-        self._shown = None
-        self._task = None
+class Bar:
+    """Appears `patience_s` after the first call, never if that is None; shows `unit`s, their rate
+    and the time left. A thread of its own draws it: whoever calls may be busy in MLX for minutes.
+    """
 
-    def update(self, done: int, total: int) -> None:
-        elapsed_s = time.monotonic() - self._started_s
+    def __init__(self, what: str, unit: str, patience_s: float | None = PATIENCE_S) -> None:
+        self._what, self._unit = what, unit
+        self._patience_s = patience_s
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._shown: Any = None
+        self._task: Any = None
+        self._done = self._total = 0
+        self._begun_s = self._told_s = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of all are done. With the last one the bar goes: whatever comes next may write to
+        the terminal."""
+        if self._patience_s is None:
+            return
+        with self._lock:
+            self._done, self._total, self._told_s = done, total, time.monotonic()
+            if self._shown is not None:
+                self._update()
+            elif self._timer is None and done < total:
+                self._begin(self._patience_s)
         if done >= total:
-            # Whatever comes next may write to the terminal, and the bar would paint over it.
             self.stop()
-            return
-        if self._shown is None and elapsed_s < PATIENCE_S:
-            return
-        if self._shown is None:
-            self._show(total)
-        assert self._shown is not None
-        assert self._task is not None
-        rate = done / elapsed_s
-        left_s = (total - done) / rate if rate else 0.0
-        self._shown.update(
-            self._task,
-            completed=done,
-            rate=f"{rate:,.0f} {self._unit}/s",
-            left=f"{_duration(left_s)} left",
-        )
+
+    def say(self, text: str) -> bool:
+        """Write a line above the bar; False if there is no bar now."""
+        with self._lock:
+            if self._shown is None:
+                return False
+            self._shown.console.print(text, markup=False, highlight=False)
+            return True
+
+    def say_anyway(self, text: str) -> None:
+        """Write a line above the bar, or on a line of its own."""
+        if not self.say(text):
+            say_on_own_line(text)
 
     def stop(self) -> None:
-        if self._shown is not None:
-            self._shown.stop()
-            self._shown = None
+        """Remove the bar, from any thread. A later call makes it appear again."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+            shown, self._shown = self._shown, None
+        if timer is not None:
+            timer.cancel()
+        if shown is not None:
+            shown.stop()
 
-    def _show(self, total: int) -> None:
+    def _begin(self, patience_s: float) -> None:
+        self._begun_s = self._told_s
+        self._timer = threading.Timer(patience_s, self._show)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-        self._shown = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + self._unit),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[left]}"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._shown.add_task(self._what, total=total, rate="", left="")
-        self._shown.start()
+        from mlxchat.terminal.screen import is_dumb
+
+        with self._lock:
+            if self._timer is None:
+                return
+            if is_dumb():
+                sys.stderr.write(f"{self._what} {self._total:,} {self._unit} …\n")
+                sys.stderr.flush()
+                return
+            self._shown = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + self._unit),
+                TextColumn("{task.fields[rate]}"),
+                TextColumn("{task.fields[left]}"),
+                console=Console(stderr=True),
+                # What goes to stdout meanwhile is not for the terminal.
+                redirect_stdout=False,
+                transient=True,
+            )
+            self._task = self._shown.add_task(self._what, total=self._total, rate="", left="")
+            self._update()
+            self._shown.start()
+
+    def _update(self) -> None:
+        elapsed_s = self._told_s - self._begun_s
+        rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
+        figures = {"rate": "", "left": ""}
+        if rate:
+            left_s = (self._total - self._done) / rate
+            figures = {"rate": _rate(rate, self._unit), "left": f"{_duration(left_s)} left"}
+        self._shown.update(self._task, total=self._total, completed=self._done, **figures)
+
+
+def _rate(per_s: float, unit: str) -> str:
+    return f"{per_s:,.0f} {unit}/s" if per_s >= 10 else f"{per_s:.1f} {unit}/s"
 
 
 def _duration(seconds: float) -> str:

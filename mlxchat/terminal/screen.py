@@ -26,6 +26,15 @@ class Screen:
     def say(self, text: str) -> None:
         self._console.print(Text(visible(text), style="dim"))
 
+    def say_below(self, text: str) -> None:
+        """Say it below rows that are being drawn, in a row that `clear_below` clears."""
+        self._console.file.write(f"{visible(text)[: self._console.width - 1]}\r")
+        self._console.file.flush()
+
+    def clear_below(self) -> None:
+        self._console.file.write("\r\x1b[K")
+        self._console.file.flush()
+
     def complain(self, text: str) -> None:
         self._console.print(Text(visible(text), style="red"))
 

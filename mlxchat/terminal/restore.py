@@ -1,0 +1,48 @@
+"""Leaving the terminal as it was found, from whatever state and any thread."""
+
+import os
+import signal
+import sys
+import termios
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+def restorer() -> Callable[[], None]:
+    """What brings the terminal's settings back to what they are now, shows the cursor, and begins
+    a new line for the shell."""
+    before = _settings()
+
+    def restore() -> None:
+        if before is not None and before != _settings():
+            # Else a program in the background would be stopped for it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+            with suppress(termios.error, OSError):
+                termios.tcsetattr(0, termios.TCSANOW, before)
+        for descriptor in (2, 1):
+            if os.isatty(descriptor):
+                cursor = b"" if os.environ.get("TERM", "dumb") in ("", "dumb") else _SHOW_CURSOR
+                with suppress(OSError):
+                    os.write(descriptor, cursor + b"\r\n")
+                return
+
+    return restore
+
+
+def _settings() -> list[Any] | None:
+    try:
+        return termios.tcgetattr(0)
+    except (termios.error, OSError):
+        return None
+
+
+def say_on_own_line(text: str) -> None:
+    """Write a line on stderr, if that is a terminal, after whatever is on the line of the cursor:
+    at least the ^C that the terminal has shown."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        with suppress(OSError):
+            sys.stderr.write(f"\n{text}\n")
+            sys.stderr.flush()

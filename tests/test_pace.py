@@ -1,0 +1,167 @@
+"""Prefill steps that take too long become shorter, and nothing else changes."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+
+from mlxchat import generate
+from mlxchat.cache import make_cache
+from mlxchat.generate import Generation, prefill
+from mlxchat.models.load import load_directory
+from mlxchat.pace import Pace, first_step, from_run_lengths, run_lengths
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import build_random_model
+
+PROMPT = np.random.default_rng(0).integers(0, 256, 3000).astype(np.int32)
+
+
+class SlowDevice:
+    """A network and the clock that it is timed by: a step takes `latency_s` and `token_s` each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, latency_s: float, token_s: float) -> None:
+        self.network = build_random_model()
+        self.steps: list[int] = []
+        self.latency_s, self.token_s = latency_s, token_s
+        self._now_s = 0.0
+        monkeypatch.setattr(generate.time, "perf_counter", lambda: self._now_s)
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        self.steps.append(tokens.shape[1])
+        self._now_s += self.latency_s + self.token_s * tokens.shape[1]
+        return self.network(tokens, cache=cache)
+
+    def read(self, pace: Pace, tokens: int = len(PROMPT), most: int = 512) -> list[int]:
+        """The sizes of the steps that so many tokens are read in."""
+        self.steps.clear()
+        network: Any = self
+        assert (
+            prefill(network, make_cache(self.network), PROMPT[:tokens], step_size=most, pace=pace)
+            == tokens
+        )
+        return list(self.steps)
+
+
+def test_where_steps_are_quick_all_but_the_last_have_512_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = SlowDevice(monkeypatch, 0.01, 0.004)
+    assert device.read(Pace(512)) == [512, 512, 512, 512, 512, 440]
+
+
+def test_steps_become_shorter_until_they_take_about_two_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step of 512 tokens once took four minutes, in which nothing had an effect but `kill -9`."""
+    device = SlowDevice(monkeypatch, 0.0, 0.05)
+    assert device.read(Pace(512), 650) == [512, 32, 32, 32, 32, 10]
+
+
+def test_steps_grow_again_from_a_careful_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SlowDevice(monkeypatch, 0.25, 0.01)
+    # Each ends at a multiple of its size, so also wherever 128 tokens do.
+    assert device.read(Pace(1), 600) == [1, 3, 12, 48, 64, 128, 128, 128, 88]
+
+
+def test_a_token_may_take_longer_than_a_step_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SlowDevice(monkeypatch, 0.0, 8.0).read(Pace(4), 6) == [4, 1, 1]
+
+
+def test_the_users_step_size_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SlowDevice(monkeypatch, 0.01, 0.001)
+    assert device.read(Pace(64), 300, most=100) == [64, 36, 100, 100]
+    assert device.read(Pace(512), 20, most=7) == [7, 7, 6]
+
+
+def test_a_short_prompt_says_little_of_how_long_a_full_step_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU twenty tokens take as long as one."""
+    device = SlowDevice(monkeypatch, 0.5, 0.002)
+    pace = Pace(512)
+    assert device.read(pace, 20) == [20]
+    assert device.read(pace, 1024) == [512, 512]
+
+
+def test_what_was_learned_holds_for_the_next_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SlowDevice(monkeypatch, 0.0, 0.02)
+    pace = Pace(512)
+    assert device.read(pace, 600) == [512, 64, 24]
+    assert device.read(pace, 130) == [64, 64, 2]
+
+
+def test_planned_steps_are_taken_whatever_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SlowDevice(monkeypatch, 0.0, 0.05)
+    planned = [512, 100, 1]
+    assert device.read(Pace(32, planned), 645) == [512, 100, 1, 27, 5]
+
+
+def test_the_cache_holds_the_same_whatever_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SlowDevice(monkeypatch, 0.0, 0.3)
+    paced, plain = make_cache(device.network, 64), make_cache(device.network, 64)
+    network: Any = device
+    prefill(network, paced, PROMPT[:50], step_size=512, pace=Pace(16))
+    prefill(device.network, plain, PROMPT[:50], step_size=512)
+    assert device.steps[:4] == [16, 4, 4, 4]
+    for ours, theirs in zip(paced, plain, strict=True):
+        for a, b in zip(ours.keys_and_values(), theirs.keys_and_values(), strict=True):
+            assert mx.allclose(a, b, atol=1e-4)
+
+
+def test_progress_is_reported_before_the_first_step() -> None:
+    told: list[tuple[int, int]] = []
+    network = build_random_model()
+    prefill(
+        network,
+        make_cache(network),
+        PROMPT[:100],
+        step_size=64,
+        on_progress=lambda done, total: told.append((done, total)),
+    )
+    assert told == [(0, 100), (64, 100), (100, 100)]
+
+
+def test_only_what_may_be_slow_begins_with_a_shorter_step() -> None:
+    tiny = build_random_model()
+    assert first_step(tiny) >= 512
+    large = _Weights(135_000_000, mx.float32)
+    assert 16 <= first_step(large) <= 512
+    assert first_step(_Weights(135_000_000, mx.bfloat16)) == 1
+    assert first_step(_Weights(17_000_000, mx.uint32)) == 1
+
+
+class _Weights(nn.Module):
+    """So many, of which nothing is computed."""
+
+    def __init__(self, number: int, dtype: mx.Dtype) -> None:
+        super().__init__()
+        self.weight = mx.zeros((number,), dtype)
+
+
+def test_sizes_are_written_down_as_stretches() -> None:
+    sizes = [1, 3, 4, 4, 4, 512, 512, 88]
+    assert run_lengths(sizes) == [[1, 1], [3, 1], [4, 3], [512, 2], [88, 1]]
+    assert from_run_lengths(run_lengths(sizes)) == sizes
+
+
+def test_stopped_while_reading_it_reports_what_it_read_and_how_fast(tmp_path: Path) -> None:
+    """The closing figures once said 0.0 tok/s of a prompt that had been read for minutes."""
+    model = load_directory(
+        write_tiny_model(tmp_path / "tiny"), "tiny", dtype="auto", notify=lambda _: None
+    )
+    generation = Generation(
+        model,
+        PROMPT[:300],
+        make_cache(model.network),
+        prefill_step_size=100,
+        should_stop=lambda: generation.stats.prefilled_tokens >= 200,
+    )
+    assert list(generation) == []
+    stats = generation.stats
+    assert (stats.prefilled_tokens, stats.prompt_tokens, stats.generated_tokens) == (200, 300, 0)
+    assert stats.finish_reason == "interrupted"
+    assert stats.prefill_tokens_per_s > 0
+    assert (stats.ttft_s, stats.decode_tokens_per_s) == (0, 0)

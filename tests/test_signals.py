@@ -1,0 +1,321 @@
+"""Signals while MLX keeps the main thread busy: nothing hangs, nothing is lost.
+
+The networks here take their time in C, where no handler of Python's runs, as `mx.eval` does.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxchat.cli import signal_watch, signals
+from mlxchat.cli.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
+from mlxchat.cli.signals import StopRequest
+from mlxchat.distributed.deferred import undisturbed
+from mlxchat.errors import ExitStatus
+from mlxchat.terminal.live_rows import signals_later
+from tests.pseudo_terminal import PseudoTerminal
+from tests.terminal_chat import CTRL_C, PROMPT
+
+WILL_STOP = "stopping after this step; press Ctrl-C again to quit now"
+
+# The program, with a model that takes long for many tokens at once, or with a busy `make_cache`.
+SLOW = """
+import ctypes, os, signal, sys
+from mlxchat.cli import main, run, signal_watch
+from mlx_lm.models.llama import Model
+
+def busy(seconds):
+    sys.stderr.write("(busy)\\n")
+    # A signal would end the sleep: let it find another thread, as it would not end `mx.eval`.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    ctypes.CDLL(None).sleep(seconds)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+
+def step(model, tokens, *rest, **how):
+    if tokens.shape[1] > 1:
+        busy(int(os.environ["STEP_S"]))
+    return call(model, tokens, *rest, **how)
+
+def make_busily(*given):
+    busy(60)
+    return make_cache(*given)
+
+call, Model.__call__ = Model.__call__, step
+if "IN_CACHE" in os.environ:
+    make_cache, run.make_cache = run.make_cache, make_busily
+# So long that nobody waits for it, and short enough for a test.
+signal_watch.END_AFTER_S = 0.5
+main()
+"""
+
+
+def slow(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", SLOW, *arguments]
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        slow(*arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "(busy)\n"
+    return process
+
+
+# What is due
+
+
+def test_a_single_ctrl_c_that_has_no_effect_is_explained_once() -> None:
+    pending = Pending()
+    assert (pending.say_at_s(), pending.leave_at_s()) == (None, None)
+    pending.came(ExitStatus.INTERRUPTED, 10.0)
+    assert pending.say_at_s() == pytest.approx(10.3)
+    assert pending.leave_at_s() is None
+    pending.said = True
+    assert pending.say_at_s() is None
+
+
+def test_the_second_one_ends_it_at_once_if_that_was_announced() -> None:
+    pending = Pending()
+    pending.came(ExitStatus.INTERRUPTED, 10.0)
+    pending.came(ExitStatus.INTERRUPTED, 10.1)
+    # Somebody who pressed it twice, and was told nothing: the main thread may still react.
+    assert pending.leave_at_s() == pytest.approx(10.4)
+    pending.said = True
+    assert pending.leave_at_s() == pytest.approx(10.1)
+    pending.acted()
+    assert pending.leave_at_s() is None
+
+
+def test_sigterm_and_sighup_have_five_seconds() -> None:
+    assert END_AFTER_S + LAST_WORDS_S < 5
+    for status in (ExitStatus.TERMINATED, ExitStatus.HUNG_UP):
+        pending = Pending()
+        pending.came(status, 10.0)
+        assert pending.say_at_s() is None
+        assert pending.leave_at_s() == 10.0 + END_AFTER_S
+        assert pending.status is status
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[ExitStatus]:
+    """How often, and with which status, the process would have been ended."""
+    statuses: list[ExitStatus] = []
+    monkeypatch.setattr(signals, "make_leave", lambda _: statuses.append)
+    monkeypatch.setattr(signal_watch, "END_AFTER_S", 0.05)
+    monkeypatch.setattr(signal_watch, "REACTION_S", 0.05)
+    return statuses
+
+
+def come(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def wait_for(statuses: list[ExitStatus]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not statuses and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+def test_a_loop_that_does_not_end_is_ended(left: list[ExitStatus]) -> None:
+    with StopRequest() as stop:
+        come(signal.SIGTERM)
+        wait_for(left)
+    assert stop.status is ExitStatus.TERMINATED
+    assert left[0] is ExitStatus.TERMINATED
+
+
+def test_a_loop_that_has_ended_may_take_its_time_to_save(left: list[ExitStatus]) -> None:
+    with StopRequest() as stop:
+        come(signal.SIGTERM)
+        assert not stop.obeyed()
+        time.sleep(0.2)
+    assert left == []
+    with StopRequest() as stop:
+        stop.obeyed()
+        come(signal.SIGTERM)
+        time.sleep(0.2)
+    assert (stop.status, left) == (ExitStatus.TERMINATED, [])
+
+
+@pytest.mark.parametrize("later", [undisturbed, signals_later])
+def test_a_signal_that_waits_until_something_is_whole_counts_once(
+    later: Callable[[], object], left: list[ExitStatus]
+) -> None:
+    """It was raised again, so whoever watched saw two: the second one quits."""
+    said: list[str] = []
+    with StopRequest() as stop:
+        stop.say = said.append
+        with later():  # type: ignore[attr-defined]
+            come(signal.SIGINT)
+        time.sleep(0.2)
+        assert stop.obeyed()
+    assert (stop.status, left) == (ExitStatus.INTERRUPTED, [])
+    assert len(said) == 1
+
+
+def test_the_watch_before_is_back_afterwards(left: list[ExitStatus]) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        with StopRequest():
+            pass
+        assert signal.set_wakeup_fd(before) == writer
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+
+
+# The program
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["TERM", "HUP"]
+)
+def test_a_signal_in_the_middle_of_a_long_step_ends_generate(
+    number: int, status: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a step of four minutes, only `kill -9` had an effect."""
+    monkeypatch.setenv("STEP_S", "60")
+    process = start("generate", "-m", str(tiny_model), "--json", "--stats", "Hello " * 20)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (status, "")
+    first, last = map(json.loads, stdout.splitlines())
+    assert (first["event"], last["event"]) == ("start", "done")
+    assert (last["finish_reason"], last["prefilled_tokens"]) == ("interrupted", 0)
+    assert last["prefill_tokens_per_s"] == 0
+
+
+def test_a_signal_in_the_middle_of_a_long_step_ends_a_piped_chat(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEP_S", "60")
+    with subprocess.Popen(
+        slow("chat", "-m", str(tiny_model), "--json"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write("Hello\n")
+        process.stdin.flush()
+        assert process.stderr.readline() == "(busy)\n"
+        process.send_signal(signal.SIGTERM)
+        first, last = map(json.loads, process.stdout.readlines())
+        assert process.wait(30) == 143
+    assert (first["event"], last["event"]) == ("start", "done")
+    assert (last["finish_reason"], last["turn"]) == ("interrupted", 1)
+
+
+def test_a_signal_ends_it_while_the_cache_is_made(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IN_CACHE", "1")
+    process = start("generate", "-m", str(tiny_model), "Hello")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 143
+
+
+def test_a_checkpoint_is_as_whole_as_before(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEP_S", "1")
+    night = ("--checkpoint", str(tmp_path / "night"), "--checkpoint-every", "32")
+    options = ("--prefill-step-size", "32", "--raw", "--ignore-eos", "-n", "5", "--temp", "0")
+    model = ("-m", str(tiny_model))
+    process = start("generate", *model, *options, *night, "Hello " * 20)
+    assert process.stderr is not None
+    while not (tmp_path / "night" / "state.safetensors").exists():
+        assert process.stderr.readline() == "(busy)\n"
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    monkeypatch.setenv("STEP_S", "0")
+    subprocess.run(slow("generate", "--resume", str(tmp_path / "night")), check=True, timeout=60)
+    whole = ("-o", str(tmp_path / "whole"))
+    subprocess.run(slow("generate", *model, *options, *whole, "Hello " * 20), check=True)
+    assert (tmp_path / "night" / "output.txt").read_text() == (tmp_path / "whole").read_text()
+
+
+def is_sane(terminal: PseudoTerminal) -> bool:
+    local = termios.tcgetattr(terminal.child.child_fd)[3]
+    return bool(local & termios.ECHO and local & termios.ICANON)
+
+
+def test_ctrl_c_says_that_it_will_stop_and_the_second_one_quits(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    monkeypatch.setenv("STEP_S", "60")
+    terminal = PseudoTerminal(
+        slow("generate", "-m", str(tiny_model), "--raw", "Hello " * 20), patience_s=60
+    )
+    # Drawn in the middle of the first step.
+    terminal.shows(r"reading .* 0/1\d\d tokens")
+    terminal.send(CTRL_C)
+    terminal.shows(f"^mlxchat: {WILL_STOP}$")
+    terminal.shows(r"reading .* 0/1\d\d tokens")
+    terminal.send(CTRL_C)
+    assert terminal.ends() == 130
+    assert terminal.written.rstrip().endswith("\x1b[?25h")
+    assert "reading" not in terminal.text()
+
+
+def test_a_chat_that_is_quit_while_it_reads_keeps_what_was_said(
+    tiny_model: Path,
+    temporary_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ordinary_terminal: None,
+) -> None:
+    monkeypatch.setenv("STEP_S", "60")
+    chat = PseudoTerminal(slow("-m", str(tiny_model), "--session", "mine"), patience_s=60)
+    chat.shows(PROMPT)
+    chat.send("Hello there\r")
+    chat.shows(r"reading .* 0/\d+ tokens")
+    assert not is_sane(chat)
+    chat.send(CTRL_C)
+    chat.shows(WILL_STOP)
+    chat.send(CTRL_C)
+    assert chat.ends() == 130
+    (journal,) = temporary_home.rglob("mine/*.jsonl")
+    assert '"Hello there"' in journal.read_text()
+
+
+def test_ctrl_c_while_a_chat_reads_stops_after_the_step(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    monkeypatch.setenv("STEP_S", "3")
+    chat = PseudoTerminal(slow("-m", str(tiny_model), "--prefill-step-size", "16"), patience_s=60)
+    chat.shows(PROMPT)
+    chat.send("Hello there\r")
+    chat.shows(r"reading .* 0/\d+ tokens")
+    chat.send("and typed ahead")
+    chat.send(CTRL_C)
+    chat.shows(WILL_STOP)
+    chat.shows("^> and typed ahead$")
+    # The bar has gone, and what was said meanwhile has not.
+    assert "reading" not in chat.text()
+    chat.shows(f"^mlxchat: {WILL_STOP}\nstopped\n")
+    chat.send(CTRL_C)
+    chat.shows(PROMPT)
+    chat.send("\x04")
+    assert chat.ends() == 0
