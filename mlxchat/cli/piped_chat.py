@@ -19,7 +19,7 @@ from mlxchat.generate import Stats, Token
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.text_output import Stdout
-from mlxchat.terminal.thinking import THINK_TAGS, Piece, ThinkSplitter
+from mlxchat.thinking import ThoughtsAsText
 from mlxchat.units import count
 
 
@@ -112,7 +112,8 @@ class _PipedChat:
     def _pieces(self, reply: Iterator[Token | Forgot]) -> Iterator[str]:
         as_events = self._request.json_events
         events = self._events()
-        thoughts: ThinkSplitter | None = None
+        hides = self._request.think != "on"
+        thoughts = ThoughtsAsText(hidden=hides)
         last = ""
         for said in reply:
             if isinstance(said, Forgot):
@@ -121,15 +122,12 @@ class _PipedChat:
                 else:
                     self._messages.warn(forgotten_line(said))
                 continue
-            self._keeper.show(said.text)
+            self._keeper.show(said)
             if as_events:
-                yield events.token(said)
+                if not (said.thought and hides):
+                    yield events.token(said)
             else:
-                text = said.text
-                if self._request.think == "hide":
-                    inside = self._conversation.begins_in_thought
-                    thoughts = thoughts or ThinkSplitter(*THINK_TAGS, inside)
-                    text = _answer(thoughts.add(text))
+                text = thoughts.add(said.text, said.thought)
                 last = text or last
                 yield text
         if as_events:
@@ -138,18 +136,11 @@ class _PipedChat:
             assert seed is not None
             yield events.done(self._conversation.stats, self._conversation.model.name, seed)
             return
-        if thoughts is not None:
-            yield (text := _answer(thoughts.finish()))
-            last = text or last
         if not last.endswith("\n"):
             yield "\n"
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
-
-
-def _answer(pieces: list[Piece]) -> str:
-    return "".join(text for is_thinking, text in pieces if not is_thinking)
 
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:
