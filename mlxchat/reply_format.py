@@ -146,8 +146,8 @@ FORMATS = (
 def infer_format(tokens: Collection[str], template: str) -> ReplyFormat | None:
     """The format of a model with these added tokens and this chat template, if it has one.
 
-    Markers that are tokens and stand in the template come first, then tags that are tokens alone,
-    then tags that the template spells in plain text.
+    Markers that are tokens and stand in the template come first, then tags that the template spells
+    in plain text, then tags that are tokens alone.
     """
     return next(_candidates(tokens, template), None)
 
@@ -155,6 +155,6 @@ def infer_format(tokens: Collection[str], template: str) -> ReplyFormat | None:
 def _candidates(tokens: Collection[str], template: str) -> Iterator[ReplyFormat]:
     as_tokens = [each for each in FORMATS if all(marker in tokens for marker in each.needs)]
     yield from (each for each in as_tokens if each.is_mentioned(template))
-    yield from (each for each in as_tokens if not each.has_channels)
     tags = [each for each in FORMATS if not each.has_channels]
     yield from (each for each in tags if each.is_mentioned(template))
+    yield from (each for each in as_tokens if not each.has_channels)

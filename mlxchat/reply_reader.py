@@ -167,6 +167,7 @@ class MarkerReader:
         self._place = place
         # A header so far, or text at the beginning of a place that may not be shown.
         self._held = ""
+        # Whether the place was begun by a marker of the reply, and no text has come since.
         self._leads = place is Place.THOUGHT
 
     @property
@@ -178,13 +179,14 @@ class MarkerReader:
         return self._place is Place.THOUGHT
 
     def ends(self, id_: int) -> bool:
-        return self._place is Place.ANSWER and self._markers.role(id_, self._place) is Role.END
+        is_answer = self._place is Place.ANSWER or self._has_no_header
+        return is_answer and self._markers.role(id_, self._place) is Role.END
 
     def add(self, id_: int) -> list[Piece]:
         role = self._markers.role(id_, self._place)
         if role is None:
             return self._read(self._decoder.add(id_))
-        pieces = [] if self._is_header else self._rest()
+        pieces = [] if self._is_header and role is not Role.END else self._rest()
         header = f"{self._held}{self._decoder.finish()} " if self._is_header else ""
         self._place = self._markers.after(role, self._place, header)
         self._held = header if self._is_header else ""
@@ -214,14 +216,20 @@ class MarkerReader:
     def _is_header(self) -> bool:
         return self._place is Place.HEADER
 
+    @property
+    def _has_no_header(self) -> bool:
+        """Whether the model has answered where the prompt left it to write a header."""
+        return self._is_header and not self._leads and bool(self._held.strip())
+
     def _rest(self) -> list[Piece]:
-        """Text held back at this place, which ends here: what of it is no blank and no label."""
+        """Text held back at this place, which ends here. What may begin a label is none of it."""
         pieces = self._read(self._decoder.finish())
         if self._place is Place.START:
             return pieces
-        held, self._held = self._held, ""
-        is_label = self.is_thought and held.strip() == self._markers.format.label.strip()
-        return [*pieces, (self.is_thought, held)] if held.strip() and not is_label else pieces
+        if self._has_no_header:
+            pieces.append((False, self._held))
+        self._held = ""
+        return pieces
 
     def _read(self, text: str) -> list[Piece]:
         if not text:
