@@ -66,13 +66,12 @@ class Replies:
         place = place_after_prompt(tail, self.markers, self.text_of)
         return MarkerReader(self.new_decoder, self.markers, place)
 
-    def split(self, text: str) -> tuple[str, str]:
-        """The thought and the answer in a text in which the format's tags are plain text."""
+    def split(self, text: str, inside: bool = False) -> tuple[str, str]:
+        """The thought and the answer in a text in which the format's tags are plain text; `inside`
+        if it begins within the thought."""
         if self.format is None or self.format.has_channels:
             return "", text
-        opens, closes = self.format.opens, self.format.closes
-        inside = closes in text and opens not in text
-        splitter = ThinkSplitter(opens, closes, inside)
+        splitter = ThinkSplitter(self.format.opens, self.format.closes, inside)
         return joined([*splitter.add(text), *splitter.finish()])
 
     def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
@@ -109,7 +108,7 @@ class Replies:
     def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Part] | None:
         """Tags that are no tokens may share one with text: then nothing can be cut."""
         text = self.spelled(ids)
-        if self.split(text) != (thought, reply):
+        if (thought, reply) not in (self.split(text), self.split(text, inside=True)):
             return None
         return [Part(Kind.ANSWER if not thought else Kind.GAP, text, tuple(ids))]
 
