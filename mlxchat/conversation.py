@@ -16,12 +16,14 @@ import numpy as np
 
 from mlxchat.cache import evict, fork, make_cache, rewind
 from mlxchat.cache.layers import windows
-from mlxchat.errors import CacheError, DeviceError, WindowFull
+from mlxchat.errors import CacheError, DeviceError, TemplateError, WindowFull
 from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
 from mlxchat.pace import Pace
+from mlxchat.reply_reader import Reader
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
+from mlxchat.thinking import joined
 from mlxchat.tokens import ChatMessage
 
 NOTHING = np.empty(0, np.int32)
@@ -34,8 +36,9 @@ RESERVE = 64
 class Turn:
     """What the user said and what was answered: all of it, whatever the window has forgotten.
 
-    `ids` are the reply's tokens as they were generated; `exact` is whether they spell `reply`, and
-    not something cut off or left out.
+    `thought` is what the model thought before its `reply`. `ids` are the tokens of both as they
+    were generated, with the markers of the model's format; `exact` is whether they spell just that,
+    and not something cut off or left out.
     """
 
     user: str
@@ -45,6 +48,7 @@ class Turn:
     pinned: bool = False
     forgotten: bool = False
     finish_reason: str = ""
+    thought: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class Conversation:
 
     `system` is pinned: it is in the cache once and is never evicted. Where the tokens before the
     first user's text are fewer than `settings.keep`, as many of the first turn stay as well.
-    `variables` go to the chat template. Raises TemplateError where the model has no template,
+    `variables` go to the chat template, and the user's own `template_args`, which have the last
+    word. Raises TemplateError where the model has no template,
     CacheError where the pinned beginning leaves no room in the window.
     """
 
@@ -116,6 +121,7 @@ class Conversation:
         sampling: SamplingSettings | None = None,
         generation: GenerationSettings | None = None,
         variables: Mapping[str, Any] | None = None,
+        template_args: Mapping[str, Any] | None = None,
         prefixes: Prefixes | None = None,
     ) -> None:
         self.model = model
@@ -127,6 +133,7 @@ class Conversation:
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
         self.variables = dict(variables or {})
+        self.template_args = dict(template_args or {})
         self.turns: list[Turn] = []
         self._stats: Stats | None = None
         self._generation: Generation | None = None
@@ -171,7 +178,7 @@ class Conversation:
             self.undo()
             raise
         yield from self._answer(turn, NOTHING, on_prefill, should_stop)
-        if not turn.reply and turn.finish_reason == "interrupted":
+        if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
             self.undo()
 
     def go_on(
@@ -181,8 +188,11 @@ class Conversation:
         self._begin_turn()
         turn = self.turns[-1]
         turn.forgotten = False
-        written = turn.ids if turn.ids is not None else self.model.tokenizer.encode(turn.reply)
         yield from self._make_room()
+        written = turn.ids
+        if written is None:
+            tokenizer = self.model.tokenizer
+            written = tokenizer.encode_reply(turn.reply, turn.thought, self._prompt)
         yield from self._answer(turn, written, on_prefill, should_stop)
 
     def retry(
@@ -259,9 +269,23 @@ class Conversation:
         self._before = None
 
     def set_variable(self, name: str, value: object) -> None:
-        """Change what the chat template is told. Raises CacheError where what it then begins with
+        """Change a variable of the chat template. Raises CacheError if what it then begins with
         leaves no room in the window."""
+        self.template_args.pop(name, None)
         self.variables[name] = value
+        self._restart_if_pinned_changed()
+
+    def set_template_args(self, args: Mapping[str, Any]) -> None:
+        """Replace the user's own variables of the template. Raises TemplateError if the template
+        refuses them, CacheError if the beginning leaves no room; then they are as they were."""
+        before, self.template_args = self.template_args, dict(args)
+        try:
+            self._restart_if_pinned_changed()
+        except (CacheError, TemplateError):
+            self.template_args = before
+            raise
+
+    def _restart_if_pinned_changed(self) -> None:
         if self._count_pinned() != self._pinned_tokens:
             self.restart()
 
@@ -270,6 +294,10 @@ class Conversation:
         by its next turn. Raises CacheError where its pinned beginning leaves no room."""
         self.set_system(system)
         self.turns = list(turns)
+        for turn in self.turns:
+            # A transcript of another program has both in one text.
+            if not turn.thought:
+                turn.thought, turn.reply = self.model.tokenizer.split(turn.reply)
         # Nothing has been said since all was cleared.
         all_gone = all(turn.forgotten for turn in turns)
         self._begins_at = len(self.turns) if all_gone else 0
@@ -333,12 +361,6 @@ class Conversation:
         """What the last reply took, or so far the one that is being written."""
         return self._stats if self._generation is None else self._generation.stats
 
-    @property
-    def begins_in_thought(self) -> bool:
-        """Whether the template has opened a thought for the reply to begin in."""
-        end = "".join(self.model.tokenizer.text_of(int(id_)) for id_ in self._prompt[-4:])
-        return end.rstrip().endswith("<think>")
-
     def usage(self) -> Usage:
         """What the window holds, by turns; tokens are counted as the template renders them."""
         counted: list[tuple[Turn, int]] = []
@@ -365,8 +387,10 @@ class Conversation:
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))
-            messages.append(ChatMessage("assistant", turn.reply, turn.ids if turn.exact else None))
-        prompt = self.model.tokenizer.chat(messages[:-1], self.system, variables=self.variables)
+            ids = turn.ids if turn.exact else None
+            messages.append(ChatMessage("assistant", turn.reply, ids, turn.thought))
+        variables = {**self.variables, **self.template_args}
+        prompt = self.model.tokenizer.chat(messages[:-1], self.system, variables=variables)
         self.notices = prompt.notices
         return prompt.ids
 
@@ -490,6 +514,7 @@ class Conversation:
         if not self._cache:
             self.restart()
         ids = np.concatenate([self._prompt, written])
+        reader = self._reader_behind(turn, written)
         cached = self._place(ids)
         on_held: OnHeld = self._ledger.add
         if cached == 0:
@@ -504,6 +529,7 @@ class Conversation:
             prefill_step_size=self.settings.prefill_step_size,
             pace=self._pace,
             cached_tokens=cached,
+            reply=reader,
             on_prefill=on_prefill,
             on_held=on_held,
             should_stop=should_stop,
@@ -514,7 +540,10 @@ class Conversation:
         in_place = True
         try:
             for token in generation:
-                turn.reply += token.text
+                if token.thought:
+                    turn.thought += token.text
+                else:
+                    turn.reply += token.text
                 if token.id is not None:
                     generated.append(token.id)
                 yield token
@@ -528,7 +557,7 @@ class Conversation:
             raise
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
-            turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply)
+            turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
             self._stats, self._generation = generation.stats, None
             turn.finish_reason = self._stats.finish_reason
         if self._ledger.overflowed > overflowed:
@@ -539,6 +568,15 @@ class Conversation:
         self._cache, self._ledger = [], Ledger(self._ledger.window, self._ledger.keep)
         self._held_turns = []
         self._before = self._earlier = None
+
+    def _reader_behind(self, turn: Turn, written: TokenIds) -> Reader:
+        """What reads the rest of the reply, once the tokens of it that are `written` are read."""
+        reader = self.model.tokenizer.reader(self._prompt)
+        pieces = [piece for id_ in written.tolist() for piece in reader.add(id_)]
+        if turn.exact:
+            # What may be half a character or half a tag will be read with what completes it.
+            turn.thought, turn.reply = joined(pieces)
+        return reader
 
     def _begin_with_known_prefix(self, ids: TokenIds) -> tuple[int, OnHeld]:
         """Fill the empty cache from what is known of the prompt; whom to tell what it holds."""

@@ -21,7 +21,7 @@ class EventWriter:
         self._tokenizer = tokenizer
         self._with_top = with_top
         self._turn = {} if turn is None else {"turn": turn}
-        self._text = io.StringIO()
+        self._texts = {False: io.StringIO(), True: io.StringIO()}
 
     def start(self, facts: dict[str, Any]) -> str:
         return _line({"event": "start"} | facts)
@@ -30,11 +30,12 @@ class EventWriter:
         return _line({"event": "forgot"} | self._turn | asdict(forgot))
 
     def token(self, token: Token) -> str:
-        self._text.write(token.text)
+        self._texts[token.thought].write(token.text)
         event: dict[str, Any] = {
             "event": "token",
             **self._turn,
             "text": token.text,
+            "thought": token.thought,
             "id": token.id,
             "logprob": _finite(token.logprob),
         }
@@ -50,7 +51,8 @@ class EventWriter:
         event: dict[str, Any] = {
             "event": "done",
             **self._turn,
-            "text": self._text.getvalue(),
+            "text": self._texts[False].getvalue(),
+            "thought": self._texts[True].getvalue(),
             "finish_reason": figures.pop("finish_reason"),
         }
         return _line(event | figures | {"model": model, "seed": seed})

@@ -20,9 +20,11 @@ from mlxchat.failures import device_failures
 from mlxchat.models.load import Model
 from mlxchat.pace import Pace
 from mlxchat.platform import wired_limit
+from mlxchat.reply_reader import Reader as ReplyReader
 from mlxchat.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, SamplingSettings
 from mlxchat.stop import StopTexts
+from mlxchat.thinking import Piece
 
 # MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
 CLEAR_EVERY = 256
@@ -179,14 +181,16 @@ def _decoded(token: mx.array, told: LogProbs | None) -> Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token and the text that it completed: empty within a character, and where the
-    text may be the beginning of a stop text. The end of the text can come with no token (id None).
+    """One generated token and the text that it completed: empty within a character, for a marker of
+    the reply's format, and if the text may be the beginning of a stop text. Text can come with no
+    token (id None): at the end, and if one token completed a thought and began the answer.
     """
 
     text: str
     id: int | None
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    thought: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,8 @@ class Midway:
     """Where a generation stands between two tokens, beside its cache and the random state.
 
     `latest` are the last ids, as many as the next step looks at: the very last one alone is not in
-    the cache. `shown` and `pending` are the text decoder's, `held` may begin a stop text.
+    the cache. `shown` and `pending` are the text decoder's, `held` may begin a stop text, `reading`
+    is the reply reader's state.
     """
 
     latest: tuple[int, ...]
@@ -224,6 +229,7 @@ class Midway:
     shown: tuple[int, ...] = ()
     pending: tuple[int, ...] = ()
     held: str = ""
+    reading: tuple[str, ...] = ()
 
 
 OnPause = Callable[[Midway], SamplingSettings]
@@ -239,6 +245,8 @@ class Generation:
     prompt already goes beyond them, CacheError is raised. `should_stop` is asked between prefill
     steps and between tokens; where it answers yes, the generation ends with the reason
     "interrupted" and what it has.
+
+    `reply` reads what is generated; without it nothing is a thought.
 
     Every `pause_every` tokens `on_pause` is told where it stands, and tells how to draw the next
     ones: nothing is being computed then, and all that was yielded has been handled. From there, or
@@ -257,6 +265,7 @@ class Generation:
         pace: Pace | None = None,
         cached_tokens: int = 0,
         reader: Reader | None = None,
+        reply: ReplyReader | None = None,
         generated: int = 0,
         on_prefill: Progress | None = None,
         on_held: OnHeld = nobody,
@@ -282,7 +291,8 @@ class Generation:
         self._should_stop = should_stop
         self._pause_every = pause_every
         self._on_pause = on_pause
-        self._decoder = model.tokenizer.stream_decoder()
+        self._reply = reply or model.tokenizer.reader()
+        self._in_thought = self._reply.is_thought
         self._stop = StopTexts(self._settings.stop)
         self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
         self._generated = self._generated_before = generated
@@ -305,13 +315,15 @@ class Generation:
             generated=midway.generated,
             **options,
         )
-        generation._decoder.restore(midway.shown, midway.pending)
+        generation._reply.restore(midway.reading, midway.shown, midway.pending)
+        generation._in_thought = generation._reply.is_thought
         generation._stop.restore(midway.held)
         return generation
 
     def _stand(self) -> Midway:
-        shown, pending = self._decoder.state
-        return Midway(tuple(self._latest), self._generated, shown, pending, self._stop.held)
+        reading, shown, pending = self._reply.state
+        held = self._stop.held
+        return Midway(tuple(self._latest), self._generated, shown, pending, held, reading)
 
     def __iter__(self) -> Iterator[Token]:
         if self._sampling.seed is not None:
@@ -344,28 +356,43 @@ class Generation:
 
     def _decode_text(self) -> Iterator[Token]:
         for token in self._decode_until_end():
-            text = self._stop.add(self._decoder.add(token.id))
-            yield Token(text, token.id, token.logprob, token.top)
+            begun = self._reply.is_thought
+            pieces = self._until_stop_text(self._reply.add(token.id))
+            (thought, text), *others = pieces or [(begun or self._reply.is_thought, "")]
+            yield Token(text, token.id, token.logprob, token.top, thought)
+            yield from (Token(text, None, thought=is_) for is_, text in others)
             if self._stop.found:
                 self._finish_reason = "stop_text"
                 return
         # Now, because what follows belongs to an end, and not to what would go on.
         self.midway = self._stand()
-        rest = self._stop.add(self._decoder.finish())
+        rest = self._until_stop_text(self._reply.finish())
         if self._stop.found:
             self._finish_reason = "stop_text"
-        rest += self._stop.finish()
-        if rest:
-            yield Token(rest, None)
+        rest.append((self._in_thought, self._stop.finish()))
+        yield from (Token(text, None, thought=is_) for is_, text in rest if text)
+
+    def _until_stop_text(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """The pieces up to a stop text, which is within a thought or an answer, not across both."""
+        shown: list[Piece] = []
+        for thought, text in pieces:
+            if thought is not self._in_thought:
+                shown.append((self._in_thought, self._stop.finish()))
+                self._in_thought = thought
+            shown.append((thought, self._stop.add(text)))
+            if self._stop.found:
+                break
+        return [piece for piece in shown if piece[1]]
 
     def _decode_until_end(self) -> Iterator[Decoded]:
-        eos_ids = frozenset() if self._settings.ignore_eos else self._model.tokenizer.eos_ids
+        may_end = not self._settings.ignore_eos
+        eos_ids = self._model.tokenizer.eos_ids if may_end else frozenset()
         sampling = self._sampling
         while self._max_tokens < 0 or self._generated < self._max_tokens:
             for token in self._decode_stretch(sampling):
                 if not self._first_token_s:
                     self._first_token_s = time.perf_counter()
-                if token.id in eos_ids:
+                if token.id in eos_ids or (may_end and self._reply.ends(token.id)):
                     self._finish_reason = "stop"
                     return
                 self._generated += 1

@@ -5,9 +5,10 @@ encoded by itself, so that a block has the same ids in every prompt. Text become
 them is `blocks`' business.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +36,14 @@ def encode_parts(
     system: str | None = None,
     *,
     raw: bool = False,
+    variables: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> Prompt:
     """Encode the parts, one behind the other, as the user's message; with `raw`, as text alone.
 
     A block that is too short, or that begins or ends inside a word, is read as other text is: a
-    notice says so. `on_progress(done, total)` counts the characters of a part. Raises what
-    `Tokenizer.message` raises.
+    notice says so. `variables` are the template's own. `on_progress(done, total)` counts the
+    characters of a part. Raises what `Tokenizer.message` raises.
     """
     parts, notices = _without_cut_words(tokenizer, parts)
     # Behind the last part comes what the template writes: that belongs to no block.
@@ -52,7 +54,8 @@ def encode_parts(
             begins = len(encoded) == 1 and not part.cache
             encoded.append(tokenizer.encode(part.text, on_progress, begins=begins))
     else:
-        encoded = tokenizer.message([part.text for part in parts], system, on_progress)
+        texts = [part.text for part in parts]
+        encoded = tokenizer.message(texts, system, on_progress, variables=variables)
         notices += tokenizer.system_notices(system)
     blocks: list[tuple[int, int]] = []
     ends = np.cumsum([len(ids) for ids in encoded]).tolist()

@@ -18,6 +18,15 @@ from mlxchat.errors import TemplateError
 
 Message = Mapping[str, str]
 
+# What templates are given besides their own variables.
+RESERVED = frozenset(
+    {
+        *("messages", "add_generation_prompt", "tools", "documents", "self"),
+        *("bos_token", "eos_token", "unk_token", "pad_token"),
+        *("raise_exception", "strftime_now"),
+    }
+)
+
 NO_SYSTEM_ROLE = "this model's chat template has no system role: the system text leads the prompt"
 
 

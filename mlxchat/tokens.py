@@ -3,18 +3,25 @@
 Works on what the `tokenizers` library loaded; which files that comes from is `models`' business.
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import tokenizers
 
 from mlxchat.errors import InputError, TemplateError
-from mlxchat.template import NO_SYSTEM_ROLE, ChatTemplate
+from mlxchat.replies import Kind, Part, Replies
+from mlxchat.reply_format import Role, infer_format
+from mlxchat.reply_reader import Markers, Reader
+from mlxchat.spans import Known, Spans, TokenIds
+from mlxchat.template import NO_SYSTEM_ROLE, ChatTemplate, Message
+from mlxchat.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
 
-TokenIds = np.ndarray  # one dimension, int32
 Progress = Callable[[int, int], None]
 
 # Characters given to the tokenizer at once: its own bookkeeping takes some 150 bytes a token, so
@@ -46,11 +53,30 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a conversation; `ids` are the tokens of a reply as the model wrote them."""
+    """One message of a conversation. A reply may have a `thought` besides its content; `ids` are
+    the tokens of both as the model wrote them, markers included."""
 
     role: str
     content: str
     ids: TokenIds | None = None
+    thought: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A message as a template is given it: the texts of its content, and of its thought if that
+    goes into a field of its own."""
+
+    role: str
+    content: tuple[Known, ...]
+    thought: tuple[Known, ...] = ()
+
+    def message(self, texts: Iterator[str]) -> Message:
+        """With the next of `texts` in place of its own."""
+        thought = "".join(next(texts) for _ in self.thought)
+        content = "".join(next(texts) for _ in self.content)
+        fields = dict.fromkeys(THOUGHT_FIELDS, thought) if thought else {}
+        return {"role": self.role, "content": content, **fields}
 
 
 class Tokenizer:
@@ -64,7 +90,7 @@ class Tokenizer:
     ) -> None:
         self._backend = backend
         self.template = template
-        self.eos_ids = frozenset(eos_ids)
+        self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
         # What stands for unknown characters is flagged special as well, but text may contain it.
         unknown = getattr(backend.model, "unk_token", None)
@@ -75,21 +101,68 @@ class Tokenizer:
         }
         self._control = _Literals(self._control_ids.values())
         self._anchor = self._encode_piece("\n")
+        self._replies = self._find_replies(source)
+        self._probed: dict[str, Probed] = {}
+        # A conversation is rendered again and again with the same replies.
+        self._parts = lru_cache(maxsize=1024)(self._parts_of)
+
+    def _find_replies(self, source: str) -> Replies:
+        added = {t.content: (id_, t) for id_, t in self._backend.get_added_tokens_decoder().items()}
+        format_ = None if self.template is None else infer_format(added, source)
+        markers = None
+        if format_ is not None and format_.needs <= added.keys():
+            found = {text: added[text] for text in format_.markers if text in added}
+            roles = {id_: format_.markers[text] for text, (id_, _) in found.items()}
+            never_text = {i for text, (i, t) in found.items() if t.special or "|" in text}
+            markers = Markers(format_, roles, frozenset(never_text))
+        return Replies(format_, markers, self.decode, self._spelled, self.stream_decoder)
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end a turn: those that the model's files name, those that its template
+        writes after an answer, and those of its reply format."""
+        format_, markers = self._replies.format, self._replies.markers
+        named = () if format_ is None or markers is None else format_.ends
+        ends = {self._backend.token_to_id(text) for text in named}
+        roles = {} if markers is None else markers.roles
+        after = () if self.template is None else texts_after_answer(self.template)
+        ends |= {self._first_control(text, roles) for text in after}
+        # What closes a thought as well ends no turn by itself.
+        closing = {id_ for id_, role in roles.items() if role is Role.END}
+        return (self._files_eos_ids | {id_ for id_ in ends if id_ is not None}) - closing
+
+    def _first_control(self, text: str, left_out: Collection[int]) -> int | None:
+        """The control token that the text begins with, behind any that are left out."""
+        found = [id_ for id_, content in self._control_ids.items() if text.startswith(content)]
+        if not found:
+            return None
+        longest = max(found, key=lambda id_: len(self._control_ids[id_]))
+        if longest not in left_out:
+            return longest
+        return self._first_control(text[len(self._control_ids[longest]) :], left_out)
 
     def prompt(
-        self, text: str, system: str | None = None, on_progress: Progress | None = None
+        self,
+        text: str,
+        system: str | None = None,
+        on_progress: Progress | None = None,
+        *,
+        variables: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """Render `text` as the user's message and encode it up to where the reply begins.
 
         `on_progress(done, total)` counts characters. Raises what `chat` raises.
         """
-        return self.chat([ChatMessage("user", text)], system, on_progress=on_progress)
+        message = ChatMessage("user", text)
+        return self.chat([message], system, variables=variables, on_progress=on_progress)
 
     def message(
         self,
         texts: Sequence[str],
         system: str | None = None,
         on_progress: Progress | None = None,
+        *,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[TokenIds]:
         """Render the texts, one behind the other, as the user's message, and encode each by itself.
 
@@ -98,12 +171,13 @@ class Tokenizer:
         not write each text out as it is, once.
         """
         template = self._require_template()
-        mark, span = _unused_marks("".join([system or "", *texts]))
+        variables = variables or {}
+        mark, span = _unused_marks("".join([system or "", *texts, json.dumps(variables)]))
         cut = [self._control.cut(text, mark) for text in texts]
         cut_system = None if system is None else self._control.cut(system, mark)
         content = span + span.join([*cut, ""])
         written = template.with_system(cut_system, [{"role": "user", "content": content}])
-        head, *pieces = template.render(written).split(span)
+        head, *pieces = template.render(written, **self._cut_in(variables, mark)).split(span)
         if pieces[:-1] != cut:
             raise TemplateError("the model's chat template does not write texts out as they are")
         pieces[-2:] = ["".join(pieces[-2:])]
@@ -128,31 +202,95 @@ class Tokenizer:
         refuses.
         """
         template = self._require_template()
-        mark, span = _unused_marks("".join([system or "", *(m.content for m in messages)]))
-        cut = [self._control.cut(m.content, mark, self._own_controls(m)) for m in messages]
+        variables = variables or {}
+        texts = chain.from_iterable((m.content, m.thought) for m in messages)
+        mark, span = _unused_marks("".join([system or "", *texts, json.dumps(variables)]))
+        given = self._cut_in(variables, mark)
         cut_system = None if system is None else self._control.cut(system, mark)
+        written = [self._written(message, mark, given) for message in messages]
+        known = list(chain.from_iterable((*each.thought, *each.content) for each in written))
 
-        def render(contents: Sequence[str]) -> str:
-            written = [
-                {"role": message.role, "content": content}
-                for message, content in zip(messages, contents, strict=True)
-            ]
-            return template.render(template.with_system(cut_system, written), **(variables or {}))
+        def render(texts: Iterable[str]) -> str:
+            rest = iter(texts)
+            as_written = [each.message(rest) for each in written]
+            return template.render(template.with_system(cut_system, as_written), **given)
 
-        rendered = render(cut)
-        parts: list[tuple[str, TokenIds | None]] = [(rendered, None)]
+        rendered = render(each.text for each in known)
+        parts = [Known(rendered)]
         # A template that trims what it is given shows so in the replies that can be trimmed.
-        known = [m.ids for m in messages]
-        untrimmed = [m.ids if m.content == m.content.strip() else None for m in messages]
-        for ids in (untrimmed, known):
-            spans = _Spans(span, ids)
-            found = spans.split(render(spans.marked(cut)), cut)
-            if "".join(text for text, _ in found) == rendered:
+        untrimmed = [each if each.text == each.text.strip() else Known(each.text) for each in known]
+        for candidates in (untrimmed, known):
+            spans = Spans(span, candidates)
+            found = spans.split(render(spans.marked()))
+            if "".join(part.text for part in found) == rendered:
                 parts = found
         ids = self._encode_parts(parts, mark, on_progress)
         if len(ids) == 0:
             raise TemplateError("the model's chat template renders this to nothing")
         return Prompt(ids, self.system_notices(system))
+
+    def _cut_in(self, value: Any, mark: str) -> Any:
+        """The template's variables, cut like other text: what is in them is the user's."""
+        match value:
+            case str():
+                return self._control.cut(value, mark)
+            case Mapping():
+                return {name: self._cut_in(each, mark) for name, each in value.items()}
+            case list() | tuple():
+                return [self._cut_in(each, mark) for each in value]
+            case _:
+                return value
+
+    def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Written:
+        """The message as this template takes it."""
+        if message.role != "assistant":
+            return _Written(message.role, (Known(self._control.cut(message.content, mark)),))
+        probed = self._probe(variables)
+        own = self._own_controls(message)
+        ids = message.ids
+        if not probed.inline and self._replies.markers is None:
+            # Its tags are text, which no ids can be told apart by.
+            ids = None
+        parts = self._parts(
+            None if ids is None else ids.tobytes(), message.content, message.thought
+        )
+        if probed.inline:
+            parts = _enclosed(parts, probed)
+            return _Written(message.role, tuple(self._known(part, mark, own) for part in parts))
+        thought, content = (
+            tuple(self._known(part, mark, own) for part in parts if part.kind is kind)
+            for kind in (Kind.THOUGHT, Kind.ANSWER)
+        )
+        return _Written(message.role, content, thought)
+
+    def _parts_of(self, ids: bytes | None, reply: str, thought: str) -> Sequence[Part]:
+        written = None if ids is None else np.frombuffer(ids, np.int32)
+        return self._replies.parts(written, reply, thought)
+
+    def _known(self, part: Part, mark: str, own: Collection[str]) -> Known:
+        if part.kind is Kind.MARKER:
+            return Known(part.text)
+        ids = None if part.ids is None else np.array(part.ids, np.int32)
+        return Known(self._control.cut(part.text, mark, own), ids)
+
+    def _probe(self, variables: Mapping[str, Any]) -> Probed:
+        key = json.dumps(variables, sort_keys=True, default=str)
+        if key not in self._probed:
+            self._probed[key] = probe(self._require_template(), self._replies.format, variables)
+        return self._probed[key]
+
+    def reader(self, prompt: TokenIds | None = None) -> Reader:
+        """What reads the reply to the prompt; without one, a text in which nothing is a thought."""
+        return self._replies.reader(prompt)
+
+    def split(self, text: str) -> tuple[str, str]:
+        """The thought and the answer in a text that holds both, with tags as plain text."""
+        return self._replies.split(text)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model has a way to mark thoughts."""
+        return self._replies.format is not None
 
     def system_notices(self, system: str | None) -> tuple[str, ...]:
         """What the user should know of what becomes of a system text."""
@@ -164,16 +302,28 @@ class Tokenizer:
             raise TemplateError("this model has no chat template: use --raw to continue plain text")
         return self.template
 
-    def spells(self, ids: TokenIds, text: str) -> bool:
-        """Whether the ids, control tokens and all, are no more and no less than `text`."""
-        return self._backend.decode(ids.tolist(), skip_special_tokens=False) == text
+    def spells(self, ids: TokenIds, reply: str, thought: str = "") -> bool:
+        """Whether the ids, control tokens and all, are no more and no less than the reply and its
+        thought, beside the markers of the model's reply format."""
+        return self._replies.spells(ids, reply, thought)
+
+    def _spelled(self, ids: Iterable[int]) -> str:
+        return self._backend.decode(list(ids), skip_special_tokens=False)
 
     def _own_controls(self, message: ChatMessage) -> Collection[str]:
-        """Control tokens that the model itself wrote into a reply, such as those around a thought:
+        """Control tokens that the model itself wrote into a reply, and did not spell in letters:
         the template has to find them there."""
         if message.ids is None:
             return ()
-        return {self._control_ids[i] for i in set(message.ids.tolist()) & self._control_ids.keys()}
+        ids = message.ids.tolist()
+        markers = self._replies.markers
+        own = set(ids) & self._control_ids.keys() - (markers.roles.keys() if markers else set())
+        text = message.thought + message.content
+        return {
+            content
+            for id_, content in ((id_, self._control_ids[id_]) for id_ in own)
+            if text.count(content) == ids.count(id_)
+        }
 
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
         """Encode `text` alone, behind the token that the model begins every text with, if any."""
@@ -188,6 +338,22 @@ class Tokenizer:
         it goes on from other text."""
         mark, _ = _unused_marks(text)
         return self._encode_cut(self._control.cut(text, mark), mark, on_progress, begins)
+
+    def encode_reply(self, reply: str, thought: str, prompt: TokenIds) -> TokenIds:
+        """Token ids of a reply to the prompt as this model might have written it, to be continued:
+        a thought without a reply is not closed."""
+        format_, begun = self._replies.format, self.reader(prompt)
+        if format_ is None:
+            return self.encode(reply)
+        pieces = [np.empty(0, np.int32)]
+        if thought:
+            opens = "" if begun.is_thought else format_.opens + format_.label
+            pieces += [self._encode_piece(opens), self.encode(thought, begins=False)]
+        if reply or not thought:
+            blank = "" if format_.has_channels else "\n\n"
+            between = format_.closes + blank if thought else format_.begins
+            pieces += [self._encode_piece(between), self.encode(reply, begins=False)]
+        return np.concatenate(pieces)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, control tokens left out."""
@@ -206,13 +372,13 @@ class Tokenizer:
 
     def _encode_parts(
         self,
-        parts: Sequence[tuple[str, TokenIds | None]],
+        parts: Sequence[Known],
         mark: str,
         on_progress: Progress | None,
     ) -> TokenIds:
         encoded = [np.empty(0, np.int32)]
-        for number, (text, ids) in enumerate(parts):
-            begins = number == 0
+        for number, part in enumerate(parts):
+            text, ids, begins = part.text, part.ids, number == 0
             encoded.append(
                 self._encode_cut(text, mark, on_progress, begins) if ids is None else ids
             )
@@ -353,36 +519,20 @@ def _is_control(content: str, special: bool, template_source: str) -> bool:
     return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
 
 
-class _Spans:
-    """Marks around the replies whose ids are known, to see what a template makes of each."""
+def _enclosed(parts: Sequence[Part], probed: Probed) -> list[Part]:
+    """The parts with both markers around the thought: the prompt may have written the first, and a
+    thought that was cut off has no second."""
+    thoughts = [number for number, part in enumerate(parts) if part.kind is Kind.THOUGHT]
+    if not thoughts:
+        return list(parts)
+    first, last = thoughts[0], thoughts[-1]
+    begun = [] if any(p.kind is Kind.MARKER for p in parts[:first]) else _literal(probed.opened)
+    is_closed = any(part.kind is Kind.MARKER for part in parts[last:])
+    return [*begun, *parts, *([] if is_closed else _literal(probed.closes))]
 
-    def __init__(self, mark: str, ids: Sequence[TokenIds | None]) -> None:
-        self._mark = mark
-        self._ids = ids
-        self._any = re.compile(f"{mark}/?[0-9]+{mark}")
 
-    def marked(self, contents: Sequence[str]) -> list[str]:
-        return [
-            content if ids is None else f"{self._opening(i)}{content}{self._closing(i)}"
-            for i, (content, ids) in enumerate(zip(contents, self._ids, strict=True))
-        ]
-
-    def split(self, rendered: str, contents: Sequence[str]) -> list[tuple[str, TokenIds | None]]:
-        """Rendered text in parts, with their ids where a reply was written out as it is."""
-        parts: list[tuple[str, TokenIds | None]] = []
-        for i, ids in enumerate(self._ids):
-            whole = f"{self._opening(i)}{contents[i]}{self._closing(i)}"
-            if ids is None or rendered.count(whole) != 1:
-                continue
-            before, rendered = rendered.split(whole)
-            parts += [(self._any.sub("", before), None), (contents[i], ids)]
-        return [*parts, (self._any.sub("", rendered), None)]
-
-    def _opening(self, i: int) -> str:
-        return f"{self._mark}{i}{self._mark}"
-
-    def _closing(self, i: int) -> str:
-        return f"{self._mark}/{i}{self._mark}"
+def _literal(text: str) -> list[Part]:
+    return [Part(Kind.MARKER, text)]
 
 
 def _unused_marks(text: str) -> tuple[str, str]:

@@ -24,10 +24,12 @@ def save(path: Path, system: str | None, turns: Iterable[Turn], *, overwrite: bo
 
 def messages_of(system: str | None, turns: Iterable[Turn]) -> list[dict[str, str]]:
     """The messages in order, as chat templates and other programs know them."""
-    messages = [] if system is None else [("system", system)]
+    messages = [] if system is None else [{"role": "system", "content": system}]
     for turn in turns:
-        messages += [("user", turn.user), ("assistant", turn.reply)]
-    return [{"role": role, "content": content} for role, content in messages]
+        messages.append({"role": "user", "content": turn.user})
+        thought = {"reasoning_content": turn.thought} if turn.thought else {}
+        messages.append({"role": "assistant", "content": turn.reply, **thought})
+    return messages
 
 
 def load(path: Path) -> tuple[str | None, list[Turn]]:
@@ -41,40 +43,46 @@ def load(path: Path) -> tuple[str | None, list[Turn]]:
     system: str | None = None
     turns: list[Turn] = []
     for number, line in enumerate(lines, start=1):
-        role, content = _message(path, number, line)
+        role, content, thought = _message(path, number, line)
         if role == "system" and not turns:
             system = content
         elif role == "user":
             turns.append(Turn(content))
-        elif role == "assistant" and turns and not turns[-1].reply:
-            turns[-1].reply = content
+        elif role == "assistant" and turns and not (turns[-1].reply or turns[-1].thought):
+            turns[-1].reply, turns[-1].thought = content, thought
         else:
             raise InputError(f"{path}, line {number}: a {role!r} message has no place here")
     return system, turns
 
 
-def _message(path: Path, number: int, line: str) -> tuple[str, str]:
+def _message(path: Path, number: int, line: str) -> tuple[str, str, str]:
     try:
         value = json.loads(line)
         role, content = value["role"], value["content"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        thought = value.get("reasoning_content") or ""
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}, line {number} is not a message: {error}") from error
-    if not isinstance(role, str) or not isinstance(content, str):
+    if not all(isinstance(text, str) for text in (role, content, thought)):
         raise InputError(f"{path}, line {number}: role and content must be texts")
-    return role, content
+    return role, content, thought
 
 
-def export_markdown(path: Path, system: str | None, turns: Sequence[Turn]) -> None:
+def export_markdown(
+    path: Path, system: str | None, turns: Sequence[Turn], *, thoughts: bool = True
+) -> None:
     """Write the conversation for people. Raises OutputError; refuses to overwrite a file."""
     _refuse_to_overwrite(path)
-    _write(path, as_markdown(system, turns))
+    _write(path, as_markdown(system, turns, thoughts=thoughts))
 
 
-def as_markdown(system: str | None, turns: Sequence[Turn]) -> str:
+def as_markdown(system: str | None, turns: Sequence[Turn], *, thoughts: bool = True) -> str:
+    """The conversation as Markdown; thoughts, unless they are left out, can be folded away."""
     parts = [] if system is None else [f"*{system}*\n"]
     for turn in turns:
         quoted = "\n".join(f"> {line}" for line in turn.user.splitlines())
-        parts.append(f"{quoted}\n\n{turn.reply}\n")
+        thought = turn.thought.strip() if thoughts else ""
+        folded = f"<details><summary>Thoughts</summary>\n\n{thought}\n\n</details>\n\n"
+        parts.append(f"{quoted}\n\n{folded if thought else ''}{turn.reply}\n")
     return "\n".join(parts)
 
 

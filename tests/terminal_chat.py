@@ -14,8 +14,10 @@ COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)(?:;\d+)*m")
 class Chat(PseudoTerminal):
     """`mlxchat` with a model, whose replies are the likeliest ones; it is at its first prompt."""
 
-    def __init__(self, model: str, *arguments: str, lines: int = 40) -> None:
-        command = [sys.executable, "-m", "mlxchat", "-m", model, "--temp", "0", *arguments]
+    def __init__(
+        self, model: str, *arguments: str, lines: int = 40, program: str = "mlxchat"
+    ) -> None:
+        command = [sys.executable, "-m", program, "-m", model, "--temp", "0", *arguments]
         super().__init__(command, columns=90, lines=lines, patience_s=60)
         self._is_dumb = os.environ["TERM"] == "dumb"
         self.shows(PROMPT)

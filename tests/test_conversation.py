@@ -321,8 +321,8 @@ def test_thoughts_that_the_template_drops_are_rewound() -> None:
     tokenizer = conversation.model.tokenizer
     turn = conversation.turns[0]
     turn.ids = np.array([259, *b"hm", 260, *b"\n\nHi"], np.int32)
-    turn.reply, turn.exact = "<think>hm</think>\n\nHi", True
-    assert tokenizer.spells(turn.ids, turn.reply)
+    turn.thought, turn.reply, turn.exact = "hm", "Hi", True
+    assert tokenizer.spells(turn.ids, turn.reply, turn.thought)
     say(conversation, "again")
     text = tokenizer.decode(conversation.held_ids)
     assert "hm" not in text

@@ -15,7 +15,7 @@ from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import ReplyMarkdown, parse
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
-from mlxchat.terminal.thinking import ThinkSplitter
+from mlxchat.thinking import ThinkSplitter
 
 WIDTH, HEIGHT = 60, 15
 TAGS = ("<think>", "</think>")
@@ -231,15 +231,19 @@ def test_a_terminal_that_has_gone_is_an_error_that_a_user_can_read() -> None:
 
 
 def view_with_thoughts(console: Console, thinking: Thinking) -> MarkdownView:
-    return MarkdownView(console, ThinkSplitter(*TAGS), thinking, EveryDrawing())
+    return MarkdownView(console, thinking, EveryDrawing())
 
 
-THOUGHTFUL = "<think>\nIt is **so**.\n\nOr not.\n</think>\n\n    code\n\n# Title"
+SPOKEN_THOUGHT, SPOKEN_ANSWER = "\nIt is **so**.\n\nOr not.\n", "    code\n\n# Title"
 
 
 def test_thinking_is_shown_dim_and_as_it_was_written() -> None:
     console = terminal()
-    stream(list(THOUGHTFUL), view_with_thoughts(console, "on"))
+    with view_with_thoughts(console, "on") as view:
+        for character in SPOKEN_THOUGHT:
+            view.add(character, True)
+        for character in SPOKEN_ANSWER:
+            view.add(character)
     assert "\x1b[2mIt is **so**.\x1b[0m" in written(console)
     shown = display(written(console))
     assert shown[:5] == ["It is **so**.", "", "Or not.", "", "  code"]
@@ -249,20 +253,36 @@ def test_thinking_is_shown_dim_and_as_it_was_written() -> None:
 def test_hidden_thinking_leaves_no_trace_when_the_answer_begins() -> None:
     console = terminal()
     view = view_with_thoughts(console, "hide")
-    view.add("<think>Hm")
+    view.add("Hm", True)
     assert display(written(console)) == ["thinking …"]
-    view.add("</think>\nAnswer")
+    view.add("Answer")
     view.finish()
     assert display(written(console)) == ["Answer"]
+
+
+def test_a_thought_after_an_answer_is_dim_too() -> None:
+    console = terminal()
+    with view_with_thoughts(console, "on") as view:
+        view.add("First.")
+        view.add("\nHm", True)
+        view.add("Second.")
+    assert "\x1b[2mHm\x1b[0m" in written(console)
+    assert display(written(console)) == ["First.", "", "Hm", "", "Second."]
+    sink = io.StringIO()
+    with PlainView(sink) as plain:
+        plain.add("First.")
+        plain.add("\nHm", True)
+        plain.add("Second.")
+    assert sink.getvalue() == "First.\n\nHm\n\nSecond.\n"
 
 
 def test_an_empty_thought_shows_nothing() -> None:
     for thinking in ("on", "hide"):
         console = terminal()
         view = view_with_thoughts(console, thinking)
-        view.add("<think>\n\n")
+        view.add("\n\n", True)
         assert written(console) == ""
-        view.add("</think>\n\nAnswer")
+        view.add("Answer")
         view.finish()
         assert display(written(console)) == ["Answer"]
 
@@ -273,8 +293,10 @@ def test_an_empty_thought_shows_nothing() -> None:
 )
 def test_a_plain_view_writes_what_comes_and_ends_the_line(thinking: Thinking, shown: str) -> None:
     sink = io.StringIO()
-    with PlainView(sink, ThinkSplitter(*TAGS), thinking) as view:
-        for character in THOUGHTFUL + "\x1b[2J":
+    with PlainView(sink, thinking) as view:
+        for character in SPOKEN_THOUGHT:
+            view.add(character, True)
+        for character in SPOKEN_ANSWER + "\x1b[2J":
             view.add(character)
     assert sink.getvalue() == shown + "    code\n\n# Title␛[2J\n"
 
@@ -289,9 +311,10 @@ def test_a_plain_view_of_no_reply_writes_nothing() -> None:
 def test_stdout_that_is_no_terminal_gets_the_plain_view(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with reply_view(plain=False, thinking="hide", think_tags=TAGS, inside_thinking=True) as view:
+    with reply_view(plain=False, thinking="hide") as view:
         assert isinstance(view, PlainView)
-        view.add("thought</think>\n**answer**")
+        view.add("thought", True)
+        view.add("**answer**")
     assert capsys.readouterr().out == "**answer**\n"
 
 
@@ -316,7 +339,7 @@ def test_markdown_needs_a_terminal_that_can_move_its_cursor(
     monkeypatch.setenv("TERM", term)
     for name in ("TTY_COMPATIBLE", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    assert type(reply_view(plain=plain, thinking="on", think_tags=None)) is kind
+    assert type(reply_view(plain=plain, thinking="on")) is kind
 
 
 def split(pieces: list[str], inside: bool = False) -> tuple[str, str]:

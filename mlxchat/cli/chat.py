@@ -26,6 +26,7 @@ from mlxchat.cli.options import (
     StepOption,
     StopOption,
     SystemOption,
+    TemplateArgOption,
     TempOption,
     TopKOption,
     TopPOption,
@@ -96,6 +97,7 @@ def chat(
             rich_help_panel=SESSION,
         ),
     ] = True,
+    template_arg: TemplateArgOption = None,
     model: ModelOption = None,
     offline: OfflineOption = False,
     device: DeviceOption = "auto",
@@ -181,6 +183,7 @@ def chat(
     from mlxchat.cli.chat_setup import ChatRequest
     from mlxchat.cli.chat_setup import run as run_chat
     from mlxchat.cli.setup import Setup
+    from mlxchat.cli.template_args import parse_template_args
 
     request = ChatRequest(
         setup=Setup.of(context.params),
@@ -189,6 +192,7 @@ def chat(
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
         think=think,
+        template_args=parse_template_args(template_arg or ()),
         plain=plain,
         json_events=json_events,
         stats=bool(stats),

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxchat.cache import positions_bounded
-from mlxchat.cli.keeper import open_session, settings_of
+from mlxchat.cli.keeper import open_session, settings_of, template_args_of
 from mlxchat.cli.prefix import Prefixes
 from mlxchat.cli.ranks import check_ranks, lead_or_follow
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window, start
@@ -36,6 +36,7 @@ class ChatRequest:
     session: str | None = None
     save: bool = True
     exact: bool = False
+    template_args: dict[str, Any] = field(default_factory=dict[str, Any])
     given: frozenset[str] = frozenset()
 
     def generation_settings(self) -> GenerationSettings:
@@ -75,7 +76,8 @@ def _run(request: ChatRequest, messages: Messages, ranks: Ranks | None) -> int:
     session = open_session(go_on=request.go_on, name=request.session, save=request.save)
     if session is not None:
         setup, roll = settings_of(request.setup, request.roll, session, request.given)
-        request = replace(request, setup=setup, roll=roll)
+        args = template_args_of(request.template_args, session, request.given)
+        request = replace(request, setup=setup, roll=roll, template_args=args)
     try:
         return _chat(request, messages, session, ranks)
     finally:
@@ -111,6 +113,7 @@ def new_conversation(
         sampling=request.setup.sampling_settings(model.generation_config),
         generation=request.generation_settings(),
         variables=request.variables(),
+        template_args=request.template_args,
         prefixes=prefixes,
     )
     for notice in conversation.notices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxchat import transcript
+from mlxchat.cli.template_args import parse_template_args
 from mlxchat.conversation import Turn
 from mlxchat.documents import read_input
 from mlxchat.errors import InputError, SessionError, UsageError
@@ -20,7 +22,6 @@ from mlxchat.store.session_list import listing
 from mlxchat.store.session_names import as_saved, check_name, names_by_use
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
-from mlxchat.terminal.thinking import THINK_TAGS, ThinkSplitter
 from mlxchat.units import count
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _recall(chat: Repl, argument: str) -> str | None:
     finds = [
         (number, turn.forgotten, line)
         for number, turn in enumerate(chat.conversation.turns, 1)
-        for text in (turn.user, turn.reply)
+        for text in (turn.user, turn.thought, turn.reply)
         for line in text.splitlines()
         if wanted[1].lower() in line.lower()
     ]
@@ -283,7 +284,14 @@ def _set(chat: Repl, argument: str) -> None:
         "max-tokens": chat.conversation.generation.max_tokens,
         "roll": str(chat.conversation.roll),
     }
-    chat.screen.say(" · ".join(f"{option} {value}" for option, value in values.items()))
+    parts = [f"{option} {value}" for option, value in values.items()]
+    args = chat.conversation.template_args.items()
+    parts += [f"template-arg {name}={_as_written(value)}" for name, value in args]
+    chat.screen.say(" · ".join(parts))
+
+
+def _as_written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _set_option(chat: Repl, option: str, value: str) -> None:
@@ -297,6 +305,8 @@ def _set_option(chat: Repl, option: str, value: str) -> None:
             chat.conversation.generation = replace(old, max_tokens=int(value))
         elif option == "roll":
             chat.conversation.roll = Roll(value)
+        elif option == "template-arg":
+            chat.set_template_args(parse_template_args([value], option))
         else:
             raise UsageError(f"there is no option {option!r}: /set lists them")
     except ValueError:
@@ -308,7 +318,8 @@ def _think(chat: Repl, argument: str) -> None:
     if argument not in ("on", "off", "hide"):
         raise UsageError("/think takes on, off or hide")
     template = chat.conversation.model.tokenizer.template
-    if template is None or "think" not in template.source:
+    thinks = chat.conversation.model.tokenizer.thinks
+    if not thinks and (template is None or "think" not in template.source):
         raise UsageError("this model's chat template knows no thoughts")
     chat.think = argument
     chat.conversation.set_variable("enable_thinking", argument != "off")
@@ -322,10 +333,7 @@ def _stats(chat: Repl, _: str) -> None:
 
 @command("/copy", "copy the last reply, without its thoughts, to the clipboard")
 def _copy(chat: Repl, _: str) -> None:
-    thoughts = ThinkSplitter(*THINK_TAGS)
-    pieces = [*thoughts.add(_last_turn(chat).reply), *thoughts.finish()]
-    answer = "".join(text for is_thinking, text in pieces if not is_thinking)
-    chat.screen.say(copy_to_clipboard(answer.strip()))
+    chat.screen.say(copy_to_clipboard(_last_turn(chat).reply.strip()))
 
 
 @command("/export FILE.md", "write the whole conversation as Markdown")
@@ -333,5 +341,8 @@ def _export(chat: Repl, argument: str) -> None:
     if not argument:
         raise InputError("/export needs a file name")
     path = Path(argument).expanduser()
-    transcript.export_markdown(path, chat.conversation.system, chat.conversation.turns)
+    conversation = chat.conversation
+    transcript.export_markdown(
+        path, conversation.system, conversation.turns, thoughts=chat.think == "on"
+    )
     chat.screen.say(f"written to {path}")

@@ -134,6 +134,7 @@ def _check(name: str, value: Any) -> None:
     if value is None:
         return
     from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s, parse_window
+    from mlxchat.cli.template_args import parse_template_args
 
     match name:
         case "max-kv-size":
@@ -145,6 +146,8 @@ def _check(name: str, value: Any) -> None:
             parse_deadline(value, "--until", datetime.now().astimezone())
         case "max-bytes" | "rotate" | "prefix-cache-size":
             parse_bytes(value, f"--{name}")
+        case "template-arg":
+            parse_template_args(value)
         case "stop":
             GenerationSettings(stop=tuple(value))
         case _:

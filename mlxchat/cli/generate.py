@@ -25,7 +25,9 @@ from mlxchat.cli.options import (
     StepOption,
     StopOption,
     SystemOption,
+    TemplateArgOption,
     TempOption,
+    ThinkOption,
     TopKOption,
     TopPOption,
     WindowOption,
@@ -117,6 +119,7 @@ def generate(
             rich_help_panel=INPUT,
         ),
     ] = False,
+    template_arg: TemplateArgOption = None,
     model: ModelOption = None,
     offline: OfflineOption = False,
     device: DeviceOption = "auto",
@@ -248,6 +251,7 @@ def generate(
             rich_help_panel=OVERNIGHT,
         ),
     ] = None,
+    think: ThinkOption = None,
     json_events: JsonOption = False,
     logprobs: Annotated[
         int | None,
@@ -277,12 +281,16 @@ def generate(
     from mlxchat.cli.long_run import LongOptions
     from mlxchat.cli.run import Request, resume_run, run
     from mlxchat.cli.setup import Setup
+    from mlxchat.cli.template_args import parse_template_args
 
     if resume is not None:
         raise typer.Exit(resume_run(resume, _given_anew(context)))
-    if raw and "system" not in given_names(context):
-        # One that is configured is meant for the chat template.
-        system = None
+    if raw:
+        # What is configured is meant for the chat template.
+        given = given_names(context)
+        system = system if "system" in given else None
+        think = think if "think" in given else None
+        template_arg = template_arg if "template_arg" in given else None
     request = Request(
         setup=Setup.of(context.params),
         prompt=prompt,
@@ -295,6 +303,8 @@ def generate(
         json_events=json_events,
         logprobs=logprobs,
         stats=stats,
+        think=think,
+        template_args=parse_template_args(template_arg or ()),
         long=LongOptions(
             output=output,
             checkpoint=checkpoint,

@@ -3,7 +3,8 @@
 Whatever cannot be saved is told once, and the chat goes on.
 """
 
-from collections.abc import Callable, Collection
+import json
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import mlx.core as mx
 
 from mlxchat.cli.setup import Setup
+from mlxchat.cli.template_args import check_template_args
 from mlxchat.conversation import Conversation, Turn
-from mlxchat.errors import RanksError, SessionError, SnapshotError
+from mlxchat.errors import RanksError, SessionError, SnapshotError, UsageError
+from mlxchat.generate import Token
 from mlxchat.models.load import DTYPE_CHOICES
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
@@ -45,6 +48,20 @@ def open_session(*, go_on: bool, name: str | None, save: bool) -> Session | None
             raise SessionError("there is no session to continue yet: mlxchat begins one")
         return Session.open(name)
     return Session.new()
+
+
+def template_args_of(
+    given_args: Mapping[str, Any], session: Session, given: Collection[str]
+) -> dict[str, Any]:
+    """The template's variables that the session was had with, unless others are `given`."""
+    saved = session.journal.contents.settings.get("template_args")
+    if "template_arg" in given or not isinstance(saved, str):
+        return dict(given_args)
+    try:
+        return check_template_args(json.loads(saved))
+    except (ValueError, RecursionError, UsageError):
+        # A file is trusted in nothing.
+        return dict(given_args)
 
 
 def settings_of(
@@ -110,6 +127,7 @@ class Keeper:
             "max_kv_size": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,
             "roll": str(conversation.roll),
+            "template_args": json.dumps(conversation.template_args),
         }
         self._guarded(lambda: journal.settings(settings))
 
@@ -122,11 +140,11 @@ class Keeper:
         if journal.recovered:
             self._tell("saving works again: nothing is missing")
 
-    def show(self, text: str) -> None:
+    def show(self, token: Token) -> None:
         """Save text of the reply that is being written, before it is shown."""
         if self.session is not None:
             journal = self.session.journal
-            self._guarded(lambda: journal.show(text))
+            self._guarded(lambda: journal.show(token.text, token.thought))
 
     def turn_over(self, conversation: Conversation) -> None:
         """Save the turn that has ended, and every few turns what the model holds, without waiting

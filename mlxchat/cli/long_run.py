@@ -32,6 +32,7 @@ from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.terminal.messages import Messages
+from mlxchat.thinking import ThoughtsAsText
 from mlxchat.units import and_rate, count, format_bytes
 
 # A raised temperature holds from one pause to the next.
@@ -171,8 +172,11 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where a run begins, or goes on; `loop` is a state of `Loop`, `steps` the sizes of those that
-    the first `prefilled` tokens were read in."""
+    """Where a run begins, or continues.
+
+    `loop` is a state of `Loop`, `steps` the sizes of the steps that the first `prefilled` tokens were
+    read in, and `in_thought` whether the text so far ends within a thought.
+    """
 
     cache: list[LayerCache]
     ledger: Ledger
@@ -182,6 +186,7 @@ class Begun:
     midway: Midway | None = None
     position: Position | None = None
     loop: dict[str, Any] | None = None
+    in_thought: bool = False
 
 
 class Watch:
@@ -232,13 +237,13 @@ class Watch:
         self._reading = (done, total) if done < total else None
         self._tell()
 
-    def fits(self, token: Token) -> bool:
-        """Take the next token; False where its text has no room any more."""
+    def fits(self, token: Token, written: str) -> bool:
+        """Take the next token; False if what is to be written of it has no room any more."""
         if token.id is not None:
             self._tokens += 1
             self._reading = None
             self._watch_loop(token.id)
-        self._bytes += len(token.text.encode("utf-8", "replace"))
+        self._bytes += len(written.encode("utf-8", "replace"))
         if self._most_bytes is not None and self._bytes > self._most_bytes:
             self.ended = "bytes"
             return False
@@ -312,8 +317,10 @@ class Checkpointer:
         begun: Begun,
         file: OutputFile,
         watch: Watch,
+        written: ThoughtsAsText,
         messages: Messages,
     ) -> None:
+        self._written = written
         self._checkpoint = checkpoint
         self._every = long.checkpoint_every
         self._network = model.network
@@ -389,6 +396,7 @@ class Checkpointer:
         position = self._file.sync()
         self._tell_error()
         facts |= {"position": position.to_json(), "loop": self._watch.loop.state()}
+        facts["in_thought"] = self._written.inside
         begun = self._begun
         try:
             self._checkpoint.state.save(
@@ -454,6 +462,7 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
             midway=midway,
             position=Position.from_json(facts["position"]),
             loop=facts["loop"],
+            in_thought=bool(facts.get("in_thought", False)),
         )
         Loop.begin(OnLoop.WARN, sampling, begun.loop)
     except (KeyError, TypeError, ValueError) as error:

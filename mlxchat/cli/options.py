@@ -166,6 +166,24 @@ JsonOption = Annotated[
         "--json/--no-json", help="Write JSON Lines instead of text.", rich_help_panel=OUTPUT
     ),
 ]
+ThinkOption = Annotated[
+    Literal["on", "off", "hide"] | None,
+    typer.Option(
+        metavar="on|off|hide",
+        help="A model's thoughts: shown, turned off, or not shown.",
+        show_default="as the template has them, shown",
+        rich_help_panel=OUTPUT,
+    ),
+]
+TemplateArgOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Variable of the chat template, such as reasoning_effort=high; repeatable.",
+        show_default="none",
+        rich_help_panel=INPUT,
+    ),
+]
 QuietOption = Annotated[
     bool,
     typer.Option(

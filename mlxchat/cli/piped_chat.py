@@ -20,7 +20,7 @@ from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress
 from mlxchat.terminal.text_output import Stdout
-from mlxchat.terminal.thinking import THINK_TAGS, Piece, ThinkSplitter
+from mlxchat.thinking import ThoughtsAsText
 from mlxchat.units import and_rate, count
 
 
@@ -119,7 +119,8 @@ class _PipedChat:
         events = self._events()
         if as_events:
             stop.before_leaving(lambda: self._stdout.write(self._done(events)))
-        thoughts: ThinkSplitter | None = None
+        hides = self._request.think != "on"
+        thoughts = ThoughtsAsText(hidden=hides)
         last = ""
         for said in reply:
             if isinstance(said, Forgot):
@@ -128,23 +129,17 @@ class _PipedChat:
                 else:
                     self._messages.warn(forgotten_line(said))
                 continue
-            self._keeper.show(said.text)
+            self._keeper.show(said)
             if as_events:
-                yield events.token(said)
+                if not (said.thought and hides):
+                    yield events.token(said)
             else:
-                text = said.text
-                if self._request.think == "hide":
-                    inside = self._conversation.begins_in_thought
-                    thoughts = thoughts or ThinkSplitter(*THINK_TAGS, inside)
-                    text = _answer(thoughts.add(text))
+                text = thoughts.add(said.text, said.thought)
                 last = text or last
                 yield text
         if as_events:
             yield self._done(events)
             return
-        if thoughts is not None:
-            yield (text := _answer(thoughts.finish()))
-            last = text or last
         if not last.endswith("\n"):
             yield "\n"
 
@@ -156,10 +151,6 @@ class _PipedChat:
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
-
-
-def _answer(pieces: list[Piece]) -> str:
-    return "".join(text for is_thinking, text in pieces if not is_thinking)
 
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:

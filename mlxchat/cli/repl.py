@@ -35,7 +35,6 @@ from mlxchat.terminal.progress import Bar, progress
 from mlxchat.terminal.reply import reply_view
 from mlxchat.terminal.restore import say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
-from mlxchat.terminal.thinking import THINK_TAGS, ThinkSplitter
 from mlxchat.terminal.typeahead import held_typeahead
 from mlxchat.units import count, format_bytes
 
@@ -144,10 +143,15 @@ class Repl:
 
     def go_on(self) -> None:
         """Let the last reply continue, and show how."""
-        written = self.conversation.turns[-1].reply
         with StopRequest() as stop, progress("reading", "tokens", False) as bar:
             reply = self.conversation.go_on(on_prefill=bar, should_stop=stop.requested)
-            self._show(reply, stop, bar, written)
+            self._show(reply, stop, bar)
+
+    def set_template_args(self, args: dict[str, Any]) -> None:
+        """Change some of the template's variables, and save them with the session."""
+        conversation = self.conversation
+        conversation.set_template_args({**conversation.template_args, **args})
+        self.keeper.describe(conversation, self._found, self.request.setup.dtype)
 
     def change_model(self, name: str) -> None:
         """Go on with the same conversation and another model, which reads what is retained."""
@@ -158,7 +162,8 @@ class Repl:
         old = self.conversation
         # Until all of it has gone well, the old one stays.
         new = self._begin(model)
-        new.variables, new.generation, new.roll = old.variables, old.generation, old.roll
+        new.variables, new.template_args = old.variables, old.template_args
+        new.generation, new.roll = old.generation, old.roll
         new.go_on_with(old.system, old.turns)
         for turn in new.turns:
             # Another tokenizer spells otherwise.
@@ -203,7 +208,8 @@ class Repl:
         said = f"{session.name}: {count(len(turns), 'turn')}, {forgotten:,} forgotten"
         self.screen.rule(f"{said}; this was the last")
         self.screen.say(f"> {turns[-1].user}")
-        with self._view(inside_thinking=False) as view:
+        with self._view() as view:
+            view.add(turns[-1].thought, True)
             view.add(turns[-1].reply)
             view.finish()
 
@@ -254,9 +260,7 @@ class Repl:
 
     # The reply
 
-    def _show(
-        self, reply: Iterator[Token | Forgot], stop: StopRequest, bar: Bar, written: str = ""
-    ) -> None:
+    def _show(self, reply: Iterator[Token | Forgot], stop: StopRequest, bar: Bar) -> None:
         draws_rows = not (self.request.plain or is_dumb())
         say = self.screen.say_below if draws_rows else say_on_own_line
         stop.say = lambda text: bar.say(text) or say(text)
@@ -268,13 +272,13 @@ class Repl:
         try:
             with held_typeahead():
                 first = self._tell_what_was_forgotten_before(reply)
-                with self._view(self._is_thinking_after(written)) as view:
+                with self._view() as view:
                     for said in chain(first, reply):
                         if isinstance(said, Forgot):
                             forgotten.append(said)
                         else:
-                            self.keeper.show(said.text)
-                            view.add(said.text)
+                            self.keeper.show(said)
+                            view.add(said.text, said.thought)
                     if stop.obeyed() and draws_rows:
                         self.screen.clear_below()
                     view.finish()
@@ -302,19 +306,10 @@ class Repl:
             self.screen.rule(forgotten_line(said))
         return []
 
-    def _is_thinking_after(self, written: str) -> bool:
-        """Whether a reply goes on within a thought, of which so much is there already."""
-        so_far = ThinkSplitter(*THINK_TAGS, self.conversation.begins_in_thought)
-        so_far.add(written)
-        return so_far.is_thinking
-
-    def _view(self, inside_thinking: bool) -> Any:
-        return reply_view(
-            plain=self.request.plain,
-            thinking="hide" if self.think == "hide" else "on",
-            think_tags=THINK_TAGS,
-            inside_thinking=inside_thinking,
-        )
+    def _view(self) -> Any:
+        # A model that cannot be told not to think is not heard thinking.
+        thinking = "on" if self.think == "on" else "hide"
+        return reply_view(plain=self.request.plain, thinking=thinking)
 
     def _close(self, seconds: float) -> None:
         conversation = self.conversation

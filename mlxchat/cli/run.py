@@ -41,6 +41,7 @@ from mlxchat.store.output_file import START, OutputFile
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
+from mlxchat.thinking import ThoughtsAsText
 from mlxchat.tokens import Prompt
 from mlxchat.units import and_rate, count, format_bytes
 
@@ -60,8 +61,19 @@ class Request:
     json_events: bool
     logprobs: int | None
     stats: bool | None
+    think: str | None = None
+    template_args: dict[str, Any] = field(default_factory=dict[str, Any])
     long: LongOptions = field(default_factory=LongOptions)
     blocks: BlockOptions = field(default_factory=BlockOptions)
+
+    @property
+    def hides_thoughts(self) -> bool:
+        return self.think in ("off", "hide")
+
+    def variables(self) -> dict[str, Any]:
+        """What the chat template is given: an argument has the last word."""
+        thinking = {} if self.think is None else {"enable_thinking": self.think != "off"}
+        return {**thinking, **self.template_args}
 
 
 def run(request: Request) -> int:
@@ -225,11 +237,20 @@ def _generate(
             stack.callback(prefixes.close)
             begun, record = _with_known_prefix(prefixes, loaded, prompt.ids, begun)
         watch = Watch(stop, status, messages, begun, long)
+        written = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.in_thought)
         checkpointer = None
         if checkpoint is not None:
             assert isinstance(output, FileSink)
             checkpointer = Checkpointer(
-                checkpoint, long, model, loaded.fingerprint(), begun, output.file, watch, messages
+                checkpoint,
+                long,
+                model,
+                loaded.fingerprint(),
+                begun,
+                output.file,
+                watch,
+                written,
+                messages,
             )
         pace = pace_of(model.network, begun, checkpoint)
         beside = _Beside(watch, checkpointer, begun, record, bar, reader, pace)
@@ -244,10 +265,16 @@ def _generate(
         try:
             for token in generation:
                 # What only an end would show is not shown where another run will go on.
-                unfinished = token.id is None and checkpointer is not None and watch.stopped
-                if unfinished or not watch.fits(token):
+                is_end = token.id is None and generation.midway is not None
+                if is_end and checkpointer is not None and watch.stopped:
                     break
-                output.write(events.token(token) if request.json_events else token.text)
+                if request.json_events:
+                    text = "" if token.thought and request.hides_thoughts else events.token(token)
+                else:
+                    text = written.add(token.text, token.thought)
+                if not watch.fits(token, token.text if request.json_events else text):
+                    break
+                output.write(text)
         except DeviceError:
             # The text so far is good. The cache is not: the checkpoint before stands.
             output.end()
@@ -329,6 +356,7 @@ def _generation(request: Request, loaded: _Loaded, prompt: TokenIds, beside: _Be
         "on_prefill": beside.read,
         "on_held": beside.held,
         "should_stop": beside.watch.should_stop,
+        "reply": loaded.model.tokenizer.reader(None if request.raw else prompt),
         "pause_every": request.long.pause_every(),
         "on_pause": beside.pause,
     }
@@ -379,6 +407,10 @@ def _generation_settings(request: Request) -> GenerationSettings:
         raise UsageError("--logprobs needs --json: text has no place for log-probabilities")
     if request.raw and request.system is not None:
         raise UsageError("--system needs the chat template, which --raw leaves out")
+    if request.raw and request.variables():
+        raise UsageError(
+            "--think and --template-arg need the chat template, which --raw leaves out"
+        )
     return GenerationSettings(
         max_tokens=request.max_tokens,
         stop=request.stop,
@@ -397,11 +429,16 @@ def _encode(request: Request, model: Model, document: Input) -> Prompt:
                 Part(text),
             ]
             return encode_parts(
-                tokenizer, parts, request.system, raw=request.raw, on_progress=on_progress
+                tokenizer,
+                parts,
+                request.system,
+                raw=request.raw,
+                variables=request.variables(),
+                on_progress=on_progress,
             )
         if request.raw:
             return tokenizer.raw_prompt(text, on_progress)
-        return tokenizer.prompt(text, request.system, on_progress)
+        return tokenizer.prompt(text, request.system, on_progress, variables=request.variables())
 
 
 def _warn_of_eviction(prompt_tokens: int, loaded: _Loaded, messages: Messages) -> None:

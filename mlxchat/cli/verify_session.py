@@ -2,7 +2,7 @@
 
 from mlxchat.cache import make_cache
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
-from mlxchat.cli.keeper import Keeper, settings_of
+from mlxchat.cli.keeper import Keeper, settings_of, template_args_of
 from mlxchat.cli.setup import Setup, find_model, load_model, start
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, Roll
@@ -72,4 +72,5 @@ def _request(session: Session) -> ChatRequest:
         plain=True,
         json_events=False,
         stats=False,
+        template_args=template_args_of({}, session, ()),
     )

@@ -69,8 +69,8 @@ class Journal:
         self._settings = dict(contents.settings)
         self._written = _as_written(contents)
         self._serials: dict[int, int] | None = None
-        # The last reply as it was when it began, or went on.
-        self._so_far = ""
+        # The last reply as it was when it began, or went on, after its thought.
+        self._so_far = ("", "")
         self._in_step = False
         self._has_told = False
 
@@ -105,7 +105,7 @@ class Journal:
         """Append whatever the conversation differs in from what is written, and force it to the
         disk; the reply that is being written comes later. Raises SessionError."""
         self.recovered, self._in_step = False, False
-        self._so_far = turns[-1].reply if turns else ""
+        self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
         if self._prepare is not None and not turns:
             return
         changes = _Changes(self._written)
@@ -128,8 +128,9 @@ class Journal:
             changes.settings(self._settings)
             self._tell(self._file.path, self._save(changes))
 
-    def show(self, text: str) -> None:
-        """Save more of the reply that is being written, before it is shown. Raises SessionError.
+    def show(self, text: str, thought: bool = False) -> None:
+        """Save more of the reply, or the thought, that is being written, before it is shown. Raises
+        SessionError.
 
         It belongs to the last turn that was recorded; without one nothing can be saved.
         """
@@ -137,8 +138,8 @@ class Journal:
             return
         try:
             if self._part.serial is None:
-                self._part.begin(self._written.entries[-1].serial, self._so_far)
-            self._part.add(text)
+                self._part.begin(self._written.entries[-1].serial, *self._so_far)
+            self._part.add(text, thought)
         except OSError as error:
             self._tell(self._part.path, error)
 
@@ -255,7 +256,7 @@ class _Changes:
         self._messages.append(
             {"role": "user", "turn": serial, "content": turn.user, "time": _now()}
         )
-        if turn.finish_reason or turn.reply:
+        if turn.finish_reason or turn.reply or turn.thought:
             self._messages.append(_answer(serial, turn))
         self._flag(serial, Turn(turn.user), turn)
         return _Entry(serial, turn, replace(turn))
@@ -296,6 +297,7 @@ def _is_as_saved(entry: _Entry) -> bool:
     turn, saved = entry.turn, entry.saved
     return (
         turn.reply is saved.reply
+        and turn.thought is saved.thought
         and turn.ids is saved.ids
         and turn.forgotten is saved.forgotten
         and turn.pinned is saved.pinned
@@ -309,11 +311,8 @@ def _is_same_answer(saved: Turn, turn: Turn) -> bool:
         same_ids = turn.ids is saved.ids
     else:
         same_ids = np.array_equal(turn.ids, saved.ids)
-    return same_ids and (saved.reply, saved.exact, saved.finish_reason) == (
-        turn.reply,
-        turn.exact,
-        turn.finish_reason,
-    )
+    before = (saved.reply, saved.thought, saved.exact, saved.finish_reason)
+    return same_ids and before == (turn.reply, turn.thought, turn.exact, turn.finish_reason)
 
 
 def _header() -> Line:
@@ -325,6 +324,7 @@ def _answer(serial: int, turn: Turn) -> Line:
         "role": "assistant",
         "turn": serial,
         "content": turn.reply,
+        **({"thought": turn.thought} if turn.thought else {}),
         "ids": None if turn.ids is None else turn.ids.tolist(),
         "exact": bool(turn.exact),
         "finish_reason": turn.finish_reason,

@@ -1,7 +1,8 @@
 """The reply that is being written, in a file beside the transcript until it stands there.
 
 One line of JSON, `{"turn": serial, "so_far": characters}`, and then the whole reply as far as it
-has come, raw UTF-8; the first `so_far` characters of it were there before it was continued.
+has come, raw UTF-8; the first `so_far` characters of it were there before it was continued. A
+character that is never text stands before and after each thought.
 """
 
 import json
@@ -14,6 +15,9 @@ from mlxchat.store.append_file import WRITING, open_to_read, write_all
 NAME = "reply.part"
 MOST_BYTES = 1 << 28
 
+# One of Unicode's noncharacters, before and after each thought.
+THOUGHT_MARK = "\ufdd0"
+
 
 class ReplyPart:
     """The file at `path`. What could not be written yet is tried again with what comes next."""
@@ -25,20 +29,28 @@ class ReplyPart:
         self._descriptor: int | None = None
         self._data = bytearray()
         self._written_bytes = 0
+        self._in_thought = False
 
-    def begin(self, serial: int, so_far: str) -> None:
+    def begin(self, serial: int, thought: str, reply: str) -> None:
         """Start on a reply, or its continuation, once the last one is removed or closed; nothing is
         written yet."""
+        self._in_thought = bool(thought and not reply)
+        so_far = f"{THOUGHT_MARK}{thought}" if thought else ""
+        so_far += f"{THOUGHT_MARK}{reply}" if thought and reply else reply
         header = json.dumps({"turn": serial, "so_far": len(so_far)})
         self._data = bytearray(f"{header}\n{so_far}".encode("utf-8", "replace"))
         self._written_bytes = 0
         self.serial = serial
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, thought: bool = False) -> None:
         """Give more of the reply to the system, which keeps it whatever becomes of this process.
 
         Raises OSError.
         """
+        text = text.replace(THOUGHT_MARK, "\ufffd")
+        if text and thought is not self._in_thought:
+            self._in_thought = thought
+            text = THOUGHT_MARK + text
         self._data += text.encode("utf-8", "replace")
         if self._descriptor is None:
             self._descriptor = os.open(self.path, WRITING | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -61,8 +73,8 @@ class ReplyPart:
             self._descriptor = None
 
 
-def read_part(path: Path) -> tuple[int, str] | None:
-    """The serial and the reply; None where there is no such file, or nothing that can be used."""
+def read_part(path: Path) -> tuple[int, str, str] | None:
+    """The serial, the thought and the reply; None if there is no such file, or nothing usable."""
     try:
         with open_to_read(path) as file:
             header, newline, text = file.read(MOST_BYTES).partition(b"\n")
@@ -73,4 +85,5 @@ def read_part(path: Path) -> tuple[int, str] | None:
     if type(serial) is not int or type(so_far) is not int or not newline:
         return None
     # A power cut can leave zeros at the end, and a kill half a character.
-    return serial, text.rstrip(b"\0").decode("utf-8", "ignore")
+    pieces = text.rstrip(b"\0").decode("utf-8", "ignore").split(THOUGHT_MARK)
+    return serial, "".join(pieces[1::2]), "".join(pieces[::2])

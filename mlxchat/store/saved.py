@@ -6,7 +6,8 @@ A transcript is JSON Lines. The first tells the format, and each of the others i
     {"role": "system", "content": str | null}
     {"role": "user", "turn": serial, "content": str, "time": str}
     {"role": "assistant", "turn": serial, "content": str, "ids": [int, ...] | null,
-     "exact": bool, "finish_reason": str}                           the last one of a turn counts
+     "exact": bool, "finish_reason": str, "thought": str}           the last one of a turn counts;
+                                                                    a thought only if there is one
     {"undo": [serial, ...]}
     {"forgot": [...]}, {"remembered": [...]}, {"pinned": [...]}, {"unpinned": [...]}
 
@@ -94,10 +95,11 @@ def add_part(saved: Saved, path: Path) -> None:
     part = reply_part.read_part(path)
     if part is None or not saved.turns or part[0] != saved.serials[-1]:
         return
-    turn, text = saved.turns[-1], part[1]
-    if len(text) <= len(turn.reply):
+    turn, thought, reply = saved.turns[-1], part[1], part[2]
+    if len(thought) + len(reply) <= len(turn.thought) + len(turn.reply):
         return
-    turn.reply, turn.ids, turn.exact, turn.finish_reason = text, None, False, "interrupted"
+    turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"
+    turn.ids, turn.exact = None, False
     saved.notices += ("the last reply was interrupted: what had been shown of it is kept",)
 
 
@@ -214,6 +216,7 @@ class _Replay:
         _require(type(exact) is bool, "exact is neither true nor false")
         turn.reply, turn.ids, turn.exact = reply, _ids(line.get("ids")), exact
         turn.finish_reason = _text(finish_reason)
+        turn.thought = _text(line.get("thought", line.get("reasoning_content")) or "")
 
     def _answered(self, line: Mapping[str, Any]) -> Turn:
         if self._is_numbered(line):

@@ -1,6 +1,6 @@
 """Shows a model's reply while it streams: as it is, or as Markdown on a terminal.
 
-What is thinking and what is answer `thinking` tells; what of either is final, `reply_parts`.
+What of thinking and answer is final is `reply_parts`' business; which text is which is told.
 Text from the model is made visible here, so that no control character in it is obeyed.
 """
 
@@ -18,7 +18,7 @@ from mlxchat.terminal import visible
 from mlxchat.terminal.live_rows import LiveRows, signals_later
 from mlxchat.terminal.reply_parts import Answer, HiddenThoughts, Renderer, Thoughts
 from mlxchat.terminal.text_output import Stdout
-from mlxchat.terminal.thinking import OuterWhitespace, Piece, ThinkSplitter
+from mlxchat.thinking import OuterWhitespace
 
 Thinking = Literal["on", "hide"]
 
@@ -27,24 +27,17 @@ REFRESH_S = 1 / 12
 REST_PER_DRAWING = 4
 
 
-def reply_view(
-    *,
-    plain: bool,
-    thinking: Thinking,
-    think_tags: tuple[str, str] | None,
-    inside_thinking: bool = False,
-) -> "MarkdownView | PlainView":
-    """Return a view on stdout: plain if asked for, or where stdout cannot move a cursor.
+def reply_view(*, plain: bool, thinking: Thinking) -> "MarkdownView | PlainView":
+    """Return a view on stdout: plain if asked for, or if stdout cannot move a cursor.
 
-    `think_tags` open and close thinking; None where the model knows none. Raises OutputError.
+    Raises OutputError.
     """
-    splitter = ThinkSplitter(*think_tags, inside_thinking) if think_tags else None
     stdout = Stdout()
     console = Console(file=sys.stdout)
     moves_cursor = stdout.is_terminal and console.is_terminal and not console.is_dumb_terminal
     if plain or not moves_cursor or not os.environ.get("TERM"):
-        return PlainView(stdout, splitter, thinking)
-    return MarkdownView(console, splitter, thinking)
+        return PlainView(stdout, thinking)
+    return MarkdownView(console, thinking)
 
 
 class TextSink(Protocol):
@@ -56,13 +49,11 @@ class TextSink(Protocol):
 class PlainView:
     """Writes the reply as it comes. `finish` ends the last line; leaving the context does too."""
 
-    def __init__(
-        self, sink: TextSink, splitter: ThinkSplitter | None = None, thinking: Thinking = "on"
-    ) -> None:
-        self._sink, self._splitter = sink, splitter
+    def __init__(self, sink: TextSink, thinking: Thinking = "on") -> None:
+        self._sink = sink
         self._shows_thinking = thinking == "on"
         self._thoughts = OuterWhitespace()
-        self._is_behind_thoughts = False
+        self._shown: bool | None = None
         self._last = "\n"
 
     def __enter__(self) -> Self:
@@ -77,30 +68,21 @@ class PlainView:
         if not isinstance(error, OutputError):
             self.finish()
 
-    def add(self, text: str) -> None:
-        self._write_pieces(self._splitter.add(text) if self._splitter else [(False, text)])
+    def add(self, text: str, thought: bool = False) -> None:
+        if thought:
+            text = self._thoughts.add(text) if self._shows_thinking else ""
+        if text and self._shown is not thought:
+            if self._shown is not None:
+                self._write("\n\n")
+            self._shown = thought
+            if not thought:
+                # Another thought begins with blanks of its own.
+                self._thoughts = OuterWhitespace()
+        self._write(text)
 
     def finish(self) -> None:
-        self._write_pieces(self._splitter.finish() if self._splitter else [])
         if self._last != "\n":
             self._write("\n")
-
-    def _write_pieces(self, pieces: list[Piece]) -> None:
-        for is_thinking, text in pieces:
-            if not is_thinking:
-                self._write_answer(text)
-            elif self._shows_thinking:
-                self._write_thinking(self._thoughts.add(text))
-
-    def _write_thinking(self, text: str) -> None:
-        self._is_behind_thoughts = self._is_behind_thoughts or bool(text)
-        self._write(text)
-
-    def _write_answer(self, text: str) -> None:
-        if self._is_behind_thoughts:
-            self._is_behind_thoughts = False
-            self._write("\n\n")
-        self._write(text)
 
     def _write(self, text: str) -> None:
         if text:
@@ -120,17 +102,15 @@ class MarkdownView:
     def __init__(
         self,
         console: Console,
-        splitter: ThinkSplitter | None = None,
         thinking: Thinking = "on",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._splitter, self._clock = splitter, clock
+        self._clock = clock
         self._renderer = Renderer(console)
         self._screen = LiveRows(console)
         self._trim = OuterWhitespace()
-        self._part: Thoughts | HiddenThoughts | Answer = (
-            Thoughts() if thinking == "on" else HiddenThoughts()
-        )
+        self._thinking: Thinking = thinking
+        self._part: Thoughts | HiddenThoughts | Answer = self._thoughts()
         self._due_s = 0.0
 
     def __enter__(self) -> Self:
@@ -145,8 +125,13 @@ class MarkdownView:
         if not isinstance(error, OutputError):
             self.finish()
 
-    def add(self, text: str) -> None:
-        self._take_pieces(self._splitter.add(text) if self._splitter else [(False, text)])
+    def add(self, text: str, thought: bool = False) -> None:
+        if thought and text:
+            self._begin_thought()
+            self._part = self._part.more(visible(self._trim.add(text)))
+        elif text:
+            self._begin_answer()
+            self._part = self._part.more(visible(text))
         begun_s = self._clock()
         if begun_s >= self._due_s:
             self._draw()
@@ -154,16 +139,15 @@ class MarkdownView:
             self._due_s = ended_s + max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
 
     def finish(self) -> None:
-        self._take_pieces(self._splitter.finish() if self._splitter else [])
         self._draw(is_done=True)
 
-    def _take_pieces(self, pieces: list[Piece]) -> None:
-        for is_thinking, text in pieces:
-            if is_thinking:
-                self._part = self._part.more(visible(self._trim.add(text)))
-            else:
-                self._begin_answer()
-                self._part = self._part.more(visible(text))
+    def _thoughts(self, above: str = "") -> Thoughts | HiddenThoughts:
+        return Thoughts(above) if self._thinking == "on" else HiddenThoughts()
+
+    def _begin_thought(self) -> None:
+        if isinstance(self._part, Answer):
+            self._draw(is_done=True)
+            self._part, self._trim = self._thoughts("\n"), OuterWhitespace()
 
     def _begin_answer(self) -> None:
         if not isinstance(self._part, Answer):

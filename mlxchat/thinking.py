@@ -1,10 +1,14 @@
-"""Tells a reply's thinking from its answer while it streams. How either is shown is for `reply`."""
+"""Thoughts as text: found by tags that are plain text, and written for whoever reads a pipe.
 
+Tags that are tokens are `reply_reader`'s business.
+"""
+
+from collections.abc import Iterable
 from enum import Enum, auto
 
 Piece = tuple[bool, str]
 
-# How nearly all models that think mark it.
+# How thoughts are written where there is nothing but text, whatever the model's own markers.
 THINK_TAGS = ("<think>", "</think>")
 
 
@@ -34,6 +38,15 @@ class ThinkSplitter:
     def is_thinking(self) -> bool:
         """Whether the thought has begun and not ended."""
         return self._place is _Place.THINKING
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """Where it is, and the text that it holds back."""
+        return self._place.name, self._held
+
+    def restore(self, place: str, held: str) -> None:
+        """Continue from a `state`."""
+        self._place, self._held = _Place[place], held
 
     def add(self, text: str) -> list[Piece]:
         """Return what is decided by now; what may be the beginning of a tag is held back."""
@@ -93,6 +106,34 @@ class OuterWhitespace:
         self._held = text[len(shown) :]
         self._begun = self._begun or bool(shown)
         return shown
+
+
+def joined(pieces: Iterable[Piece]) -> tuple[str, str]:
+    """The thought and the answer that the pieces make."""
+    texts: dict[bool, list[str]] = {True: [], False: []}
+    for is_thought, text in pieces:
+        texts[is_thought].append(text)
+    return "".join(texts[True]), "".join(texts[False])
+
+
+class ThoughtsAsText:
+    """Writes the pieces of a reply as one text: thoughts between THINK_TAGS, or, `hidden`, not at
+    all. `inside` continues a text that was left within a thought.
+    """
+
+    def __init__(self, *, hidden: bool, inside: bool = False) -> None:
+        self._hidden = hidden
+        self.inside = inside
+
+    def add(self, text: str, thought: bool) -> str:
+        """What to write for a piece."""
+        if not text or (thought and self._hidden):
+            return ""
+        tags = ""
+        if thought != self.inside:
+            tags = THINK_TAGS[0] if thought else f"{THINK_TAGS[1]}\n\n"
+        self.inside = thought
+        return tags + text
 
 
 def _length_of_begun_tag(text: str, tag: str) -> int:

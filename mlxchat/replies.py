@@ -1,0 +1,154 @@
+"""The replies of one model: read while they come, and cut into what a chat template is given."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from mlxchat.reply_format import ReplyFormat
+from mlxchat.reply_reader import (
+    PROMPT_TAIL,
+    Decoder,
+    MarkerReader,
+    Markers,
+    Place,
+    PlainReader,
+    Reader,
+    Run,
+    TagReader,
+    place_after_prompt,
+    runs,
+)
+from mlxchat.spans import TokenIds
+from mlxchat.thinking import ThinkSplitter, joined
+
+TextOf = Callable[[Iterable[int]], str]
+
+
+class Kind(Enum):
+    """What a part of a reply is; a GAP is the text between a marker and what is shown."""
+
+    MARKER = auto()
+    GAP = auto()
+    THOUGHT = auto()
+    ANSWER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a reply, with its ids if the model has written it."""
+
+    kind: Kind
+    text: str
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """`format` is None for a model without thoughts, `markers` if its tags are no tokens.
+
+    `text_of` leaves special tokens out, `spelled` does not.
+    """
+
+    format: ReplyFormat | None
+    markers: Markers | None
+    text_of: TextOf
+    spelled: TextOf
+    new_decoder: Callable[[], Decoder]
+
+    def reader(self, prompt: TokenIds | None) -> Reader:
+        """What reads the reply to a prompt; None: a text that is no reply, without thoughts."""
+        if prompt is None or self.format is None:
+            return PlainReader(self.new_decoder())
+        tail = prompt[-PROMPT_TAIL:].tolist()
+        if self.markers is None:
+            inside = self.spelled(tail).rstrip().endswith(self.format.opens)
+            return TagReader(self.new_decoder(), self.format, inside)
+        place = place_after_prompt(tail, self.markers, self.text_of)
+        return MarkerReader(self.new_decoder, self.markers, place)
+
+    def split(self, text: str, inside: bool = False) -> tuple[str, str]:
+        """The thought and the answer in a text in which the format's tags are plain text; `inside`
+        if it begins within the thought."""
+        if self.format is None or self.format.has_channels:
+            return "", text
+        splitter = ThinkSplitter(self.format.opens, self.format.closes, inside)
+        return joined([*splitter.add(text), *splitter.finish()])
+
+    def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
+        """Whether the ids are no more and no less than the reply, its thought and markers."""
+        return self._written(ids.tolist(), reply, thought) is not None
+
+    def parts(self, ids: TokenIds | None, reply: str, thought: str) -> list[Part]:
+        """The reply in parts: as the model wrote it if it has `ids`, else as it would have."""
+        written = None if ids is None else self._written(ids.tolist(), reply, thought)
+        if written is not None:
+            return written
+        if self.format is None or not thought:
+            return [Part(Kind.ANSWER, reply)]
+        return [
+            Part(Kind.MARKER, self.format.opens),
+            Part(Kind.GAP, self.format.label),
+            Part(Kind.THOUGHT, thought),
+            Part(Kind.MARKER, self.format.closes),
+            Part(Kind.GAP, "\n\n"),
+            Part(Kind.ANSWER, reply),
+        ]
+
+    def _written(self, ids: list[int], reply: str, thought: str) -> list[Part] | None:
+        """The parts of the ids; None if they spell anything else."""
+        if self.markers is None:
+            return self._as_one(ids, reply, thought)
+        for place in Place:
+            found = list(self._parts_of(runs(ids, self.markers, self.text_of, place)))
+            spelled = {kind: _joined(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)}
+            if spelled == {Kind.THOUGHT: thought, Kind.ANSWER: reply}:
+                return found
+        return None
+
+    def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Part] | None:
+        """Tags that are no tokens may share one with text: then nothing can be cut."""
+        text = self.spelled(ids)
+        if (thought, reply) not in (self.split(text), self.split(text, inside=True)):
+            return None
+        return [Part(Kind.ANSWER if not thought else Kind.GAP, text, tuple(ids))]
+
+    def _parts_of(self, found: Iterable[Run]) -> Iterator[Part]:
+        assert self.markers is not None
+        follows_marker = False
+        for run in found:
+            match run.place:
+                case None:
+                    yield Part(Kind.MARKER, self.spelled(run.ids))
+                case Place.THOUGHT:
+                    yield from self._parted(run.ids, Kind.THOUGHT, self._is_in_label)
+                case Place.ANSWER if follows_marker:
+                    yield from self._parted(run.ids, Kind.ANSWER, _is_newlines)
+                case Place.ANSWER:
+                    yield self._part(Kind.ANSWER, run.ids)
+                case _:
+                    yield self._part(Kind.GAP, run.ids)
+            follows_marker = run.place is None
+
+    def _parted(
+        self, ids: Sequence[int], kind: Kind, leads: Callable[[str], bool]
+    ) -> Iterator[Part]:
+        """A gap of the tokens that lead, and the others."""
+        n = 0
+        while n < len(ids) and leads(self.spelled(ids[: n + 1])):
+            n += 1
+        parts = (self._part(Kind.GAP, ids[:n]), self._part(kind, ids[n:]))
+        yield from (part for part in parts if part.ids)
+
+    def _part(self, kind: Kind, ids: Sequence[int]) -> Part:
+        return Part(kind, self.spelled(ids), tuple(ids))
+
+    def _is_in_label(self, text: str) -> bool:
+        return self.format is not None and self.format.label.startswith(text)
+
+
+def _is_newlines(text: str) -> bool:
+    return not text.strip("\n")
+
+
+def _joined(parts: Iterable[Part], kind: Kind) -> str:
+    return "".join(part.text for part in parts if part.kind is kind)

@@ -1,0 +1,160 @@
+"""Reply formats: the markers by which models tell their thoughts from their answers.
+
+Which format a model uses follows from its tokenizer and its chat template. Reading a reply by its
+format is `reply_reader`'s business.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Role(Enum):
+    """What a marker begins."""
+
+    THOUGHT = "thought"
+    ANSWER = "answer"
+    # Text up to BODY, which names what that begins.
+    HEADER = "header"
+    BODY = "body"
+    # Nothing yet; ends the turn after an answer.
+    END = "end"
+    # The name of what has ended, up to BODY.
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFormat:
+    """The markers of a reply and their roles.
+
+    `opens` and `closes` stand around a thought that an answer follows. `label` follows the opening
+    marker and belongs to it. In a format with channels `begins` stands before an answer without a
+    thought, and `thoughts` are the words of a header that announce a thought. `ends` are tokens
+    that end a turn besides those that the model's files name.
+    """
+
+    markers: Mapping[str, Role]
+    opens: str
+    closes: str
+    label: str = ""
+    begins: str = ""
+    thoughts: frozenset[str] = frozenset()
+    ends: tuple[str, ...] = ()
+    needs: frozenset[str] = field(default_factory=frozenset[str])
+
+    @property
+    def has_channels(self) -> bool:
+        return bool(self.begins)
+
+    def is_thought(self, header: str) -> bool:
+        """Whether a message with this header is a thought."""
+        return not self.thoughts.isdisjoint(header.split())
+
+    def is_mentioned(self, template: str) -> bool:
+        return any(marker in template for marker in self.needs)
+
+
+def _tags(
+    opens: str, closes: str, *, label: str = "", others: Mapping[str, Role] | None = None
+) -> ReplyFormat:
+    markers = {opens: Role.THOUGHT, closes: Role.ANSWER, **(others or {})}
+    return ReplyFormat(markers, opens, closes, label, needs=frozenset({opens, closes}))
+
+
+def _channels(
+    markers: Mapping[str, Role],
+    *,
+    begins: str,
+    opens: str,
+    closes: str,
+    thoughts: Collection[str] = (),
+    ends: tuple[str, ...] = (),
+) -> ReplyFormat:
+    return ReplyFormat(
+        markers,
+        opens,
+        closes + begins,
+        begins=begins,
+        thoughts=frozenset(thoughts),
+        ends=ends,
+        needs=frozenset({*markers, *ends[:1]}),
+    )
+
+
+# Source: OpenAI's description of harmony. Commentary is what a model writes to its tools.
+HARMONY = _channels(
+    {
+        "<|start|>": Role.HEADER,
+        "<|channel|>": Role.HEADER,
+        "<|message|>": Role.BODY,
+        "<|end|>": Role.END,
+    },
+    begins="<|channel|>final<|message|>",
+    opens="<|channel|>analysis<|message|>",
+    closes="<|end|><|start|>assistant",
+    thoughts=("analysis", "commentary"),
+    ends=("<|return|>", "<|call|>"),
+)
+SOLAR = _channels(
+    {
+        "<|begin|>": Role.HEADER,
+        "<|think|>": Role.THOUGHT,
+        "<|content|>": Role.ANSWER,
+        "<|end|>": Role.END,
+    },
+    begins="<|content|>",
+    opens="<|think|>",
+    closes="<|end|><|begin|>assistant",
+)
+# Source: mlx-lm 0.32.2's `_infer_structural_markers`.
+XTML = _channels(
+    {"<|open|>": Role.HEADER, "<|sep|>": Role.BODY, "<|close|>": Role.CLOSE},
+    begins="<|open|>response<|sep|>",
+    opens="<|open|>think<|sep|>",
+    closes="<|close|>think<|sep|>",
+    thoughts=("think",),
+    ends=("<|end_of_msg|>",),
+)
+COHERE = _tags(
+    "<|START_THINKING|>",
+    "<|END_THINKING|>",
+    others={
+        "<|START_RESPONSE|>": Role.ANSWER,
+        "<|END_RESPONSE|>": Role.END,
+        "<|START_TEXT|>": Role.ANSWER,
+        "<|END_TEXT|>": Role.END,
+    },
+)
+GEMMA = _tags("<|channel>", "<channel|>", label="thought\n")
+FORMATS = (
+    HARMONY,
+    SOLAR,
+    XTML,
+    GEMMA,
+    COHERE,
+    _tags("<think>", "</think>"),
+    _tags("<thinking>", "</thinking>"),
+    _tags("<longcat_think>", "</longcat_think>"),
+    _tags("<seed:think>", "</seed:think>"),
+    _tags("[THINK]", "[/THINK]"),
+    _tags("◁think▷", "◁/think▷"),
+    _tags("<|thought_start|>", "<|thought_end|>"),
+    _tags("<|think:start|>", "<|think:end|>"),
+)
+
+
+def infer_format(tokens: Collection[str], template: str) -> ReplyFormat | None:
+    """The format of a model with these added tokens and this chat template, if it has one.
+
+    Markers that are tokens and stand in the template come first, then tags that the template spells
+    in plain text, then tags that are tokens alone.
+    """
+    return next(_candidates(tokens, template), None)
+
+
+def _candidates(tokens: Collection[str], template: str) -> Iterator[ReplyFormat]:
+    as_tokens = [each for each in FORMATS if all(marker in tokens for marker in each.needs)]
+    yield from (each for each in as_tokens if each.is_mentioned(template))
+    tags = [each for each in FORMATS if not each.has_channels]
+    yield from (each for each in tags if each.is_mentioned(template))
+    yield from (each for each in as_tokens if not each.has_channels)

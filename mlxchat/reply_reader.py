@@ -1,0 +1,324 @@
+"""Reads a reply while it is generated: which text is a thought, which is the answer.
+
+Markers are recognized by their token ids; only tags that are no tokens of their own are found in
+the text. Nothing here is shown: markers and headers are left out of the text.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from mlxchat.reply_format import ReplyFormat, Role
+from mlxchat.thinking import Piece, ThinkSplitter
+
+# A header that is longer than this is none: the model has left it out.
+MOST_HEADER_CHARS = 120
+
+# Tokens at the end of a prompt among which the marker stands that the reply begins with.
+PROMPT_TAIL = 16
+
+
+class Decoder(Protocol):
+    """Text of tokens as they come: `tokens.StreamDecoder`."""
+
+    def add(self, id_: int) -> str: ...
+    def finish(self) -> str: ...
+    def restore(self, shown: Sequence[int], pending: Sequence[int]) -> None: ...
+    @property
+    def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
+
+
+# A reader's own state, fit for JSON, and its decoder's.
+State = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]
+
+
+class Reader(Protocol):
+    """What a generation asks."""
+
+    def add(self, id_: int) -> list[Piece]:
+        """Take one more token and return the text that is complete now, in pieces."""
+        ...
+
+    def finish(self) -> list[Piece]:
+        """Return the text that was held back: no more tokens will come."""
+        ...
+
+    def ends(self, id_: int) -> bool:
+        """Whether this token would end the turn here, though it need not elsewhere."""
+        ...
+
+    @property
+    def is_thought(self) -> bool: ...
+    @property
+    def state(self) -> State: ...
+    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
+        """Continue from a `state`."""
+        ...
+
+
+class PlainReader:
+    """Reads the replies of a model without thoughts."""
+
+    is_thought = False
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def add(self, id_: int) -> list[Piece]:
+        return [(False, self._decoder.add(id_))]
+
+    def finish(self) -> list[Piece]:
+        return [(False, self._decoder.finish())]
+
+    def ends(self, id_: int) -> bool:
+        return False
+
+    @property
+    def state(self) -> State:
+        return (), *self._decoder.state
+
+    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
+        self._decoder.restore(shown, pending)
+
+
+class TagReader:
+    """Finds tags in the text, where they are no tokens of their own."""
+
+    def __init__(self, decoder: Decoder, format_: ReplyFormat, inside: bool = False) -> None:
+        self._decoder = decoder
+        self._splitter = ThinkSplitter(format_.opens, format_.closes, inside)
+
+    def add(self, id_: int) -> list[Piece]:
+        return self._splitter.add(self._decoder.add(id_))
+
+    def finish(self) -> list[Piece]:
+        return [*self._splitter.add(self._decoder.finish()), *self._splitter.finish()]
+
+    def ends(self, id_: int) -> bool:
+        return False
+
+    @property
+    def is_thought(self) -> bool:
+        return self._splitter.is_thinking
+
+    @property
+    def state(self) -> State:
+        return self._splitter.state, *self._decoder.state
+
+    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
+        self._decoder.restore(shown, pending)
+        if reading:
+            self._splitter.restore(*reading)
+
+
+class Place(Enum):
+    """Where in a reply the next token stands."""
+
+    START = "start"
+    THOUGHT = "thought"
+    ANSWER = "answer"
+    HEADER = "header"
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """A format's markers by their ids. Those that are not `special` are text where they mean
+    nothing: models write about `<think>` as well."""
+
+    format: ReplyFormat
+    roles: Mapping[int, Role]
+    special: frozenset[int]
+
+    def role(self, id_: int, place: Place) -> Role | None:
+        """What the token begins at this place; None for a token of text."""
+        role = self.roles.get(id_)
+        if role is None or id_ in self.special:
+            return role
+        expected = Role.THOUGHT if place is Place.START else Role.ANSWER
+        return role if role is expected and place in (Place.START, Place.THOUGHT) else None
+
+    def after(self, role: Role, place: Place, header: str) -> Place:
+        """The place after a marker."""
+        match role:
+            case Role.THOUGHT:
+                return Place.THOUGHT
+            case Role.ANSWER:
+                return Place.ANSWER
+            case Role.HEADER:
+                return Place.HEADER
+            case Role.CLOSE:
+                return Place.CLOSING
+            case Role.BODY if place is Place.HEADER:
+                return Place.THOUGHT if self.format.is_thought(header) else Place.ANSWER
+            case _:
+                return Place.START
+
+
+class MarkerReader:
+    """Reads a reply whose markers are tokens."""
+
+    def __init__(
+        self, new_decoder: Callable[[], Decoder], markers: Markers, place: Place = Place.START
+    ) -> None:
+        self._decoder = new_decoder()
+        self._markers = markers
+        self._place = place
+        # A header so far, or text at the beginning of a place that may not be shown.
+        self._held = ""
+        # Whether the place was begun by a marker of the reply, and no text has come since.
+        self._leads = place is Place.THOUGHT
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    @property
+    def is_thought(self) -> bool:
+        return self._place is Place.THOUGHT
+
+    def ends(self, id_: int) -> bool:
+        is_answer = self._place is Place.ANSWER or self._has_no_header
+        return is_answer and self._markers.role(id_, self._place) is Role.END
+
+    def add(self, id_: int) -> list[Piece]:
+        role = self._markers.role(id_, self._place)
+        if role is None:
+            return self._read(self._decoder.add(id_))
+        pieces = [] if self._is_header and role is not Role.END else self._rest()
+        header = f"{self._held}{self._decoder.finish()} " if self._is_header else ""
+        self._place = self._markers.after(role, self._place, header)
+        self._held = header if self._is_header else ""
+        self._leads = True
+        # What follows is decoded as text after this marker, of which nothing is shown.
+        self._decoder.restore([id_], [])
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        pieces = self._rest()
+        # Blanks that no marker has followed are all that was said.
+        held, self._held = self._held, ""
+        return [*pieces, (False, held)] if held else pieces
+
+    @property
+    def state(self) -> State:
+        reading = (self._place.value, self._held, "leads" if self._leads else "")
+        return reading, *self._decoder.state
+
+    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
+        self._decoder.restore(shown, pending)
+        if reading:
+            place, self._held, leads = reading
+            self._place, self._leads = Place(place), bool(leads)
+
+    @property
+    def _is_header(self) -> bool:
+        return self._place is Place.HEADER
+
+    @property
+    def _has_no_header(self) -> bool:
+        """Whether the model has answered where the prompt left it to write a header."""
+        return self._is_header and not self._leads and bool(self._held.strip())
+
+    def _rest(self) -> list[Piece]:
+        """Text held back at this place, which ends here. What may begin a label is none of it."""
+        pieces = self._read(self._decoder.finish())
+        if self._place is Place.START:
+            return pieces
+        if self._has_no_header:
+            pieces.append((False, self._held))
+        self._held = ""
+        return pieces
+
+    def _read(self, text: str) -> list[Piece]:
+        if not text:
+            return []
+        match self._place:
+            case Place.CLOSING:
+                return []
+            case Place.HEADER:
+                return self._read_header(text)
+            case Place.START:
+                return self._read_start(text)
+            case Place.THOUGHT:
+                text = self._without_label(text)
+            case Place.ANSWER:
+                text = text.lstrip("\n") if self._leads else text
+                self._leads = self._leads and not text
+        return [(self.is_thought, text)] if text else []
+
+    def _read_header(self, text: str) -> list[Piece]:
+        self._held += text
+        if len(self._held) <= MOST_HEADER_CHARS and "\n" not in self._held.strip():
+            return []
+        # The model has begun without a header.
+        self._place, self._leads = Place.ANSWER, False
+        text, self._held = self._held.lstrip(), ""
+        return [(False, text)]
+
+    def _read_start(self, text: str) -> list[Piece]:
+        self._held += text
+        if not self._held.strip():
+            return []
+        self._place, self._leads = Place.ANSWER, False
+        text, self._held = self._held, ""
+        return [(False, text)]
+
+    def _without_label(self, text: str) -> str:
+        label = self._markers.format.label
+        if not self._leads or not label:
+            return text
+        self._held += text
+        if self._held != label and label.startswith(self._held):
+            return ""
+        text, self._held, self._leads = self._held.removeprefix(label), "", False
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tokens of a reply at one place; None is a marker's."""
+
+    place: Place | None
+    ids: tuple[int, ...]
+
+
+def runs(
+    ids: Iterable[int], markers: Markers, text_of: Callable[[Sequence[int]], str], place: Place
+) -> Iterator[Run]:
+    """A whole reply, cut at its markers, as a MarkerReader that begins at `place` reads it."""
+    run: list[int] = []
+    for id_ in ids:
+        if place is Place.START and run and text_of(run).strip():
+            place = Place.ANSWER
+        role = markers.role(id_, place)
+        if role is None:
+            run.append(id_)
+            continue
+        if run:
+            yield Run(place, tuple(run))
+        header = text_of(run) if place is Place.HEADER else ""
+        place, run = markers.after(role, place, header), []
+        yield Run(None, (id_,))
+    if run:
+        is_begun = place is Place.START and text_of(run).strip()
+        yield Run(Place.ANSWER if is_begun else place, tuple(run))
+
+
+def place_after_prompt(
+    tail: Sequence[int], markers: Markers, text_of: Callable[[Sequence[int]], str]
+) -> Place:
+    """Where a reply begins whose prompt ends with `tail`: the template may have begun it."""
+    last = max((i for i, id_ in enumerate(tail) if id_ in markers.roles), default=None)
+    if last is None:
+        return Place.START
+    role, text = markers.roles[tail[last]], text_of(tail[last + 1 :])
+    if role is Role.THOUGHT:
+        is_begun = text.strip() in ("", markers.format.label.strip())
+        return Place.THOUGHT if is_begun else Place.START
+    if role is Role.BODY:
+        before = [i for i in range(last) if tail[i] in markers.roles]
+        header = text_of(tail[before[-1] + 1 : last]) if before else ""
+        return Place.START if text.strip() else markers.after(role, Place.HEADER, header)
+    return Place.HEADER if role is Role.HEADER else Place.START

@@ -1,0 +1,76 @@
+"""What a chat template does with a reply, found out by rendering one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlxchat.errors import TemplateError
+from mlxchat.reply_format import ReplyFormat
+from mlxchat.template import ChatTemplate, Message
+
+# The names by which templates know a thought that is not within the content.
+THOUGHT_FIELDS = ("thinking", "reasoning_content", "reasoning", "thought")
+
+_THOUGHT, _ANSWER = "a-probing-thought", "a-probing-answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a template does with thoughts. `inline` is whether it takes them within the content,
+    between the format's tags, rather than in a field. `opened` is how a thought begins: as in the
+    generation prompt if that opens it. `closes` is the closing tag."""
+
+    inline: bool
+    opened: str = ""
+    closes: str = ""
+
+
+def probe(
+    template: ChatTemplate, format_: ReplyFormat | None, variables: Mapping[str, Any]
+) -> Probed:
+    """Find out what the template does with the thoughts of earlier replies."""
+    if format_ is None or format_.has_channels:
+        return Probed(inline=format_ is None)
+    raw = f"{format_.opens}{format_.label}{_THOUGHT}{format_.closes}{_ANSWER}"
+    alone, inline = (_rendered(template, content, variables) for content in (_ANSWER, raw))
+    opened = _opened(alone or "", format_)
+    is_inline = alone is None or inline in (alone, alone.replace(_ANSWER, raw))
+    if alone is not None and inline != alone and is_enclosed(alone, format_):
+        is_inline = False
+    return Probed(is_inline, opened, format_.closes)
+
+
+def _opened(rendered: str, format_: ReplyFormat) -> str:
+    _, opens, after = rendered.rpartition(format_.opens)
+    is_open = opens and after.strip() in ("", format_.label.strip())
+    return opens + after if is_open else format_.opens + format_.label
+
+
+def is_enclosed(rendered: str, format_: ReplyFormat) -> bool:
+    """Whether the template writes the format's markers around an answer by itself."""
+    before, _, after = rendered.partition(_ANSWER)
+    before, after = before.rstrip(), after.lstrip()
+    return any(before.endswith(each) or after.startswith(each) for each in format_.markers)
+
+
+def texts_after_answer(template: ChatTemplate) -> Iterator[str]:
+    """What follows an answer: the last one, and one that a question follows."""
+    question = {"role": "user", "content": "a-probing-question"}
+    answer = {"role": "assistant", "content": _ANSWER}
+    for messages in ([question, answer], [question, answer, question]):
+        try:
+            rendered = template.render(messages, add_generation_prompt=False)
+        except TemplateError:
+            continue
+        _, found, after = rendered.rpartition(_ANSWER)
+        if found:
+            yield after
+
+
+def _rendered(template: ChatTemplate, content: str, variables: Mapping[str, Any]) -> str | None:
+    question: Message = {"role": "user", "content": "a-probing-question"}
+    reply: Message = {"role": "assistant", "content": content}
+    try:
+        return template.render([question, reply, question], **variables)
+    except TemplateError:
+        return None

@@ -1,0 +1,110 @@
+"""Chat templates of models that think, in this project's own words, with their control tokens.
+
+They write what the models' own templates write of a system text, questions, and replies with
+thoughts: without tools, and with a shorter preamble where there is a long one.
+"""
+
+# gpt-oss: thoughts in a field, which inference never sees again; content with channels is refused.
+HARMONY = (
+    "{% set effort = reasoning_effort if reasoning_effort is defined else 'medium' %}"
+    "<|start|>system<|message|>Reasoning: {{ effort }}<|end|>"
+    "{% for m in messages %}"
+    "{% if '<|channel|>' in m.content %}{{ raise_exception('no channels in content') }}{% endif %}"
+    "{% if m.role == 'system' %}"
+    "<|start|>developer<|message|># Instructions\n\n{{ m.content }}\n\n<|end|>"
+    "{% elif m.role == 'user' %}<|start|>user<|message|>{{ m.content }}<|end|>"
+    "{% elif loop.last and not add_generation_prompt %}"
+    "{% if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>"
+    "{% endif %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|return|>"
+    "{% else %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+
+# Gemma 4: thoughts are cut out of the content; without `enable_thinking` the prompt ends in an
+# empty one.
+GEMMA = (
+    "{% set thinks = enable_thinking is defined and enable_thinking %}"
+    "<bos>{% if thinks or messages[0].role == 'system' %}<|turn>system\n"
+    "{% if thinks %}<|think|>{% endif %}"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content | trim }}{% endif %}<turn|>\n"
+    "{% endif %}"
+    "{% for m in messages if m.role != 'system' %}"
+    "<|turn>{{ 'model' if m.role == 'assistant' else 'user' }}\n"
+    "{% if m.role == 'assistant' %}{% set ns = namespace(text='') %}"
+    "{% for piece in m.content.split('<channel|>') %}"
+    "{% set ns.text = ns.text + piece.split('<|channel>')[0] %}{% endfor %}"
+    "{{ ns.text | trim }}{% else %}{{ m.content | trim }}{% endif %}<turn|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn>model\n"
+    "{% if not thinks %}<|channel>thought\n<channel|>{% endif %}{% endif %}"
+)
+
+# Ministral: what a reply holds is written as it is, or a thought of its own; roles take turns.
+MISTRAL = (
+    "<s>{% set ns = namespace(n=0) %}{% for m in messages %}"
+    "{% if m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]"
+    "{% else %}{% if (m.role == 'user') != (ns.n % 2 == 0) %}"
+    "{{ raise_exception('roles take turns') }}{% endif %}{% set ns.n = ns.n + 1 %}"
+    "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
+    "{% elif not m.content %}{{ raise_exception('no empty replies') }}"
+    "{% elif m.content is string %}{{ m.content }}</s>"
+    "{% else %}[THINK]{{ m.content[0].thinking }}[/THINK]{{ m.content[1].text }}</s>{% endif %}"
+    "{% endif %}{% endfor %}"
+)
+
+# Seed-OSS: content is trimmed, a thought in a field would come before it.
+SEED = (
+    "{% for m in messages %}"
+    "{% if m.role != 'assistant' %}<seed:bos>{{ m.role }}\n{{ m.content }}<seed:eos>"
+    "{% else %}<seed:bos>assistant"
+    "{% if m.reasoning_content %}"
+    "{{ '\n<seed:think>' + m.reasoning_content | trim + '</seed:think>' }}{% endif %}"
+    "{% if m.content | trim %}{{ '\n' + m.content | trim + '<seed:eos>' }}{% endif %}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<seed:bos>assistant\n{% endif %}"
+)
+
+# Command R7B: an answer stands between markers that the template writes; thoughts are left out.
+COHERE = (
+    "<BOS_TOKEN>{% for m in messages %}"
+    "<|START_OF_TURN_TOKEN|>"
+    "{% if m.role == 'system' %}<|SYSTEM_TOKEN|>{{ m.content }}"
+    "{% elif m.role == 'user' %}<|USER_TOKEN|>{{ m.content }}"
+    "{% else %}<|CHATBOT_TOKEN|><|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% endif %}"
+    "<|END_OF_TURN_TOKEN|>{% endfor %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
+)
+
+# DeepSeek R1: the prompt opens the thought; older replies have none.
+DEEPSEEK = (
+    "<｜begin▁of▁sentence｜>{% for m in messages %}"
+    "{% if m.role == 'system' %}{{ m.content }}"
+    "{% elif m.role == 'user' %}<｜User｜>{{ m.content }}"
+    "{% else %}<｜Assistant｜>{{ m.content.split('</think>')[-1] }}<｜end▁of▁sentence｜>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<｜Assistant｜><think>\n{% endif %}"
+)
+
+# Kimi K2 Thinking: an empty thought stands before each older answer, whatever its content.
+KIMI = (
+    "{% for m in messages %}"
+    "<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>"
+    "{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"
+)
+
+# Solar Open: thought and answer are messages of their own, and both end alike.
+SOLAR = (
+    "{% for m in messages %}"
+    "{% if m.reasoning and loop.last %}"
+    "<|begin|>assistant<|think|>{{ m.reasoning }}<|end|>{% endif %}"
+    "<|begin|>{{ m.role }}<|content|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant{% endif %}"
+)
+
+
+def as_it_is(opens: str) -> str:
+    """Replies are written as they are; the preamble names the tag, as templates do."""
+    return (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        f"{{% if think_first is defined %}}{opens}{{% endif %}}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )

@@ -1,0 +1,29 @@
+"""`mlxchat` with models that say what the file `script.json` in their directory says.
+
+    python -m tests.scripted_program -m MODEL …
+
+The rest of the program, and the cache, are real.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+
+# isort: split
+
+from mlxchat.cli import main, setup
+from mlxchat.models.load import Model, load_directory
+from tests.scripted_model import follow_script
+
+
+def load_scripted(directory: Path, *args: Any, **options: Any) -> Model:
+    model = load_directory(directory, *args, **options)
+    follow_script(model.network, json.loads((directory / "script.json").read_text()))
+    return model
+
+
+if __name__ == "__main__":
+    setup.load_directory = load_scripted
+    main()

@@ -1,0 +1,187 @@
+"""`--think` and `--template-arg` through the program: what is written, and what is remembered."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlxchat.cli.template_args import parse_template_args
+from mlxchat.errors import UsageError
+from tests.reply_formats import HARMONY, MISTRAL
+from tests.terminal_chat import CTRL_D, Chat
+
+pytestmark = pytest.mark.usefixtures("ordinary_terminal")
+
+PROGRAM = "tests.scripted_program"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def harmony(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return HARMONY.write(tmp_path_factory.mktemp("models") / "harmony")
+
+
+@pytest.fixture
+def run(harmony: Path) -> Run:
+    def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", PROGRAM, *arguments]
+        model = [] if "--resume" in arguments else ["-m", str(harmony)]
+        return subprocess.run(
+            [*command, *model],
+            check=False,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+def events(stdout: str, kind: str) -> list[dict[str, object]]:
+    return [each for each in map(json.loads, stdout.splitlines()) if each["event"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "<think>Hm, duck?</think>\n\nYes!"),
+        (("--think", "hide"), "Yes!"),
+        (("--think", "off"), "Yes!"),
+    ],
+)
+def test_generate_writes_thoughts_between_tags_or_not_at_all(
+    options: tuple[str, ...], text: str, run: Run
+) -> None:
+    done = run("generate", *options, "hello")
+    assert (done.returncode, done.stdout) == (0, text)
+
+
+def test_events_say_what_is_a_thought(run: Run) -> None:
+    done = run("generate", "--json", "hello")
+    tokens, (end,) = events(done.stdout, "token"), events(done.stdout, "done")
+    assert (end["thought"], end["text"]) == ("Hm, duck?", "Yes!")
+    assert "".join(str(each["text"]) for each in tokens if each["thought"]) == "Hm, duck?"
+    hidden = run("generate", "--json", "--think", "hide", "hello").stdout
+    assert not any(each["thought"] for each in events(hidden, "token"))
+    assert events(hidden, "done")[0]["thought"] == ""
+    assert events(hidden, "done")[0]["text"] == "Yes!"
+
+
+def test_raw_text_has_no_format(run: Run) -> None:
+    done = run("generate", "--raw", "hello")
+    assert done.stdout.startswith("analysisHm, duck?assistantfinalYes!")
+    refused = run("generate", "--raw", "--think", "hide", "hello")
+    assert refused.returncode == 2
+    assert "--raw leaves out" in refused.stderr
+
+
+def test_a_piped_chat_and_a_session_have_answers_alone_if_thoughts_are_hidden(run: Run) -> None:
+    done = run("--think", "hide", "--session", "quiet", stdin="hello\nagain\n")
+    assert (done.returncode, done.stdout) == (0, "Yes!\nYes!\n")
+    shown = run("--session", "quiet", stdin="more\n")
+    assert shown.stdout == "<think>Hm, duck?</think>\n\nYes!\n"
+
+
+def test_a_session_remembers_the_arguments_of_its_template(run: Run) -> None:
+    def prompted(*options: str) -> object:
+        done = run(*options, "--session", "deep", "--json", stdin="hello\n")
+        assert done.returncode == 0, done.stderr
+        return events(done.stdout, "done")[0]["prompt_tokens"]
+
+    first = prompted("--template-arg", "reasoning_effort=high")
+    second = prompted()
+    third = prompted("--template-arg", "reasoning_effort=very high")
+    # Each turn is a question and an answer: what differs besides is the length of the effort.
+    turn = int(str(second)) - int(str(first))
+    assert int(str(third)) - int(str(second)) == turn + len("very ")
+
+
+def test_a_run_that_stopped_within_a_thought_resumes_within_it(run: Run, tmp_path: Path) -> None:
+    night = tmp_path / "night"
+    arguments = ["--template-arg", "reasoning_effort=high", "--think", "on"]
+    often = ["--checkpoint-every", "4"]
+    begun = run("generate", "--checkpoint", str(night), *often, "-n", "14", *arguments, "hello")
+    assert begun.returncode == 0, begun.stderr
+    assert (night / "output.txt").read_text() == "<think>Hm, "
+    resumed = run("generate", "--resume", str(night), "-n", "200")
+    assert resumed.returncode == 0, resumed.stderr
+    assert (night / "output.txt").read_text() == "<think>Hm, duck?</think>\n\nYes!"
+    asked = json.loads((night / "run.json").read_text())["asked"]
+    assert (asked["think"], asked["template_args"]) == ("on", {"reasoning_effort": "high"})
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("effort", "must be KEY=VALUE"),
+        ("=high", "must be KEY=VALUE"),
+        ("a-b=c", "must be KEY=VALUE"),
+        ("messages=[]", "'messages'"),
+        ("add_generation_prompt=false", "'add_generation_prompt'"),
+        ("bos_token=x", "'bos_token'"),
+        ("self=x", "'self'"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(written: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        parse_template_args([written])
+
+
+def test_a_value_is_json_if_it_is_json() -> None:
+    written = ["a=high", "b=false", "c=2", 'd={"e": ["x"]}', "f=NaN", "g=a=b", "h="]
+    assert parse_template_args(written) == {
+        "a": "high",
+        "b": False,
+        "c": 2,
+        "d": {"e": ["x"]},
+        "f": "NaN",
+        "g": "a=b",
+        "h": "",
+    }
+
+
+def test_harmony_in_a_terminal(harmony: Path) -> None:
+    """Its user saw "analysisWe need…assistantfinalParis"."""
+    chat = Chat(str(harmony), program=PROGRAM)
+    chat.says("hello")
+    chat.shows("^> hello\nHm, duck\\?\n\nYes!$")
+    assert "\x1b[2mHm, duck?" in chat.written
+    chat.says("/retry")
+    chat.shows("^> /retry\nHm, duck\\?\n\nYes!$")
+    chat.says("/think hide")
+    chat.says("/set template-arg reasoning_effort=high")
+    chat.shows("template-arg reasoning_effort=high")
+    chat.says("/set template-arg messages=none")
+    chat.shows("mlxchat itself")
+    chat.says("again")
+    chat.shows("^> again\nYes!$")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    for marker in ("analysis", "final", "<|"):
+        assert marker not in chat.written
+    found = re.search(r"mlxchat --session (\S+)", chat.written)
+    assert found is not None
+    again = Chat(str(harmony), "--session", found[1], program=PROGRAM)
+    again.shows("^> again\nHm, duck\\?\n\nYes!$")
+    again.says("/set")
+    again.shows("template-arg reasoning_effort=high")
+    again.send(CTRL_D)
+    assert again.ends() == 0
+
+
+def test_special_think_tokens_in_a_terminal(tmp_path: Path) -> None:
+    """`[THINK]` is a special token, which decoding leaves out: thought and answer ran together."""
+    chat = Chat(str(MISTRAL.write(tmp_path / "mistral")), "-n", "6", program=PROGRAM)
+    chat.says("hello")
+    chat.shows("^> hello\nHm, d$")
+    chat.says("/set max-tokens 50")
+    chat.says("/continue")
+    chat.shows("^> /continue\nuck\\?\n\nYes!$")
+    assert "\x1b[2muck?" in chat.written
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
