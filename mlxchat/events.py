@@ -11,6 +11,11 @@ from mlxchat.generate import Stats, Token
 from mlxchat.tokens import Tokenizer
 
 
+# What many readers take for the end of a line, Python's `splitlines` among them, and JSON does not
+# escape by itself.
+LINE_SEPARATORS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+
+
 class EventWriter:
     """Turns a generation into lines, and keeps its text for the last one.
 
@@ -64,4 +69,5 @@ def _finite(logprob: float | None) -> float | None:
 
 
 def _line(event: dict[str, Any]) -> str:
-    return json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(event, ensure_ascii=False, allow_nan=False)
+    return text.translate(LINE_SEPARATORS) + "\n"
