@@ -10,7 +10,6 @@ from mlxchat.conversation import Forgot
 from mlxchat.generate import Stats, Token
 from mlxchat.tokens import Tokenizer
 
-
 # What many readers take for the end of a line, Python's `splitlines` among them, and JSON does not
 # escape by itself.
 LINE_SEPARATORS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}

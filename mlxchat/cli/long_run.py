@@ -174,8 +174,8 @@ class Loop:
 class Begun:
     """Where a run begins, or continues.
 
-    `loop` is a state of `Loop`, `steps` the sizes of the steps in which the first `prefilled` tokens
-    were read, and `in_thought` whether the text so far ends within a thought.
+    `loop` is a state of `Loop`, `steps` the sizes of the steps that read the first `prefilled`
+    tokens, and `in_thought` whether the text so far ends within a thought.
     """
 
     cache: list[LayerCache]
