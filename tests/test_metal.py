@@ -43,3 +43,10 @@ def test_no_shift_passes_a_negative_offset(
     with metal.imitated():
         back = shift(shift(KEYS, 1_000), -1_000)
     np.testing.assert_allclose(np.array(back), np.array(KEYS), atol=1e-3)
+
+
+def test_moved_keys_lie_in_rows() -> None:
+    """Metal's kernels copied a transposed view of the whole window for every token."""
+    moved = KeyShift(8, False, 10_000.0, 1.0)(KEYS, 7)
+    mx.eval(moved)
+    assert np.array(moved, copy=False).flags.c_contiguous

@@ -66,11 +66,19 @@ def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
     `run_at(position)` returns what each window holds of one token, the first that the model ever
     sees, so that nothing but its position can tell its keys apart.
     """
+    ropes = _distinct_ropes(model)
     far = trial_position(model)
     runs = run_at(NEAR), run_at(far)
     moved = _moved_slots(*runs)
-    possible = [_possible(slots, near, model) for slots, near in zip(moved, runs[0], strict=True)]
-    fitting = _fitting(possible, *runs, far - NEAR)
+    plain = _possible(moved, runs[0], lambda head_dim: _placed(ropes, head_dim))
+    fitting = _fitting(plain, *runs, far - NEAR)
+    if not all(fitting):
+        gains = _key_norm_weights(model)
+        weighted = _possible(moved, runs[0], lambda head_dim: _weighted(ropes, head_dim, gains))
+        # Only if no rope alone fits: each layer may have a gain of its own.
+        untried = [[] if shifts else more for shifts, more in zip(fitting, weighted, strict=True)]
+        found = _fitting(untried, *runs, far - NEAR)
+        fitting = [shifts or more for shifts, more in zip(fitting, found, strict=True)]
     if any(len(shifts) > 1 for shifts in fitting):
         further = trial_position(model, FURTHER)
         fitting = _fitting(fitting, runs[0], run_at(further), further - NEAR)
@@ -163,8 +171,20 @@ def _moved_slots(near: Sequence[Stored], far: Sequence[Stored]) -> list[tuple[bo
     ]
 
 
-def _possible(moved: tuple[bool, bool] | None, near: Stored, model: nn.Module) -> list[KeyShift]:
-    """All that a window whose keys, or values, have moved could have been rotated by."""
+def _possible(
+    moved: Sequence[tuple[bool, bool] | None],
+    near: Sequence[Stored],
+    variants: Callable[[int], list[KeyShift]],
+) -> list[list[KeyShift]]:
+    """All that each window could have been rotated by, of the `variants` for its head dimension."""
+    return [
+        _possible_of_one(slots, stored, variants) for slots, stored in zip(moved, near, strict=True)
+    ]
+
+
+def _possible_of_one(
+    moved: tuple[bool, bool] | None, near: Stored, variants: Callable[[int], list[KeyShift]]
+) -> list[KeyShift]:
     if moved is None or near is None or not any(moved):
         # Either nothing in it has a position, or the model does not use it.
         return [NO_POSITIONS]
@@ -172,8 +192,7 @@ def _possible(moved: tuple[bool, bool] | None, near: Stored, model: nn.Module) -
         return []
     keys_moved, values_moved = moved
     head_dim = near[0 if keys_moved else 1].shape[-1]
-    variants = _variants(_distinct_ropes(model), head_dim, _key_norm_weights(model))
-    return [replace(shift, in_values=values_moved) for shift in variants]
+    return [replace(shift, in_values=values_moved) for shift in variants(head_dim)]
 
 
 def _fitting(
@@ -209,21 +228,28 @@ def _within(pair: Pair, errors: Sequence[float]) -> list[KeyShift]:
     return [pair.possible[i] for i in order if errors[i] <= pair.tolerance]
 
 
-def _variants(
-    ropes: Sequence[KeyShift], head_dim: int, gains: Sequence[mx.array]
-) -> list[KeyShift]:
-    """All that a layer could make of the ropes, each once, the usual first."""
-    fitting = [rope for rope in ropes if rope.dims <= head_dim]
-    placed = [
+def _placed(ropes: Sequence[KeyShift], head_dim: int) -> list[KeyShift]:
+    """All places and layouts that a head could have the ropes in, the usual first."""
+    return [
         replace(rope, start=start, traditional=traditional)
-        for rope in fitting
+        for rope in ropes
+        if rope.dims <= head_dim
         for start in dict.fromkeys((0, head_dim - rope.dims))
         for traditional in (rope.traditional, not rope.traditional)
     ]
-    weighted = [
-        replace(rope, gain=gain) for gain in gains if gain.shape == (head_dim,) for rope in fitting
+
+
+def _weighted(
+    ropes: Sequence[KeyShift], head_dim: int, gains: Sequence[mx.array]
+) -> list[KeyShift]:
+    """The ropes with each of the gains that norms could put after them."""
+    return [
+        replace(rope, gain=gain)
+        for rope in ropes
+        if rope.dims <= head_dim
+        for gain in gains
+        if gain.shape == (head_dim,)
     ]
-    return [*placed, *weighted]
 
 
 def alike(a: mx.array, b: mx.array) -> bool:
