@@ -134,7 +134,8 @@ def test_commands_answer_and_unknown_ones_suggest_the_nearest(
         ("/set temp 0.5", "^temp 0.5 "),
         ("/set temp hot", "^'hot' is no value for temp$"),
         ("/set heat 1", "^there is no option 'heat'"),
-        ("/think off", "knows no thoughts"),
+        ("/think so", "^/think takes on, off or hide$"),
+        ("/think hide", "^thoughts: hide$"),
         ("/forget x", "^'x' is not a number$"),
         ("/sessions", "^there is none yet$"),
     ]:

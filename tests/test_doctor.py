@@ -246,10 +246,10 @@ def test_a_token_is_found_and_never_told(
         assert SECRET not in done.stdout + done.stderr
 
 
-def test_a_hub_that_answers_is_well(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
+def test_a_hub_that_answers_is_well(run_program: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
     with FakeHub({RECOMMENDED[0].hub_id: FakeRepo({"config.json": b"{}"})}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        found = told(run_mlxchat, status=0)
+        found = told(run_program, status=0)
     assert found["hub"][0]["found"] == f"{server.endpoint} answers"
     assert list(found) == [*TOPICS, "hub"]
 

@@ -7,6 +7,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlxchat.models.load import load_directory
+from scripts import metal
 from scripts.families import write_family
 from scripts.forms import FORMS
 
@@ -21,7 +22,9 @@ def test_a_family_is_loaded_in_the_form_it_was_written_in(
     written = mx.load(str(directory / "model.safetensors"))
     assert isinstance(written, dict)
 
-    model = load_directory(directory, name, dtype="stored", notify=print)
+    # A CPU runs loose experts only in float32.
+    with metal.imitated():
+        model = load_directory(directory, name, dtype="stored", notify=print)
 
     loaded = dict(tree_flatten(model.network.parameters()))
     assert loaded.keys() == written.keys()
