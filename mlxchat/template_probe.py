@@ -1,5 +1,6 @@
 """What a chat template does with a reply, found out by rendering one."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ from mlxchat.template import ChatTemplate, Message
 
 # The names by which templates know a thought that is not within the content.
 THOUGHT_FIELDS = ("thinking", "reasoning_content", "reasoning", "thought")
+
+# A field of the message; the others may be parts of its content, or variables.
+_READS_FIELD = re.compile(r"""[.'"]reasoning_content\b""")
 
 _THOUGHT, _ANSWER = "a-probing-thought", "a-probing-answer"
 
@@ -34,10 +38,19 @@ def probe(
     raw = f"{format_.opens}{format_.label}{_THOUGHT}{format_.closes}{_ANSWER}"
     alone, inline = (_rendered(template, content, variables) for content in (_ANSWER, raw))
     opened = _opened(alone or "", format_)
-    is_inline = alone is None or inline in (alone, alone.replace(_ANSWER, raw))
-    if alone is not None and inline != alone and is_enclosed(alone, format_):
-        is_inline = False
-    return Probed(is_inline, opened, format_.closes)
+    if alone is None or inline == alone:
+        return Probed(True, opened, format_.closes)
+    is_verbatim = inline == alone.replace(_ANSWER, raw)
+    drops = is_enclosed(alone, format_) or _drops_field(template, variables)
+    return Probed(is_verbatim and not drops, opened, format_.closes)
+
+
+def _drops_field(template: ChatTemplate, variables: Mapping[str, Any]) -> bool:
+    """Whether the template knows a field for the thought, and leaves it out of earlier replies."""
+    if not _READS_FIELD.search(template.source):
+        return False
+    rendered = _rendered(template, _ANSWER, variables, dict.fromkeys(THOUGHT_FIELDS, _THOUGHT))
+    return rendered is not None and _THOUGHT not in rendered
 
 
 def _opened(rendered: str, format_: ReplyFormat) -> str:
@@ -67,9 +80,14 @@ def texts_after_answer(template: ChatTemplate) -> Iterator[str]:
             yield after
 
 
-def _rendered(template: ChatTemplate, content: str, variables: Mapping[str, Any]) -> str | None:
+def _rendered(
+    template: ChatTemplate,
+    content: str,
+    variables: Mapping[str, Any],
+    fields: Mapping[str, str] | None = None,
+) -> str | None:
     question: Message = {"role": "user", "content": "a-probing-question"}
-    reply: Message = {"role": "assistant", "content": content}
+    reply: Message = {"role": "assistant", "content": content, **(fields or {})}
     try:
         return template.render([question, reply, question], **variables)
     except TemplateError:

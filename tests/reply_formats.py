@@ -62,6 +62,20 @@ QWEN = Scripted(
 )
 
 
+LONGCAT = Scripted(
+    reply_templates.LONGCAT,
+    ("<longcat_system>", "<longcat_user>", "<longcat_assistant>", "</longcat_s>"),
+    "Hm, duck?\n</longcat_think>\nYes!</longcat_s>",
+    thought="Hm, duck?\n",
+    plain=("<longcat_think>", "</longcat_think>"),
+)
+SOLAR_2 = Scripted(
+    reply_templates.SOLAR_2,
+    ("<|im:start|>", "<|im:content|>", "<|im:end|>", "<|think:start|>", "<|think:end|>"),
+    "Hm, duck?<|think:end|>Yes!<|im:end|>",
+)
+
+
 def tagged(opens: str, closes: str, *, as_tokens: bool = True) -> Scripted:
     reply = f"{opens}Hm, duck?{closes}\n\nYes!<|im_end|>"
     tokens = (opens, closes) if as_tokens else ()
@@ -79,10 +93,10 @@ FORMATS = {
     "solar": SOLAR,
     "qwen": QWEN,
     "thinking": tagged("<thinking>", "</thinking>"),
-    "longcat": tagged("<longcat_think>", "</longcat_think>"),
+    "longcat": LONGCAT,
     "thought_start": tagged("<|thought_start|>", "<|thought_end|>"),
-    "think:start": tagged("<|think:start|>", "<|think:end|>"),
+    "think:start": SOLAR_2,
     "text": tagged("◁think▷", "◁/think▷", as_tokens=False),
 }
 # Those whose template leaves the thoughts out of earlier turns.
-FORGETFUL = {"harmony", "gemma", "cohere", "deepseek", "kimi", "solar", "qwen"}
+FORGETFUL = {"harmony", "gemma", "cohere", "deepseek", "kimi", "solar", "qwen", "longcat"}

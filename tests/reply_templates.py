@@ -101,6 +101,31 @@ SOLAR = (
 )
 
 
+# LongCat-Flash-Thinking: the last question says that thinking is on, the prompt opens the thought,
+# and earlier ones are written only on request.
+LONGCAT = (
+    "{% for m in messages %}"
+    "{% if m.role == 'system' %}<longcat_system>{{ m.content }}"
+    "{% elif m.role == 'user' %}<longcat_user>{{ m.content }}"
+    "{% else %}<longcat_assistant>"
+    "{% if save_history_reasoning_content is defined and m.reasoning_content %}"
+    "<longcat_think>\n{{ m.reasoning_content }}\n</longcat_think>\n{% endif %}"
+    "{{ m.content }}</longcat_s>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}"
+    "{% if enable_thinking is not defined or enable_thinking %} /think_on "
+    "<longcat_assistant><longcat_think>\n{% else %}<longcat_assistant>{% endif %}{% endif %}"
+)
+
+# Solar Open 2: the prompt opens the thought, or with little effort writes an empty one.
+SOLAR_2 = (
+    "{% for m in messages %}"
+    "<|im:start|>{{ m.role }}<|im:content|>{{ m.content }}<|im:end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im:start|>assistant<|im:content|><|think:start|>"
+    "{% if reasoning_effort is defined and reasoning_effort == 'low' %}<|think:end|>{% endif %}"
+    "{% endif %}"
+)
+
+
 def as_it_is(opens: str) -> str:
     """Replies are written as they are; the preamble names the tag, as templates do."""
     return (
