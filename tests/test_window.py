@@ -210,6 +210,20 @@ def test_evicting_a_span_moves_the_tokens_before_it_up() -> None:
         step_both(MODEL, cache, reference, [token])
 
 
+def test_a_span_is_evicted_from_tokens_that_were_moved_before() -> None:
+    """After a pinned turn was let go, those that stood before it came twice."""
+    cache = make_cache(MODEL, 64, 4)
+    reference = reference_cache(MODEL, 64, 4, [Rotation(8)] * 2)
+    step_both(MODEL, cache, reference, random_tokens(40))
+    for start, stop in ((20, 25), (8, 12), (30, 31), (5, 6)):
+        for layer, plain in zip(cache, references(reference), strict=True):
+            layer.evict(start, stop)
+            plain.evict(start, stop)
+        step_both(MODEL, cache, reference, random_tokens(3, seed=start))
+    for token in random_tokens(60, seed=2):
+        step_both(MODEL, cache, reference, [token])
+
+
 @pytest.mark.parametrize(("start", "stop"), [(3, 8), (8, 5), (5, 41)])
 def test_only_a_span_behind_the_kept_can_be_evicted(start: int, stop: int) -> None:
     cache = make_cache(MODEL, 64, 4)
@@ -290,7 +304,8 @@ def test_no_key_is_ever_rotated_more_than_a_few_times(seed: int, keep: int) -> N
                 new = mx.zeros((1, 1, step, 1))
                 cache.make_mask(step)
                 cache.update_and_fetch(new, new)
-        if cache.keys is not None:
+        if cache.keys is not None and cache.values is not None:
+            assert cache.keys.shape == cache.values.shape
             most = max(most, float(np.array(cache.keys).max()))
         assert cache.offset < 64
         assert cache._originals.tokens <= cache.size()

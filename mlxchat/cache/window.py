@@ -271,8 +271,9 @@ class WindowCache:
         self._drop(first, stop)
         self._anchor = self.offset - self._size
         if first and self._rotates:
-            front = self._moved_originals()
-            self._rotated = mx.concatenate([*front, self._rotated[..., first:, :]], axis=2)
+            # Originals may reach beyond the span: those entries are put where they stand already.
+            rest = self._rotated[..., self._originals.tokens :, :]
+            self._rotated = mx.concatenate([*self._moved_originals(), rest], axis=2)
 
     def check_evictable(self, start: int, stop: int) -> None:
         """Raise CacheError for kept entries, and if entries would move that cannot be shifted."""
