@@ -134,7 +134,7 @@ def step_both(model: nn.Module, cache: list[Any], reference: list[Any], step: li
     for window, plain in pairs:
         # Only differences of positions matter: the real cache may have moved everything back.
         plain.anchor = window._anchor + plain.offset + len(step) - window.offset
-    np.testing.assert_allclose(found, reference_logits(model, reference, step), atol=1e-4)
+    np.testing.assert_allclose(found, reference_logits(model, reference, step), atol=3e-4)
     for window, plain in pairs:
         assert window.keys is not None
         assert window.max_size == plain.window
