@@ -51,7 +51,7 @@ class Ledger:
         return int(different[0]) if len(different) else n
 
     def earliest_span(self, start: int, tokens: int) -> int:
-        """The first place after the kept at which evicting so many tokens leaves the same as at
+        """The first place after the kept at which evicting that many tokens leaves the same as at
         `start`."""
         ids = self.ids
         while start > self.keep and ids[start - 1] == ids[start + tokens - 1]:

@@ -249,7 +249,7 @@ class Tokenizer:
         own = self._own_controls(message)
         ids = message.ids
         if not probed.inline and self._replies.markers is None:
-            # Its tags are text, which no ids can be told apart by.
+            # Its tags are text, which ids cannot distinguish.
             ids = None
         parts = self._parts(
             None if ids is None else ids.tobytes(), message.content, message.thought

@@ -92,14 +92,14 @@ def test_others_keep_the_precision_of_their_float16_scales(tmp_path: Path) -> No
 
 
 def test_a_model_that_overflows_is_held_in_bfloat16_with_a_word(tmp_path: Path) -> None:
-    """Nothing tells of some models beforehand: one token does, and it is cheap."""
+    """Some models give no sign beforehand: one token shows it, and is cheap."""
     tiny = scaled(scaled(tiny_gguf("llama", Kind.F16), "ffn_up", 1e3), "ffn_down", 1e3)
     directory = imported(tiny, tmp_path)
     model, notices = load(directory)
     assert notices == ["tiny overflows in float16: holding it in bfloat16"]
     assert floating_dtypes(model.network) == {mx.bfloat16}
     assert mx.all(mx.isfinite(logits(model))).item()
-    # Who asks for float16 gets it, and is told.
+    # An explicit float16 is obeyed, with a warning.
     model, notices = load(directory, "float16")
     assert notices == ["tiny overflows in float16, so its text will be noise: choose another dtype"]
     assert model.dtype == mx.float16

@@ -35,7 +35,7 @@ class SlowDevice:
         return self.network(tokens, cache=cache)
 
     def read(self, pace: Pace, tokens: int = len(PROMPT), most: int = 512) -> list[int]:
-        """The sizes of the steps that so many tokens are read in."""
+        """The sizes of the steps in which that many tokens are read."""
         self.steps.clear()
         network: Any = self
         assert (

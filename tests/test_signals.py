@@ -91,7 +91,7 @@ def test_the_second_one_ends_it_at_once_if_that_was_announced() -> None:
     pending = Pending()
     pending.came(ExitStatus.INTERRUPTED, 10.0)
     pending.came(ExitStatus.INTERRUPTED, 10.1)
-    # Somebody who pressed it twice, and was told nothing: the main thread may still react.
+    # Pressed twice before any message: the main thread may still react.
     assert pending.leave_at_s() == pytest.approx(10.4)
     pending.said = True
     assert pending.leave_at_s() == pytest.approx(10.1)
@@ -154,7 +154,7 @@ def test_a_loop_that_has_ended_may_take_its_time_to_save(left: list[ExitStatus])
 def test_a_signal_that_waits_until_something_is_whole_counts_once(
     later: Callable[[], object], left: list[ExitStatus]
 ) -> None:
-    """It was raised again, so whoever watched saw two: the second one quits."""
+    """It was raised again, so the watch saw two: the second one quits."""
     said: list[str] = []
     with StopRequest() as stop:
         stop.say = said.append

@@ -124,7 +124,7 @@ def _distinct_ropes(model: nn.Module) -> list[KeyShift]:
 
 
 def _name(rope: KeyShift) -> tuple[Any, ...]:
-    """What tells two ropes apart."""
+    """What distinguishes two ropes."""
     freqs = None if rope.freqs is None else str(rope.freqs.tolist())
     return (rope.dims, rope.traditional, rope.base, rope.scale, freqs, rope.limit)
 
@@ -150,7 +150,7 @@ def _read_rope(module: Any) -> KeyShift | None:
 
 
 def _key_norm_weights(model: nn.Module) -> list[mx.array]:
-    """Weights of the norms that some layers put behind their ropes."""
+    """Weights of the norms that some layers apply after their ropes."""
     return [
         module.weight
         for name, module in model.named_modules()

@@ -307,7 +307,7 @@ class Repl:
         return []
 
     def _view(self) -> Any:
-        # A model that cannot be told not to think is not heard thinking.
+        # Thoughts of a model that cannot be stopped from thinking are hidden.
         thinking = "on" if self.think == "on" else "hide"
         return reply_view(plain=self.request.plain, thinking=thinking)
 

@@ -158,7 +158,7 @@ def make_leave(last_words: Callable[[], None]) -> Callable[[ExitStatus], None]:
 
     def leave(status: ExitStatus) -> None:
         def speak() -> None:
-            # Nobody is left to be told of an error.
+            # No one is left to report an error to.
             with suppress(Exception):
                 last_words()
             restore()

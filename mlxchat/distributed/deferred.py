@@ -31,5 +31,5 @@ def undisturbed() -> Iterator[None]:
         for number, handler in held.items():
             signal.signal(number, handler)
     for number, frame in came:
-        # Called, not raised again: whoever watches signals beside would count two.
+        # Called, not raised again: the signal watch would count two.
         held[number](number, frame)

@@ -226,7 +226,7 @@ def _fill_with_arrays(
     *,
     wide: bool,
 ) -> None:
-    # Whoever held on to what is read would keep it in memory beside what is made of it.
+    # A second reference would keep what is read in memory beside what is made of it.
     arrays = dict(given)
     given.clear()
     if target is None:

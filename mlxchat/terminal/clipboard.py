@@ -1,4 +1,4 @@
-"""The clipboard of whoever sits at the terminal: the desktop's own command where it reaches that
+"""The clipboard of the person at the terminal: the desktop's own command where it reaches that
 person, else tmux's, else the terminal's own way, OSC 52."""
 
 import base64

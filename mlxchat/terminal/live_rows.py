@@ -94,7 +94,7 @@ def signals_later() -> Iterator[None]:
             signal.signal(number, handler)
         for number in came:
             handler = handlers[number]
-            # Called, not raised again: whoever watches signals beside would count two.
+            # Called, not raised again: the signal watch would count two.
             if callable(handler):
                 handler(number, None)
             else:

@@ -28,7 +28,7 @@ def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
 
 class Bar:
     """Appears `patience_s` after the first call, never if that is None; shows `unit`s, their rate
-    and the time left. A thread of its own draws it: whoever calls may be busy in MLX for minutes.
+    and the time left. A thread of its own draws it: the caller may be busy in MLX for minutes.
     """
 
     def __init__(self, what: str, unit: str, patience_s: float | None = PATIENCE_S) -> None:
@@ -42,7 +42,7 @@ class Bar:
         self._begun_s = self._told_s = 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        """So many of all are done. With the last one the bar goes: whatever comes next may write to
+        """So many of all are done. With the last one the bar goes: what comes next may write to
         the terminal."""
         if self._patience_s is None:
             return
