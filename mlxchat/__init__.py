@@ -25,19 +25,13 @@ if TYPE_CHECKING:
     from mlxchat.generate import Generation, Token
     from mlxchat.models.load import Model, load
     from mlxchat.parts import Part, encode_parts
-    from mlxchat.settings import (
-        BlockSettings,
-        CacheSettings,
-        GenerationSettings,
-        SamplingSettings,
-    )
+    from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BlockReader",
-    "BlockSettings",
     "CacheSettings",
     "Conversation",
     "DiskBlocks",
@@ -55,7 +49,6 @@ __all__ = [
 
 _HOME = {
     "BlockReader": "mlxchat.blocks",
-    "BlockSettings": "mlxchat.settings",
     "CacheSettings": "mlxchat.settings",
     "Conversation": "mlxchat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",

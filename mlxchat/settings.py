@@ -107,36 +107,6 @@ class GenerationSettings:
         )
 
 
-class Repair(StrEnum):
-    """What is done about blocks that were prefilled without the text that they now stand behind."""
-
-    NONE = "none"
-    LINK = "link"
-    FULL = "full"
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSettings:
-    """How blocks are read. `link` computes the first `link_tokens` of each with the real context in
-    view, or the `link_share` of its tokens whose keys and values differ most; `full` all of them.
-    """
-
-    repair: Repair = Repair.LINK
-    link_tokens: int = 16
-    link_share: float | None = None
-
-    def __post_init__(self) -> None:
-        _require(
-            self.link_tokens >= 1,
-            f"--block-link must be at least 1 token, got {self.link_tokens}: for no repair, "
-            "--block-repair none",
-        )
-        _require(
-            self.link_share is None or 0 < self.link_share <= 1,
-            f"--block-link must be above 0% and at most 100%, got {self.link_share or 0:.0%}",
-        )
-
-
 class Roll(StrEnum):
     """What a conversation does when its window is full."""
 

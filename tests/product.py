@@ -41,7 +41,6 @@ from mlxchat.errors import CacheError
 from mlxchat.generate import prefill
 from mlxchat.ledger import Ledger
 from mlxchat.models.load import Model, load_directory
-from mlxchat.settings import BlockSettings, Repair
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
@@ -311,7 +310,7 @@ def joined_block(case: Case) -> None:
     ids = np.array(tokens(HEAD + 2 * BLOCK + 1), np.int32)
     spans = ((HEAD, HEAD + BLOCK), (HEAD + BLOCK, HEAD + 2 * BLOCK))
     prompt = Prompt(ids, (), HEAD, spans)
-    reader = BlockReader(prompt, KeptBlocks(), BlockSettings(Repair.NONE))
+    reader = BlockReader(prompt, KeptBlocks())
     assert reader(case.model.network, cache, ids, step_size=STEP) == len(ids)
     plain = case.cache(ROOMY)
     prefill(case.model.network, plain, ids, step_size=STEP)

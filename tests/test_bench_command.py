@@ -141,15 +141,14 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "first"): an_object(prompt_tokens=COUNT, ttft_s=AMOUNT),
     ("blocks", "order"): an_object(
         order={"type": "array", "items": COUNT},
-        repair={"enum": ["none", "link 16", "link 15%"]},
         ttft_s=AMOUNT,
-        full_ttft_s=AMOUNT,
+        prefill_ttft_s=AMOUNT,
         kl={"type": "number", "minimum": -1e-6},
         top1={"type": "number", "minimum": 0, "maximum": 1},
     ),
     ("blocks", "facts"): an_object(
         order={"type": "array", "items": COUNT},
-        repair={"enum": ["full", "none", "link 16", "link 15%"]},
+        read_as={"enum": ["prefill", "blocks"]},
         logprob=AMOUNT,
         without_documents=AMOUNT,
     ),

@@ -55,10 +55,10 @@ def test_documents_are_read_once_whatever_their_order(ask: Any) -> None:
     first = ask(*blocks("a.md", "b.md"))
     assert first["cached_tokens"] == 0
     again = ask(*blocks("a.md", "b.md"))
-    assert again["cached_tokens"] == TOKENS["a.md"] + TOKENS["b.md"] - 16
+    assert again["cached_tokens"] == TOKENS["a.md"] + TOKENS["b.md"]
     assert again["text"] == first["text"]
     other = ask(*blocks("b.md", "c.md", "a.md"))
-    assert other["cached_tokens"] == TOKENS["b.md"] + TOKENS["a.md"] - 16
+    assert other["cached_tokens"] == TOKENS["b.md"] + TOKENS["a.md"]
     assert ask(*blocks("c.md"), "-f", "a.md")["cached_tokens"] == TOKENS["c.md"]
     stored = list(paths.prefix_cache_dir().rglob("*.safetensors"))
     assert len(stored) == 3
@@ -72,29 +72,6 @@ def test_alone_a_block_says_what_the_document_would(ask: Any) -> None:
     again = ask(*blocks("a.md"))
     assert again["cached_tokens"] == TOKENS["a.md"]
     assert again["text"] == plain["text"]
-
-
-def test_full_repair_is_ordinary_prefill(ask: Any) -> None:
-    plain = ask("-f", "a.md", "-f", "b.md")
-    ask(*blocks("a.md", "b.md"))
-    full = ask(*blocks("a.md", "b.md"), "--block-repair", "full")
-    assert full["cached_tokens"] == 0
-    assert full["prompt_tokens"] == plain["prompt_tokens"]
-    assert full["text"] == plain["text"]
-
-
-@pytest.mark.parametrize(
-    ("options", "computed"),
-    [
-        (["--block-repair", "none"], 0),
-        (["--block-repair", "link", "--block-link", "5"], 5),
-        (["--block-link", "100%"], TOKENS["b.md"]),
-    ],
-)
-def test_the_repair_is_chosen(options: list[str], computed: int, ask: Any) -> None:
-    ask(*blocks("a.md", "b.md"), *options)
-    again = ask(*blocks("a.md", "b.md"), *options)
-    assert again["cached_tokens"] == TOKENS["a.md"] + TOKENS["b.md"] - computed
 
 
 def test_standard_input_can_be_a_block(ask: Any) -> None:
@@ -145,15 +122,7 @@ def failure(run_mlxchat: RunMlxchat, model: Path, *arguments: str) -> tuple[int,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--block-repair", "none"], "--block-repair says how blocks are read"),
-        (["--block-link", "5"], "--block-link says how blocks are read"),
-        ([*blocks("a.md"), "--block-link", "x"], "a number of tokens, or a share like 15%"),
-        ([*blocks("a.md"), "--block-link", "0"], "at least 1 token"),
-        ([*blocks("a.md"), "--block-link", "0%"], "above 0%"),
-        ([*blocks("a.md"), "--block-link", "101%"], "at most 100%"),
-        ([*blocks("a.md"), "--block-link", "nan%"], "above 0%"),
-        ([*blocks("a.md"), "--block-repair", "none", "--block-link", "5"], "has no meaning"),
-        ([*blocks("a.md"), "--no-prefix-cache"], "leave --no-prefix-cache out"),
+        ([*blocks("a.md"), "--no-prefix-cache"], "drop --no-prefix-cache"),
         ([*blocks("a.md"), "--checkpoint", "run"], "cannot be combined"),
         ([*blocks("-"), "-f", "-"], "can be given once only"),
     ],
@@ -208,17 +177,3 @@ def test_a_short_block_is_read_with_a_notice(tiny_model: Path, run_mlxchat: RunM
     assert done.returncode == 0
     assert "short.md has 8 tokens: it is read, but not kept" in done.stderr
     assert done.stdout == run_mlxchat("generate", *options, "-f", "short.md", "What?").stdout
-
-
-def test_what_is_configured_for_blocks_hinders_nothing_else(
-    tiny_model: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A configured repair made every prompt without blocks an error."""
-    monkeypatch.setenv("MLXCHAT_GENERATE_BLOCK_LINK", "15%")
-    options = ("generate", "-m", str(tiny_model), "-n", "3")
-    assert run_mlxchat(*options, "What?").returncode == 0
-    assert run_mlxchat(*options, *blocks("a.md"), "What?").returncode == 0
-    none = run_mlxchat(*options, *blocks("a.md"), "--block-repair", "none", "What?")
-    assert none.returncode == 0
-    monkeypatch.setenv("MLXCHAT_GENERATE_BLOCK_REPAIR", "none")
-    assert run_mlxchat(*options, "What?").returncode == 0

@@ -1,4 +1,4 @@
-"""Blocks: read once, joined at any place, and as good as their repair says."""
+"""Blocks: read once, and joined at any place."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.blocks import BlockReader, _runs_of, does_not_fit
+from mlxchat.blocks import BlockReader, does_not_fit
 from mlxchat.cache import Block, make_cache, make_joinable
 from mlxchat.cache.layers import windows
 from mlxchat.errors import CacheError
 from mlxchat.generate import prefill
-from mlxchat.settings import BlockSettings, Repair
 from mlxchat.tokens import Prompt
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config
@@ -66,14 +65,13 @@ def prompt_of(order: Sequence[int], between: int = 0, question: int = 9) -> Prom
 def read(
     network: nn.Module,
     prompt: Prompt,
-    settings: BlockSettings | None = None,
     kept: Kept | None = None,
     *,
     window: int | None = None,
     step: int = 32,
 ) -> tuple[list[Any], BlockReader]:
     cache = make_cache(network, window, 4 if window else 0)
-    reader = BlockReader(prompt, kept or Kept(), settings or BlockSettings())
+    reader = BlockReader(prompt, kept or Kept())
     done = reader(network, cache, prompt.ids, step_size=step)
     assert done == len(prompt.ids)
     return cache, reader
@@ -112,7 +110,7 @@ def test_joined_keys_stand_at_their_exact_positions(family: str, window: int | N
     """
     network = build(family)
     prompt = prompt_of([2, 0, 1], between=3)
-    joined, _ = read(network, prompt, BlockSettings(Repair.NONE), window=window)
+    joined, _ = read(network, prompt, window=window)
     for ours, theirs in zip(first_layer(joined), first_layer(plain(network, prompt)), strict=True):
         tokens = min(ours.shape[2], theirs.shape[2])
         assert_same(ours[:, :, -tokens:], theirs[:, :, -tokens:])
@@ -124,31 +122,8 @@ def test_joined_keys_stand_at_their_exact_positions(family: str, window: int | N
 def test_a_block_right_behind_the_head_is_exact(family: str) -> None:
     network = build(family)
     prompt = prompt_of([1])
-    joined, _ = read(network, prompt, BlockSettings(Repair.NONE))
+    joined, _ = read(network, prompt)
     assert_same(logits(network, joined), logits(network, plain(network, prompt)))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_block_recomputed_whole_is_exact(family: str) -> None:
-    network = build(family)
-    prompt = prompt_of([1, 2, 0])
-    settings = BlockSettings(link_share=1.0)
-    joined, _ = read(network, prompt, settings)
-    assert_same(logits(network, joined), logits(network, plain(network, prompt)))
-
-
-def difference(network: nn.Module, prompt: Prompt, settings: BlockSettings) -> float:
-    joined, _ = read(network, prompt, settings)
-    return float(np.abs(logits(network, joined) - logits(network, plain(network, prompt))).mean())
-
-
-def test_more_repair_is_nearer_to_the_truth() -> None:
-    network = build("llama")
-    prompt = prompt_of([1, 2, 0])
-    none = difference(network, prompt, BlockSettings(Repair.NONE))
-    half = difference(network, prompt, BlockSettings(link_share=0.5))
-    whole = difference(network, prompt, BlockSettings(link_share=1.0))
-    assert whole < half < none
 
 
 def test_behind_one_layer_joined_blocks_are_exact() -> None:
@@ -156,7 +131,7 @@ def test_behind_one_layer_joined_blocks_are_exact() -> None:
     question must see every block, at its exact position, as it would behind an ordinary prefill."""
     network = build_random_model(tiny_config(layers=1))
     prompt = prompt_of([2, 0, 1], between=3)
-    joined, _ = read(network, prompt, BlockSettings(Repair.NONE))
+    joined, _ = read(network, prompt)
     assert_same(logits(network, joined), logits(network, plain(network, prompt)))
 
 
@@ -172,23 +147,19 @@ class Counting:
         return self.network(tokens, cache=cache)
 
 
-def tokens_computed(network: nn.Module, prompt: Prompt, settings: BlockSettings, kept: Kept) -> int:
+def tokens_computed(network: nn.Module, prompt: Prompt, kept: Kept) -> int:
     counting: Any = Counting(network)
     cache = make_cache(network)
     make_joinable(network, cache)
-    BlockReader(prompt, kept, settings)(counting, cache, prompt.ids, step_size=32)
+    BlockReader(prompt, kept)(counting, cache, prompt.ids, step_size=32)
     return counting.tokens
 
 
-@pytest.mark.parametrize(
-    ("settings", "linked"), [(BlockSettings(Repair.NONE), 0), (BlockSettings(), 2 * 16)]
-)
-def test_a_known_block_is_not_computed_again(settings: BlockSettings, linked: int) -> None:
-    """The first stands right behind the head, where it was computed: nothing of it is mended."""
+def test_a_known_block_is_not_computed_again() -> None:
     network, kept = build("llama"), Kept()
-    tokens_computed(network, prompt_of([0, 1, 2]), settings, kept)
-    again = tokens_computed(network, prompt_of([2, 0, 1]), settings, kept)
-    assert again == HEAD + 9 + linked
+    tokens_computed(network, prompt_of([0, 1, 2]), kept)
+    again = tokens_computed(network, prompt_of([2, 0, 1]), kept)
+    assert again == HEAD + 9
     assert kept.hits == 3
 
 
@@ -197,18 +168,15 @@ def test_what_was_reused_is_told() -> None:
     _, first = read(network, prompt_of([0, 1]), kept=kept)
     assert first.reused_tokens == 0
     _, second = read(network, prompt_of([1, 0]), kept=kept)
-    assert second.reused_tokens == LENGTHS[0] + LENGTHS[1] - 16
+    assert second.reused_tokens == LENGTHS[0] + LENGTHS[1]
 
 
-@pytest.mark.parametrize("settings", [BlockSettings(), BlockSettings(link_share=0.3)])
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
-def test_it_makes_no_difference_whether_a_block_was_known(
-    family: str, settings: BlockSettings
-) -> None:
+def test_it_makes_no_difference_whether_a_block_was_known(family: str) -> None:
     network, kept = build(family), Kept()
     prompt = prompt_of([1, 0, 2], between=2)
-    first = logits(network, read(network, prompt, settings, kept)[0])
-    again = logits(network, read(network, prompt, settings, kept)[0])
+    first = logits(network, read(network, prompt, kept)[0])
+    again = logits(network, read(network, prompt, kept)[0])
     assert np.array_equal(first, again)
 
 
@@ -221,7 +189,7 @@ def test_only_what_the_caller_marks_is_a_block() -> None:
     assert reader.reused_tokens == 0
     assert_same(logits(network, cache), logits(network, plain(network, unmarked)))
     twice = prompt_of([0, 0])
-    _, reader = read(network, twice, BlockSettings(Repair.NONE), kept)
+    _, reader = read(network, twice, kept)
     assert reader.reused_tokens == 2 * LENGTHS[0]
 
 
@@ -248,7 +216,7 @@ def test_a_narrow_window_holds_no_more_than_in_prefill(family: str) -> None:
 
     cache = make_cache(network)
     prompt = prompt_of([0, 1, 2])
-    BlockReader(prompt, Watched(), BlockSettings())(network, cache, prompt.ids, step_size=step)
+    BlockReader(prompt, Watched())(network, cache, prompt.ids, step_size=step)
     assert max(most) <= native + step - 1
 
 
@@ -258,7 +226,7 @@ def test_progress_comes_to_the_whole_and_never_goes_back() -> None:
     told: list[tuple[int, int]] = []
     held: list[np.ndarray] = []
     cache = make_cache(network)
-    BlockReader(prompt, Kept(), BlockSettings())(
+    BlockReader(prompt, Kept())(
         network,
         cache,
         prompt.ids,
@@ -279,7 +247,7 @@ def test_it_stops_where_it_is_told_to(asks: int) -> None:
     prompt = prompt_of([0, 1])
     left = iter([False] * asks)
     cache = make_cache(network)
-    done = BlockReader(prompt, Kept(), BlockSettings())(
+    done = BlockReader(prompt, Kept())(
         network, cache, prompt.ids, step_size=32, should_stop=lambda: next(left, True)
     )
     assert done < len(prompt.ids)
@@ -306,11 +274,3 @@ def test_a_prompt_beyond_the_window_does_not_fit() -> None:
     cache = make_cache(network, 128, 4)
     assert does_not_fit(cache, 128, 128) is None
     assert does_not_fit(cache, 129, 128) == "the prompt is 129 tokens and the window holds 128"
-
-
-def test_runs_of_those_that_differ_most_are_chosen() -> None:
-    differences = np.zeros(100)
-    differences[[3, 20, 99]] = 5, 9, 7
-    assert _runs_of(differences, 0.01) == [(16, 32)]
-    assert _runs_of(differences, 0.4) == [(0, 32), (96, 100)]
-    assert _runs_of(differences, 1.0) == [(0, 100)]

@@ -22,7 +22,6 @@ from mlxchat.generate import prefill
 from mlxchat.ledger import TokenIds
 from mlxchat.models.load import Model
 from mlxchat.parts import Part, encode_parts
-from mlxchat.settings import BlockSettings, Repair
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.tokens import Prompt
 
@@ -31,12 +30,7 @@ STEP = 512
 MOST_TEXT_TOKENS = 60_000
 SYSTEM = "Answer questions about the documents."
 
-REPAIRS = {
-    "none": BlockSettings(Repair.NONE),
-    "link 16": BlockSettings(link_tokens=16),
-    "link 15%": BlockSettings(link_share=0.15),
-}
-FULL_REPAIR = "full"
+PREFILL, BLOCKS = "prefill", "blocks"
 
 THINGS = ("lantern", "anchor", "ladder", "kettle", "saddle", "mirror", "basket", "hammer")
 PLACES = ("Ostrava", "Milbrook", "Tarsin", "Velden")
@@ -79,9 +73,8 @@ class OrderFigures:
     kind: ClassVar[str] = "order"
 
     order: tuple[int, ...]
-    repair: str
     ttft_s: float
-    full_ttft_s: float
+    prefill_ttft_s: float
     kl: float
     top1: float
 
@@ -93,7 +86,7 @@ class FactFigures:
     kind: ClassVar[str] = "facts"
 
     order: tuple[int, ...]
-    repair: str
+    read_as: str
     logprob: float
     without_documents: float
 
@@ -160,7 +153,7 @@ class _Run:
                 if n == 0:
                     say("no block is known")
                     prompt = self._prompt(order, self.facts[0].question)
-                    _, taken_s = self._read(prompt, self._reader(prompt, blocks, "none"))
+                    _, taken_s = self._read(prompt, BlockReader(prompt, blocks))
                     yield FirstFigures(len(prompt.ids), taken_s)
                 yield from self._one_order(
                     order, blocks, say, n < self.amounts.fact_orders, without
@@ -178,32 +171,25 @@ class _Run:
         without: float,
     ) -> Iterator[Found]:
         prompt = self._prompt(order, self.facts[0].question)
-        say(FULL_REPAIR)
-        cache, full_s = self._read(prompt, prefill)
-        full = self._expected(cache, order)
+        say(PREFILL)
+        prefilled, prefill_s = self._read(prompt, prefill)
+        say(BLOCKS)
+        joined, joined_s = self._read(prompt, BlockReader(prompt, blocks))
+        kl, top1 = _compared(self._expected(prefilled, order), self._expected(joined, order))
+        yield OrderFigures(order, joined_s, prefill_s, kl, top1)
         if ask_facts:
-            logprob = statistics.fmean(self._fact_logprobs(cache))
-            yield FactFigures(order, FULL_REPAIR, logprob, without)
-        for repair in REPAIRS:
-            say(repair)
-            cache, taken_s = self._read(prompt, self._reader(prompt, blocks, repair))
-            kl, top1 = _compared(full, self._expected(cache, order))
-            yield OrderFigures(order, repair, taken_s, full_s, kl, top1)
-            if ask_facts:
+            for read_as, cache in ((PREFILL, prefilled), (BLOCKS, joined)):
                 logprob = statistics.fmean(self._fact_logprobs(cache))
-                yield FactFigures(order, repair, logprob, without)
+                yield FactFigures(order, read_as, logprob, without)
 
     def _say(self, done: int, orders: int) -> Callable[[str], None]:
-        return lambda repair: self.subject.tick(done, orders, f"order {done + 1}: {repair}")
+        return lambda doing: self.subject.tick(done, orders, f"order {done + 1}: {doing}")
 
     def _prompt(self, order: Sequence[int], question: str) -> Prompt:
         parts = [Part(f"{self.documents[n]}\n\n", cache=True) for n in order]
         raw = self.model.tokenizer.template is None
         system = None if raw else SYSTEM
         return encode_parts(self.model.tokenizer, [*parts, Part(question)], system, raw=raw)
-
-    def _reader(self, prompt: Prompt, blocks: DiskBlocks, repair: str) -> BlockReader:
-        return BlockReader(prompt, blocks, REPAIRS[repair])
 
     def _read(self, prompt: Prompt, read: Callable[..., int]) -> tuple[list[Any], float]:
         """The cache behind the documents, and the seconds to the first token of the answer."""
@@ -281,7 +267,6 @@ def _compared(full: mx.array, other: mx.array) -> tuple[float, float]:
 
 
 def tables(found: Sequence[Found]) -> Sequence[Table]:
-    rows = [_row(repair, found) for repair in (FULL_REPAIR, *REPAIRS)]
     first = [each for each in found if isinstance(each, FirstFigures)]
     orders = {each.order for each in found if isinstance(each, OrderFigures)}
     notes = [
@@ -296,48 +281,58 @@ def tables(found: Sequence[Found]) -> Sequence[Table]:
         Table(
             f"{DOCUMENTS} documents joined as blocks, in {len(orders)} orders, against ordinary "
             "prefill; medians of seconds to the first token, means of all else",
-            ("REPAIR", "TTFT S", "RATIO", "RANGE", "KL", "WORST KL", "TOP-1", "ANSWERS' LOGPROB"),
-            tuple(row for row in rows if row is not None),
+            ("READ AS", "TTFT S", "RATIO", "RANGE", "KL", "WORST KL", "TOP-1", "ANSWERS' LOGPROB"),
+            _rows(found),
             tuple(notes),
         )
     ]
 
 
-def _row(repair: str, found: Sequence[Found]) -> tuple[str, ...] | None:
+def _rows(found: Sequence[Found]) -> tuple[tuple[str, ...], ...]:
     orders = [each for each in found if isinstance(each, OrderFigures)]
-    facts = [
-        each.logprob for each in found if isinstance(each, FactFigures) and each.repair == repair
-    ]
-    logprob = f"{statistics.fmean(facts):.2f}" if facts else ""
-    if repair == FULL_REPAIR:
-        full_s = [each.full_ttft_s for each in orders]
-        if not full_s:
-            return None
-        return (repair, middle(Spread.of(full_s)), "1", "", "0", "0", "100%", logprob)
-    mine = [each for each in orders if each.repair == repair]
-    if not mine:
-        return None
-    ratio = ratios([each.ttft_s for each in mine], [each.full_ttft_s for each in mine])
+    if not orders:
+        return ()
+    prefill_s = [each.prefill_ttft_s for each in orders]
+    joined_s = [each.ttft_s for each in orders]
+    ratio = ratios(joined_s, prefill_s)
     return (
-        repair,
-        middle(Spread.of([each.ttft_s for each in mine])),
-        middle(ratio),
-        range_of(ratio),
-        figure(statistics.fmean(each.kl for each in mine)),
-        figure(max(each.kl for each in mine)),
-        f"{statistics.fmean(each.top1 for each in mine):.1%}",
-        logprob,
+        (
+            PREFILL,
+            middle(Spread.of(prefill_s)),
+            "1",
+            "",
+            "0",
+            "0",
+            "100%",
+            _logprob(found, PREFILL),
+        ),
+        (
+            BLOCKS,
+            middle(Spread.of(joined_s)),
+            middle(ratio),
+            range_of(ratio),
+            figure(statistics.fmean(each.kl for each in orders)),
+            figure(max(each.kl for each in orders)),
+            f"{statistics.fmean(each.top1 for each in orders):.1%}",
+            _logprob(found, BLOCKS),
+        ),
     )
+
+
+def _logprob(found: Sequence[Found], read_as: str) -> str:
+    facts = [
+        each.logprob for each in found if isinstance(each, FactFigures) and each.read_as == read_as
+    ]
+    return f"{statistics.fmean(facts):.2f}" if facts else ""
 
 
 def charts(found: Sequence[Found]) -> Sequence[Chart]:
     orders = [each for each in found if isinstance(each, OrderFigures)]
-    waits = [("ordinary prefill", FULL_REPAIR, each.full_ttft_s) for each in orders]
-    waits += [("blocks", each.repair, each.ttft_s) for each in orders]
-    by_repair = itertools.groupby(sorted(waits), key=lambda each: each[:2])
+    if not orders:
+        return []
     points = [
-        (label, Point.of(repair, Spread.of([seconds for *_, seconds in group])))
-        for (label, repair), group in by_repair
+        ("ordinary prefill", Point.of("", Spread.of([each.prefill_ttft_s for each in orders]))),
+        ("blocks", Point.of("", Spread.of([each.ttft_s for each in orders]))),
     ]
     title = "Documents joined as blocks"
     return [Chart("blocks", title, "", "seconds to the first token", "bars", series(points))]

@@ -5,7 +5,6 @@ from mlxchat.cache.block import (
     BlockTaker,
     join_block,
     most_positions,
-    token_differences,
 )
 from mlxchat.cache.build import (
     check_bound,
@@ -51,7 +50,6 @@ __all__ = [
     "positions_bounded",
     "rewind",
     "run_lazily",
-    "token_differences",
     "tokens_evicted",
     "tokens_held",
 ]

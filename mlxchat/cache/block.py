@@ -86,24 +86,6 @@ def join_block(cache: Sequence[LayerCache], block: Block, start: int, stop: int)
     mx.eval([layer.state for layer in cache])
 
 
-def token_differences(cache: Sequence[LayerCache], here: Block, block: Block) -> mx.array:
-    """How far each token of `block` is from what it is `here`, `(T,)`: sums of squares of keys and
-    values, relative to the mean token's, over the windows that `here` has."""
-    total = mx.zeros((block.tokens,))
-    for window, ours, theirs in zip(windows(cache), here.layers, block.layers, strict=False):
-        if ours is not None and theirs is not None:
-            moved = window.moved(*theirs, here.position - block.position)
-            for a, b in zip(ours, moved, strict=True):
-                size, off = _by_token(a), _by_token(a - b)
-                total = total + off / mx.maximum(size.mean(), 1e-12)
-    return total
-
-
-def _by_token(x: mx.array) -> mx.array:
-    """Sums of squares `(T,)` of `(1, H, T, D)`."""
-    return (x.astype(mx.float32) ** 2).sum(axis=(0, 1, 3))
-
-
 def _latest(window: WindowCache, tokens: int) -> tuple[mx.array, mx.array] | None:
     keys, values, _ = window.entries
     if keys is None or values is None:

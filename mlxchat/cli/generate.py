@@ -40,10 +40,8 @@ from mlxchat.settings import (
     DEFAULT_KEEP,
     DEFAULT_PREFILL_STEP_SIZE,
     DEFAULT_PREFIX_CACHE_SIZE,
-    BlockSettings,
     GenerationSettings,
     OnLoop,
-    Repair,
 )
 
 EPILOG = """\
@@ -88,25 +86,6 @@ def generate(
             help="Document to read once and keep: joined to any prompt, beside any others, later. "
             "Nearly, not exactly, what -f gives. Repeatable.",
             show_default="none",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    block_repair: Annotated[
-        Repair | None,
-        typer.Option(
-            metavar="none|link|full",
-            help="What of each block is computed again behind the blocks before it. link: its "
-            "beginning; full: all, which is exact.",
-            show_default="link",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    block_link: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKENS|SHARE",
-            help="With link: how many first tokens; or 15%, of those that differ most.",
-            show_default=str(BlockSettings().link_tokens),
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -277,7 +256,6 @@ def generate(
 ) -> None:
     """Generate text after a prompt, documents, or both: reads a pipe, writes a pipe."""
     # Here, behind the parsing: what follows imports MLX.
-    from mlxchat.cli.blocks import BlockOptions
     from mlxchat.cli.long_run import LongOptions
     from mlxchat.cli.run import Request, resume_run, run
     from mlxchat.cli.setup import Setup
@@ -316,7 +294,7 @@ def generate(
             on_loop=on_loop,
             metrics=metrics,
         ),
-        blocks=BlockOptions.of(context.params, given_names(context)),
+        blocks=tuple(block or ()),
     )
     raise typer.Exit(run(request))
 

@@ -10,7 +10,7 @@ from mlxchat.awake import keep_awake
 from mlxchat.blocks import BlockReader
 from mlxchat.cache import make_cache, positions_bounded
 from mlxchat.cache.layers import windows
-from mlxchat.cli.blocks import BlockOptions, block_reader, check_model
+from mlxchat.cli.blocks import block_reader, check_blocks, check_model
 from mlxchat.cli.long_run import (
     Begun,
     Checkpointer,
@@ -64,7 +64,7 @@ class Request:
     think: str | None = None
     template_args: dict[str, Any] = field(default_factory=dict[str, Any])
     long: LongOptions = field(default_factory=LongOptions)
-    blocks: BlockOptions = field(default_factory=BlockOptions)
+    blocks: tuple[str, ...] = ()
 
     @property
     def hides_thoughts(self) -> bool:
@@ -83,9 +83,9 @@ def run(request: Request) -> int:
 
 
 def _run(request: Request, ranks: Ranks | None) -> int:
-    check_ranks(request.setup, ranks, blocks=bool(request.blocks.files))
+    check_ranks(request.setup, ranks, blocks=bool(request.blocks))
     messages = Messages(request.setup.quiet)
-    document = read_input(request.prompt, request.files, piped_stdin(), request.blocks.files)
+    document = read_input(request.prompt, request.files, piped_stdin(), request.blocks)
     for notice in document.notices:
         messages.warn(notice)
     start(request.setup, messages)
@@ -163,8 +163,7 @@ def _changed(checkpoint: Checkpoint, directory: str, changes: dict[str, Any]) ->
         long = LongOptions(**asked.pop("long") | {"checkpoint": directory})
         long = replace(long, on_loop=OnLoop(long.on_loop))
         setup = Setup(**asked.pop("setup"))
-        asked.pop("blocks", None)
-        asked |= {name: tuple(asked[name]) for name in ("files", "stop")}
+        asked |= {name: tuple(asked[name]) for name in ("files", "stop", "blocks")}
         return Request(setup=setup, long=long, **asked)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(
@@ -197,7 +196,7 @@ class _Loaded:
 def _load(request: Request, messages: Messages, ranks: Ranks | None) -> _Loaded:
     setup = request.setup
     found = find_model(setup, messages)
-    check = check_model if request.blocks.files else None
+    check = check_model if request.blocks else None
     model = load_model(setup, found, messages.warn, check, ranks)
     settings = fit_window(setup, model, messages.warn)
     cache = make_cache(model.network, settings.max_kv_size, settings.keep)
@@ -323,11 +322,10 @@ class _Beside:
 def _block_reader(
     request: Request, loaded: _Loaded, prompt: Prompt, messages: Messages, stack: ExitStack
 ) -> BlockReader | None:
-    if not request.blocks.files:
+    if not request.blocks:
         return None
     return block_reader(
         request.setup,
-        request.blocks.settings(),
         loaded.model,
         loaded.cache,
         prompt,
@@ -375,7 +373,7 @@ def _check(request: Request) -> None:
     request.setup.cache_settings()
     request.setup.sampling_settings({})
     request.long.check(json_events=request.json_events)
-    request.blocks.check(request.setup, checkpoint=request.long.checkpoint is not None)
+    check_blocks(request.blocks, request.setup, checkpoint=request.long.checkpoint is not None)
 
 
 def _new_output(long: LongOptions) -> Sink:
@@ -423,7 +421,7 @@ def _encode(request: Request, model: Model, document: Input) -> Prompt:
     tokenizer, text = model.tokenizer, document.text
     with progress("tokenizing", "characters", request.setup.quiet) as on_progress:
         if document.blocks:
-            named = zip(document.blocks, request.blocks.files, strict=True)
+            named = zip(document.blocks, request.blocks, strict=True)
             parts = [
                 *(Part(block, cache=True, name=name_of(name)) for block, name in named),
                 Part(text),

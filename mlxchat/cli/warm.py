@@ -18,7 +18,7 @@ from mlxchat.ledger import TokenIds
 from mlxchat.models.load import Model
 from mlxchat.pace import Pace
 from mlxchat.parts import Part, encode_parts
-from mlxchat.settings import BlockSettings, CacheSettings
+from mlxchat.settings import CacheSettings
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 
@@ -76,10 +76,7 @@ def warm_block(setup: Setup, file: str, system: str | None) -> int:
     first, stop = prompt.blocks[0]
     window = ready.settings.max_kv_size
     with ExitStack() as stack:
-        settings = BlockSettings()
-        reader = block_reader(
-            setup, settings, ready.model, ready.cache, prompt, window, _refuse, stack
-        )
+        reader = block_reader(setup, ready.model, ready.cache, prompt, window, _refuse, stack)
         assert reader is not None
         _read(setup, ready, prompt.ids[:stop], reader)
     known = "which was known already" if reader.reused_tokens else "kept"
