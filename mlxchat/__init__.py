@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from mlxchat.conversation import Conversation
     from mlxchat.errors import MlxchatError
     from mlxchat.generate import Generation, Token
-    from mlxchat.models.load import Model, load
+    from mlxchat.models.load import load
+    from mlxchat.models.model import Model
     from mlxchat.parts import Part, encode_parts
     from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
@@ -55,7 +56,7 @@ _HOME = {
     "Generation": "mlxchat.generate",
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
-    "Model": "mlxchat.models.load",
+    "Model": "mlxchat.models.model",
     "Part": "mlxchat.parts",
     "SamplingSettings": "mlxchat.settings",
     "Token": "mlxchat.generate",

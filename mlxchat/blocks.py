@@ -15,8 +15,8 @@ from typing import Protocol
 
 from mlx import nn
 
-from mlxchat.cache import Block, BlockTaker, fork, join_block, make_joinable, most_positions
-from mlxchat.generate import Cache, OnHeld, Progress, ShouldStop, never, nobody, prefill
+from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, most_positions
+from mlxchat.generate import OnHeld, Progress, ShouldStop, never, nobody, prefill
 from mlxchat.pace import Pace
 from mlxchat.tokens import Prompt, TokenIds
 
@@ -71,7 +71,7 @@ class BlockReader:
         head = self._prompt.head
         if not reading.compute(head):
             return reading.done
-        after_head = fork(cache)
+        after_head = cache.fork()
         for start, stop in self._prompt.blocks:
             if not reading.compute(start):
                 break
@@ -88,7 +88,7 @@ class BlockReader:
 
     def _build(self, reading: "_Reading", after_head: Cache, start: int, stop: int) -> Block | None:
         """Prefill the block after the head alone and store it; None if it was stopped."""
-        cache = fork(after_head)
+        cache = after_head.fork()
         taker = BlockTaker(cache)
         ids = reading.ids[start:stop]
         if reading.prefill(cache, ids, taker) < len(ids):

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlxchat.cache import evict, fork, make_cache, rewind
+from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
 from mlxchat.errors import CacheError, DeviceError, TemplateError, WindowFull
 from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
 from mlxchat.ledger import Ledger, TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.pace import Pace
 from mlxchat.reply_reader import Reader
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
@@ -77,7 +77,7 @@ class Prefixes(Protocol):
     def begin(
         self,
         model: Model,
-        cache: Sequence[Any],
+        cache: Cache,
         ids: TokenIds,
         window: int | None,
     ) -> tuple[int, OnHeld]:
@@ -97,7 +97,7 @@ class _Snapshot:
     last: Turn | None
     forgotten: tuple[bool, ...]
     held_turns: tuple[Turn, ...]
-    cache: list[Any]
+    cache: Cache
     ledger: Ledger
 
 
@@ -253,7 +253,7 @@ class Conversation:
                 f"of {window}: --max-kv-size must be {pinned + 2 * RESERVE} at least"
             )
         keep = pinned if window is not None else 0
-        self._cache = make_cache(self.model.network, window, keep)
+        self._cache = self.model.make_cache(window, keep)
         self._ledger = Ledger(window, keep)
         self._held_turns = []
 
@@ -302,7 +302,7 @@ class Conversation:
         all_gone = all(turn.forgotten for turn in turns)
         self._begins_at = len(self.turns) if all_gone else 0
 
-    def hold(self, cache: list[Any], ledger: Ledger, turns: Sequence[Turn]) -> None:
+    def hold(self, cache: Cache, ledger: Ledger, turns: Sequence[Turn]) -> None:
         """Take over what another process held of `turns`: where it is what the template renders
         for them, nothing has to be prefilled."""
         self._cache, self._ledger, self._held_turns = cache, ledger, list(turns)
@@ -353,7 +353,7 @@ class Conversation:
         return self._ledger
 
     @property
-    def cache(self) -> list[Any]:
+    def cache(self) -> Cache:
         return self._cache
 
     @property
@@ -468,7 +468,7 @@ class Conversation:
         # What the template writes before each turn is the same: each turn keeps its own.
         start = self._ledger.earliest_span(start, tokens)
         try:
-            evict(self._cache, start, start + tokens)
+            self._cache.evict(start, start + tokens)
         except CacheError:
             return False
         self._ledger.evict(start, start + tokens)
@@ -481,7 +481,7 @@ class Conversation:
         surplus = len(self._ledger) - cached
         if surplus:
             try:
-                rewind(self._cache, surplus)
+                self._cache.rewind(surplus)
             except CacheError:
                 return self._place_recurrent(ids)
             self._ledger.rewind(surplus)
@@ -493,7 +493,7 @@ class Conversation:
         if earlier is not None and len(earlier.ledger) < len(ids):
             n = len(earlier.ledger)
             if earlier.ledger.common_prefix(ids) == n:
-                self._cache, self._ledger = fork(earlier.cache), earlier.ledger.copy()
+                self._cache, self._ledger = earlier.cache.fork(), earlier.ledger.copy()
                 return n
         self.restart()
         return 0
@@ -565,7 +565,7 @@ class Conversation:
 
     def _let_go(self) -> None:
         """Hold nothing any more: what was computed as the device failed cannot be trusted."""
-        self._cache, self._ledger = [], Ledger(self._ledger.window, self._ledger.keep)
+        self._cache, self._ledger = Cache(), Ledger(self._ledger.window, self._ledger.keep)
         self._held_turns = []
         self._before = self._earlier = None
 
@@ -629,7 +629,7 @@ class Conversation:
             replace(self.turns[-1]) if self.turns else None,
             tuple(turn.forgotten for turn in self.turns),
             tuple(self._held_turns),
-            fork(self._cache),
+            self._cache.fork(),
             self._ledger.copy(),
         )
 

@@ -14,10 +14,10 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxchat.cache import bytes_held, learned_positions, tokens_evicted, tokens_held
+from mlxchat.cache import Cache, bytes_held, learned_positions, tokens_evicted, tokens_held
 from mlxchat.errors import CacheError
 from mlxchat.failures import device_failures
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.pace import Pace
 from mlxchat.platform import wired_limit
 from mlxchat.reply_reader import Reader as ReplyReader
@@ -32,7 +32,6 @@ CLEAR_EVERY = 256
 # Tokens that the next step may look at: the one that it is given completes the penalty's context.
 LATEST = REPETITION_CONTEXT + 1
 
-Cache = Sequence[Any]
 Progress = Callable[[int, int], None]
 OnHeld = Callable[[np.ndarray], None]
 ShouldStop = Callable[[], bool]
@@ -456,7 +455,7 @@ def _within_positions(
     model: Model, cache: Cache, prompt_tokens: int, max_tokens: int, generated: int
 ) -> int:
     """`max_tokens`, or how many the model has positions for if that is less."""
-    positions = learned_positions(model.network)
+    positions = learned_positions(model.shard)
     if positions is None:
         return max_tokens
     room = positions - tokens_held(cache) - prompt_tokens

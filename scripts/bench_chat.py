@@ -25,7 +25,8 @@ import numpy as np
 from mlxchat.bench.chat import FULL, SYSTEM, questions
 from mlxchat.conversation import Conversation, Turn
 from mlxchat.generate import prefill
-from mlxchat.models.load import Model, load
+from mlxchat.models.load import load
+from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll
 
 

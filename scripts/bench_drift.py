@@ -25,7 +25,7 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxchat.cache import evict, fork, make_cache
+from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.cache.window import WindowCache
 from mlxchat.models.load import load
@@ -67,7 +67,7 @@ class Held:
         return held[0].astype(mx.float32), held[1].astype(mx.float32)
 
 
-def run(network: nn.Module, cache: Sequence[Any], ids: mx.array, dtype: mx.Dtype) -> mx.array:
+def run(network: nn.Module, cache: Cache, ids: mx.array, dtype: mx.Dtype) -> mx.array:
     """The logits of `ids: (B, T)`."""
     return network(ids, cache=[Held(window, dtype) for window in windows(cache)])
 
@@ -80,7 +80,7 @@ def drift(network: nn.Module, ids: np.ndarray, dtype: mx.Dtype) -> Any:
     _read(network, cache, held, dtype)
     position = len(held)
     for number in range(1, ROUNDS[-1] + 1):
-        evict(cache, front, front + TURN)
+        cache.evict(front, front + TURN)
         del held[front : front + TURN]
         turn = ids[position : position + TURN]
         _read(network, cache, turn, dtype)
@@ -98,14 +98,14 @@ def drift(network: nn.Module, ids: np.ndarray, dtype: mx.Dtype) -> Any:
 
 
 def _read(
-    network: nn.Module, cache: Sequence[Any], ids: Sequence[int] | np.ndarray, dtype: mx.Dtype
+    network: nn.Module, cache: Cache, ids: Sequence[int] | np.ndarray, dtype: mx.Dtype
 ) -> None:
     run(network, cache, mx.array(np.array(ids, np.int32))[None], dtype)
     mx.eval([layer.state for layer in cache])
 
 
 def _key_errors(
-    network: nn.Module, cache: Sequence[Any], held: Sequence[int], dtype: mx.Dtype
+    network: nn.Module, cache: Cache, held: Sequence[int], dtype: mx.Dtype
 ) -> np.ndarray:
     """Relative error of each token's key in the first layer, `(T,)`."""
     window = windows(cache)[0]
@@ -131,10 +131,8 @@ def _key_errors(
     return np.array(off / mx.linalg.norm(exact, axis=[1, 3])[0])
 
 
-def _perplexity(
-    network: nn.Module, cache: Sequence[Any], ids: np.ndarray, dtype: mx.Dtype
-) -> float:
-    logits = run(network, fork(cache), mx.array(ids)[None], dtype)[0, :-1]
+def _perplexity(network: nn.Module, cache: Cache, ids: np.ndarray, dtype: mx.Dtype) -> float:
+    logits = run(network, cache.fork(), mx.array(ids)[None], dtype)[0, :-1]
     said = mx.take_along_axis(logits, mx.array(ids[1:])[:, None], axis=-1)[:, 0]
     loss: Any = (mx.logsumexp(logits, axis=-1) - said).mean().item()
     return math.exp(loss)

@@ -26,7 +26,7 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.bench.stream import losses, perplexity
-from mlxchat.cache import fork, make_cache
+from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.build import POSITION_LIMIT
 from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.models.load import load
@@ -95,8 +95,8 @@ def cost(network: nn.Module, ids: np.ndarray, window: int) -> None:
     )
 
 
-def _state_after(cache: list[Any], move: Callable[[Any], None]) -> list[mx.array]:
-    forked = fork(cache)
+def _state_after(cache: Cache, move: Callable[[Any], None]) -> list[mx.array]:
+    forked = cache.fork()
     for layer in forked:
         layer._anchor -= 1
         move(layer)

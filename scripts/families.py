@@ -25,7 +25,7 @@ import mlx_lm.models
 from mlx import nn
 from mlx.utils import tree_map_with_path
 
-from mlxchat.cache import make_cache, make_joinable, positions_bounded
+from mlxchat.cache import Cache, make_cache, make_joinable, positions_bounded
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.models.skeleton import build_skeleton
@@ -95,7 +95,7 @@ class Verdict:
     blocks: str
 
 
-def judge(model: nn.Module, bounded_cache: Callable[[], list[Any]]) -> Verdict:
+def judge(model: nn.Module, bounded_cache: Callable[[], Cache]) -> Verdict:
     """What comes of building the model's cache with a window."""
     try:
         cache = bounded_cache()
@@ -124,13 +124,13 @@ def _judge_form(name: str, form: str) -> Verdict:
     return judge(model, lambda: make_cache(model, max_kv_size=24))
 
 
-def _memory(cache: list[Any]) -> str:
+def _memory(cache: Cache) -> str:
     if not windows(cache):
         return "constant by nature"
     return "bounded, beside recurrent state" if recurrent_states(cache) else "bounded"
 
 
-def _positions(cache: list[Any]) -> str:
+def _positions(cache: Cache) -> str:
     shifts = [window.shift for window in windows(cache)]
     if not any(shift is None or shift.dims for shift in shifts):
         return "it has none"
@@ -139,7 +139,7 @@ def _positions(cache: list[Any]) -> str:
     return "run on: they do more to a layer than rotate its keys"
 
 
-def _blocks(model: nn.Module, cache: list[Any]) -> str:
+def _blocks(model: nn.Module, cache: Cache) -> str:
     try:
         make_joinable(model, cache)
     except CacheError as error:

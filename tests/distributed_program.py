@@ -17,12 +17,12 @@ import mlxchat
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import evict, fork, rewind
 from mlxchat.distributed.follow import follow
 from mlxchat.distributed.load import follow_loading, lead_loading
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.generate import Generation, prefill
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import GenerationSettings, SamplingSettings
 
@@ -63,7 +63,7 @@ def _facts(model: Model) -> dict[str, Any]:
 
 
 def _said(model: Model, sampling: SamplingSettings) -> list[int | None]:
-    cache = mlxchat.make_cache(model.network, WINDOW, KEEP)
+    cache = model.make_cache(WINDOW, KEEP)
     settings = GenerationSettings(max_tokens=40, ignore_eos=True)
     generation = Generation(
         model,
@@ -79,18 +79,18 @@ def _said(model: Model, sampling: SamplingSettings) -> list[int | None]:
 def _logits(model: Model) -> list[list[float]]:
     """Of a next token after each thing that can be done to a cache."""
     network, ids = model.network, PROMPT.astype(np.int32)
-    cache = mlxchat.make_cache(network, WINDOW, KEEP)
+    cache = model.make_cache(WINDOW, KEEP)
     seen: list[list[float]] = []
 
     def look(cache: Any) -> None:
         seen.append(network(mx.array([[65]]), cache=cache)[0, -1].tolist())
 
     prefill(network, cache, ids, step_size=STEP)
-    other = fork(cache)
+    other = cache.fork()
     look(cache)
-    rewind(cache, 5)
+    cache.rewind(5)
     look(cache)
-    evict(cache, 6, 9)
+    cache.evict(6, 9)
     look(cache)
     prefill(network, cache, ids[:1], step_size=STEP)
     look(cache)

@@ -26,13 +26,11 @@ import pytest
 from mlxchat.blocks import BlockReader
 from mlxchat.cache import (
     Block,
+    Cache,
     ChunkCache,
     build,
-    evict,
-    fork,
     make_cache,
     make_joinable,
-    rewind,
 )
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
@@ -40,7 +38,8 @@ from mlxchat.cli.loading import Loading
 from mlxchat.errors import CacheError
 from mlxchat.generate import prefill
 from mlxchat.ledger import Ledger
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
@@ -86,7 +85,7 @@ class Case:
     form: str
     directory: Path
     model: Model = field(init=False)
-    empty: dict[int, list[Any]] = field(default_factory=dict)
+    empty: dict[int, Cache] = field(default_factory=dict)
     errors: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,18 +99,18 @@ class Case:
             lambda: load_directory(directory, self.family, dtype="stored", notify=print)
         ).wait()
 
-    def cache(self, window: int = WINDOW) -> list[Any]:
+    def cache(self, window: int = WINDOW) -> Cache:
         """An empty cache with a window. Raises Refused."""
         try:
             return self.cache_or_error(window)
         except CacheError as error:
             raise Refused(str(error)) from error
 
-    def cache_or_error(self, window: int = WINDOW) -> list[Any]:
+    def cache_or_error(self, window: int = WINDOW) -> Cache:
         """An empty cache, for which the model's ropes are tried once. Raises CacheError."""
         if window not in self.empty:
             self.empty[window] = make_cache(self.model.network, window, KEEP)
-        return fork(self.empty[window])
+        return self.empty[window].fork()
 
     def logits(self, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
         """Of the last token, `(V,)`."""
@@ -211,10 +210,10 @@ def read_and_decode(case: Case) -> None:
 def rewind_wrapped(case: Case, pair: Pair) -> None:
     if recurrent_states(pair.ours):
         with pytest.raises(CacheError, match="recurrent layers"):
-            rewind(pair.ours, 5)
+            pair.ours.rewind(5)
         return
     pair.way = "rewind"
-    rewind(pair.ours, 5)
+    pair.ours.rewind(5)
     for _, plain in pair.references():
         plain.rewind(5)
     pair.feed(tokens(4, seed=2), 2)
@@ -230,7 +229,7 @@ def evict_turn(case: Case, pair: Pair) -> None:
     start = min(KEEP + FRONT, held // 2)
     stop = min(start + 6, held - 1)
     try:
-        evict(pair.ours, start, stop)
+        pair.ours.evict(start, stop)
     except CacheError as error:
         raise Refused(str(error)) from error
     for _, plain in pair.references():
@@ -317,12 +316,12 @@ def joined_block(case: Case) -> None:
     for found, expected in zip(_first_layer(cache), _first_layer(plain), strict=True):
         held = min(found.shape[2], expected.shape[2])
         case.compare("block", found[:, :, -held:], expected[:, :, -held:])
-    found, expected = (case.logits(fork(each), [7]) for each in (cache, plain))
+    found, expected = (case.logits(each.fork(), [7]) for each in (cache, plain))
     assert np.isfinite(found).any()
     assert np.isfinite(expected).any()
 
 
-def _first_layer(cache: Sequence[Any]) -> list[np.ndarray]:
+def _first_layer(cache: Cache) -> list[np.ndarray]:
     keys, values, _ = next(window for window in windows(cache) if window.total).entries
     assert keys is not None
     assert values is not None

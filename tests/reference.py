@@ -117,17 +117,19 @@ def references(cache: Sequence[Any]) -> list[ReferenceCache]:
     return [part for part in found if isinstance(part, ReferenceCache)]
 
 
-def reference_logits(model: nn.Module, cache: list[Any], tokens: Sequence[int]) -> np.ndarray:
+def reference_logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
     """The model's logits `(T, vocabulary)` for the tokens, one at a time."""
     rows = [model(mx.array([[token]]), cache=cache) for token in tokens]
     return np.array(mx.concatenate(rows, axis=1)[0])
 
 
-def logits(model: nn.Module, cache: list[Any], tokens: Sequence[int]) -> np.ndarray:
+def logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
     return np.array(model(mx.array([tokens]), cache=cache)[0].astype(mx.float32))
 
 
-def step_both(model: nn.Module, cache: list[Any], reference: list[Any], step: list[int]) -> None:
+def step_both(
+    model: nn.Module, cache: Sequence[Any], reference: list[Any], step: list[int]
+) -> None:
     """Feed a step to both and compare logits, storage and positions."""
     pairs = list(zip(windows(cache), references(reference), strict=True))
     found = logits(model, cache, step)

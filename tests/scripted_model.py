@@ -15,7 +15,7 @@ import tokenizers
 from mlx import nn
 from tokenizers import AddedToken
 
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.template import ChatTemplate
 from mlxchat.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model

@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat.cache import Block, BlockTaker, make_cache
 from mlxchat.generate import prefill
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.store.prefix_cache import PrefixCache

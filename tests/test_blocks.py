@@ -9,7 +9,7 @@ import pytest
 from mlx import nn
 
 from mlxchat.blocks import BlockReader, does_not_fit
-from mlxchat.cache import Block, make_cache, make_joinable
+from mlxchat.cache import Block, Cache, make_cache, make_joinable
 from mlxchat.cache.layers import windows
 from mlxchat.errors import CacheError
 from mlxchat.generate import prefill
@@ -69,7 +69,7 @@ def read(
     *,
     window: int | None = None,
     step: int = 32,
-) -> tuple[list[Any], BlockReader]:
+) -> tuple[Cache, BlockReader]:
     cache = make_cache(network, window, 4 if window else 0)
     reader = BlockReader(prompt, kept or Kept())
     done = reader(network, cache, prompt.ids, step_size=step)
@@ -77,13 +77,13 @@ def read(
     return cache, reader
 
 
-def plain(network: nn.Module, prompt: Prompt, step: int = 32) -> list[Any]:
+def plain(network: nn.Module, prompt: Prompt, step: int = 32) -> Cache:
     cache = make_cache(network)
     prefill(network, cache, prompt.ids, step_size=step)
     return cache
 
 
-def logits(network: nn.Module, cache: list[Any]) -> np.ndarray:
+def logits(network: nn.Module, cache: Cache) -> np.ndarray:
     tokens = [7, 8, 9]
     rows = [network(mx.array([[token]]), cache=cache)[0, -1] for token in tokens]
     return np.array(mx.stack(rows).astype(mx.float32))
@@ -93,7 +93,7 @@ def assert_same(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-4) -> None:
     assert np.abs(a - b).max() <= tolerance * max(np.abs(b).max(), 1)
 
 
-def first_layer(cache: list[Any]) -> list[np.ndarray]:
+def first_layer(cache: Cache) -> list[np.ndarray]:
     window = windows(cache)[0]
     keys, values, _ = window.entries
     assert keys is not None
@@ -142,7 +142,7 @@ class Counting:
         self.network = network
         self.tokens = 0
 
-    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: Cache) -> mx.array:
         self.tokens += tokens.shape[1]
         return self.network(tokens, cache=cache)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mlx import nn
 from mlx_lm.models.cache import CacheList
 
-from mlxchat.cache import build, evict, fork, make_cache, rewind, tokens_held
+from mlxchat.cache import Cache, build, make_cache, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError
 from scripts import metal
@@ -104,9 +104,9 @@ def test_any_sequence_of_operations_gives_the_logits_of_the_reference(
             start = min(keep + n, held)
             evict_both(cache, reference, start, min(start + n, held))
         elif operation_name == "restore":
-            cache = [restored(layer) for layer in cache]
+            cache = Cache(restored(layer) for layer in cache)
         elif operation_name == "fork":
-            other = fork(cache)
+            other = cache.fork()
             for _ in range(n):
                 logits(model, other, [7])
         else:
@@ -115,27 +115,27 @@ def test_any_sequence_of_operations_gives_the_logits_of_the_reference(
                 step_both(model, cache, reference, step)
 
 
-def _settled(cache: list[Any]) -> bool:
+def _settled(cache: Cache) -> bool:
     return all(window.max_size and window.size() <= window.max_size for window in windows(cache))
 
 
-def rewind_both(cache: list[Any], reference: list[Any], n: int) -> None:
+def rewind_both(cache: Cache, reference: list[Any], n: int) -> None:
     if n and recurrent_states(cache):
         before = [window.offset for window in windows(cache)]
         with pytest.raises(CacheError, match="recurrent layers"):
-            rewind(cache, n)
+            cache.rewind(n)
         assert [window.offset for window in windows(cache)] == before
         return
-    rewind(cache, n)
+    cache.rewind(n)
     for plain in references(reference):
         plain.rewind(n)
 
 
-def evict_both(cache: list[Any], reference: list[Any], start: int, stop: int) -> None:
+def evict_both(cache: Cache, reference: list[Any], start: int, stop: int) -> None:
     held = tokens_held(cache)
     if start < max(window.keep for window in windows(cache)):
         return
-    evict(cache, start, stop)
+    cache.evict(start, stop)
     for plain in references(reference):
         missing = held - len(plain.entries)
         plain.evict(start - missing, stop - missing)

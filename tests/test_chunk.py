@@ -1,12 +1,13 @@
 """Llama 4's local layers, which attend within chunks of eight tokens here."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import ChunkCache, build, evict, make_cache
+from mlxchat.cache import ChunkCache, build, make_cache
 from scripts.families import CONFIGS, build_family
 from tests.reference import logits, random_tokens
 
@@ -45,7 +46,7 @@ class ChunkReference:
         )
 
 
-def chunks(cache: list[Any]) -> list[ChunkCache]:
+def chunks(cache: Sequence[Any]) -> list[ChunkCache]:
     return [layer for layer in cache if isinstance(layer, ChunkCache)]
 
 
@@ -76,7 +77,7 @@ def test_within_a_chunk_the_window_is_the_chunks_first_and_latest_tokens(
         assert all(layer.size() <= window for layer in chunks(cache))
 
 
-def _left_in_place(cache: list[Any]) -> list[Any]:
+def _left_in_place(cache: Sequence[Any]) -> Sequence[Any]:
     """Kept tokens stay where they were given, so that the reference needs no rotation."""
     for layer in cache:
         layer.shift = layer.position_limit = None
@@ -104,7 +105,7 @@ def test_a_span_is_evicted_from_chunks_that_hold_only_part_of_it(span: tuple[int
     for step in steps([1] * 44):
         logits(WIDE_MODEL, cache, step)
     assert {layer.size() for layer in chunks(cache)} == {12}
-    evict(cache, *span)
+    cache.evict(*span)
     assert len({layer.offset for layer in cache}) == 1
     for step in steps([5, *[1] * 60], seed=1):
         assert np.isfinite(logits(WIDE_MODEL, cache, step)).all()

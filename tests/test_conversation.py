@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxchat.cache import fork, make_cache, tokens_held
+from mlxchat.cache import make_cache, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.conversation import RESERVE, Conversation, Forgot, Turn
 from mlxchat.errors import CacheError, WindowFull
 from mlxchat.generate import Token
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.template import ChatTemplate
 from mlxchat.tokens import Tokenizer
@@ -75,7 +75,7 @@ def check_in_step(conversation: Conversation) -> None:
         # While single tokens are evicted the kept ones follow the window at a small distance.
         return
     probe = mx.array([[65]])
-    found = conversation.model.network(probe, cache=fork(conversation.cache))
+    found = conversation.model.network(probe, cache=conversation.cache.fork())
     fresh = make_cache(conversation.model.network)
     conversation.model.network(mx.array(ids)[None], cache=fresh)
     expected = conversation.model.network(probe, cache=fresh)

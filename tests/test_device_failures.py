@@ -15,7 +15,7 @@ from mlxchat.conversation import Conversation
 from mlxchat.errors import DeviceError, ModelBroken
 from mlxchat.failures import device_failures
 from mlxchat.generate import Token
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.models.weights import fitting
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from tests.test_conversation import check_in_step, make_model

@@ -9,7 +9,8 @@ import pytest
 
 from mlxchat.cache import make_cache
 from mlxchat.generate import Generation
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from tests.conftest import RunMlxchat
 

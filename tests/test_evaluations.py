@@ -13,12 +13,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import make_cache
-from mlxchat.cache.layers import LayerCache
+from mlxchat.cache import Cache, make_cache
 from mlxchat.errors import SnapshotMismatch
 from mlxchat.generate import prefill
 from mlxchat.ledger import Ledger
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file
 from mlxchat.store.background import Background
 from mlxchat.store.fingerprint import ModelPrint
@@ -69,7 +68,7 @@ def pages(model: Model, tmp_path: Path) -> Iterator[PrefixCache]:
     opened.close()
 
 
-def lazily_filled(model: Model, tokens: int) -> list[LayerCache]:
+def lazily_filled(model: Model, tokens: int) -> Cache:
     """A cache that holds tokens which nothing has evaluated."""
     cache = make_cache(model.network, 2 * TOKENS)
     model.network(mx.array(text(tokens))[None], cache=cache)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import fork, make_cache, tokens_held
+from mlxchat.cache import Cache, make_cache, tokens_held
 from mlxchat.generate import Generation, Midway, Token, decode, prefill
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.snapshot import random_state
 from scripts.tiny_model import tiny_config, write_tiny_model
@@ -27,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return load_directory(directory, "tiny", dtype="auto", notify=lambda _: None)
 
 
-def generate(model: Model, cache: list[Any] | None = None, **options: Any) -> list[Token]:
+def generate(model: Model, cache: Cache | None = None, **options: Any) -> list[Token]:
     settings = GenerationSettings(**({"max_tokens": 20, "ignore_eos": True} | options))
     cache = make_cache(model.network) if cache is None else cache
     return list(Generation(model, PROMPT, cache, settings=settings))
@@ -282,13 +283,13 @@ def test_a_pause_changes_nothing_and_from_it_another_generation_goes_on(
     """Text of random bytes, with characters and stop texts that are never finished."""
     sampling = SamplingSettings(temp=1.5, top_p=0.95, repetition_penalty=1.3, seed=3)
     settings = GenerationSettings(max_tokens=60, ignore_eos=True, stop=("\x7f\x7f\x7f",))
-    paused: list[tuple[Midway, list[Any], int, int]] = []
+    paused: list[tuple[Midway, Cache, int, int]] = []
     seen: list[Token] = []
     cache = make_cache(model.network, 40, 4)
 
     def on_pause(midway: Midway) -> SamplingSettings:
         assert midway.generated == len(seen)
-        paused.append((midway, fork(cache), random_state(), len(seen)))
+        paused.append((midway, cache.fork(), random_state(), len(seen)))
         return sampling
 
     whole = list(

@@ -11,7 +11,8 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxchat.models.gguf import import_gguf
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.models.skeleton import read_config
 from scripts import metal
 from scripts.families import family_config

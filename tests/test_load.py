@@ -27,7 +27,8 @@ from mlxchat.errors import (
 )
 from mlxchat.models.dequantize import dequantize
 from mlxchat.models.fit import automatic_window, check_window
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters, read_config
 from scripts.families import write_family
 from scripts.tiny_model import tiny_config, write_tiny_model

@@ -17,7 +17,8 @@ from mlxchat.errors import NotEnoughMemory
 from mlxchat.models import catalog, fit
 from mlxchat.models import load as loading
 from mlxchat.models.fit import automatic_window, check_window
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.store import snapshot
 
@@ -201,9 +202,9 @@ def test_weights_are_counted_once_whether_or_not_they_have_been_read(
     weights = held_bytes(model.network)
     fake = metal(MAC_16)
     free = platform.free_memory_bytes()
-    assert fit._free_memory_bytes(model) == free - weights
+    assert model.free_memory_bytes() == free - weights
     fake.active = weights
-    assert fit._free_memory_bytes(model) == free - weights
+    assert model.free_memory_bytes() == free - weights
 
 
 def test_loaded_weights_are_what_mlx_holds(tiny_model: Path) -> None:

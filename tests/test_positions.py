@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import build, evict, fork, make_cache, positions_bounded, tokens_evicted
+from mlxchat.cache import build, make_cache, positions_bounded, tokens_evicted
 from mlxchat.cache.layers import windows
 from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.errors import CacheError
@@ -38,7 +38,7 @@ def test_after_ten_million_tokens_the_logits_are_those_of_a_fresh_cache(name: st
     cache = make_cache(model, 64, 4)
     for token in random_tokens(100):
         logits(model, cache, [token])
-    old = fork(cache)
+    old = cache.fork()
     for window in windows(old):
         # Ahead by so many, then moved back as often as that takes: by all the rest at once.
         window.total += 10_000_000
@@ -145,7 +145,7 @@ def test_a_rope_that_cannot_be_shifted_leaves_positions_to_run_on() -> None:
         logits(model, cache, [token])
     assert {layer.offset for layer in cache} == {100}
     with pytest.raises(CacheError, match="cannot be shifted"):
-        evict(cache, 5, 8)
+        cache.evict(5, 8)
     assert {layer.size() for layer in cache} == {16}
 
 

@@ -18,10 +18,10 @@ import pytest
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
-from mlxchat.cache import make_cache
-from mlxchat.cache.layers import fork, recurrent_states, windows
+from mlxchat.cache import Cache, make_cache
+from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.generate import Generation, nobody, prefill
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import fingerprint, prefix_cache, tensor_file
 from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
@@ -86,7 +86,7 @@ def text_like(ids: np.ndarray, tokens: int, then: int, seed: int = 2) -> np.ndar
     return np.concatenate([ids[:tokens], (text(then, seed) + 1 + ids[tokens]) % 256])
 
 
-def new_cache(model: Model, window: int | None = WINDOW) -> list[Any]:
+def new_cache(model: Model, window: int | None = WINDOW) -> Cache:
     return make_cache(model.network, window, KEEP if window is not None else 0)
 
 
@@ -113,7 +113,7 @@ class Run:
 
     def logits(self, decoded: int = 6) -> np.ndarray:
         """Of the prompt's last token and of some that are decoded behind it: (decoded, V)."""
-        cache = fork(self.cache)
+        cache = self.cache.fork()
         tokens = [*self.last.tolist(), *range(decoded - 1)]
         rows = [self.network(mx.array([[token]]), cache=cache)[0, -1] for token in tokens]
         return np.array(mx.stack(rows).astype(mx.float32))
@@ -702,8 +702,10 @@ def test_a_cache_that_cannot_be_stored_is_left_alone_and_says_why(
     pages = open_pages(model)
     assert pages.usable(new_cache(model)) is None
     assert pages.usable(new_cache(chunked)) == "this model attends within chunks"
-    assert pages.usable([padded]) == "its prompts are padded"
-    assert pages.usable([QuantizedKVCache()]) == ("this model keeps its past in a QuantizedKVCache")
+    assert pages.usable(Cache([padded])) == "its prompts are padded"
+    assert pages.usable(Cache([QuantizedKVCache()])) == (
+        "this model keeps its past in a QuantizedKVCache"
+    )
     run = Run(chunked, text(PAGE + 1), open_pages(chunked))
     assert run.cached == 0
     assert not pages.index.path_of("any").parent.exists()

@@ -5,7 +5,6 @@ import io
 import json
 import random
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import fork, make_cache
+from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch
 from mlxchat.files import remove_unfinished
 from mlxchat.generate import decode, prefill
 from mlxchat.ledger import Ledger
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import snapshot, tensor_file
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
@@ -48,7 +47,7 @@ def fingerprint(model: Model, window: int | None = WINDOW) -> Fingerprint:
 class Run:
     """A cache, its ledger and what is drawn from it, going on as it is told to."""
 
-    def __init__(self, network: nn.Module, cache: Sequence[Any], ledger: Ledger) -> None:
+    def __init__(self, network: nn.Module, cache: Cache, ledger: Ledger) -> None:
         self.network, self.cache, self.ledger = network, cache, ledger
 
     def read(self, n: int) -> None:
@@ -68,7 +67,7 @@ class Run:
         return [token.id for token in tokens]
 
     def logits(self) -> np.ndarray:
-        logits = self.network(mx.array([[65]]), cache=fork(self.cache))
+        logits = self.network(mx.array([[65]]), cache=self.cache.fork())
         return np.array(logits.astype(mx.float32))
 
 

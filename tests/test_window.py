@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import WindowCache, fork, make_cache, rewind, tokens_evicted, tokens_held
+from mlxchat.cache import Cache, WindowCache, make_cache, tokens_evicted, tokens_held
 from mlxchat.cache.positions import KeyShift
 from mlxchat.errors import CacheError
 from scripts.families import build_family
@@ -148,7 +148,7 @@ def test_rewinding_all_that_is_held_starts_anew(n: int) -> None:
     for token in random_tokens(20):
         logits(MODEL, cache, [token])
     assert cache[0].trim(n) == min(n, 20)
-    rewind(cache[1:], n)
+    Cache(cache[1:]).rewind(n)
     assert all(layer.empty() and layer.total == 20 - min(n, 20) for layer in cache)
     tokens = random_tokens(6, seed=3)
     np.testing.assert_allclose(
@@ -163,7 +163,7 @@ def test_layers_with_windows_of_several_sizes_rewind_together() -> None:
     cache = make_cache(model, 32, 4)
     for token in random_tokens(30):
         logits(model, cache, [token])
-    rewind(cache, 20)
+    cache.rewind(20)
     assert {layer.offset for layer in cache} == {10}
     assert {layer.size() for layer in cache} == {0, 10}
 
@@ -238,7 +238,7 @@ def test_a_fork_and_its_origin_go_their_own_ways(fed: int) -> None:
     for token in random_tokens(fed):
         logits(MODEL, cache, [token])
     twin = [WindowCache.from_state(layer.state) for layer in cache]
-    other = fork(cache)
+    other = cache.fork()
     for token in random_tokens(30, seed=1):
         logits(MODEL, other, [token])
     for token in random_tokens(30, seed=2):
@@ -264,13 +264,13 @@ def test_a_fork_of_recurrent_layers_goes_its_own_way(model_type: str) -> None:
     for token in random_tokens(20):
         logits(model, cache, [token])
         logits(model, twin, [token])
-    other = fork(cache)
+    other = cache.fork()
     for token in random_tokens(10, seed=1):
         logits(model, other, [token])
     for token in random_tokens(10, seed=2):
         assert (logits(model, cache, [token]) == logits(model, twin, [token])).all()
     with pytest.raises(CacheError, match="recurrent layers"):
-        rewind(cache, 1)
+        cache.rewind(1)
 
 
 class CountedShift(KeyShift):

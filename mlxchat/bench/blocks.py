@@ -17,10 +17,10 @@ from mlxchat.bench.paired import Spread, ratios, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.blocks import BlockReader
-from mlxchat.cache import fork, make_cache
+from mlxchat.cache import Cache, make_cache
 from mlxchat.generate import prefill
 from mlxchat.ledger import TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.parts import Part, encode_parts
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.tokens import Prompt
@@ -191,7 +191,7 @@ class _Run:
         system = None if raw else SYSTEM
         return encode_parts(self.model.tokenizer, [*parts, Part(question)], system, raw=raw)
 
-    def _read(self, prompt: Prompt, read: Callable[..., int]) -> tuple[list[Any], float]:
+    def _read(self, prompt: Prompt, read: Callable[..., int]) -> tuple[Cache, float]:
         """The cache behind the documents, and the seconds to the first token of the answer."""
         settle()
         network = self.model.network
@@ -199,18 +199,18 @@ class _Run:
         cache = make_cache(network)
         started_s = time.perf_counter()
         read(network, cache, prompt.ids[:behind_documents], step_size=STEP)
-        asked = fork(cache)
+        asked = cache.fork()
         logits = network(mx.array(prompt.ids[behind_documents:])[None], cache=asked)[0, -1]
         mx.eval(mx.argmax(logits))
         return cache, time.perf_counter() - started_s
 
-    def _no_documents(self) -> list[Any]:
+    def _no_documents(self) -> Cache:
         prompt = self._prompt(range(DOCUMENTS), "")
-        cache = make_cache(self.model.network)
+        cache = self.model.make_cache()
         prefill(self.model.network, cache, prompt.ids[: prompt.head], step_size=STEP)
         return cache
 
-    def _expected(self, cache: list[Any], order: Sequence[int]) -> mx.array:
+    def _expected(self, cache: Cache, order: Sequence[int]) -> mx.array:
         """Log-probabilities `(T, V)` behind each of the question's tokens."""
         ids = self._behind_documents(order, self.question)[: self.amounts.question]
         return self._logprobs(cache, ids)
@@ -219,12 +219,12 @@ class _Run:
         prompt = self._prompt(order, question)
         return prompt.ids[prompt.blocks[-1][1] :]
 
-    def _logprobs(self, cache: list[Any], ids: TokenIds) -> mx.array:
-        logits = self.model.network(mx.array(ids)[None], cache=fork(cache))[0]
+    def _logprobs(self, cache: Cache, ids: TokenIds) -> mx.array:
+        logits = self.model.network(mx.array(ids)[None], cache=cache.fork())[0]
         logits = logits.astype(mx.float32)
         return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
-    def _fact_logprobs(self, cache: list[Any]) -> list[float]:
+    def _fact_logprobs(self, cache: Cache) -> list[float]:
         """Of each fact's colour, behind the question for it and an answer up to there."""
         found: list[float] = []
         tokenizer = self.model.tokenizer

@@ -15,7 +15,7 @@ from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, 
 from mlxchat.bench.subject import Subject
 from mlxchat.conversation import RESERVE, Conversation, Turn
 from mlxchat.generate import Token
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll
 from mlxchat.tokens import ChatMessage
 

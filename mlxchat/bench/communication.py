@@ -12,10 +12,9 @@ from mlx import nn
 from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios
 from mlxchat.bench.report import Table, middle, range_of
 from mlxchat.bench.subject import Subject
-from mlxchat.cache import fork, make_cache
-from mlxchat.distributed.leader import Leader, SharedCache
-from mlxchat.distributed.traffic import Part, Timing, lead_timing
+from mlxchat.cache import Cache
 from mlxchat.generate import prefill
+from mlxchat.models.model import Peers, Spent, TokenTiming
 
 PROMPT_TOKENS = 16
 WARM_UP_TOKENS = 4
@@ -47,44 +46,43 @@ class _Run:
     """What one run of a side found."""
 
     token_s: float
-    timing: Timing | None = None
+    timing: TokenTiming | None = None
 
 
 def measure(
-    subject: Subject, network: Leader, tokens: int, rounds: int
+    subject: Subject, peers: Peers, tokens: int, rounds: int
 ) -> Iterator[Sequence[CommunicationFigures]]:
     """The whole, the computing, and the messages of tokens at the same places, in turn."""
-    cache = make_cache(network)
-    assert isinstance(cache, SharedCache)
+    network, cache = subject.model.network, subject.model.make_cache()
     prefill(network, cache, subject.prompt_ids(PROMPT_TOKENS), step_size=PROMPT_TOKENS)
 
     def whole(tokens: int) -> _Run:
         return _Run(_whole_s(network, cache, tokens))
 
-    def part(which: Part, tokens: int) -> _Run:
-        timing = lead_timing(network, cache, which, tokens)
+    def part(spent: Spent, tokens: int) -> _Run:
+        timing = peers.time_token(cache, spent, tokens)
         by_rank_s = timing.by_rank_s
-        in_turn = network.pipelined and which is Part.COMPUTING
+        in_turn = peers.pipelined and spent is Spent.COMPUTING
         return _Run(sum(by_rank_s) if in_turn else max(by_rank_s), timing)
 
     sides = [
         Side("a token", lambda: whole(tokens), lambda: whole(WARM_UP_TOKENS)),
         *(
             Side(
-                f"its {which.name.lower()}",
-                lambda which=which: part(which, tokens),
-                lambda which=which: part(which, WARM_UP_TOKENS),
+                f"its {spent}",
+                lambda spent=spent: part(spent, tokens),
+                lambda spent=spent: part(spent, WARM_UP_TOKENS),
             )
-            for which in Part
+            for spent in Spent
         ),
     ]
     for values in interleave(sides, rounds, subject.tick):
         if all(values):
-            yield [_figures(network, *values)]
+            yield [_figures(peers, *values)]
 
 
-def _whole_s(network: nn.Module, cache: SharedCache, tokens: int) -> float:
-    own = fork(cache)
+def _whole_s(network: nn.Module, cache: Cache, tokens: int) -> float:
+    own = cache.fork()
     times_s: list[float] = []
     for _ in range(tokens):
         begun_s = time.perf_counter()
@@ -94,7 +92,7 @@ def _whole_s(network: nn.Module, cache: SharedCache, tokens: int) -> float:
 
 
 def _figures(
-    network: Leader, wholes: list[_Run], computings: list[_Run], messages: list[_Run]
+    peers: Peers, wholes: list[_Run], computings: list[_Run], messages: list[_Run]
 ) -> CommunicationFigures:
     token_s, computing_s = [run.token_s for run in wholes], [run.token_s for run in computings]
     communication_s = differences(token_s, computing_s)
@@ -106,8 +104,8 @@ def _figures(
     assert computing is not None
     assert sent is not None
     return CommunicationFigures(
-        ranks=network.ranks.size,
-        pipeline=network.pipelined,
+        ranks=peers.ranks,
+        pipeline=peers.pipelined,
         token_s=Spread.of(token_s),
         computing_s=Spread.of(computing_s),
         computing_by_rank_s=computing.by_rank_s,

@@ -18,10 +18,8 @@ from mlxchat.bench.paired import VERDICTS, Side, Spread, differences, interleave
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
-from mlxchat.cache import make_cache
-from mlxchat.distributed.leader import Leader
 from mlxchat.generate import Generation
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 
 PROMPT_TOKENS = 16
@@ -113,9 +111,9 @@ def measure(subject: Subject) -> Iterator[Sequence[Found]]:
 
 
 def _others(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Found]]:
-    network = subject.model.network
-    if isinstance(network, Leader):
-        return communication.measure(subject, network, amounts.ranks_tokens, amounts.rounds)
+    peers = subject.model.peers
+    if peers is not None:
+        return communication.measure(subject, peers, amounts.ranks_tokens, amounts.rounds)
     return _overheads(subject, amounts, tokenizer)
 
 
@@ -166,7 +164,7 @@ def _tokens(
     if case.side == THEIRS:
         return theirs.generate(model, tokenizer, ids, max_tokens, case.window)
     settings = GenerationSettings(max_tokens=max_tokens, ignore_eos=True)
-    return Generation(model, ids, make_cache(model.network, case.window), settings=settings)
+    return Generation(model, ids, model.make_cache(case.window), settings=settings)
 
 
 def _timed(tokens: Iterable[Any], stretch: int) -> Iterator[_Stretch]:

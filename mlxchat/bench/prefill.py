@@ -14,10 +14,9 @@ from mlxchat.bench import theirs
 from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
-from mlxchat.cache import make_cache
 from mlxchat.generate import Generation
 from mlxchat.ledger import TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
 from mlxchat.units import format_bytes
 
@@ -97,7 +96,7 @@ def _side(subject: Subject, case: _Case, tokenizer: Any) -> Side[_Run]:
 
 def _read_ours(model: Model, step_size: int, ids: TokenIds) -> _Run:
     settings = GenerationSettings(max_tokens=1, ignore_eos=True)
-    cache = make_cache(model.network)
+    cache = model.make_cache()
     generation = Generation(model, ids, cache, settings=settings, prefill_step_size=step_size)
     list(generation)
     stats = generation.stats

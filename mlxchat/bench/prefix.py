@@ -15,10 +15,9 @@ from mlxchat.bench.paired import Spread, ratios, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
-from mlxchat.cache import make_cache
 from mlxchat.generate import Generation, prefill
 from mlxchat.ledger import TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from mlxchat.store.prefix_index import page_keys
@@ -119,7 +118,7 @@ def _questions(subject: Subject, amounts: Amounts) -> Iterator[QuestionFigures |
 def _ask(model: Model, prefixes: PrefixCache | None, ids: TokenIds) -> tuple[float, int]:
     """Seconds to the first token, and how many of the prompt's were known."""
     settle()
-    cache = make_cache(model.network)
+    cache = model.make_cache()
     started_s = time.perf_counter()
     cached = 0 if prefixes is None else prefixes.fill(cache, ids, None)
     how: dict[str, Any] = {"settings": GenerationSettings(max_tokens=1), "prefill_step_size": STEP}
@@ -135,7 +134,7 @@ def _on_disk(model: Model, directory: Path, ids: TokenIds) -> DiskFigures:
     rates: list[float] = []
     known = 0
     for _ in range(READS):
-        cache = make_cache(model.network)
+        cache = model.make_cache()
         started_s = time.perf_counter()
         known = prefixes.fill(cache, ids, None)
         rates.append(known / (time.perf_counter() - started_s))
@@ -157,7 +156,7 @@ def _trie(subject: Subject, amounts: Amounts) -> Iterator[TrieFigures]:
             own = random.integers(0, 256, OWN_TOKENS).astype(np.int32)
             # A last token that is not prefilled, as in a generation.
             ids = np.concatenate([beginnings[number % BEGINNINGS], own, own[:1]])
-            cache = make_cache(model.network)
+            cache = model.make_cache()
             cached = prefixes.fill(cache, ids, None)
             record = prefixes.recorder(cache, ids, cached, None)
             prefill(model.network, cache, ids[cached:-1], step_size=STEP, on_held=record)

@@ -20,7 +20,7 @@ from mlxchat import platform
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import OutputError
 from mlxchat.ledger import TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
 from mlxchat.units import format_bytes
 

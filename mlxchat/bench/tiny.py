@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.models.skeleton import build_skeleton
 
 

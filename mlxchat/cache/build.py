@@ -21,12 +21,10 @@ from mlx_lm.models.cache import (
 
 from mlxchat.cache.block import block_refusal
 from mlxchat.cache.chunk import ChunkCache
-from mlxchat.cache.layers import LayerCache, recurrent_states, windows
+from mlxchat.cache.layers import Cache, LayerCache, recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.trial import Stored, alike, find_key_shifts, without_sinks
 from mlxchat.cache.window import WindowCache
-from mlxchat.distributed.leader import Leader
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
 
@@ -50,9 +48,7 @@ for _class in (WindowCache, ChunkCache):
     setattr(mlx_lm_cache, _class.__name__, _class)
 
 
-def make_cache(
-    model: nn.Module, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP
-) -> list[LayerCache]:
+def make_cache(model: nn.Module, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP) -> Cache:
     """Make one cache object a layer, to be passed to the model as `model(tokens, cache=…)`.
 
     `max_kv_size` is the window in tokens, the first `keep` included, or None for no bound. Layers
@@ -62,32 +58,9 @@ def make_cache(
 
     Runs the model on two tokens. Raises CacheError naming the layer whose cache cannot be bounded.
     """
-    if isinstance(model, Leader):
-        # What can be refused is refused before the other ranks are told.
-        check_bound(model.own, max_kv_size, keep)
-        return model.new_cache(
-            max_kv_size, keep, lambda: make_part(model.own, max_kv_size, keep, model.ranks)
-        )
     cache = _make_layers(model, max_kv_size, keep)
     if max_kv_size is not None:
         _give_positions(model, windows(cache), max_kv_size)
-    return cache
-
-
-def make_part(
-    shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks
-) -> list[LayerCache]:
-    """This rank's part of a cache, which all ranks make at once.
-
-    Where keys can be moved on one rank and not on another, they are moved on none.
-    """
-    with ranks.patience():
-        cache = make_cache(shard, max_kv_size, keep)
-        limit = min((window.position_limit or 0 for window in windows(cache)), default=0)
-        movable = all(window.shift is not None for window in windows(cache))
-        if len(set(ranks.gather(limit))) > 1 or len(set(ranks.gather(movable))) > 1:
-            for window in windows(cache):
-                window.shift = window.position_limit = None
     return cache
 
 
@@ -116,8 +89,6 @@ def make_joinable(model: nn.Module, cache: Sequence[LayerCache]) -> None:
 
 def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_KEEP) -> None:
     """Raise what `make_cache` would raise, without running the model: it needs no weights yet."""
-    if isinstance(model, Leader):
-        model = model.own
     _make_layers(model, max_kv_size, keep)
 
 
@@ -128,7 +99,7 @@ def check_joinable(model: nn.Module) -> None:
         raise CacheError(reason)
 
 
-def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> list[LayerCache]:
+def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> Cache:
     if max_kv_size is not None and keep >= max_kv_size:
         raise CacheError(
             f"a window of {max_kv_size} tokens cannot keep {keep}: it needs room for one more"
@@ -139,10 +110,10 @@ def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> list[L
             f"--max-kv-size cannot bound a {module} model: {UNBOUNDABLE[module]}; "
             "run it with --max-kv-size none"
         )
-    layers = [
+    layers = Cache(
         _bounded(f"layer {layer}", native, max_kv_size, keep)
         for layer, native in enumerate(_native_cache(model))
-    ]
+    )
     for window in windows(layers):
         window.in_order = module in IN_ORDER
     return layers
@@ -204,7 +175,7 @@ def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size:
 def _find_shifts(model: nn.Module) -> list[KeyShift | None]:
     """The shift of each window; None for all if a recurrent layer's state depends on positions: it
     cannot be moved with the keys, and in half precision it makes later layers' keys differ too."""
-    runs: list[list[LayerCache]] = []
+    runs: list[Cache] = []
 
     def run_at(position: int) -> list[Stored]:
         runs.append(_run_token_at(model, position))
@@ -216,7 +187,7 @@ def _find_shifts(model: nn.Module) -> list[KeyShift | None]:
     return shifts if states_stay else [None] * len(shifts)
 
 
-def _run_token_at(model: nn.Module, position: int) -> list[LayerCache]:
+def _run_token_at(model: nn.Module, position: int) -> Cache:
     """What an unbounded cache holds when the model's first token is taken to be at `position`."""
     cache = _make_layers(model, None, 0)
     for window in windows(cache):
@@ -258,11 +229,9 @@ def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
     return sum(int(x.size) // x.shape[2] for x in stored if x is not None) * dtype.size
 
 
-def run_lazily(model: nn.Module) -> list[LayerCache]:
+def run_lazily(model: nn.Module) -> Cache:
     """What an unbounded cache holds behind one token: shapes and dtypes, since nothing evaluates
     the graph that the model is built into."""
-    if isinstance(model, Leader):
-        model = model.own
     cache = _make_layers(model, None, 0)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     return cache

@@ -1,7 +1,7 @@
-"""All layers together: what is done to a model's whole cache, and what is counted over it.
+"""All layers together: a model's whole cache, and what is counted over it.
 
-A model's cache is a list with an object a layer: our windows, mlx-lm's recurrent states, and
-mlx-lm's lists of both, for layers that keep two things.
+It is a list with an object a layer: our windows, mlx-lm's recurrent states, and mlx-lm's lists of
+both, for layers that keep two things.
 """
 
 import copy
@@ -11,10 +11,67 @@ from typing import Any
 from mlx_lm.models.cache import ArraysCache, CacheList
 
 from mlxchat.cache.window import WindowCache
-from mlxchat.distributed.leader import SharedCache
 from mlxchat.errors import CacheError
 
 LayerCache = Any
+
+
+class Cache(list[LayerCache]):
+    """One object a layer, to be passed to the model as `model(tokens, cache=…)`.
+
+    A subclass may hold a part of a cache whose other parts are elsewhere.
+    """
+
+    def fork(self) -> "Cache":
+        """A cache that goes its own way from here; a window is copied only when one side writes."""
+        return Cache(_fork_layer(layer) for layer in self)
+
+    def rewind(self, n: int) -> None:
+        """Take back the latest n tokens in all layers.
+
+        Raises CacheError, with nothing done, if a recurrent layer, which remembers no single
+        tokens, has seen any: such a model goes back by continuing from an earlier fork.
+        """
+        self._check_rewindable()
+        for window in windows(self):
+            window.trim(n)
+
+    def evict(self, start: int, stop: int) -> None:
+        """Drop the entries `start` to `stop` of the widest window, and from the others what they
+        hold of the same tokens; later tokens move up. What recurrent layers remember of them stays.
+
+        Raises CacheError, with nothing done, for kept entries and if keys cannot be shifted.
+        """
+        for window, first, last in self._check_evictable(start, stop):
+            window.evict(first, last)
+
+    def _check_rewindable(self) -> None:
+        if any(not state.empty() for state in recurrent_states(self)):
+            raise CacheError("this model has recurrent layers, which cannot be rewound")
+
+    def _check_evictable(self, start: int, stop: int) -> list[tuple[WindowCache, int, int]]:
+        """The windows that hold any tokens, each with the span in its own entries."""
+        held = tokens_held(self)
+        spans = [
+            (window, start - held + window.size(), stop - held + window.size())
+            for window in windows(self)
+            if window.total
+        ]
+        for window, first, last in spans:
+            window.check_evictable(first, last)
+        return spans
+
+
+def _fork_layer(layer: LayerCache) -> LayerCache:
+    if isinstance(layer, WindowCache):
+        return layer.copy()
+    other = copy.copy(layer)
+    if isinstance(layer, CacheList):
+        other.caches = tuple(_fork_layer(each) for each in layer.caches)
+    elif isinstance(layer, ArraysCache):
+        # Its arrays are replaced, never written into: a list of its own is enough.
+        other.cache = list(layer.cache)
+    return other
 
 
 def parts(cache: Sequence[LayerCache]) -> Iterator[LayerCache]:
@@ -34,54 +91,6 @@ def windows(cache: Sequence[LayerCache]) -> list[WindowCache]:
 def recurrent_states(cache: Sequence[LayerCache]) -> list[ArraysCache]:
     """Every recurrent state, in the order of the layers."""
     return [part for part in parts(cache) if isinstance(part, ArraysCache)]
-
-
-def fork(cache: Sequence[LayerCache]) -> list[LayerCache]:
-    """A cache that goes its own way from here; a window is copied only when one side writes."""
-    layers = [_fork_layer(layer) for layer in cache]
-    return cache.forked(layers) if isinstance(cache, SharedCache) else layers
-
-
-def _fork_layer(layer: LayerCache) -> LayerCache:
-    if isinstance(layer, WindowCache):
-        return layer.copy()
-    other = copy.copy(layer)
-    if isinstance(layer, CacheList):
-        other.caches = tuple(fork(layer.caches))
-    elif isinstance(layer, ArraysCache):
-        # Its arrays are replaced, never written into: a list of its own is enough.
-        other.cache = list(layer.cache)
-    return other
-
-
-def rewind(cache: Sequence[LayerCache], n: int) -> None:
-    """Take back the latest n tokens in all layers.
-
-    Raises CacheError where a recurrent layer, which remembers no single tokens, has seen any: such
-    a model goes back by going on from an earlier fork.
-    """
-    if any(not state.empty() for state in recurrent_states(cache)):
-        raise CacheError("this model has recurrent layers, which cannot be rewound")
-    if isinstance(cache, SharedCache):
-        cache.rewinding(n)
-    for window in windows(cache):
-        window.trim(n)
-
-
-def evict(cache: Sequence[LayerCache], start: int, stop: int) -> None:
-    """Drop the entries `start` to `stop` of the widest window, and from the others what they hold
-    of the same tokens; later tokens move up. What recurrent layers remember of them stays.
-
-    Raises CacheError, with nothing done, for kept entries and where keys cannot be shifted.
-    """
-    held = tokens_held(cache)
-    spans = [(window, held - window.size()) for window in windows(cache) if window.total]
-    for window, missing in spans:
-        window.check_evictable(start - missing, stop - missing)
-    if isinstance(cache, SharedCache):
-        cache.evicting(start, stop)
-    for window, missing in spans:
-        window.evict(start - missing, stop - missing)
 
 
 def positions_bounded(cache: Sequence[LayerCache]) -> bool:

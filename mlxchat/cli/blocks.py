@@ -7,12 +7,11 @@ from mlx import nn
 
 from mlxchat import paths
 from mlxchat.blocks import BlockReader, does_not_fit
-from mlxchat.cache import check_joinable, make_joinable
+from mlxchat.cache import Cache, check_joinable, make_joinable
 from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
 from mlxchat.errors import CacheError, UsageError
-from mlxchat.generate import Cache
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.store.prefix_cache import has_room
 from mlxchat.tokens import Prompt

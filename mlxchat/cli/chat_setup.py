@@ -13,7 +13,7 @@ from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window, start
 from mlxchat.conversation import Conversation
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import UsageError
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages

@@ -188,7 +188,7 @@ class Keeper:
         with suppress(RanksError):
             try:
                 self._state.save(
-                    conversation.model.network,
+                    conversation.model,
                     conversation.cache,
                     conversation.ledger,
                     self._fingerprint(conversation),
@@ -203,7 +203,7 @@ class Keeper:
         self._saved_turns = len(conversation.turns)
         try:
             restored = self._state.restore(
-                conversation.model.network, conversation.cache, self._fingerprint(conversation)
+                conversation.model, conversation.cache, self._fingerprint(conversation)
             )
         except SnapshotError as error:
             if self._exact:

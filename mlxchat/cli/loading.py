@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 
 
 class Loading:

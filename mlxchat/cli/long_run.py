@@ -15,14 +15,14 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import bytes_held, tokens_held
-from mlxchat.cache.layers import LayerCache, windows
+from mlxchat.cache import Cache, bytes_held, tokens_held
+from mlxchat.cache.layers import windows
 from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s
 from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.errors import OutputError, SnapshotBroken, SnapshotError, UsageError
 from mlxchat.generate import Midway, Stats, Token
 from mlxchat.ledger import Ledger
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.pace import Pace, from_run_lengths, run_lengths
 from mlxchat.repetition import LoopDetector, Nudge
 from mlxchat.settings import DEFAULT_CHECKPOINT_EVERY, OnLoop, SamplingSettings
@@ -178,7 +178,7 @@ class Begun:
     tokens, and `in_thought` whether the text so far ends within a thought.
     """
 
-    cache: list[LayerCache]
+    cache: Cache
     ledger: Ledger
     sampling: SamplingSettings
     prefilled: int = 0
@@ -323,7 +323,7 @@ class Checkpointer:
         self._written = written
         self._checkpoint = checkpoint
         self._every = long.checkpoint_every
-        self._network = model.network
+        self._model = model
         self._fingerprint = fingerprint
         self._begun = begun
         self._file = file
@@ -400,7 +400,7 @@ class Checkpointer:
         begun = self._begun
         try:
             self._checkpoint.state.save(
-                self._network, begun.cache, begun.ledger, self._fingerprint, facts
+                self._model, begun.cache, begun.ledger, self._fingerprint, facts
             )
         except SnapshotError as error:
             self._tell(str(error))
@@ -419,7 +419,7 @@ class Checkpointer:
 
 def go_on(
     checkpoint: Checkpoint,
-    network: Any,
+    model: Model,
     fresh: Begun,
     fingerprint: Fingerprint,
     messages: Messages,
@@ -430,7 +430,7 @@ def go_on(
     Raises SnapshotMismatch for a state that was made with something else: then it would not.
     """
     try:
-        restored = checkpoint.state.restore(network, fresh.cache, fingerprint)
+        restored = checkpoint.state.restore(model, fresh.cache, fingerprint)
         return fresh if restored is None else _begun(restored, fresh.sampling)
     except SnapshotBroken as error:
         messages.warn(f"{error}: beginning again from the prompt")

@@ -1,16 +1,16 @@
 """The prefix cache as a command uses it: when it is worth it, and what is said of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from mlxchat import paths
-from mlxchat.cache.layers import LayerCache
+from mlxchat.cache import Cache
 from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.prefixes import lead_prefix
 from mlxchat.generate import OnHeld, nobody
 from mlxchat.ledger import TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 
 # A shorter prompt is read again before it could be found.
@@ -29,7 +29,7 @@ class Prefixes:
     def begin(
         self,
         model: Model,
-        cache: Sequence[LayerCache],
+        cache: Cache,
         ids: TokenIds,
         window: int | None,
     ) -> tuple[int, OnHeld]:

@@ -24,7 +24,7 @@ from mlxchat.conversation import Conversation, Forgot
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, SnapshotError
 from mlxchat.generate import Token
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written

@@ -8,7 +8,7 @@ from typing import Any
 from mlxchat import __version__
 from mlxchat.awake import keep_awake
 from mlxchat.blocks import BlockReader
-from mlxchat.cache import make_cache, positions_bounded
+from mlxchat.cache import Cache, positions_bounded
 from mlxchat.cache.layers import windows
 from mlxchat.cli.blocks import block_reader, check_blocks, check_model
 from mlxchat.cli.long_run import (
@@ -31,7 +31,7 @@ from mlxchat.errors import DeviceError, ExitStatus, SnapshotBroken, UsageError
 from mlxchat.events import EventWriter
 from mlxchat.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
 from mlxchat.ledger import Ledger, TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.pace import Pace
 from mlxchat.parts import Part, encode_parts
 from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
@@ -134,7 +134,7 @@ def _resume(directory: str, changes: dict[str, Any], ranks: Ranks | None) -> int
         loaded = _load(request, messages, ranks)
         begun = go_on(
             checkpoint,
-            loaded.model.network,
+            loaded.model,
             replace(loaded.fresh(), position=START),
             loaded.fingerprint(),
             messages,
@@ -179,7 +179,7 @@ class _Loaded:
     model: Model
     settings: CacheSettings
     sampling: SamplingSettings
-    cache: list[Any]
+    cache: Cache
 
     def fresh(self) -> Begun:
         """The beginning of a run."""
@@ -199,7 +199,7 @@ def _load(request: Request, messages: Messages, ranks: Ranks | None) -> _Loaded:
     check = check_model if request.blocks else None
     model = load_model(setup, found, messages.warn, check, ranks)
     settings = fit_window(setup, model, messages.warn)
-    cache = make_cache(model.network, settings.max_kv_size, settings.keep)
+    cache = model.make_cache(settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
         messages.warn(POSITIONS_RUN_ON)
     sampling = setup.sampling_settings(model.generation_config)

@@ -14,7 +14,8 @@ from mlxchat.distributed.load import lead_loading
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError
 from mlxchat.models.fit import automatic_window, check_window
-from mlxchat.models.load import Model, load_directory
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.settings import (
     DEFAULT_PREFIX_CACHE_SIZE,
@@ -137,7 +138,7 @@ def fit_window(setup: Setup, model: Model, notify: Callable[[str], None]) -> Cac
         return settings
     fitting = replace(settings, max_kv_size=automatic_window(model, notify))
     try:
-        check_bound(model.network, fitting.max_kv_size, fitting.keep)
+        check_bound(model.shard, fitting.max_kv_size, fitting.keep)
     except CacheError as error:
         notify(f"memory will grow with the text: {error}")
         return settings

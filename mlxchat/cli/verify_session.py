@@ -1,6 +1,5 @@
 """What `mlxchat session verify` does: a session's state beside one that is computed afresh."""
 
-from mlxchat.cache import make_cache
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.keeper import Keeper, settings_of, template_args_of
 from mlxchat.cli.setup import Setup, find_model, load_model, start
@@ -35,7 +34,7 @@ def verify_session(name: str) -> str:
         agreement = compare(
             model.network,
             conversation.cache,
-            make_cache(model.network, ledger.window, ledger.keep),
+            model.make_cache(ledger.window, ledger.keep),
             held,
             model.tokenizer.encode(PROBE),
             step_size=conversation.settings.prefill_step_size,

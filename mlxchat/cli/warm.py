@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from mlx import nn
 
-from mlxchat.cache import make_cache
+from mlxchat.cache import Cache
 from mlxchat.cli.blocks import block_reader, check_model
 from mlxchat.cli.prefix import LEAST_TOKENS, Prefixes
 from mlxchat.cli.setup import Setup, find_model, fit_window, load_model, start
@@ -15,7 +15,7 @@ from mlxchat.documents import SEPARATOR, STDIN, name_of, piped_stdin, read_input
 from mlxchat.errors import CacheError, ExitStatus, InputError
 from mlxchat.generate import OnHeld, nobody, prefill
 from mlxchat.ledger import TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.pace import Pace
 from mlxchat.parts import Part, encode_parts
 from mlxchat.settings import CacheSettings
@@ -31,7 +31,7 @@ class _Ready:
     text: str
     model: Model
     settings: CacheSettings
-    cache: list[Any]
+    cache: Cache
     messages: Messages
 
 
@@ -42,7 +42,7 @@ def _ready(setup: Setup, file: str, check: Callable[[nn.Module], None] | None = 
     start(setup, messages)
     model = load_model(setup, find_model(setup, messages), messages.warn, check)
     settings = fit_window(setup, model, messages.warn)
-    cache = make_cache(model.network, settings.max_kv_size, settings.keep)
+    cache = model.make_cache(settings.max_kv_size, settings.keep)
     return _Ready(name_of(file), document.text, model, settings, cache, messages)
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import mlx.core as mx
 
 from mlxchat import platform
-from mlxchat.cache import evict, fork, make_part, rewind
-from mlxchat.distributed.leader import run_shard
+from mlxchat.distributed.leader import make_part, run_shard
 from mlxchat.distributed.prefixes import FollowedPrefixes
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.saved import restore_part, save_part
-from mlxchat.distributed.traffic import Part, time_part
-from mlxchat.models.load import Model
+from mlxchat.distributed.traffic import PARTS, time_part
+from mlxchat.models.model import Model
 
 # MLX keeps freed buffers for reuse; they are given back this often, in forwards.
 CLEAR_EVERY = 256
@@ -99,13 +98,13 @@ class _Follower:
             mx.clear_cache()
 
     def _fork(self, cache: int, number: int, *_: int) -> None:
-        self._held[number] = fork(self._held[cache])
+        self._held[number] = self._held[cache].fork()
 
     def _rewind(self, cache: int, n: int, *_: int) -> None:
-        rewind(self._held[cache], n)
+        self._held[cache].rewind(n)
 
     def _evict(self, cache: int, start: int, stop: int, _: int) -> None:
-        evict(self._held[cache], start, stop)
+        self._held[cache].evict(start, stop)
 
     def _free_memory(self, *_: int) -> None:
         self._ranks.least_free_memory_bytes()
@@ -123,7 +122,7 @@ class _Follower:
         self._ranks.gather(part is None)
 
     def _time(self, model: int, cache: int, part: int, tokens: int) -> None:
-        time_part(self._ranks, self._held[model].network, self._held[cache], Part(part), tokens)
+        time_part(self._ranks, self._held[model].network, self._held[cache], PARTS[part], tokens)
 
     def _prefix(self, model: int, cache: int, tokens: int, window: int) -> None:
         self._prefixes.fill(

@@ -7,23 +7,19 @@ here, on all ranks alike: `mx.eval` of what is returned finds nothing left that 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 
+from mlxchat.cache import Cache, check_bound, make_cache
+from mlxchat.cache.layers import LayerCache, windows
 from mlxchat.distributed.ranks import Order, Ranks
 
-LayerCache = Any
 
-
-class SharedCache(list[LayerCache]):
-    """Rank 0's part of a cache; the other ranks know theirs by the same `number`.
-
-    Its layers are a list's as of any cache; whoever changes them in another way than by a forward
-    calls the method of that name first.
-    """
+class SharedCache(Cache):
+    """Rank 0's part of a cache; the other ranks know theirs by the same `number`."""
 
     def __init__(self, layers: Sequence[LayerCache], ranks: Ranks, number: int) -> None:
         super().__init__(layers)
@@ -31,20 +27,25 @@ class SharedCache(list[LayerCache]):
         self.number = number
         weakref.finalize(self, ranks.drop, number)
 
-    def forked(self, layers: Sequence[LayerCache]) -> SharedCache:
-        """`layers`, a copy of this cache's, as a cache of its own."""
-        number = self._ranks.new_number()
+    def fork(self) -> SharedCache:
+        layers, number = super().fork(), self._ranks.new_number()
         with self._ranks.in_step():
             self._ranks.tell(Order.FORK, self.number, number)
         return SharedCache(layers, self._ranks, number)
 
-    def rewinding(self, n: int) -> None:
+    # What can be refused is refused before the other ranks are told.
+
+    def rewind(self, n: int) -> None:
+        self._check_rewindable()
         with self._ranks.in_step():
             self._ranks.tell(Order.REWIND, self.number, n)
+        super().rewind(n)
 
-    def evicting(self, start: int, stop: int) -> None:
+    def evict(self, start: int, stop: int) -> None:
+        self._check_evictable(start, stop)
         with self._ranks.in_step():
             self._ranks.tell(Order.EVICT, self.number, start, stop)
+        super().evict(start, stop)
 
 
 class Leader(nn.Module):
@@ -70,18 +71,15 @@ class Leader(nn.Module):
             _, logits = run_shard(self.ranks, self.own, tokens, cache)
             return logits
 
-    def new_cache(
-        self,
-        max_kv_size: int | None,
-        keep: int,
-        make: Callable[[], Sequence[LayerCache]],
-    ) -> SharedCache:
-        """A cache that every rank makes its part of; `make` makes this one's."""
+    def make_cache(self, max_kv_size: int | None, keep: int) -> SharedCache:
+        """A cache that every rank makes its part of. Raises CacheError as `make_part` does."""
+        check_bound(self.own, max_kv_size, keep)
         number = self.ranks.new_number()
         with self.ranks.in_step():
             window = -1 if max_kv_size is None else max_kv_size
             self.ranks.tell(Order.NEW_CACHE, self.number, number, window, keep)
-            return SharedCache(make(), self.ranks, number)
+            part = make_part(self.own, max_kv_size, keep, self.ranks)
+            return SharedCache(part, self.ranks, number)
 
     def free_memory_bytes(self) -> int:
         """What the rank that has least has free."""
@@ -90,8 +88,23 @@ class Leader(nn.Module):
             return self.ranks.least_free_memory_bytes()
 
 
+def make_part(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks) -> Cache:
+    """This rank's part of a cache, which all ranks make at once.
+
+    If keys can be moved on one rank and not on another, they are moved on none.
+    """
+    with ranks.patience():
+        cache = make_cache(shard, max_kv_size, keep)
+        limit = min((window.position_limit or 0 for window in windows(cache)), default=0)
+        movable = all(window.shift is not None for window in windows(cache))
+        if len(set(ranks.gather(limit))) > 1 or len(set(ranks.gather(movable))) > 1:
+            for window in windows(cache):
+                window.shift = window.position_limit = None
+    return cache
+
+
 def run_shard(
-    ranks: Ranks, shard: nn.Module, tokens: mx.array, cache: Sequence[LayerCache]
+    ranks: Ranks, shard: nn.Module, tokens: mx.array, cache: Cache
 ) -> tuple[mx.array, mx.array | None]:
     """Run this rank's part on rank 0's `tokens: (1, S)`, and launch all that other ranks wait for.
     Returns these tokens, and the logits where S is 1.

@@ -13,10 +13,12 @@ from mlx import nn
 from mlxchat import __version__, platform
 from mlxchat.cache import is_uniform
 from mlxchat.distributed.leader import Leader
+from mlxchat.distributed.peers import RankPeers
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
-from mlxchat.models.load import Check, Model, Notify, load_directory
+from mlxchat.models.load import Check, Notify, load_directory
+from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 
 
@@ -66,7 +68,8 @@ def lead_loading(
         )
 
     model = _agreed(ranks, load)
-    return replace(model, network=Leader(model.network, ranks, number, pipelined=pipeline))
+    leader = Leader(model.network, ranks, number, pipelined=pipeline)
+    return replace(model, network=leader, peers=RankPeers(leader))
 
 
 def follow_loading(ranks: Ranks) -> Model | None:

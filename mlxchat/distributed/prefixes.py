@@ -1,18 +1,16 @@
 """The prefix cache on several ranks: each keeps its own part of every page on its own disk, and a
 prefix is known where all of them know it."""
 
-from typing import Any
-
 import mlx.core as mx
 import numpy as np
 
 from mlxchat import paths
-from mlxchat.cache import fork
+from mlxchat.cache import Cache
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
 from mlxchat.generate import OnHeld, nobody
 from mlxchat.ledger import TokenIds
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 
 # The largest number that ranks can tell one another.
@@ -49,7 +47,7 @@ class FollowedPrefixes:
         model_number: int,
         model: Model,
         cache_number: int,
-        cache: list[Any],
+        cache: Cache,
         *,
         tokens: int,
         window: int | None,
@@ -84,12 +82,12 @@ class FollowedPrefixes:
 
 
 def _agree(
-    ranks: Ranks, pages: PrefixCache, cache: list[Any], ids: TokenIds, window: int | None
+    ranks: Ranks, pages: PrefixCache, cache: Cache, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld]:
     with ranks.patience():
         agreed = min(ranks.gather(pages.known(cache, ids, window)))
     if agreed:
-        filled = fork(list(cache))
+        filled = Cache(cache).fork()
         tokens = pages.fill(filled, ids[: agreed + 1], window)
         with ranks.patience():
             # A page that one rank could not read after all is of no use to the others.

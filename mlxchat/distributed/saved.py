@@ -7,7 +7,6 @@ made by another number of ranks is none, and then the snapshot is as good as dam
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from mlxchat import paths
-from mlxchat.cache import tokens_held
+from mlxchat.cache import Cache, tokens_held
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import Order
 from mlxchat.errors import SnapshotBroken, SnapshotError
 from mlxchat.ledger import Ledger
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 
@@ -68,7 +67,7 @@ def lead_restoring(network: Leader, cache: SharedCache, number: object) -> int:
     return number
 
 
-def save_part(model: Model, cache: Sequence[Any], rank: int, number: int, *, outdated: int) -> bool:
+def save_part(model: Model, cache: Cache, rank: int, number: int, *, outdated: int) -> bool:
     """Save this rank's part, and delete the `outdated` one; whether that went well."""
     path = _path(rank, number)
     # Rank 0 alone knows which tokens they are.
@@ -82,7 +81,7 @@ def save_part(model: Model, cache: Sequence[Any], rank: int, number: int, *, out
     return True
 
 
-def restore_part(model: Model, empty: Sequence[Any], rank: int, number: int) -> list[Any] | None:
+def restore_part(model: Model, empty: Cache, rank: int, number: int) -> list[Any] | None:
     """This rank's part as it was saved; None where it is not to be had."""
     try:
         path = _path(rank, number)

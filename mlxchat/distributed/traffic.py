@@ -4,29 +4,26 @@ computing. The messages are the operations of `mx.distributed` that a forward ha
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 
-from mlxchat.cache import fork
+from mlxchat.cache import Cache
 from mlxchat.distributed.leader import Leader, SharedCache, run_shard
 from mlxchat.distributed.ranks import ORDER_NUMBERS, Order, Ranks
+from mlxchat.models.model import Spent, TokenTiming
 
 MICROSECONDS = 1e6
 
 Operation = Callable[..., mx.array]
 
 
-class Part(IntEnum):
-    """Of a token's time."""
-
-    COMPUTING = 1
-    MESSAGES = 2
+# What a token's time is spent on, by the number that ranks tell one another.
+PARTS = dict(enumerate(Spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +34,26 @@ class Message:
     again: Callable[[], mx.array]
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """`by_rank_s`: the median token of each rank, in seconds. The messages are rank 0's: how many
-    a token, and the bytes that they are about."""
-
-    by_rank_s: tuple[float, ...]
-    messages: int
-    message_bytes: int
-
-
-def lead_timing(network: Leader, cache: SharedCache, part: Part, tokens: int) -> Timing:
-    """Let all ranks time `part` of so many tokens at once, each behind what `cache` holds, which
-    stays as it is. Raises RanksError where one is gone."""
+def lead_timing(network: Leader, cache: SharedCache, spent: Spent, tokens: int) -> TokenTiming:
+    """Let all ranks time what so many tokens are `spent` on at once, each after what
+    `cache` holds, which stays as it is. Raises RanksError if one is gone."""
     with network.ranks.in_step():
-        network.ranks.tell(Order.TIME, network.number, cache.number, part, tokens)
-        return time_part(network.ranks, network.own, cache, part, tokens)
+        number = list(Spent).index(spent)
+        network.ranks.tell(Order.TIME, network.number, cache.number, number, tokens)
+        return time_part(network.ranks, network.own, cache, spent, tokens)
 
 
 def time_part(
-    ranks: Ranks, shard: nn.Module, cache: Sequence[Any], part: Part, tokens: int
-) -> Timing:
+    ranks: Ranks, shard: nn.Module, cache: Cache, spent: Spent, tokens: int
+) -> TokenTiming:
     """As `lead_timing`, on this rank; the others do it at the same time."""
     messages = _recorded_token(ranks, shard, cache)
-    own = fork(list(cache))
+    own = Cache(cache).fork()
     times_s: list[float] = []
     for _ in range(tokens):
         with ranks.patience():
             begun_s = time.perf_counter()
-            if part is Part.COMPUTING:
+            if spent is Spent.COMPUTING:
                 _compute(ranks, shard, own)
             else:
                 for message in messages:
@@ -74,24 +62,24 @@ def time_part(
     # Whoever is done first waits here.
     with ranks.patience():
         by_rank = ranks.gather(round(statistics.median(times_s) * MICROSECONDS))
-    return Timing(
+    return TokenTiming(
         tuple(each / MICROSECONDS for each in by_rank),
         len(messages),
         sum(message.size_bytes for message in messages),
     )
 
 
-def _recorded_token(ranks: Ranks, shard: nn.Module, cache: Sequence[Any]) -> list[Message]:
+def _recorded_token(ranks: Ranks, shard: nn.Module, cache: Cache) -> list[Message]:
     """The messages of a token, from the order to compute it on."""
     messages: list[Message] = []
     with ranks.patience(), _replaced(lambda name, real: _recording(name, real, messages)):
         ranks.share(mx.zeros((ORDER_NUMBERS,), mx.int32))
-        _, logits = run_shard(ranks, shard, mx.zeros((1, 1), mx.int32), fork(list(cache)))
+        _, logits = run_shard(ranks, shard, mx.zeros((1, 1), mx.int32), Cache(cache).fork())
         mx.eval(logits)
     return messages
 
 
-def _compute(ranks: Ranks, shard: nn.Module, cache: Sequence[Any]) -> None:
+def _compute(ranks: Ranks, shard: nn.Module, cache: Cache) -> None:
     with _replaced(lambda name, _: _stand_in(name, ranks.size)):
         logits = shard(mx.zeros((1, 1), mx.int32), cache=cache)
     mx.eval(logits)

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 from mlxchat import platform
 from mlxchat.cache import kv_bytes_per_token
-from mlxchat.distributed.leader import Leader
 from mlxchat.errors import NotEnoughMemory
-from mlxchat.models.load import Model
-from mlxchat.models.skeleton import held_bytes
+from mlxchat.models.model import Model
 from mlxchat.units import format_bytes
 
 # What keys and values may take of the memory that the weights left free.
@@ -28,10 +26,10 @@ def automatic_window(model: Model, notify: Notify) -> int | None:
     None if neither bounds it: the context is unknown and no layer's cache grows. If not even
     LEAST_WINDOW tokens fit, raises NotEnoughMemory, or on macOS warns and returns that many.
     """
-    token_bytes = kv_bytes_per_token(model.network, model.dtype)
+    token_bytes = kv_bytes_per_token(model.shard, model.dtype)
     if token_bytes == 0:
         return model.context_length
-    fitting = int(_free_memory_bytes(model) * CACHE_SHARE) // token_bytes
+    fitting = int(model.free_memory_bytes() * CACHE_SHARE) // token_bytes
     if model.context_length is not None and model.context_length <= fitting:
         return model.context_length
     if fitting < LEAST_WINDOW:
@@ -48,8 +46,8 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
     """If a window of `max_kv_size` tokens does not fit, raise NotEnoughMemory, or on macOS warn."""
     if max_kv_size is None:
         return
-    needed_bytes = max_kv_size * kv_bytes_per_token(model.network, model.dtype)
-    free_bytes = _free_memory_bytes(model)
+    needed_bytes = max_kv_size * kv_bytes_per_token(model.shard, model.dtype)
+    free_bytes = model.free_memory_bytes()
     if needed_bytes > free_bytes:
         _report_shortage(
             f"a window of {max_kv_size:,} tokens takes {format_bytes(needed_bytes)} on this model "
@@ -62,13 +60,3 @@ def _report_shortage(shortage: str, notify: Notify) -> None:
     if platform.shortage_is_certain():
         raise NotEnoughMemory(shortage)
     notify(shortage)
-
-
-def _free_memory_bytes(model: Model) -> int:
-    """What the weights leave on this machine, or on the one of all the ranks' that has least."""
-    network = model.network
-    if isinstance(network, Leader):
-        return network.free_memory_bytes()
-    # Weights that nothing has evaluated yet will still be read.
-    unread_bytes = max(held_bytes(network) - platform.mlx_memory_bytes(), 0)
-    return max(platform.free_memory_bytes() - unread_bytes, 0)

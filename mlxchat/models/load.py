@@ -6,15 +6,13 @@ transformers in. Packings that only its loader knows go through it all the same.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, UsageError
 from mlxchat.models.arrays import evaluate
 from mlxchat.models.dequantize import dequantize
@@ -24,6 +22,7 @@ from mlxchat.models.half_precision import (
     hold_in_bfloat16,
     overflows_float16,
 )
+from mlxchat.models.model import Model
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
     build_skeleton,
@@ -41,7 +40,6 @@ from mlxchat.models.weights import (
     needs_mlx_lms_loader,
     weight_files,
 )
-from mlxchat.tokens import Tokenizer
 from mlxchat.units import format_bytes
 
 Notify = Callable[[str], None]
@@ -58,22 +56,20 @@ NEARLY_ALL = 0.9
 DTYPE_CHOICES = ("auto", *DTYPES, "stored")
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A network ready to run, its tokenizer, and what its files say of it.
+class Sharding(Protocol):
+    """How a network is divided among `ranks` processes, of which this is one."""
 
-    `dtype` is that of its activations, so of its keys and values. `context_length` is in tokens.
-    `generation_config` holds the sampling its makers recommend, as in the file of that name, and
-    `config` what config.json says.
-    """
+    @property
+    def ranks(self) -> int: ...
 
-    name: str
-    network: nn.Module
-    tokenizer: Tokenizer
-    dtype: mx.Dtype
-    context_length: int | None
-    generation_config: dict[str, Any]
-    config: dict[str, Any] = field(default_factory=dict)
+    def check(self, network: nn.Module) -> None:
+        """Raise ModelUnsupported if it cannot be divided so."""
+        ...
+
+    def apply(self, network: nn.Module) -> None:
+        """Keep this process's part of a network whose weights nothing has evaluated yet. Raises
+        ModelUnsupported."""
+        ...
 
 
 def load(name: str | None = None, *, dtype: str = "auto", offline: bool = False) -> Model:

@@ -20,7 +20,7 @@ import numpy as np
 from mlxchat.cache import Block, run_lazily
 from mlxchat.cache.layers import windows
 from mlxchat.errors import SnapshotBroken
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import made_by
 from mlxchat.store.prefix_index import BLOCK, ROOT, PrefixIndex
@@ -105,7 +105,7 @@ class DiskBlocks:
     def _like(self) -> list[tuple[mx.array, mx.array] | None]:
         """What each window stores behind one token: shapes and dtypes."""
         stored: list[tuple[mx.array, mx.array] | None] = []
-        for window in windows(run_lazily(self._model.network)):
+        for window in windows(run_lazily(self._model.shard)):
             pair = window.keys, window.values
             stored.append(None if pair[0] is None or pair[1] is None else (pair[0], pair[1]))
         return stored

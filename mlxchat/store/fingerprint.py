@@ -16,8 +16,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxchat import __version__
-from mlxchat.distributed.leader import Leader
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.tokens import Tokenizer
 
 FORMAT = 2
@@ -82,7 +81,7 @@ class ModelPrint:
     milliseconds."""
 
     def __init__(self, model: Model) -> None:
-        self._ranks = model.network.ranks.size if isinstance(model.network, Leader) else 1
+        self._ranks = 1 if model.peers is None else model.peers.ranks
         self._of_model: dict[str, Any] = {
             "format": FORMAT,
             "mlxchat": __version__,
@@ -114,7 +113,7 @@ def made_by(model: Model) -> str:
 
 def _weights(model: Model) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    parameters: Any = tree_flatten(model.network.parameters())
+    parameters: Any = tree_flatten(model.shard.parameters())
     for some in _bounded(parameters):
         samples = [_sample(array) for _, array in some]
         # Together: each evaluation waits for the device.

@@ -21,11 +21,11 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import ChunkCache, WindowCache, run_lazily
-from mlxchat.cache.layers import LayerCache, parts, recurrent_states, windows
+from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
+from mlxchat.cache.layers import parts, recurrent_states, windows
 from mlxchat.errors import SnapshotBroken
 from mlxchat.generate import OnHeld, nobody
-from mlxchat.models.load import Model
+from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import made_by
 from mlxchat.store.prefix_index import ROOT, Page, PrefixIndex, page_keys
@@ -63,7 +63,7 @@ class PrefixCache:
         self._writes: deque[Future[None]] = deque()
         self.error: OSError | None = None
 
-    def usable(self, cache: Sequence[LayerCache]) -> str | None:
+    def usable(self, cache: Cache) -> str | None:
         """None, or in words why this cache's beginning cannot be stored."""
         for part in parts(cache):
             if isinstance(part, ChunkCache):
@@ -77,7 +77,7 @@ class PrefixCache:
 
     def fill(
         self,
-        cache: Sequence[LayerCache],
+        cache: Cache,
         ids: np.ndarray,
         window: int | None,
     ) -> int:
@@ -97,15 +97,13 @@ class PrefixCache:
                     return len(chain) * PAGE
         return 0
 
-    def known(self, cache: Sequence[LayerCache], ids: np.ndarray, window: int | None) -> int:
+    def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """How many tokens `fill` will put in, where all that is stored can be read."""
         with suppress(OSError):
             return len(self._usable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
         return 0
 
-    def recorder(
-        self, cache: Sequence[LayerCache], ids: np.ndarray, cached: int, window: int | None
-    ) -> OnHeld:
+    def recorder(self, cache: Cache, ids: np.ndarray, cached: int, window: int | None) -> OnHeld:
         """What `prefill` is to call with each step's ids, to store the pages of `ids: (T,)`.
 
         The cache holds the first `cached` tokens, as prefilled or filled: nothing was evicted or
@@ -135,18 +133,16 @@ class PrefixCache:
     # Reading
 
     @cached_property
-    def like(self) -> list[LayerCache]:
+    def like(self) -> Cache:
         """What the model itself stores behind one token: shapes and dtypes."""
-        return run_lazily(self._model.network)
+        return run_lazily(self._model.shard)
 
     @property
     def used_layers(self) -> list[int]:
         """Which windows hold anything: a model may have layers that it gives no tokens."""
         return [i for i, window in enumerate(windows(self.like)) if window.keys is not None]
 
-    def _keys_to_fill(
-        self, cache: Sequence[LayerCache], ids: np.ndarray, window: int | None
-    ) -> list[str]:
+    def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
         """Of the pages that could be put into the cache; none where it is not empty."""
         if self.usable(cache) is not None or not _is_untouched(cache):
             return []
@@ -161,9 +157,7 @@ class PrefixCache:
             chain.pop()
         return chain
 
-    def _load(
-        self, cache: Sequence[LayerCache], ids: np.ndarray, chain: Sequence[Page]
-    ) -> Arrays | None:
+    def _load(self, cache: Cache, ids: np.ndarray, chain: Sequence[Page]) -> Arrays | None:
         """The arrays of all layers behind the chain's tokens; None, with the page forgotten, where
         one cannot be used."""
         tokens = len(chain) * PAGE
@@ -217,7 +211,7 @@ class PrefixCache:
             for name, array in _states(self.like).items()
         )
 
-    def _restore(self, cache: Sequence[LayerCache], loaded: Arrays, tokens: int) -> None:
+    def _restore(self, cache: Cache, loaded: Arrays, tokens: int) -> None:
         for i in self.used_layers:
             keys, values = loaded[f"{i}.keys"], loaded[f"{i}.values"]
             size = keys.shape[2]
@@ -278,7 +272,7 @@ class _Recorder:
     def __init__(
         self,
         pages: PrefixCache,
-        cache: Sequence[LayerCache],
+        cache: Cache,
         ids: np.ndarray,
         keys: Sequence[str],
         stored: Sequence[Page],
@@ -398,14 +392,14 @@ class _Recorder:
             self._stopped = True
 
 
-def _is_untouched(cache: Sequence[LayerCache]) -> bool:
+def _is_untouched(cache: Cache) -> bool:
     """Whether no token has ever been put in: what was taken out again leaves positions behind."""
     return not any(window.total or window.offset for window in windows(cache)) and all(
         state.empty() for state in recurrent_states(cache)
     )
 
 
-def _most_tokens(cache: Sequence[LayerCache], window: int | None, tokens: int) -> int:
+def _most_tokens(cache: Cache, window: int | None, tokens: int) -> int:
     """How many of the first tokens leave the same behind whatever the steps: beyond that, kept
     tokens have been moved, or a layer has, or what a token saw depends on where its step began."""
     limits = [tokens] if window is None else [tokens, window]
@@ -424,7 +418,7 @@ def _arrays(i: int, window: WindowCache) -> list[tuple[str, mx.array]]:
     return [(f"{i}.keys", window.keys), (f"{i}.values", window.values)]
 
 
-def _states(cache: Sequence[LayerCache]) -> Arrays:
+def _states(cache: Cache) -> Arrays:
     """The recurrent states by the names that they have in a page."""
     return {
         f"r.{i}.{j}": array

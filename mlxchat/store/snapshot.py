@@ -5,7 +5,6 @@ slot, so that what is generated next agrees to the bit. Whose state it is, a con
 generation's, is told by the facts that the caller adds.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import numpy as np
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import WindowCache, fork, run_lazily, tokens_held
-from mlxchat.cache.layers import LayerCache, recurrent_states, windows
+from mlxchat.cache import Cache, WindowCache, run_lazily, tokens_held
+from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.store import tensor_file
@@ -44,14 +43,14 @@ class Restored:
     """What a snapshot held. `random` is the seed that MLX's random numbers go on from; `facts` are
     the caller's own: JSON, and no more is known of them."""
 
-    cache: list[LayerCache]
+    cache: Cache
     ledger: Ledger
     random: int
     facts: dict[str, Any]
 
 
 def take(
-    cache: Sequence[LayerCache],
+    cache: Cache,
     ledger: Ledger,
     fingerprint: Fingerprint,
     facts: dict[str, Any],
@@ -84,9 +83,7 @@ def random_state() -> int:
     return high << 32 | low
 
 
-def restore(
-    path: Path, network: nn.Module, empty: Sequence[LayerCache], fingerprint: Fingerprint
-) -> Restored:
+def restore(path: Path, network: nn.Module, empty: Cache, fingerprint: Fingerprint) -> Restored:
     """Read a snapshot into a fork of `empty`, a cache that was made for the same fingerprint.
 
     Raises SnapshotMismatch naming what differs, SnapshotBroken for a file that is damaged or
@@ -106,11 +103,11 @@ def _restored(
     tensors: dict[str, mx.array],
     own: dict[str, Any],
     network: nn.Module,
-    empty: Sequence[LayerCache],
+    empty: Cache,
     fingerprint: Fingerprint,
 ) -> Restored:
     like = run_lazily(network)
-    cache = fork(empty)
+    cache = empty.fork()
     placements = zip(windows(cache), windows(like), own["placement"], strict=True)
     for i, (window, filled, placement) in enumerate(placements):
         arrays = [tensors.get(f"window.{i}.{name}") for name in ARRAYS]

@@ -4,16 +4,12 @@ It is written in a thread beside. Where several ranks hold the cache, each other
 on its own disk, and the file names the parts that belong to it.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlx import nn
-
-from mlxchat.cache.layers import LayerCache
-from mlxchat.distributed.leader import Leader, SharedCache
-from mlxchat.distributed.saved import lead_restoring, lead_saving
+from mlxchat.cache import Cache
 from mlxchat.ledger import Ledger
+from mlxchat.models.model import Model, Peers
 from mlxchat.store import snapshot
 from mlxchat.store.background import Background
 from mlxchat.store.fingerprint import Fingerprint
@@ -34,8 +30,8 @@ class StateFile:
 
     def save(
         self,
-        network: nn.Module,
-        cache: Sequence[LayerCache],
+        model: Model,
+        cache: Cache,
         ledger: Ledger,
         fingerprint: Fingerprint,
         facts: dict[str, Any],
@@ -46,8 +42,8 @@ class StateFile:
         still whole, and RanksError where one is gone.
         """
         number = None
-        if isinstance(network, Leader) and isinstance(cache, SharedCache):
-            number = self._save_parts(network, cache)
+        if model.peers is not None:
+            number = self._save_parts(model.peers, cache)
             facts = facts | {PARTS: number}
         taken = snapshot.take(cache, ledger, fingerprint, facts)
 
@@ -58,9 +54,7 @@ class StateFile:
 
         self.background.run(write)
 
-    def restore(
-        self, network: nn.Module, empty: Sequence[LayerCache], fingerprint: Fingerprint
-    ) -> Restored | None:
+    def restore(self, model: Model, empty: Cache, fingerprint: Fingerprint) -> Restored | None:
         """What the file holds, in a fork of `empty`; None where there is no file.
 
         Raises what `snapshot.restore` raises, SnapshotBroken where a part is missing, and
@@ -68,16 +62,16 @@ class StateFile:
         """
         if not self.path.exists():
             return None
-        restored = snapshot.restore(self.path, network, empty, fingerprint)
-        if isinstance(network, Leader) and isinstance(restored.cache, SharedCache):
-            self._named = lead_restoring(network, restored.cache, restored.facts.get(PARTS))
+        restored = snapshot.restore(self.path, model.shard, empty, fingerprint)
+        if model.peers is not None:
+            self._named = model.peers.restore(restored.cache, restored.facts.get(PARTS))
             self._saved = [self._named]
         return restored
 
-    def _save_parts(self, network: Leader, cache: SharedCache) -> int:
+    def _save_parts(self, peers: Peers, cache: Cache) -> int:
         # Only when it is known which parts the file names are the others of no use.
         self.background.wait()
         outdated = next((number for number in self._saved if number != self._named), None)
-        number = lead_saving(network, cache, outdated)
+        number = peers.save(cache, outdated)
         self._saved = [each for each in self._saved if each != outdated] + [number]
         return number

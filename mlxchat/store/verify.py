@@ -3,15 +3,13 @@
 After turns were evicted and keys shifted it is not the same: later tokens have seen what is gone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxchat.cache import fork
-from mlxchat.cache.layers import LayerCache
+from mlxchat.cache import Cache
 from mlxchat.generate import prefill
 from mlxchat.ledger import TokenIds
 
@@ -30,18 +28,18 @@ class Agreement:
 
 def compare(
     network: nn.Module,
-    restored: Sequence[LayerCache],
-    empty: Sequence[LayerCache],
+    restored: Cache,
+    empty: Cache,
     held: TokenIds,
     probe: TokenIds,
     *,
     step_size: int,
 ) -> Agreement:
     """Prefill `held: (T,)` into a fork of `empty`, let both states read `probe: (N,)`, compare."""
-    fresh = fork(empty)
+    fresh = empty.fork()
     prefill(network, fresh, held, step_size=step_size)
     tokens = mx.array(probe)[None]
-    a, b = (_logits(network, fork(cache), tokens) for cache in (restored, fresh))
+    a, b = (_logits(network, cache.fork(), tokens) for cache in (restored, fresh))
     log_a, log_b = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (a, b))
     return Agreement(
         tokens=len(probe),
@@ -51,5 +49,5 @@ def compare(
     )
 
 
-def _logits(network: nn.Module, cache: Sequence[LayerCache], tokens: mx.array) -> np.ndarray:
+def _logits(network: nn.Module, cache: Cache, tokens: mx.array) -> np.ndarray:
     return np.array(network(tokens, cache=cache)[0].astype(mx.float32), dtype=np.float64)

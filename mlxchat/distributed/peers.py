@@ -1,0 +1,45 @@
+"""The other ranks, as `models.model` wants them: what can be asked of all that hold a model."""
+
+from typing import Any
+
+from mlx import nn
+
+from mlxchat.cache import Cache
+from mlxchat.distributed.leader import Leader
+from mlxchat.distributed.saved import lead_restoring, lead_saving
+from mlxchat.distributed.traffic import lead_timing
+from mlxchat.models.model import Spent, TokenTiming
+
+
+class RankPeers:
+    """Rank 0's `Peers`: those that follow `leader`."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+
+    @property
+    def shard(self) -> nn.Module:
+        return self._leader.own
+
+    @property
+    def ranks(self) -> int:
+        return self._leader.ranks.size
+
+    @property
+    def pipelined(self) -> bool:
+        return self._leader.pipelined
+
+    def make_cache(self, max_kv_size: int | None, keep: int) -> Cache:
+        return self._leader.make_cache(max_kv_size, keep)
+
+    def free_memory_bytes(self) -> int:
+        return self._leader.free_memory_bytes()
+
+    def save(self, cache: Any, outdated: int | None) -> int:
+        return lead_saving(self._leader, cache, outdated)
+
+    def restore(self, cache: Any, number: object) -> int:
+        return lead_restoring(self._leader, cache, number)
+
+    def time_token(self, cache: Any, spent: Spent, tokens: int) -> TokenTiming:
+        return lead_timing(self._leader, cache, spent, tokens)
