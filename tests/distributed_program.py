@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import mlxchat
-
 # isort: split
 
 import mlx.core as mx

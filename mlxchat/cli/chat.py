@@ -180,8 +180,8 @@ def chat(
         if has_terminal_elsewhere():
             raise typer.Exit(run_again_in_terminal())
     # Here, behind the parsing: what follows imports MLX.
+    from mlxchat.cli.chat_run import run as run_chat
     from mlxchat.cli.chat_setup import ChatRequest
-    from mlxchat.cli.chat_setup import run as run_chat
     from mlxchat.cli.setup import Setup
     from mlxchat.cli.template_args import parse_template_args
 

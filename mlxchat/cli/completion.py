@@ -107,18 +107,22 @@ def complete_prefix(incomplete: str) -> Names:
 @_quiet
 def complete_key(context: typer.Context, incomplete: str) -> Names:
     """Keys of `config set`."""
-    from mlxchat.cli.config import keys
+    from mlxchat.cli.configured import keys_of
 
-    return [*keys(context), *(f"aliases.{alias}" for alias in _aliases())]
+    return [*keys_of(context.find_root().command), *(f"aliases.{alias}" for alias in _aliases())]
 
 
 @_quiet
 def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
     """Keys of `config show`, which takes whole tables as well."""
-    from mlxchat.cli.config import keys
+    from mlxchat.cli.configured import keys_of
     from mlxchat.config_file import COMMANDS
 
-    return [*COMMANDS, *keys(context), *(f"aliases.{alias}" for alias in _aliases())]
+    return [
+        *COMMANDS,
+        *keys_of(context.find_root().command),
+        *(f"aliases.{alias}" for alias in _aliases()),
+    ]
 
 
 @_quiet

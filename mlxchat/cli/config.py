@@ -11,6 +11,7 @@ import typer
 from mlxchat.cli.completion import complete_key, complete_shown_key, complete_value
 from mlxchat.cli.configured import (
     check_layer,
+    keys_of,
     names_of,
     option_value,
     options_of,
@@ -298,16 +299,7 @@ def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
         names = names_of(_root(context).commands[table])
         if name.replace("_", "-") in names:
             return table, names[name.replace("_", "-")]
-    raise UsageError(f"there is no key {text!r}" + _meant(text, keys(context)))
-
-
-def keys(context: typer.Context) -> list[str]:
-    """All keys but those of aliases, which are the user's to name."""
-    commands = _root(context).commands
-    return [
-        "model",
-        *(f"{name}.{each}" for name in COMMANDS for each in options_of(commands[name])),
-    ]
+    raise UsageError(f"there is no key {text!r}" + _meant(text, keys_of(_root(context))))
 
 
 def _spellings(context: typer.Context, key: tuple[str, ...]) -> list[str]:
@@ -342,15 +334,14 @@ def _checked(
 
 def _checked_model(key: tuple[str, ...], name: str, project: bool) -> str:
     """The name, as any directory understands it. Raises ModelError, ConfigError, UsageError."""
-    from mlxchat.cli.models import lasting_name
-    from mlxchat.models.locate import leads_to_files, locate
+    from mlxchat.models.locate import lasting_name, leads_to_files, locate
 
     aliases = dict(read_user_config().aliases)
     if key[0] == "aliases":
         locate(key[1], aliases | {key[1]: name})
-        return lasting_name(name)
+        return lasting_name(name, aliases)
     if not project:
-        return lasting_name(name)
+        return lasting_name(name, aliases)
     located = locate(name, aliases)
     if leads_to_files(located):
         raise UsageError(f"a project cannot choose a model by its path, {located.name}")

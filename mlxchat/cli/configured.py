@@ -67,6 +67,15 @@ def names_of(command: Any) -> dict[str, str]:
     }
 
 
+def keys_of(root: Any) -> list[str]:
+    """All keys of the program, whose group `root` is, but those of aliases, which are the user's
+    to name."""
+    return [
+        "model",
+        *(f"{name}.{each}" for name in COMMANDS for each in options_of(root.commands[name])),
+    ]
+
+
 def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]:
     """What is set for the command's options, checked, in the form that Typer takes.
 

@@ -152,6 +152,7 @@ def default(
     from mlxchat.config_edit import set_default_model
     from mlxchat.config_file import read_user_config
     from mlxchat.errors import UsageError
+    from mlxchat.models.locate import lasting_name
     from mlxchat.terminal.messages import Messages
 
     if unset and name is not None:
@@ -159,7 +160,7 @@ def default(
     if unset:
         set_default_model(None)
     elif name is not None:
-        set_default_model(lasting_name(name))
+        set_default_model(lasting_name(name, read_user_config().aliases))
     elif (model := read_user_config().model) is not None:
         write(f"{model}\n")
     else:
@@ -171,14 +172,6 @@ def _locate(name: str) -> "Located":
     from mlxchat.models.locate import locate
 
     return locate(name, read_user_config().aliases)
-
-
-def lasting_name(name: str) -> str:
-    """The name as another directory understands it too. Raises if it means nothing."""
-    from mlxchat.config_file import read_user_config
-
-    located = _locate(name)
-    return name if name in read_user_config().aliases else located.name
 
 
 def _agrees(question: str) -> bool:

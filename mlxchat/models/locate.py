@@ -58,6 +58,12 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     raise _explain(name, aliases)
 
 
+def lasting_name(name: str, aliases: Mapping[str, str]) -> str:
+    """The name as another directory understands it too. Raises what `locate` raises."""
+    located = locate(name, aliases)
+    return name if name in aliases else located.name
+
+
 def is_hub_id(name: str) -> bool:
     return (
         _HUB_ID.fullmatch(name) is not None
