@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
-    from mlxchat.blocks import BlockReader
     from mlxchat.cache import make_cache
-    from mlxchat.conversation import Conversation
+    from mlxchat.chat.conversation import Conversation
+    from mlxchat.engine.blocks import BlockReader
+    from mlxchat.engine.generate import Generation, Token
     from mlxchat.errors import MlxchatError
-    from mlxchat.generate import Generation, Token
     from mlxchat.models.load import load
     from mlxchat.models.model import Model
-    from mlxchat.parts import Part, encode_parts
     from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
+    from mlxchat.text.parts import Part, encode_parts
 
 __version__ = "0.1.0"
 
@@ -49,18 +49,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "BlockReader": "mlxchat.blocks",
+    "BlockReader": "mlxchat.engine.blocks",
     "CacheSettings": "mlxchat.settings",
-    "Conversation": "mlxchat.conversation",
+    "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",
-    "Generation": "mlxchat.generate",
+    "Generation": "mlxchat.engine.generate",
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
     "Model": "mlxchat.models.model",
-    "Part": "mlxchat.parts",
+    "Part": "mlxchat.text.parts",
     "SamplingSettings": "mlxchat.settings",
-    "Token": "mlxchat.generate",
-    "encode_parts": "mlxchat.parts",
+    "Token": "mlxchat.engine.generate",
+    "encode_parts": "mlxchat.text.parts",
     "load": "mlxchat.models.load",
     "make_cache": "mlxchat.cache",
 }

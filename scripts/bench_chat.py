@@ -23,8 +23,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.bench.chat import FULL, SYSTEM, questions
-from mlxchat.conversation import Conversation, Turn
-from mlxchat.generate import prefill
+from mlxchat.chat.conversation import Conversation, Turn
+from mlxchat.engine.generate import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll

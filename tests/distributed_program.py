@@ -18,7 +18,7 @@ import numpy as np
 from mlxchat.distributed.follow import follow
 from mlxchat.distributed.load import follow_loading, lead_loading
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.generate import Generation, prefill
+from mlxchat.engine.generate import Generation, prefill
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel

@@ -23,7 +23,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.blocks import BlockReader
 from mlxchat.cache import (
     Block,
     Cache,
@@ -34,16 +33,17 @@ from mlxchat.cache import (
 )
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
+from mlxchat.chat.ledger import Ledger
 from mlxchat.cli.loading import Loading
+from mlxchat.engine.blocks import BlockReader
+from mlxchat.engine.generate import prefill
 from mlxchat.errors import CacheError
-from mlxchat.generate import prefill
-from mlxchat.ledger import Ledger
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
-from mlxchat.tokens import Prompt
+from mlxchat.text.tokens import Prompt
 from scripts import metal
 from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge, write_family
 from scripts.forms import FORMS

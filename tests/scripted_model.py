@@ -16,8 +16,8 @@ from mlx import nn
 from tokenizers import AddedToken
 
 from mlxchat.models.model import Model
-from mlxchat.template import ChatTemplate
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model
 from tests.conftest import build_random_model
 

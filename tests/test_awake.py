@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlxchat import awake
-from mlxchat.awake import keep_awake
+from mlxchat.app import awake
+from mlxchat.app.awake import keep_awake
 
 Install = Callable[[str], Path]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.blocks import BlockReader, does_not_fit
 from mlxchat.cache import Block, Cache, make_cache, make_joinable
 from mlxchat.cache.layers import windows
+from mlxchat.engine.blocks import BlockReader, does_not_fit
+from mlxchat.engine.generate import prefill
 from mlxchat.errors import CacheError
-from mlxchat.generate import prefill
-from mlxchat.tokens import Prompt
+from mlxchat.text.tokens import Prompt
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config
 from tests.conftest import build_random_model

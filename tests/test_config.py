@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from mlxchat import paths
-from mlxchat.config import Level, read_config, variable_of
-from mlxchat.errors import ConfigError
-from mlxchat.project_file import (
+from mlxchat.config.layers import Level, read_config, variable_of
+from mlxchat.config.project import (
     FILE_NAME,
     find_project_file,
     foreign_project_files,
     project_file_to_write,
 )
+from mlxchat.errors import ConfigError
 
 NAMES = {"temp": "temp", "model": "model", "system": "system", "system-prompt": "system"}
 

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from mlxchat import cli, paths
+from mlxchat.config.project import FILE_NAME
 from mlxchat.errors import ConfigError
-from mlxchat.project_file import FILE_NAME
 from tests.conftest import RunMlxchat
 from tests.pseudo_terminal import PseudoTerminal
 

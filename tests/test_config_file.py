@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mlxchat import paths
-from mlxchat.config_edit import install, set_default_model, set_key, unset_key
-from mlxchat.config_file import MOST_BYTES, ConfigFile, parse, read_user_config
+from mlxchat.config.edit import install, set_default_model, set_key, unset_key
+from mlxchat.config.file import MOST_BYTES, ConfigFile, parse, read_user_config
 from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import write_atomically
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from mlxchat.cache import make_cache, tokens_held
 from mlxchat.cache.layers import windows
-from mlxchat.conversation import RESERVE, Conversation, Forgot, Turn
+from mlxchat.chat.conversation import RESERVE, Conversation, Forgot, Turn
+from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, WindowFull
-from mlxchat.generate import Token
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
-from mlxchat.template import ChatTemplate
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
 from scripts.tiny_model import byte_tokenizer, tiny_config
 from tests import chat_templates

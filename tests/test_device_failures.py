@@ -10,11 +10,11 @@ import mlx.core as mx
 import pytest
 
 import mlxchat.cli as program
+from mlxchat.chat.conversation import Conversation
 from mlxchat.cli.run import resume_run
-from mlxchat.conversation import Conversation
+from mlxchat.engine.generate import Token
 from mlxchat.errors import DeviceError, ModelBroken
 from mlxchat.failures import device_failures
-from mlxchat.generate import Token
 from mlxchat.models.model import Model
 from mlxchat.models.weights import fitting
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings

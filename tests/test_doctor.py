@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from mlxchat import paths, platform
+from mlxchat.config.project import FILE_NAME
 from mlxchat.doctor import Finding, Verdict, disk, examine, hub, machine, terminal
 from mlxchat.doctor.finding import found_by
 from mlxchat.models.catalog import RECOMMENDED
 from mlxchat.models.hub_cache import hub_cache_dir
-from mlxchat.project_file import FILE_NAME
 from mlxchat.terminal.report import format_line
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo

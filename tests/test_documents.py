@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat import platform
-from mlxchat.documents import read_input
 from mlxchat.errors import InputError, UsageError
+from mlxchat.text.documents import read_input
 
 
 def write(path: Path, data: bytes | str) -> str:

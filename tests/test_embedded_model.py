@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlxchat.cache import make_cache
-from mlxchat.generate import Generation
+from mlxchat.engine.generate import Generation
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from mlxchat.cache import Cache, make_cache
+from mlxchat.chat.ledger import Ledger
+from mlxchat.engine.generate import prefill
 from mlxchat.errors import SnapshotMismatch
-from mlxchat.generate import prefill
-from mlxchat.ledger import Ledger
 from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file
 from mlxchat.store.background import Background

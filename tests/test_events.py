@@ -2,9 +2,9 @@
 
 import json
 
-from mlxchat.events import EventWriter
-from mlxchat.generate import Token
-from mlxchat.tokens import Tokenizer
+from mlxchat.app.events import EventWriter
+from mlxchat.engine.generate import Token
+from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer
 
 # All that `str.splitlines` splits at.

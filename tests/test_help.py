@@ -9,9 +9,9 @@ import pytest
 import typer
 
 from mlxchat import cli
-from mlxchat.config import variable_of
+from mlxchat.config.layers import variable_of
+from mlxchat.config.project import IGNORE_VARIABLE
 from mlxchat.errors import ExitStatus
-from mlxchat.project_file import IGNORE_VARIABLE
 from tests import readme
 from tests.conftest import RunMlxchat
 

@@ -1,131 +1,85 @@
-"""The order in which the files are to be read: each imports only what stands before it."""
+"""The order in which the files are to be read: each imports only what stands before it.
+
+Every import counts, at the top of a file, within a function and under TYPE_CHECKING, so no two
+files can import each other.
+"""
 
 import ast
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "mlxchat"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "mlxchat"
 
-# What stands before it may be imported; a package's own files are its own business, in this order.
-ORDER = [
-    "errors",
-    "failures",
-    "settings",
-    "platform",
-    "awake",
-    "paths",
-    "units",
-    "files",
-    "config_file",
-    "config_edit",
-    "project_file",
-    "config",
-    "documents",
-    "template",
-    "reply_format",
-    "thinking",
-    "reply_reader",
-    "template_probe",
-    "spans",
-    "replies",
-    "tokens",
-    "parts",
-    "stop",
-    "cache.positions",
-    "cache.originals",
-    "cache.window",
-    "cache.chunk",
-    "cache.layers",
-    "cache.block",
-    "cache.trial",
-    "cache.build",
-    "cache",
-    "sampling",
-    "models",
-    "models.skeleton",
-    "models.arrays",
-    "models.experts",
-    "models.weights",
-    "models.dequantize",
-    "models.half_precision",
-    "models.tokenizer_files",
-    "models.catalog",
-    "models.hub_cache",
-    "models.hub_errors",
-    "models.hub",
-    "models.gguf",
-    "models.locate",
-    "models.resolve",
-    "models.model",
-    "models.load",
-    "models.fit",
-    "models.describe",
-    "models.inventory",
-    "repetition",
-    "pace",
-    "generate",
-    "blocks",
-    "ledger",
-    "conversation",
-    "store",
-    "store.tensor_file",
-    "store.fingerprint",
-    "store.snapshot",
-    "store.verify",
-    "store.append_file",
-    "store.reply_part",
-    "store.saved",
-    "store.journal",
-    "store.lock",
-    "store.session_names",
-    "store.session",
-    "store.session_list",
-    "store.output_file",
-    "store.metrics",
-    "store.background",
-    "store.state_file",
-    "store.checkpoint",
-    "store.prefix_index",
-    "store.prefix_cache",
-    "store.block_store",
-    "distributed",
-    "distributed.deferred",
-    "distributed.launcher",
-    "distributed.noise",
-    "distributed.sockets",
-    "distributed.ranks",
-    "distributed.leader",
-    "distributed.shard",
-    "distributed.saved",
-    "distributed.traffic",
-    "distributed.peers",
-    "distributed.load",
-    "distributed.prefixes",
-    "distributed.follow",
-    "transcript",
-    "events",
-    "bench.paired",
-    "bench.report",
-    "bench.text",
-    "bench.subject",
-    "bench.catalog",
-    "bench.machine",
-    "bench.record",
-    "bench.tiny",
-    "bench.theirs",
-    "bench.plot",
-    "bench",
-    "terminal",
-    "doctor.finding",
-    "doctor.machine",
-    "doctor.disk",
-    "doctor.hub",
-    "doctor.terminal",
-    "doctor",
-    "cli",
-]
+# Folders in reading order, and the files of each; "" is the folder's __init__.
+ORDER: dict[str, list[str]] = {
+    "": ["errors", "failures", "settings", "platform", "paths", "units", "files"],
+    "config": ["", "file", "edit", "project", "layers"],
+    "text": [
+        *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
+        *("template_probe", "spans", "replies", "tokens", "parts", "stop"),
+    ],
+    "cache": [
+        *("positions", "originals", "window", "chunk", "layers", "block", "trial", "build", ""),
+    ],
+    "models": [
+        *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
+        *("tokenizer_files", "catalog", "hub_cache", "hub_errors", "hub"),
+        *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
+        *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
+        *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
+        *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
+    ],
+    "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
+    "chat": ["", "ledger", "conversation", "transcript"],
+    "store": [
+        *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file", "reply_part"),
+        *("saved", "journal", "lock", "session_names", "session", "session_list", "output_file"),
+        *("metrics", "background", "state_file", "checkpoint", "prefix_index", "prefix_cache"),
+        "block_store",
+    ],
+    "distributed": [
+        *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
+        *("traffic", "prefixes", "peers", "load", "follow"),
+    ],
+    "app": ["", "awake", "events"],
+    "bench": [
+        *(
+            "",
+            "paired",
+            "report",
+            "text",
+            "subject",
+            "catalog",
+            "machine",
+            "record",
+            "tiny",
+            "theirs",
+        ),
+        *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
+        *("startup", "stream"),
+    ],
+    "terminal": [
+        *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
+        *("messages", "clipboard", "own_terminal", "restore", "progress", "typed_lines"),
+        *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
+        *("text_output", "reply"),
+    ],
+    "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
+    "cli": [
+        *("group", "listing", "version", "amounts", "template_args", "configured", "completion"),
+        *("options", "setup", "signal_watch", "signals", "ranks", "prefix", "blocks", "loading"),
+        *("long_run", "run", "generate", "keeper", "chat_setup", "piped_chat", "commands", "repl"),
+        *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
+        *("sessions", "bench_run", "bench", "doctor", ""),
+    ],
+}
+
+# What the program is imported as, and what runs it, stand above all of it.
+ABOVE = ["__init__", "__main__"]
 
 # Who alone may import a package, by the beginnings of the names of our modules.
 SOLE_IMPORTERS = {
@@ -136,51 +90,74 @@ SOLE_IMPORTERS = {
     "transformers": ["models.tokenizer_files"],
     "gguf": ["models.gguf"],
     "psutil": ["platform"],
-    "mlx_lm": ["cache.layers", "cache.build", "sampling", "models", "bench.theirs"],
+    "mlx_lm": ["cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"],
     "matplotlib": ["bench.plot"],
-    "jinja2": ["template"],
+    "jinja2": ["text.template"],
 }
 
 
+def place_names() -> list[str]:
+    return [
+        ".".join(filter(None, (folder, file))) for folder, files in ORDER.items() for file in files
+    ] + ABOVE
+
+
+def name_of(path: Path, package: Path = PACKAGE) -> str:
+    """How ORDER calls a file: `cache.window`; a folder's own file by the folder's name."""
+    parts = path.relative_to(package).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[:-1] else parts)
+
+
 def modules() -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name not in ("", "__main__"):
-            found.append((name, path))
-    return found
+    return [(name_of(path), path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(path: Path, text: str) -> Iterator[str]:
+    """Every name that the text of the file at `path` imports, wherever in it, relative ones too."""
+    package = ["mlxchat", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from chain([module], (f"{module}.{alias.name}" for alias in node.names))
 
 
-def place(name: str) -> int | None:
-    """Where the module, or the nearest package around it, stands in the order."""
-    while name:
-        if name in ORDER:
-            return ORDER.index(name)
-        name = name.rpartition(".")[0]
-    return None
+def imported_late(path: Path, text: str) -> list[str]:
+    """The files of ours that the file imports although they do not stand before it."""
+    places = place_names()
+    here = places.index(name_of(path))
+    ours = (name.removeprefix("mlxchat.") for name in imports(path, text))
+    return sorted({name for name in ours if name in places and places.index(name) > here})
+
+
+def test_every_file_has_its_place() -> None:
+    assert sorted(place_names()) == sorted(name for name, _ in modules())
 
 
 @pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
 def test_a_file_imports_only_what_stands_before_it(name: str, path: Path) -> None:
-    here = place(name)
-    assert here is not None, f"{name} has no place in the order yet"
-    for imported in imports(path):
-        there = place(imported.removeprefix("mlxchat.")) if "mlxchat." in imported else None
-        assert there is None or there <= here, f"{name} imports {imported}, which comes later"
+    assert imported_late(path, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "from mlxchat.cli import options",
+        "def late() -> None:\n    from mlxchat.cli.options import ModelOption",
+        "if TYPE_CHECKING:\n    import mlxchat.cli.options",
+        "from ..cli import options",
+        "from mlxchat.cache.build import make_cache",
+    ],
+)
+def test_an_import_that_runs_back_up_is_found_wherever_it_stands(planted: str) -> None:
+    assert imported_late(PACKAGE / "cache" / "window.py", planted) != []
+    assert imported_late(PACKAGE / "__main__.py", planted) == []
 
 
 @pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
 def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> None:
-    for imported in imports(path):
+    for imported in imports(path, path.read_text()):
         allowed = SOLE_IMPORTERS.get(imported.split(".")[0])
         assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported

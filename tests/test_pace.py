@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat import generate
 from mlxchat.cache import make_cache
-from mlxchat.generate import Generation, prefill
+from mlxchat.engine import generate
+from mlxchat.engine.generate import Generation, prefill
+from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
 from mlxchat.models.load import load_directory
-from mlxchat.pace import Pace, first_step, from_run_lengths, run_lengths
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import build_random_model
 

@@ -6,9 +6,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mlxchat.errors import TemplateError
-from mlxchat.parts import LEAST_BLOCK_TOKENS, Part, encode_parts
-from mlxchat.template import NO_SYSTEM_ROLE, ChatTemplate
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.parts import LEAST_BLOCK_TOKENS, Part, encode_parts
+from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate
+from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 
 LONG = "The harbour lay quiet under a thin moon, and the boats were asleep in it. " * 6

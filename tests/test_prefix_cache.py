@@ -20,14 +20,14 @@ from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.generate import Generation, nobody, prefill
+from mlxchat.engine.generate import Generation, nobody, prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import fingerprint, prefix_cache, tensor_file
 from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
 from mlxchat.store.prefix_index import PrefixIndex
-from mlxchat.template import ChatTemplate
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.conftest import build_random_model

@@ -31,7 +31,9 @@ def test_the_examples_run(
     settings = mlxchat.GenerationSettings
 
     monkeypatch.setattr(mlxchat, "load", load_tiny, raising=False)
-    monkeypatch.setattr("mlxchat.generate.GenerationSettings", lambda: settings(max_tokens=5))
+    monkeypatch.setattr(
+        "mlxchat.engine.generate.GenerationSettings", lambda: settings(max_tokens=5)
+    )
     names = {"report": "A long report about boats. " * 9, "directory": tmp_path / "blocks"}
     assert len(examples()) >= 3
     for example in examples():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxchat.repetition import (
+from mlxchat.engine.repetition import (
     ENTER_SHARE,
     HISTORY,
     LEAVE_SHARE,

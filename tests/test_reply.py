@@ -15,7 +15,7 @@ from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import ReplyMarkdown, parse
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
-from mlxchat.thinking import ThinkSplitter
+from mlxchat.text.thinking import ThinkSplitter
 
 WIDTH, HEIGHT = 60, 15
 TAGS = ("<think>", "</think>")

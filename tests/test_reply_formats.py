@@ -10,13 +10,13 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken
 
-from mlxchat.conversation import Conversation, Forgot, Turn
-from mlxchat.generate import Token
+from mlxchat.chat.conversation import Conversation, Forgot, Turn
+from mlxchat.engine.generate import Token
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.store import saved
 from mlxchat.store.journal import Journal
-from mlxchat.template import ChatTemplate
-from mlxchat.tokens import ChatMessage, Tokenizer
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import ChatMessage, Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.reply_formats import (
     COHERE,

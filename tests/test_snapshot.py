@@ -15,16 +15,16 @@ from mlx import nn
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
+from mlxchat.chat.ledger import Ledger
+from mlxchat.engine.generate import decode, prefill
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch
 from mlxchat.files import remove_unfinished
-from mlxchat.generate import decode, prefill
-from mlxchat.ledger import Ledger
 from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import snapshot, tensor_file
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
-from mlxchat.template import ChatTemplate
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer, tiny_config
 from tests.conftest import build_random_model

@@ -18,10 +18,10 @@ from tokenizers import (
     trainers,
 )
 
-import mlxchat.tokens as tokens_module
+import mlxchat.text.tokens as tokens_module
 from mlxchat.errors import InputError, TemplateError
-from mlxchat.template import ChatTemplate
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, CONTROL_TOKENS, THINK_TOKENS, byte_tokenizer
 
 ENGLISH = (

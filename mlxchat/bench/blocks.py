@@ -16,14 +16,14 @@ import numpy as np
 from mlxchat.bench.paired import Spread, ratios, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
-from mlxchat.blocks import BlockReader
 from mlxchat.cache import Cache, make_cache
-from mlxchat.generate import prefill
-from mlxchat.ledger import TokenIds
+from mlxchat.chat.ledger import TokenIds
+from mlxchat.engine.blocks import BlockReader
+from mlxchat.engine.generate import prefill
 from mlxchat.models.model import Model
-from mlxchat.parts import Part, encode_parts
 from mlxchat.store.block_store import DiskBlocks
-from mlxchat.tokens import Prompt
+from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.tokens import Prompt
 
 LIMIT_BYTES = 1 << 40
 STEP = 512

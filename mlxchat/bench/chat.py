@@ -13,11 +13,11 @@ from typing import ClassVar
 from mlxchat.bench.paired import Spread, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
-from mlxchat.conversation import RESERVE, Conversation, Turn
-from mlxchat.generate import Token
+from mlxchat.chat.conversation import RESERVE, Conversation, Turn
+from mlxchat.engine.generate import Token
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll
-from mlxchat.tokens import ChatMessage
+from mlxchat.text.tokens import ChatMessage
 
 SYSTEM = "You are a ship's cook called Zorblax. Answer in one short sentence."
 TOPICS = ("bread", "storms", "onions", "maps", "whales", "rope", "salt", "stars", "cats", "pirates")

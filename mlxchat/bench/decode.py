@@ -18,7 +18,7 @@ from mlxchat.bench.paired import VERDICTS, Side, Spread, differences, interleave
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
-from mlxchat.generate import Generation
+from mlxchat.engine.generate import Generation
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 

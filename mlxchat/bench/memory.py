@@ -11,7 +11,7 @@ from mlxchat.bench.paired import settle
 from mlxchat.bench.report import Chart, Point, Table, figure, series
 from mlxchat.bench.subject import Subject
 from mlxchat.cache import make_cache
-from mlxchat.generate import Generation
+from mlxchat.engine.generate import Generation
 from mlxchat.settings import GenerationSettings
 
 PROMPT_TOKENS = 16

@@ -15,8 +15,8 @@ from mlxchat.bench.paired import Spread, ratios, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
-from mlxchat.generate import Generation, prefill
-from mlxchat.ledger import TokenIds
+from mlxchat.chat.ledger import TokenIds
+from mlxchat.engine.generate import Generation, prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.prefix_cache import PAGE, PrefixCache

@@ -9,8 +9,8 @@ import numpy as np
 
 from mlxchat.bench.paired import Tick
 from mlxchat.bench.text import MOST_CHARS_A_TOKEN, Text, find_text, read_text
+from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import InputError
-from mlxchat.ledger import TokenIds
 from mlxchat.models.model import Model
 
 # A prompt of which only the length matters.

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxchat.documents import piped_stdin, read_input
 from mlxchat.errors import InputError
+from mlxchat.text.documents import piped_stdin, read_input
 
 # More characters than this make a token of no text that a tokenizer was made for.
 MOST_CHARS_A_TOKEN = 16

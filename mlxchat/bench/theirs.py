@@ -18,8 +18,8 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
+from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import OutputError
-from mlxchat.ledger import TokenIds
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
 from mlxchat.units import format_bytes

@@ -2,7 +2,7 @@
 
 Taking one out of a cache, and joining it to another: its keys are shifted to where it now stands.
 What it saw when it was computed is another text than what it then stands behind, so a joined block
-is an approximation; how to better it is `mlxchat.blocks`' business. One sequence at a time.
+is an approximation; how to better it is `mlxchat.engine.blocks`' business. One sequence at a time.
 
 Source: Prompt Cache (Gim et al., 2023), reusing attention states of text modules.
 """

@@ -6,15 +6,15 @@ from contextlib import ExitStack, contextmanager
 from mlx import nn
 
 from mlxchat import paths
-from mlxchat.blocks import BlockReader, does_not_fit
 from mlxchat.cache import Cache, check_joinable, make_joinable
 from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
+from mlxchat.engine.blocks import BlockReader, does_not_fit
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.store.prefix_cache import has_room
-from mlxchat.tokens import Prompt
+from mlxchat.text.tokens import Prompt
 
 
 def check_blocks(files: Sequence[str], setup: Setup, *, checkpoint: bool) -> None:

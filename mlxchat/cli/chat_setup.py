@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxchat.cache import positions_bounded
+from mlxchat.chat.conversation import Conversation
 from mlxchat.cli.prefix import Prefixes
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window
-from mlxchat.conversation import Conversation
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, Roll
 

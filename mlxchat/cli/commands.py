@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from mlxchat import transcript
+from mlxchat.chat import transcript
+from mlxchat.chat.conversation import Conversation, Turn
+from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.template_args import parse_template_args
-from mlxchat.conversation import Turn
-from mlxchat.documents import read_input
 from mlxchat.errors import InputError, SessionError, UsageError
 from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
 from mlxchat.store.session import Session
@@ -22,14 +22,36 @@ from mlxchat.store.session_list import listing
 from mlxchat.store.session_names import as_saved, check_name, names_by_use
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.screen import Screen
+from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
-if TYPE_CHECKING:
-    from mlxchat.cli.repl import Repl
+
+class Chat(Protocol):
+    """What a command can see of the chat, and do with it."""
+
+    screen: Screen
+    keeper: Keeper
+    sampling: SamplingSettings
+    think: str
+    retries: int
+    attached: list[str]
+    figures: str
+    editor: Any
+
+    @property
+    def conversation(self) -> Conversation: ...
+    def answer(self, text: str | None) -> None: ...
+    def go_on(self) -> None: ...
+    def set_template_args(self, args: dict[str, Any]) -> None: ...
+    def change_model(self, name: str) -> None: ...
+    def change_session(self, session: Session) -> None: ...
+    def save_in(self, session: Session) -> None: ...
+
 
 # A handler gets the chat and what stands behind the command's name; what it returns is put into
 # the next prompt, to be changed and sent.
-Handler = Callable[["Repl", str], str | None]
+Handler = Callable[[Chat, str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,7 @@ def command(usage: str, help_text: str) -> Callable[[Handler], Handler]:
     return add
 
 
-def run_command(chat: Repl, line: str) -> str | None:
+def run_command(chat: Chat, line: str) -> str | None:
     """Do what the line says; returns a draft for the next prompt. Raises UsageError for a command
     that there is not, with the nearest one."""
     name, _, argument = line.partition(" ")
@@ -71,7 +93,7 @@ def _number(argument: str, default: int) -> int:
         raise UsageError(f"{argument!r} is not a number") from None
 
 
-def _last_turn(chat: Repl) -> Turn:
+def _last_turn(chat: Chat) -> Turn:
     turn = chat.conversation.last
     if turn is None:
         raise UsageError("nothing has been said yet")
@@ -79,7 +101,7 @@ def _last_turn(chat: Repl) -> Turn:
 
 
 @command("/help", "list the commands")
-def _help(chat: Repl, _: str) -> None:
+def _help(chat: Chat, _: str) -> None:
     for each in COMMANDS.values():
         chat.screen.say(f"{each.usage:20} {each.help}")
     chat.screen.say('Alt-Enter or """ for several lines · Ctrl-G for your editor · Ctrl-C stops a')
@@ -87,25 +109,25 @@ def _help(chat: Repl, _: str) -> None:
 
 
 @command("/exit", "leave")
-def _exit(chat: Repl, _: str) -> None:
+def _exit(chat: Chat, _: str) -> None:
     raise EndOfInput
 
 
 @command("/clear", "forget everything and begin anew")
-def _clear(chat: Repl, _: str) -> None:
+def _clear(chat: Chat, _: str) -> None:
     chat.conversation.clear()
     chat.screen.rule("a new conversation")
 
 
 @command("/retry", "answer the last message again, differently")
-def _retry(chat: Repl, _: str) -> None:
+def _retry(chat: Chat, _: str) -> None:
     _last_turn(chat)
     chat.retries += 1
     chat.answer(None)
 
 
 @command("/undo", "take the last message and its reply back, or what /continue added")
-def _undo(chat: Repl, _: str) -> str:
+def _undo(chat: Chat, _: str) -> str:
     _last_turn(chat)
     if chat.conversation.take_back_continuation():
         chat.screen.say("taken back; the reply is as it was before it went on")
@@ -116,25 +138,25 @@ def _undo(chat: Repl, _: str) -> str:
 
 
 @command("/edit [TEXT]", "write a message in your editor")
-def _edit(chat: Repl, argument: str) -> str:
+def _edit(chat: Chat, argument: str) -> str:
     return chat.editor.edit(argument)
 
 
 @command("/continue", "let the last reply go on")
-def _continue(chat: Repl, _: str) -> None:
+def _continue(chat: Chat, _: str) -> None:
     _last_turn(chat)
     chat.go_on()
 
 
 @command("/system [TEXT|off]", "show or change the system prompt")
-def _system(chat: Repl, argument: str) -> None:
+def _system(chat: Chat, argument: str) -> None:
     if argument:
         chat.conversation.set_system(None if argument == "off" else argument)
     chat.screen.say(f"system prompt: {chat.conversation.system or 'none'}")
 
 
 @command("/file PATH", "put a file before your next message")
-def _file(chat: Repl, argument: str) -> None:
+def _file(chat: Chat, argument: str) -> None:
     if not argument:
         raise UsageError("/file needs a path")
     document = read_input(None, [str(Path(argument).expanduser())], None)
@@ -145,7 +167,7 @@ def _file(chat: Repl, argument: str) -> None:
 
 
 @command("/context", "draw what the window holds")
-def _context(chat: Repl, _: str) -> None:
+def _context(chat: Chat, _: str) -> None:
     usage = chat.conversation.usage()
     rows = [("pinned: system prompt and template", usage.pinned)]
     for turn, tokens in usage.turns:
@@ -160,7 +182,7 @@ def _context(chat: Repl, _: str) -> None:
 
 
 @command("/recall WORD [#N]", "find what was said, and quote the newest (or Nth) find")
-def _recall(chat: Repl, argument: str) -> str | None:
+def _recall(chat: Chat, argument: str) -> str | None:
     wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
     if wanted is None:
         raise UsageError("/recall needs a word")
@@ -184,7 +206,7 @@ def _recall(chat: Repl, argument: str) -> str | None:
 
 
 @command("/pin [TURN]", "never forget a turn: the last one, or that of the number")
-def _pin(chat: Repl, argument: str) -> None:
+def _pin(chat: Chat, argument: str) -> None:
     _last_turn(chat)
     number = _number(argument, len(chat.conversation.turns))
     if not 1 <= number <= len(chat.conversation.turns):
@@ -197,14 +219,14 @@ def _pin(chat: Repl, argument: str) -> None:
 
 
 @command("/unpin", "let all pinned turns be forgotten again")
-def _unpin(chat: Repl, _: str) -> None:
+def _unpin(chat: Chat, _: str) -> None:
     for turn in chat.conversation.turns:
         turn.pinned = False
     chat.screen.say("nothing but the system prompt is pinned")
 
 
 @command("/forget N", "forget the N oldest turns")
-def _forget(chat: Repl, argument: str) -> None:
+def _forget(chat: Chat, argument: str) -> None:
     wanted = _number(argument, 1)
     if wanted < 1:
         raise UsageError("/forget needs a number of turns, 1 or more")
@@ -213,7 +235,7 @@ def _forget(chat: Repl, argument: str) -> None:
 
 
 @command("/save NAME", "give this session a name, or write the conversation to a .jsonl file")
-def _save(chat: Repl, argument: str) -> None:
+def _save(chat: Chat, argument: str) -> None:
     if (path := _file_path(argument)) is not None:
         transcript.save(path, chat.conversation.system, chat.conversation.turns)
         chat.screen.say(f"saved to {path}")
@@ -230,7 +252,7 @@ def _save(chat: Repl, argument: str) -> None:
 
 
 @command("/load NAME", "go on with another session, or with a conversation in a .jsonl file")
-def _load(chat: Repl, argument: str) -> None:
+def _load(chat: Chat, argument: str) -> None:
     if (path := _file_path(argument)) is None:
         session = chat.keeper.session
         if session is not None and session.name == as_saved(argument):
@@ -247,7 +269,7 @@ def _load(chat: Repl, argument: str) -> None:
 
 
 @command("/sessions", "list the sessions")
-def _sessions(chat: Repl, _: str) -> None:
+def _sessions(chat: Chat, _: str) -> None:
     found = listing()
     for each in found:
         when = datetime.fromtimestamp(each.updated).strftime("%Y-%m-%d %H:%M")
@@ -265,7 +287,7 @@ def _file_path(name: str) -> Path | None:
 
 
 @command("/model [NAME]", "show the model, or go on with another")
-def _model(chat: Repl, argument: str) -> None:
+def _model(chat: Chat, argument: str) -> None:
     if argument:
         chat.change_model(argument)
     chat.screen.say(f"model: {chat.conversation.model.name}")
@@ -275,7 +297,7 @@ SAMPLING = {field.name.replace("_", "-"): field.name for field in fields(Samplin
 
 
 @command("/set [OPTION VALUE]", "show the options, or change one: temp, top-p, max-tokens …")
-def _set(chat: Repl, argument: str) -> None:
+def _set(chat: Chat, argument: str) -> None:
     option, _, value = argument.partition(" ")
     if option:
         _set_option(chat, option.lstrip("-"), value.strip())
@@ -294,7 +316,7 @@ def _as_written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _set_option(chat: Repl, option: str, value: str) -> None:
+def _set_option(chat: Chat, option: str, value: str) -> None:
     try:
         if option in SAMPLING:
             kind = int if option in ("top-k", "seed") else float
@@ -314,7 +336,7 @@ def _set_option(chat: Repl, option: str, value: str) -> None:
 
 
 @command("/think on|off|hide", "show the model's thoughts, turn them off, or hide them")
-def _think(chat: Repl, argument: str) -> None:
+def _think(chat: Chat, argument: str) -> None:
     if argument not in ("on", "off", "hide"):
         raise UsageError("/think takes on, off or hide")
     template = chat.conversation.model.tokenizer.template
@@ -327,17 +349,17 @@ def _think(chat: Repl, argument: str) -> None:
 
 
 @command("/stats", "figures of the last reply")
-def _stats(chat: Repl, _: str) -> None:
+def _stats(chat: Chat, _: str) -> None:
     chat.screen.say(chat.figures or "nothing has been answered yet")
 
 
 @command("/copy", "copy the last reply, without its thoughts, to the clipboard")
-def _copy(chat: Repl, _: str) -> None:
+def _copy(chat: Chat, _: str) -> None:
     chat.screen.say(copy_to_clipboard(_last_turn(chat).reply.strip()))
 
 
 @command("/export FILE.md", "write the whole conversation as Markdown")
-def _export(chat: Repl, argument: str) -> None:
+def _export(chat: Chat, argument: str) -> None:
     if not argument:
         raise InputError("/export needs a file name")
     path = Path(argument).expanduser()

@@ -116,7 +116,7 @@ def complete_key(context: typer.Context, incomplete: str) -> Names:
 def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
     """Keys of `config show`, which takes whole tables as well."""
     from mlxchat.cli.configured import keys_of
-    from mlxchat.config_file import COMMANDS
+    from mlxchat.config.file import COMMANDS
 
     return [
         *COMMANDS,
@@ -141,7 +141,7 @@ def complete_value(context: typer.Context, incomplete: str) -> Names:
 
 
 def _aliases() -> list[str]:
-    from mlxchat.config_file import read_user_config
+    from mlxchat.config.file import read_user_config
 
     with suppress(Exception):
         return sorted(read_user_config().aliases)

@@ -19,8 +19,7 @@ from mlxchat.cli.configured import (
 )
 from mlxchat.cli.group import Group
 from mlxchat.cli.listing import write, write_json_lines, write_table
-from mlxchat.config import Level, Setting, layer_of, read_config
-from mlxchat.config_file import (
+from mlxchat.config.file import (
     COMMANDS,
     ConfigFile,
     check_text,
@@ -28,13 +27,14 @@ from mlxchat.config_file import (
     read_text,
     read_user_config,
 )
-from mlxchat.errors import ConfigError, MlxchatError, UsageError
-from mlxchat.project_file import (
+from mlxchat.config.layers import Level, Setting, layer_of, read_config
+from mlxchat.config.project import (
     find_project_file,
     may_be_set,
     project_file_to_write,
     refuse_what_projects_may_not,
 )
+from mlxchat.errors import ConfigError, MlxchatError, UsageError
 
 config_app = typer.Typer(
     cls=Group,
@@ -262,7 +262,7 @@ def _as_text(value: Any) -> str:
 def _set(
     context: typer.Context, path: Path, key: tuple[str, ...], values: Sequence[str], project: bool
 ) -> None:
-    from mlxchat.config_edit import new_file_mode, set_key
+    from mlxchat.config.edit import new_file_mode, set_key
 
     dotted = ".".join(key)
     if project and not may_be_set(dotted):
@@ -279,7 +279,7 @@ def _set(
 
 def _unset(context: typer.Context, path: Path, text: str) -> None:
     """What is wrong in a file can be taken away as well."""
-    from mlxchat.config_edit import unset_key
+    from mlxchat.config.edit import unset_key
     from mlxchat.terminal.messages import Messages
 
     table, dot, name = text.partition(".")
@@ -420,7 +420,7 @@ def _goes_on(wrong: ConfigError) -> bool:
 
 
 def _install(path: Path, text: str, *, instead_of: str, project: bool) -> None:
-    from mlxchat.config_edit import install, new_file_mode
+    from mlxchat.config.edit import install, new_file_mode
 
     if project:
         install(path, text, instead_of=instead_of, mode=new_file_mode())

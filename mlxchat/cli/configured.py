@@ -12,8 +12,8 @@ from typing import Any
 from typer.core import TyperCommand, TyperOption
 from typer.exceptions import TyperException
 
-from mlxchat.config import Config, Layer, Level, Setting, read_config
-from mlxchat.config_file import COMMANDS
+from mlxchat.config.file import COMMANDS
+from mlxchat.config.layers import Config, Layer, Level, Setting, read_config
 from mlxchat.errors import ConfigError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 

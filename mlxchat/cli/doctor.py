@@ -8,14 +8,14 @@ import typer
 
 from mlxchat.cli.configured import check_layer, names_of
 from mlxchat.cli.listing import write, write_json_lines
-from mlxchat.config import Level, environment, layer_of, read_config
-from mlxchat.config_file import read_user_config
-from mlxchat.errors import ConfigError, ExitStatus, UsageError
-from mlxchat.project_file import (
+from mlxchat.config.file import read_user_config
+from mlxchat.config.layers import Level, environment, layer_of, read_config
+from mlxchat.config.project import (
     IGNORE_VARIABLE,
     foreign_project_files,
     read_project_file,
 )
+from mlxchat.errors import ConfigError, ExitStatus, UsageError
 from mlxchat.settings import DEFAULT_PREFIX_CACHE_SIZE
 
 if TYPE_CHECKING:

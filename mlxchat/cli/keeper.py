@@ -12,11 +12,11 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxchat.chat.conversation import Conversation, Turn
 from mlxchat.cli.setup import Setup
 from mlxchat.cli.template_args import check_template_args
-from mlxchat.conversation import Conversation, Turn
+from mlxchat.engine.generate import Token
 from mlxchat.errors import RanksError, SessionError, SnapshotError, UsageError
-from mlxchat.generate import Token
 from mlxchat.models.load import DTYPE_CHOICES
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll

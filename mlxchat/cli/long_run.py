@@ -17,14 +17,14 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, bytes_held, tokens_held
 from mlxchat.cache.layers import windows
+from mlxchat.chat.ledger import Ledger
 from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s
 from mlxchat.cli.signals import StatusRequest, StopRequest
+from mlxchat.engine.generate import Midway, Stats, Token
+from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
+from mlxchat.engine.repetition import LoopDetector, Nudge
 from mlxchat.errors import OutputError, SnapshotBroken, SnapshotError, UsageError
-from mlxchat.generate import Midway, Stats, Token
-from mlxchat.ledger import Ledger
 from mlxchat.models.model import Model
-from mlxchat.pace import Pace, from_run_lengths, run_lengths
-from mlxchat.repetition import LoopDetector, Nudge
 from mlxchat.settings import DEFAULT_CHECKPOINT_EVERY, OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.fingerprint import Fingerprint
@@ -32,7 +32,7 @@ from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.terminal.messages import Messages
-from mlxchat.thinking import ThoughtsAsText
+from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.units import and_rate, count, format_bytes
 
 # A raised temperature holds from one pause to the next.

@@ -149,8 +149,8 @@ def default(
 
     -m and the variable MLXCHAT_MODEL come before it.
     """
-    from mlxchat.config_edit import set_default_model
-    from mlxchat.config_file import read_user_config
+    from mlxchat.config.edit import set_default_model
+    from mlxchat.config.file import read_user_config
     from mlxchat.errors import UsageError
     from mlxchat.models.locate import lasting_name
     from mlxchat.terminal.messages import Messages
@@ -168,7 +168,7 @@ def default(
 
 
 def _locate(name: str) -> "Located":
-    from mlxchat.config_file import read_user_config
+    from mlxchat.config.file import read_user_config
     from mlxchat.models.locate import locate
 
     return locate(name, read_user_config().aliases)

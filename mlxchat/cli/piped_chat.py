@@ -6,21 +6,21 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mlxchat import __version__
+from mlxchat.app.events import EventWriter
+from mlxchat.chat.conversation import Conversation, Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest
-from mlxchat.conversation import Conversation, Forgot
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.documents import Spoken, piped_stdin, read_turns
+from mlxchat.engine.generate import Stats, Token
 from mlxchat.errors import ExitStatus, UsageError
-from mlxchat.events import EventWriter
-from mlxchat.generate import Stats, Token
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress
 from mlxchat.terminal.text_output import Stdout
-from mlxchat.thinking import ThoughtsAsText
+from mlxchat.text.documents import Spoken, piped_stdin, read_turns
+from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.units import and_rate, count
 
 

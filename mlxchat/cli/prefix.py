@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from mlxchat import paths
 from mlxchat.cache import Cache
+from mlxchat.chat.ledger import TokenIds
 from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.prefixes import lead_prefix
-from mlxchat.generate import OnHeld, nobody
-from mlxchat.ledger import TokenIds
+from mlxchat.engine.generate import OnHeld, nobody
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 

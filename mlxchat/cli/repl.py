@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from mlxchat import paths
+from mlxchat.chat.conversation import Conversation, Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.commands import COMMANDS, run_command
 from mlxchat.cli.keeper import Keeper
@@ -20,10 +21,9 @@ from mlxchat.cli.loading import Loading
 from mlxchat.cli.piped_chat import forgotten_line, turn_line
 from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest, Terminated
-from mlxchat.conversation import Conversation, Forgot
 from mlxchat.distributed.ranks import Ranks
+from mlxchat.engine.generate import Token
 from mlxchat.errors import ExitStatus, MlxchatError, SnapshotError
-from mlxchat.generate import Token
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import SamplingSettings

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat import __version__
-from mlxchat.awake import keep_awake
-from mlxchat.blocks import BlockReader
+from mlxchat.app.awake import keep_awake
+from mlxchat.app.events import EventWriter
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.cache.layers import windows
+from mlxchat.chat.ledger import Ledger, TokenIds
 from mlxchat.cli.blocks import block_reader, check_blocks, check_model
 from mlxchat.cli.long_run import (
     Begun,
@@ -26,14 +27,11 @@ from mlxchat.cli.ranks import check_ranks, lead_or_follow
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
 from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.documents import Input, is_stdin_left_unread, name_of, piped_stdin, read_input
+from mlxchat.engine.blocks import BlockReader
+from mlxchat.engine.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
+from mlxchat.engine.pace import Pace
 from mlxchat.errors import DeviceError, ExitStatus, SnapshotBroken, UsageError
-from mlxchat.events import EventWriter
-from mlxchat.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
-from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.model import Model
-from mlxchat.pace import Pace
-from mlxchat.parts import Part, encode_parts
 from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
@@ -41,8 +39,10 @@ from mlxchat.store.output_file import START, OutputFile
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
-from mlxchat.thinking import ThoughtsAsText
-from mlxchat.tokens import Prompt
+from mlxchat.text.documents import Input, is_stdin_left_unread, name_of, piped_stdin, read_input
+from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.thinking import ThoughtsAsText
+from mlxchat.text.tokens import Prompt
 from mlxchat.units import and_rate, count, format_bytes
 
 

@@ -53,9 +53,9 @@ def list_sessions(as_json: Json = False) -> None:
 @session_app.command(epilog="Example: mlxchat session show holidays | less")
 def show(name: Name, as_json: Json = False) -> None:
     """Write a session's transcript, forgotten turns and all, as Markdown."""
+    from mlxchat.chat.transcript import as_markdown, messages_of
     from mlxchat.store.session_list import read_session
     from mlxchat.terminal.messages import Messages
-    from mlxchat.transcript import as_markdown, messages_of
 
     saved = read_session(name)
     for notice in saved.notices:
@@ -98,8 +98,8 @@ def export(
     ],
 ) -> None:
     """Write a session to a file: Markdown for people, JSON Lines for programs."""
+    from mlxchat.chat.transcript import export_markdown, save
     from mlxchat.store.session_list import read_session
-    from mlxchat.transcript import export_markdown, save
 
     if str(file) == "-":
         show(name)

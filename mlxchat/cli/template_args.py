@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mlxchat.errors import UsageError
-from mlxchat.template import RESERVED
+from mlxchat.text.template import RESERVED
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

@@ -8,19 +8,19 @@ from typing import NoReturn
 from mlx import nn
 
 from mlxchat.cache import Cache
+from mlxchat.chat.ledger import TokenIds
 from mlxchat.cli.blocks import block_reader, check_model
 from mlxchat.cli.prefix import LEAST_TOKENS, Prefixes
 from mlxchat.cli.setup import Setup, find_model, fit_window, load_model, start
-from mlxchat.documents import SEPARATOR, STDIN, name_of, piped_stdin, read_input
+from mlxchat.engine.generate import OnHeld, nobody, prefill
+from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, ExitStatus, InputError
-from mlxchat.generate import OnHeld, nobody, prefill
-from mlxchat.ledger import TokenIds
 from mlxchat.models.model import Model
-from mlxchat.pace import Pace
-from mlxchat.parts import Part, encode_parts
 from mlxchat.settings import CacheSettings
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
+from mlxchat.text.documents import SEPARATOR, STDIN, name_of, piped_stdin, read_input
+from mlxchat.text.parts import Part, encode_parts
 
 
 @dataclass(frozen=True, slots=True)

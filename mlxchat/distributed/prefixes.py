@@ -6,10 +6,10 @@ import numpy as np
 
 from mlxchat import paths
 from mlxchat.cache import Cache
+from mlxchat.chat.ledger import TokenIds
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
-from mlxchat.generate import OnHeld, nobody
-from mlxchat.ledger import TokenIds
+from mlxchat.engine.generate import OnHeld, nobody
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from mlxchat import paths
 from mlxchat.cache import Cache, tokens_held
+from mlxchat.chat.ledger import Ledger
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import Order
 from mlxchat.errors import SnapshotBroken, SnapshotError
-from mlxchat.ledger import Ledger
 from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint

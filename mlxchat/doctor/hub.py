@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 
-from mlxchat.config import Level, Setting, read_config
+from mlxchat.config.layers import Level, Setting, read_config
 from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED

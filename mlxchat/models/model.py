@@ -11,7 +11,7 @@ from mlxchat import platform
 from mlxchat.cache import Cache, make_cache
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.tokens import Tokenizer
 
 
 class Spent(StrEnum):

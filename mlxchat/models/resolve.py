@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlxchat import paths, platform
-from mlxchat.config import MODEL_VARIABLE, Config, Level, Setting, read_config
-from mlxchat.config_file import read_user_config
+from mlxchat.config.file import read_user_config
+from mlxchat.config.layers import MODEL_VARIABLE, Config, Level, Setting, read_config
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import RECOMMENDED, RecommendedModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir

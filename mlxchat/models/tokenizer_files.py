@@ -13,8 +13,8 @@ import tokenizers
 
 from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.models.skeleton import read_json
-from mlxchat.template import ChatTemplate
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
 
 SPECIAL_TEXTS = ("bos_token", "eos_token", "unk_token", "pad_token")
 

@@ -17,10 +17,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.chat.ledger import TokenIds
+from mlxchat.engine.pace import from_run_lengths, run_lengths
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
 from mlxchat.files import remove_unfinished, write_atomically
-from mlxchat.ledger import TokenIds
-from mlxchat.pace import from_run_lengths, run_lengths
 from mlxchat.store import tensor_file
 from mlxchat.store.lock import Lock
 from mlxchat.store.state_file import StateFile

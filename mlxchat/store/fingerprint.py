@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 
 from mlxchat import __version__
 from mlxchat.models.model import Model
-from mlxchat.tokens import Tokenizer
+from mlxchat.text.tokens import Tokenizer
 
 FORMAT = 2
 SAMPLES = 64  # values of each tensor

@@ -23,8 +23,8 @@ import numpy as np
 
 from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
 from mlxchat.cache.layers import parts, recurrent_states, windows
+from mlxchat.engine.generate import OnHeld, nobody
 from mlxchat.errors import SnapshotBroken
-from mlxchat.generate import OnHeld, nobody
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import made_by

@@ -16,8 +16,8 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, WindowCache, run_lazily, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.chat.ledger import Ledger, TokenIds
 from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
-from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.tensor_file import Tensor

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.cache import Cache
-from mlxchat.ledger import Ledger
+from mlxchat.chat.ledger import Ledger
 from mlxchat.models.model import Model, Peers
 from mlxchat.store import snapshot
 from mlxchat.store.background import Background

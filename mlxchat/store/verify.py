@@ -10,8 +10,8 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.cache import Cache
-from mlxchat.generate import prefill
-from mlxchat.ledger import TokenIds
+from mlxchat.chat.ledger import TokenIds
+from mlxchat.engine.generate import prefill
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from mlxchat.terminal import visible
 from mlxchat.terminal.live_rows import LiveRows, signals_later
 from mlxchat.terminal.reply_parts import Answer, HiddenThoughts, Renderer, Thoughts
 from mlxchat.terminal.text_output import Stdout
-from mlxchat.thinking import OuterWhitespace
+from mlxchat.text.thinking import OuterWhitespace
 
 Thinking = Literal["on", "hide"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxchat.tokens import Progress, Prompt, Tokenizer
+from mlxchat.text.tokens import Progress, Prompt, Tokenizer
 
 # A shorter block is read as quickly as it is joined.
 LEAST_BLOCK_TOKENS = 64

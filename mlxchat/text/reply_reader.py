@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from mlxchat.reply_format import ReplyFormat, Role
-from mlxchat.thinking import Piece, ThinkSplitter
+from mlxchat.text.reply_format import ReplyFormat, Role
+from mlxchat.text.thinking import Piece, ThinkSplitter
 
 # A header that is longer than this is none: the model has left it out.
 MOST_HEADER_CHARS = 120

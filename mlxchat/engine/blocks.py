@@ -16,9 +16,9 @@ from typing import Protocol
 from mlx import nn
 
 from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, most_positions
-from mlxchat.generate import OnHeld, Progress, ShouldStop, never, nobody, prefill
-from mlxchat.pace import Pace
-from mlxchat.tokens import Prompt, TokenIds
+from mlxchat.engine.generate import OnHeld, Progress, ShouldStop, never, nobody, prefill
+from mlxchat.engine.pace import Pace
+from mlxchat.text.tokens import Prompt, TokenIds
 
 
 class BlockStore(Protocol):

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from mlxchat.reply_format import ReplyFormat
-from mlxchat.reply_reader import (
+from mlxchat.text.reply_format import ReplyFormat
+from mlxchat.text.reply_reader import (
     PROMPT_TAIL,
     Decoder,
     MarkerReader,
@@ -18,8 +18,8 @@ from mlxchat.reply_reader import (
     place_after_prompt,
     runs,
 )
-from mlxchat.spans import TokenIds
-from mlxchat.thinking import ThinkSplitter, joined
+from mlxchat.text.spans import TokenIds
+from mlxchat.text.thinking import ThinkSplitter, joined
 
 TextOf = Callable[[Iterable[int]], str]
 

@@ -16,15 +16,15 @@ import numpy as np
 
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
+from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.engine.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
+from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, DeviceError, TemplateError, WindowFull
-from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
-from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.model import Model
-from mlxchat.pace import Pace
-from mlxchat.reply_reader import Reader
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
-from mlxchat.thinking import joined
-from mlxchat.tokens import ChatMessage
+from mlxchat.text.reply_reader import Reader
+from mlxchat.text.thinking import joined
+from mlxchat.text.tokens import ChatMessage
 
 NOTHING = np.empty(0, np.int32)
 

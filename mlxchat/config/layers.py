@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from mlxchat.config_file import COMMANDS, ConfigFile, nearest, read_user_config
+from mlxchat.config.file import COMMANDS, ConfigFile, nearest, read_user_config
+from mlxchat.config.project import read_project_file
 from mlxchat.errors import ConfigError
-from mlxchat.project_file import read_project_file
 
 MODEL_VARIABLE = "MLXCHAT_MODEL"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat import paths
-from mlxchat.config_file import parse, read_text
+from mlxchat.config.file import parse, read_text
 from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import alone, write_atomically
 

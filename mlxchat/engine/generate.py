@@ -15,16 +15,16 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.cache import Cache, bytes_held, learned_positions, tokens_evicted, tokens_held
+from mlxchat.engine.pace import Pace
+from mlxchat.engine.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
 from mlxchat.errors import CacheError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
-from mlxchat.pace import Pace
 from mlxchat.platform import wired_limit
-from mlxchat.reply_reader import Reader as ReplyReader
-from mlxchat.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, SamplingSettings
-from mlxchat.stop import StopTexts
-from mlxchat.thinking import Piece
+from mlxchat.text.reply_reader import Reader as ReplyReader
+from mlxchat.text.stop import StopTexts
+from mlxchat.text.thinking import Piece
 
 # MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
 CLEAR_EVERY = 256

@@ -6,9 +6,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mlxchat.conversation import Forgot
-from mlxchat.generate import Stats, Token
-from mlxchat.tokens import Tokenizer
+from mlxchat.chat.conversation import Forgot
+from mlxchat.engine.generate import Stats, Token
+from mlxchat.text.tokens import Tokenizer
 
 # What many readers take for the end of a line, Python's `splitlines` among them, and JSON does not
 # escape by itself.

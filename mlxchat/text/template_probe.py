@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxchat.errors import TemplateError
-from mlxchat.reply_format import ReplyFormat
-from mlxchat.template import ChatTemplate, Message
+from mlxchat.text.reply_format import ReplyFormat
+from mlxchat.text.template import ChatTemplate, Message
 
 # The names by which templates know a thought that is not within the content.
 THOUGHT_FIELDS = ("thinking", "reasoning_content", "reasoning", "thought")

@@ -15,12 +15,12 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import InputError, TemplateError
-from mlxchat.replies import Kind, Part, Replies
-from mlxchat.reply_format import Role, infer_format
-from mlxchat.reply_reader import Markers, Reader
-from mlxchat.spans import Known, Spans, TokenIds
-from mlxchat.template import NO_SYSTEM_ROLE, ChatTemplate, Message
-from mlxchat.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
+from mlxchat.text.replies import Kind, Part, Replies
+from mlxchat.text.reply_format import Role, infer_format
+from mlxchat.text.reply_reader import Markers, Reader
+from mlxchat.text.spans import Known, Spans, TokenIds
+from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
+from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
 
 Progress = Callable[[int, int], None]
 

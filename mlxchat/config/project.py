@@ -9,7 +9,7 @@ the harmless ones, so that an option that is added later is not among them.
 import os
 from pathlib import Path
 
-from mlxchat.config_file import ConfigFile, read_config_file
+from mlxchat.config.file import ConfigFile, read_config_file
 from mlxchat.errors import ConfigError
 
 FILE_NAME = ".mlxchat.toml"

@@ -1,0 +1,1 @@
+"""The loops: prefill, decode, and a generation with its end. Tokens in, token records out."""
