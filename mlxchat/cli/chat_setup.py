@@ -16,6 +16,7 @@ from mlxchat.errors import UsageError
 from mlxchat.models.load import Model
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.store.session import Session
+from mlxchat.template import thinking_variables
 from mlxchat.terminal.messages import Messages
 
 
@@ -52,8 +53,8 @@ class ChatRequest:
         return Prefixes(replace(self.setup, prefix_cache=wanted), notify)
 
     def variables(self) -> dict[str, Any]:
-        """What the chat template is told, by the name that such templates know it by."""
-        return {"enable_thinking": self.think != "off"}
+        """What the chat template is given besides the user's own arguments."""
+        return thinking_variables(self.think != "off")
 
 
 def run(request: ChatRequest) -> int:

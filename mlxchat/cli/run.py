@@ -38,6 +38,7 @@ from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, Sampling
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.output_file import START, OutputFile
+from mlxchat.template import thinking_variables
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
@@ -72,7 +73,7 @@ class Request:
 
     def variables(self) -> dict[str, Any]:
         """What the chat template is given: an argument has the last word."""
-        thinking = {} if self.think is None else {"enable_thinking": self.think != "off"}
+        thinking = {} if self.think is None else thinking_variables(self.think != "off")
         return {**thinking, **self.template_args}
 
 
