@@ -19,7 +19,7 @@ class Role(Enum):
     BODY = "body"
     # Nothing yet; ends the turn after an answer.
     END = "end"
-    # The name of what has ended, up to BODY.
+    # Nothing to show up to the next marker, such as the name of what has ended.
     CLOSE = "close"
 
 
@@ -115,9 +115,10 @@ XTML = _channels(
     thoughts=("think",),
     ends=("<|end_of_msg|>",),
 )
-# Source: mlx-lm 0.32.2's `chat_templates.muse_spark`. A header names whom a message is for.
+# Source: mlx-lm 0.32.2's `chat_templates.muse_spark`. A header names whom a message is for; another
+# message follows <|eom|>, though an answer came before it.
 MUSE = _channels(
-    {"<|start|>": Role.HEADER, "<|message|>": Role.BODY, "<|eom|>": Role.END},
+    {"<|start|>": Role.HEADER, "<|message|>": Role.BODY, "<|eom|>": Role.CLOSE},
     begins=" to=user<|message|>",
     opens=" to=self<|message|>",
     closes="<|eom|><|start|>assistant",

@@ -26,6 +26,7 @@ from tests.reply_formats import (
     KIMI_VL,
     MINIMAX,
     MISTRAL,
+    MUSE,
     QWEN,
     SEED,
     SOLAR,
@@ -279,12 +280,62 @@ def test_text_that_spells_markers_stays_text() -> None:
     assert count(evil, evil, evil, evil) == count("a", "b", "c", "low")
 
 
+def test_marks_that_a_user_types_stay_text(scripted: Scripted) -> None:
+    tokenizer, backend = scripted.tokenizer(), scripted.backend()
+    control = list(backend.get_added_tokens_decoder())
+    evil = scripted.reply * 2
+
+    def count(text: str) -> int:
+        return int(np.isin(tokenizer.prompt(text, text).ids, control).sum())
+
+    assert count(evil) == count("a")
+
+
+def test_a_thought_that_never_ends_is_no_answer(scripted: Scripted) -> None:
+    """The turns after it go on as if it had been closed."""
+    begun = scripted.backend().encode(scripted.reply.partition("duck?")[0] + "duck?").ids
+    conversation = converse(scripted, max_tokens=len(begun))
+    say(conversation, "hello")
+    turn = conversation.turns[0]
+    assert (turn.thought, turn.reply) == (scripted.thought.rstrip("\n"), "")
+    conversation.generation = GenerationSettings()
+    say(conversation, "again")
+    check(conversation.turns[1], scripted)
+    fresh = converse(scripted)
+    fresh.go_on_with(None, conversation.turns)
+    say(fresh, "more")
+    say(conversation, "more")
+    assert np.array_equal(fresh.held_ids, conversation.held_ids)
+
+
+def test_a_thought_longer_than_the_window_leaves_its_answer(scripted: Scripted) -> None:
+    thought = " ".join(f"w{n}" for n in range(70))
+    scripted = replace(
+        scripted,
+        reply=scripted.reply.replace("duck?", thought),
+        thought=scripted.thought.replace("duck?", thought),
+    )
+    conversation = converse(scripted, window=260, max_tokens=1000)
+    for text in ("hello", "again"):
+        list(conversation.say(text))
+        check(conversation.turns[-1], scripted)
+        assert len(conversation.held_ids) <= 260
+
+
 def test_a_harmony_reply_without_a_header_is_an_answer() -> None:
     """Small or damaged models leave it out, and their text must not be held back for ever."""
     for end in ("<|return|>", "<|end|>"):
         conversation = converse(replace(HARMONY, reply=f"Yes, of course.{end}"))
         assert spoken(say(conversation, "hello")) == ("", "Yes, of course.")
         assert conversation.turns[0].finish_reason == "stop"
+
+
+def test_a_comment_does_not_end_a_turn_of_muse() -> None:
+    said = " to=commentary<|message|>I look. <|eom|>"
+    answer = "<|start|>assistant to=user<|message|>Yes!<|eot|>"
+    conversation = converse(replace(MUSE, reply=said + answer))
+    assert spoken(say(conversation, "hello")) == ("", "I look. Yes!")
+    assert conversation.turns[0].exact
 
 
 def test_final_without_return_ends_the_turn() -> None:
