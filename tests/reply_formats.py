@@ -75,11 +75,45 @@ SOLAR_2 = Scripted(
     "Hm, duck?<|think:end|>Yes!<|im:end|>",
 )
 
+KIMI_VL = Scripted(
+    reply_templates.KIMI_VL,
+    KIMI.control,
+    "◁think▷Hm, duck?◁/think▷\n\nYes!<|im_end|>",
+)
+MINICPM = Scripted(
+    reply_templates.MINICPM,
+    ("<|thought_start|>", "<|thought_end|>"),
+    "<|thought_start|>\nHm, duck?\n<|thought_end|>\nYes!<|im_end|>",
+    thought="\nHm, duck?\n",
+)
+APRIEL = Scripted(
+    reply_templates.APRIEL,
+    ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+    "<thinking>Hm, duck?</thinking>\nYes!<|end|>",
+    ends=("<|end|>",),
+)
+XTML = Scripted(
+    reply_templates.XTML,
+    ("<|open|>", "<|sep|>", "<|close|>", "<|end_of_msg|>"),
+    "Hm, duck?<|close|>think<|sep|><|open|>response<|sep|>Yes!<|close|>response<|sep|>"
+    "<|close|>message<|sep|><|end_of_msg|>",
+)
+MINIMAX = Scripted(
+    reply_templates.MINIMAX,
+    ("]~!b[", "]~b]", "[e~["),
+    "<mm:think>Hm, duck?</mm:think>Yes![e~[",
+    plain=("<mm:think>", "</mm:think>"),
+)
+MUSE = Scripted(
+    reply_templates.MUSE,
+    ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+    " to=self<|message|>Hm, duck?<|eom|><|start|>assistant to=user<|message|>Yes!<|eot|>",
+)
 
-def tagged(opens: str, closes: str, *, as_tokens: bool = True) -> Scripted:
+
+def tagged(opens: str, closes: str) -> Scripted:
     reply = f"{opens}Hm, duck?{closes}\n\nYes!<|im_end|>"
-    tokens = (opens, closes) if as_tokens else ()
-    return Scripted(as_it_is(opens), (), reply, plain=tokens)
+    return Scripted(as_it_is(opens), (), reply, plain=(opens, closes))
 
 
 FORMATS = {
@@ -93,10 +127,14 @@ FORMATS = {
     "solar": SOLAR,
     "qwen": QWEN,
     "thinking": tagged("<thinking>", "</thinking>"),
+    "apriel": APRIEL,
     "longcat": LONGCAT,
-    "thought_start": tagged("<|thought_start|>", "<|thought_end|>"),
+    "minicpm": MINICPM,
+    "minimax": MINIMAX,
+    "muse": MUSE,
     "think:start": SOLAR_2,
-    "text": tagged("◁think▷", "◁/think▷", as_tokens=False),
+    "kimi vl": KIMI_VL,
+    "xtml": XTML,
 }
 # Those whose template leaves the thoughts out of earlier turns.
 FORGETFUL = {"harmony", "gemma", "cohere", "deepseek", "kimi", "solar", "qwen", "longcat"}

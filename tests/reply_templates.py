@@ -125,6 +125,75 @@ SOLAR_2 = (
     "{% endif %}"
 )
 
+# Kimi-VL-Thinking, as Moonlight: a system text of its own, and nothing that names its tags, which
+# are no tokens either.
+KIMI_VL = (
+    "{% if messages[0].role != 'system' %}"
+    "<|im_system|>system<|im_middle|>You are kind.<|im_end|>{% endif %}"
+    "{% for m in messages %}"
+    "<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"
+)
+
+# MiniCPM3: ChatML; a thought in its own field stands on lines of its own.
+MINICPM = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and m.thought %}"
+    "<|thought_start|>\n{{ m.thought }}\n<|thought_end|>\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+# Apriel 1.5: the thought of a field stands after the answer; thoughts in the content stay there.
+APRIEL = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
+    "{% if add_thoughts is defined and 'thought' in m %}"
+    "<thinking>{{ m.thought }}</thinking>{% endif %}"
+    "\n<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+# Kimi K3: elements with attributes; a thought, though empty, stands before each answer, and the
+# prompt opens the next one unless `thinking` is false.
+XTML = (
+    "{% set thinks = thinking is not defined or thinking %}"
+    '{% if thinks %}<|open|>message role="system" type="thinking-effort"<|sep|>'
+    "{{ thinking_effort if thinking_effort is defined else 'max' }}"
+    "<|close|>message<|sep|><|end_of_msg|>{% endif %}"
+    '{% for m in messages %}<|open|>message role="{{ m.role }}"<|sep|>'
+    "{% if m.role == 'assistant' %}"
+    "{% if thinks %}<|open|>think<|sep|>{{ m.reasoning_content }}<|close|>think<|sep|>{% endif %}"
+    "<|open|>response<|sep|>{{ m.content }}<|close|>response<|sep|>"
+    "{% else %}{{ m.content }}{% endif %}<|close|>message<|sep|><|end_of_msg|>{% endfor %}"
+    '{% if add_generation_prompt %}<|open|>message role="assistant"<|sep|>'
+    "<|open|>{{ 'think' if thinks else 'response' }}<|sep|>{% endif %}"
+)
+
+# MiniMax M3: each older reply has its thought, or else the closing tag alone.
+MINIMAX = (
+    "{% set opens, closes = '<mm:think>', '</mm:think>' %}"
+    "]~!b[{% for m in messages %}]~b]{{ 'ai' if m.role == 'assistant' else m.role }}\n"
+    "{% if m.role == 'assistant' %}{% set text, thought = m.content, '' %}"
+    "{% if m.reasoning_content %}{% set thought = m.reasoning_content %}"
+    "{% elif closes in text %}"
+    "{% set thought = text.split(closes)[0].split(opens)[-1] %}"
+    "{% set text = text.split(closes)[-1].strip('\n') %}{% endif %}"
+    "{{ opens ~ thought ~ closes if thought else closes }}{{ text }}"
+    "{% else %}{{ m.content }}{% endif %}[e~[\n{% endfor %}"
+    "{% if add_generation_prompt %}]~b]ai\n{% endif %}"
+)
+
+# Muse Spark: who a message is for says whether it is a thought; each has a header.
+MUSE = (
+    "{% for m in messages %}"
+    "{% if m.role == 'assistant' %}"
+    "{% if m.reasoning_content %}"
+    "<|start|>assistant to=self<|message|>{{ m.reasoning_content }}<|eom|>{% endif %}"
+    "<|start|>assistant to=user<|message|>{{ m.content }}<|eot|>"
+    "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|eot|>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+
 
 def as_it_is(opens: str) -> str:
     """Replies are written as they are; the preamble names the tag, as templates do."""

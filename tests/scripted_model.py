@@ -18,7 +18,7 @@ from tokenizers import AddedToken
 from mlxchat.models.model import Model
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
-from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model
+from scripts.tiny_model import THINK_TOKENS, byte_tokenizer, tiny_config, write_tiny_model
 from tests.conftest import build_random_model
 
 CONFIG = {**tiny_config(layers=1, vocabulary=320), "eos_token_id": None}
@@ -62,6 +62,12 @@ def follow_script(network: nn.Module, ids: Sequence[int]) -> nn.Module:
     return network
 
 
+def without_think_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    parts = json.loads(backend.to_str())
+    kept = [each for each in parts["added_tokens"] if each["content"] not in THINK_TOKENS]
+    return tokenizers.Tokenizer.from_str(json.dumps({**parts, "added_tokens": kept}))
+
+
 @dataclass(frozen=True)
 class Scripted:
     """A model's reply format as a test has it: control tokens, template and a reply in full.
@@ -80,6 +86,8 @@ class Scripted:
 
     def backend(self) -> tokenizers.Tokenizer:
         backend = byte_tokenizer()
+        if not any(tag in self.template for tag in THINK_TOKENS):
+            backend = without_think_tokens(backend)
         backend.add_special_tokens([AddedToken(text, special=True) for text in self.control])
         backend.add_tokens([AddedToken(text, special=False) for text in self.plain])
         return backend

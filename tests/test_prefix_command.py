@@ -9,7 +9,7 @@ import pytest
 from mlxchat import paths
 from mlxchat.store.prefix_cache import PAGE
 from scripts.families import family_config
-from scripts.tiny_model import write_tiny_model
+from scripts.tiny_model import CHAT_TEMPLATE, write_tiny_model
 from tests.conftest import RunMlxchat
 
 DOCUMENT = "".join(f"Line {n} tells of the sea and of what lives in it.\n" for n in range(60))
@@ -185,6 +185,27 @@ def test_the_cache_commands(
     ask("What?")
     assert "pages deleted" in run_mlxchat("cache", "clear").stdout
     assert pages() == []
+
+
+@pytest.mark.parametrize("block", [(), ("--block",)])
+def test_a_document_is_warmed_with_the_arguments_of_its_template(
+    block: tuple[str, ...], tmp_path: Path, document: Path, run_mlxchat: RunMlxchat
+) -> None:
+    """They stand before the document, as gpt-oss's effort does, so nothing was known later."""
+    template = "{{ reasoning_effort }}" + CHAT_TEMPLATE
+    model = str(write_tiny_model(tmp_path / "model", chat_template=template))
+    effort = ("--template-arg", "reasoning_effort=high")
+    warmed = run_mlxchat("cache", "warm", *block, *effort, "-m", model, str(document))
+    assert (warmed.returncode, warmed.stderr) == (0, "")
+
+    def known(*options: str) -> int:
+        read = ("--block", str(document)) if block else ("-f", str(document))
+        done = run_mlxchat("generate", "-m", model, "--json", "-n", "1", *read, *options, "What?")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])["cached_tokens"]
+
+    assert known("--template-arg", "reasoning_effort=low") == 0
+    assert known(*effort) > 2000
 
 
 def test_removing_a_prefix_leaves_what_another_one_shares(

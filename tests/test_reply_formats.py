@@ -1,21 +1,20 @@
 """Each reply format, with its template and control tokens: thoughts and answers told apart, given
 back to the template as it takes them, and kept over retries, sessions and a window that wraps."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 from tokenizers import AddedToken
 
 from mlxchat.chat.conversation import Conversation, Forgot, Turn
 from mlxchat.engine.generate import Token
+from mlxchat.errors import CacheError, TemplateError
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.store import saved
 from mlxchat.store.journal import Journal
-from mlxchat.text.template import ChatTemplate
+from mlxchat.text.template import ChatTemplate, thinking_variables
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.reply_formats import (
@@ -24,12 +23,16 @@ from tests.reply_formats import (
     FORMATS,
     GEMMA,
     HARMONY,
+    KIMI_VL,
+    MINIMAX,
     MISTRAL,
+    MUSE,
     QWEN,
     SEED,
     SOLAR,
+    XTML,
 )
-from tests.scripted_model import Scripted
+from tests.scripted_model import Scripted, without_think_tokens
 
 
 @pytest.fixture(params=sorted(FORMATS))
@@ -47,7 +50,7 @@ def converse(scripted: Scripted, window: int | None = None, max_tokens: int = 20
         scripted.model(),
         CacheSettings(window, keep=0, prefill_step_size=64),
         generation=GenerationSettings(max_tokens=max_tokens),
-        variables={"enable_thinking": True},
+        variables=thinking_variables(True),
     )
 
 
@@ -63,6 +66,11 @@ def spoken(tokens: list[Token]) -> tuple[str, str]:
 def control_text(conversation: Conversation) -> str:
     tokenizer = conversation.model.tokenizer
     return "".join(tokenizer.text_of(id_) for id_ in conversation.held_ids.tolist())
+
+
+def bytes_of(ids: np.ndarray) -> bytes:
+    """The tokens that are bytes; each other one as a blank."""
+    return bytes(id_ if id_ < 256 else 0 for id_ in ids.tolist())
 
 
 def check(turn: Turn, scripted: Scripted) -> None:
@@ -104,22 +112,18 @@ def test_the_answer_keeps_the_tokens_that_it_was_generated_in(scripted: Scripted
     ids = backend.encode(scripted.reply, add_special_tokens=False).ids
     es = backend.token_to_id("es")
     assert es is not None
-    place = ids.index(es)
+    place = next(i for i in range(len(ids)) if ids[i : i + 2] == [ord("Y"), es])
     # The model has spelled it in two letters.
-    ids[place : place + 1] = [ord("e"), ord("s")]
+    ids[place : place + 2] = b"Yes"
     if ids[-1] in tokenizer.eos_ids or scripted is FORMATS["solar"]:
         del ids[-1]
     if scripted is FORMATS["cohere"]:
         del ids[-1]
     reply = ChatMessage("assistant", scripted.answer, np.array(ids, np.int32), scripted.thought)
     messages = [ChatMessage("user", "hello"), reply, ChatMessage("user", "again")]
-    if scripted is FORMATS["text"]:
-        # Its tags are text like the answer, so all of it is known or nothing.
-        assert es not in tokenizer.chat(messages).ids
-        return
-    written = tokenizer.chat(messages, variables={"enable_thinking": True}).ids.tolist()
-    assert es not in written
-    assert tokenizer.decode(written).count("Yes!") == 1
+    written = tokenizer.chat(messages, variables={"enable_thinking": True}).ids
+    assert bytes_of(written).count(b"Yes!") == 1
+    assert tokenizer.decode(written.tolist()).count("Yes!") == 1
 
 
 def test_a_retry_says_the_same_and_holds_it_once(scripted: Scripted) -> None:
@@ -225,11 +229,7 @@ def test_what_ends_a_turn_comes_from_the_files_the_template_and_the_format() -> 
 
 
 def test_a_model_without_thoughts_may_write_of_them() -> None:
-    parts = json.loads(byte_tokenizer().to_str())
-    parts["added_tokens"] = [
-        token for token in parts["added_tokens"] if "think" not in token["content"]
-    ]
-    backend = tokenizers.Tokenizer.from_str(json.dumps(parts))
+    backend = without_think_tokens(byte_tokenizer())
     tokenizer = Tokenizer(backend, ChatTemplate(CHAT_TEMPLATE, {}))
     reader = tokenizer.reader(tokenizer.prompt("x").ids)
     text = "<think>so</think> I say"
@@ -280,12 +280,62 @@ def test_text_that_spells_markers_stays_text() -> None:
     assert count(evil, evil, evil, evil) == count("a", "b", "c", "low")
 
 
+def test_marks_that_a_user_types_stay_text(scripted: Scripted) -> None:
+    tokenizer, backend = scripted.tokenizer(), scripted.backend()
+    control = list(backend.get_added_tokens_decoder())
+    evil = scripted.reply * 2
+
+    def count(text: str) -> int:
+        return int(np.isin(tokenizer.prompt(text, text).ids, control).sum())
+
+    assert count(evil) == count("a")
+
+
+def test_a_thought_that_never_ends_is_no_answer(scripted: Scripted) -> None:
+    """The turns after it go on as if it had been closed."""
+    begun = scripted.backend().encode(scripted.reply.partition("duck?")[0] + "duck?").ids
+    conversation = converse(scripted, max_tokens=len(begun))
+    say(conversation, "hello")
+    turn = conversation.turns[0]
+    assert (turn.thought, turn.reply) == (scripted.thought.rstrip("\n"), "")
+    conversation.generation = GenerationSettings()
+    say(conversation, "again")
+    check(conversation.turns[1], scripted)
+    fresh = converse(scripted)
+    fresh.go_on_with(None, conversation.turns)
+    say(fresh, "more")
+    say(conversation, "more")
+    assert np.array_equal(fresh.held_ids, conversation.held_ids)
+
+
+def test_a_thought_longer_than_the_window_leaves_its_answer(scripted: Scripted) -> None:
+    thought = " ".join(f"w{n}" for n in range(70))
+    scripted = replace(
+        scripted,
+        reply=scripted.reply.replace("duck?", thought),
+        thought=scripted.thought.replace("duck?", thought),
+    )
+    conversation = converse(scripted, window=260, max_tokens=1000)
+    for text in ("hello", "again"):
+        list(conversation.say(text))
+        check(conversation.turns[-1], scripted)
+        assert len(conversation.held_ids) <= 260
+
+
 def test_a_harmony_reply_without_a_header_is_an_answer() -> None:
     """Small or damaged models leave it out, and their text must not be held back for ever."""
     for end in ("<|return|>", "<|end|>"):
         conversation = converse(replace(HARMONY, reply=f"Yes, of course.{end}"))
         assert spoken(say(conversation, "hello")) == ("", "Yes, of course.")
         assert conversation.turns[0].finish_reason == "stop"
+
+
+def test_a_comment_does_not_end_a_turn_of_muse() -> None:
+    said = " to=commentary<|message|>I look. <|eom|>"
+    answer = "<|start|>assistant to=user<|message|>Yes!<|eot|>"
+    conversation = converse(replace(MUSE, reply=said + answer))
+    assert spoken(say(conversation, "hello")) == ("", "I look. Yes!")
+    assert conversation.turns[0].exact
 
 
 def test_final_without_return_ends_the_turn() -> None:
@@ -300,3 +350,65 @@ def test_the_template_may_say_how_to_think() -> None:
     conversation.set_template_args({"reasoning_effort": "high"})
     say(conversation, "hello")
     assert "Reasoning: high" in control_text(conversation)
+
+
+def test_blanks_that_begin_a_reply_without_a_format_are_not_held_back() -> None:
+    """A stop text among them would not have been found while nothing else came."""
+    scripted = Scripted(CHAT_TEMPLATE, (), " \nYes!<|im_end|>", thought="", answer=" \nYes!")
+    conversation = converse(scripted)
+    said = say(conversation, "hello")
+    assert [token.text for token in said][:3] == [" ", "\n", "Y"]
+    check(conversation.turns[0], scripted)
+
+
+def test_a_closing_tag_may_begin_a_reply_without_a_thought() -> None:
+    """MiniMax M3 was trained to begin so if it does not think, and its user saw the tag."""
+    for scripted, closes in (
+        (MINIMAX, "</mm:think>"),
+        (QWEN, "</think>"),
+        (KIMI_VL, "◁/think▷"),
+    ):
+        reply = closes + "\n\nYes!" + scripted.reply.rpartition("Yes!")[2]
+        quick = replace(scripted, reply=reply, thought="")
+        conversation = converse(quick)
+        assert spoken(say(conversation, "hello")) == ("", "Yes!")
+        say(conversation, "again")
+        for turn in conversation.turns:
+            check(turn, quick)
+
+
+def test_a_template_that_refuses_a_variable_leaves_the_conversation_as_it_was() -> None:
+    """Some refuse to turn thoughts off; after `/think off` every later turn failed."""
+    refusal = (
+        "{% if enable_thinking is false %}{{ raise_exception('it always thinks') }}{% endif %}"
+    )
+    conversation = converse(replace(QWEN, template=refusal + QWEN.template))
+    say(conversation, "hello")
+    with pytest.raises(TemplateError, match="it always thinks"):
+        conversation.think(False)
+    say(conversation, "again")
+    assert [turn.reply for turn in conversation.turns] == ["Yes!", "Yes!"]
+
+
+def test_a_beginning_without_room_leaves_the_conversation_as_it_was() -> None:
+    """The tokens of the beginning that was refused stayed pinned, and turns were cut short."""
+    conversation = converse(HARMONY, window=300)
+    before = conversation.usage().pinned
+    with pytest.raises(CacheError):
+        conversation.set_template_args({"reasoning_effort": "very " * 50})
+    assert conversation.usage().pinned == before
+    say(conversation, "hello")
+    check(conversation.turns[0], HARMONY)
+
+
+@pytest.mark.parametrize("scripted", [QWEN, XTML], ids=["enable_thinking", "thinking"])
+def test_thoughts_are_turned_off_by_the_name_that_the_template_knows(scripted: Scripted) -> None:
+    """Kimi K3 and DeepSeek V3.1 call the variable `thinking`: `--think off` hid their thoughts, but
+    the model still spent its time on them."""
+    conversation = converse(scripted)
+    conversation.think(False)
+    conversation.generation = GenerationSettings(max_tokens=1)
+    say(conversation, "hello")
+    prompt = control_text(conversation)
+    assert prompt.count("think>") in (0, 2), "no thought is begun, or an empty one"
+    assert "<|open|>think" not in prompt

@@ -174,6 +174,29 @@ def test_harmony_in_a_terminal(harmony: Path) -> None:
     assert again.ends() == 0
 
 
+def test_a_session_that_is_loaded_brings_the_arguments_of_its_template(
+    harmony: Path, run: Run
+) -> None:
+    """It was continued with those of the session that was left."""
+    run("--template-arg", "reasoning_effort=high", "--session", "deep", stdin="hello\n")
+    chat = Chat(str(harmony), "--session", "plain", "--stats", program=PROGRAM)
+    chat.says("hello")
+    chat.shows("turn 1 ")
+    chat.says("/load deep")
+    chat.shows("^deep: 1 turn")
+    chat.says("/set")
+    chat.shows(" · template-arg reasoning_effort=high$")
+    chat.says("again")
+    # What the session held fits, so only what is new is read.
+    chat.shows("turn 2 .* prefilled [0-9]{2} ")
+    chat.says("/load plain")
+    chat.shows("^plain: 1 turn")
+    chat.says("/set")
+    chat.shows("roll shift$")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
 def test_special_think_tokens_in_a_terminal(tmp_path: Path) -> None:
     """`[THINK]` is a special token, which decoding leaves out: thought and answer ran together."""
     chat = Chat(str(MISTRAL.write(tmp_path / "mistral")), "-n", "6", program=PROGRAM)

@@ -23,6 +23,7 @@ from mlxchat.errors import CacheError, DeviceError, TemplateError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.text.reply_reader import Reader
+from mlxchat.text.template import thinking_variables
 from mlxchat.text.thinking import joined
 from mlxchat.text.tokens import ChatMessage
 
@@ -245,14 +246,15 @@ class Conversation:
         Raises CacheError where the pinned beginning leaves no room in the window.
         """
         window = self.settings.max_kv_size
-        self._pinned_tokens = self._count_pinned()
-        pinned = max(self._pinned_tokens, self.settings.keep)
+        pinned_tokens = self._count_pinned()
+        pinned = max(pinned_tokens, self.settings.keep)
         if window is not None and window < pinned + 2 * RESERVE:
             raise CacheError(
                 f"the system prompt, the template and --keep take {pinned} tokens of a window "
                 f"of {window}: --max-kv-size must be {pinned + 2 * RESERVE} at least"
             )
         keep = pinned if window is not None else 0
+        self._pinned_tokens = pinned_tokens
         self._cache = self.model.make_cache(window, keep)
         self._ledger = Ledger(window, keep)
         self._held_turns = []
@@ -268,21 +270,26 @@ class Conversation:
             raise
         self._before = None
 
-    def set_variable(self, name: str, value: object) -> None:
-        """Change a variable of the chat template. Raises CacheError if what it then begins with
-        leaves no room in the window."""
-        self.template_args.pop(name, None)
-        self.variables[name] = value
-        self._restart_if_pinned_changed()
+    def think(self, wanted: bool) -> None:
+        """Turn thoughts on or off, whatever the user's own variables said of them. Raises what
+        `set_template_args` raises."""
+        variables = thinking_variables(wanted)
+        names = thinking_variables(False)
+        args = {name: each for name, each in self.template_args.items() if name not in names}
+        self._set_variables(variables, args)
 
     def set_template_args(self, args: Mapping[str, Any]) -> None:
         """Replace the user's own variables of the template. Raises TemplateError if the template
         refuses them, CacheError if the beginning leaves no room; then they are as they were."""
-        before, self.template_args = self.template_args, dict(args)
+        self._set_variables(self.variables, args)
+
+    def _set_variables(self, variables: Mapping[str, Any], args: Mapping[str, Any]) -> None:
+        before = self.variables, self.template_args
+        self.variables, self.template_args = dict(variables), dict(args)
         try:
             self._restart_if_pinned_changed()
         except (CacheError, TemplateError):
-            self.template_args = before
+            self.variables, self.template_args = before
             raise
 
     def _restart_if_pinned_changed(self) -> None:

@@ -10,6 +10,7 @@ from mlxchat.cli.prefix import Prefixes
 from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.text.template import thinking_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ class ChatRequest:
         return Prefixes(replace(self.setup, prefix_cache=wanted), notify)
 
     def variables(self) -> dict[str, Any]:
-        """What the chat template is told, by the name that such templates know it by."""
-        return {"enable_thinking": self.think != "off"}
+        """What the chat template is given besides the user's own arguments."""
+        return thinking_variables(self.think != "off")
 
 
 def new_conversation(

@@ -339,12 +339,10 @@ def _set_option(chat: Chat, option: str, value: str) -> None:
 def _think(chat: Chat, argument: str) -> None:
     if argument not in ("on", "off", "hide"):
         raise UsageError("/think takes on, off or hide")
-    template = chat.conversation.model.tokenizer.template
-    thinks = chat.conversation.model.tokenizer.thinks
-    if not thinks and (template is None or "think" not in template.source):
-        raise UsageError("this model's chat template knows no thoughts")
+    if argument == "off" and not chat.conversation.model.tokenizer.thinks:
+        raise UsageError("this model has no way to turn thoughts off: /think hide leaves them out")
+    chat.conversation.think(argument != "off")
     chat.think = argument
-    chat.conversation.set_variable("enable_thinking", argument != "off")
     chat.screen.say(f"thoughts: {argument}")
 
 

@@ -20,6 +20,7 @@ from mlxchat.cli.options import (
     QuietOption,
     StepOption,
     SystemOption,
+    TemplateArgOption,
     WindowOption,
 )
 from mlxchat.settings import DEFAULT_KEEP, DEFAULT_PREFILL_STEP_SIZE, DEFAULT_PREFIX_CACHE_SIZE
@@ -129,6 +130,7 @@ def warm(
         bool, typer.Option("--block", help="Keep it as a block, for `mlxchat generate --block`.")
     ] = False,
     system: SystemOption = None,
+    template_arg: TemplateArgOption = None,
     model: ModelOption = None,
     offline: OfflineOption = False,
     device: DeviceOption = "auto",
@@ -140,10 +142,11 @@ def warm(
 ) -> None:
     """Read a document now, so that `mlxchat generate -f FILE "question"` begins at once later.
 
-    The model, the system prompt and --dtype must be those of later. With --block, what begins at
-    once is `mlxchat generate --block FILE`, beside other blocks or alone.
+    The model, the system prompt, --template-arg and --dtype must be those of later. With --block,
+    what begins at once is `mlxchat generate --block FILE`, beside other blocks or alone.
     """
     from mlxchat.cli.setup import Setup
+    from mlxchat.cli.template_args import parse_template_args
     from mlxchat.cli.warm import warm_block, warm_document
 
     setup = Setup(
@@ -159,7 +162,8 @@ def warm(
         quiet=quiet,
         prefix_cache_size=prefix_cache_size,
     )
-    (warm_block if block else warm_document)(setup, file, system)
+    read = warm_block if block else warm_document
+    read(setup, file, system, parse_template_args(template_arg or ()))
 
 
 @contextmanager

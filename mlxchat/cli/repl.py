@@ -16,14 +16,14 @@ from mlxchat import paths
 from mlxchat.chat.conversation import Conversation, Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.commands import COMMANDS, run_command
-from mlxchat.cli.keeper import Keeper
+from mlxchat.cli.keeper import Keeper, template_args_of
 from mlxchat.cli.loading import Loading
 from mlxchat.cli.piped_chat import forgotten_line, turn_line
 from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Token
-from mlxchat.errors import ExitStatus, MlxchatError, SnapshotError
+from mlxchat.errors import CacheError, ExitStatus, MlxchatError, SnapshotError, TemplateError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import SamplingSettings
@@ -172,11 +172,17 @@ class Repl:
         self.keeper.describe(new, found, self.request.setup.dtype)
 
     def change_session(self, session: Session) -> None:
-        """Leave this conversation, saved as it is, and go on with another session's."""
+        """Leave this conversation, saved as it is, and continue another session with the arguments
+        of its template."""
         conversation = self.conversation
+        args = template_args_of(conversation.template_args, session, given=())
         self.keeper.close(conversation)
         conversation.go_on_with(None, [])
         self.keeper = Keeper(session, self._notices.append, exact=self.request.exact)
+        try:
+            conversation.set_template_args(args)
+        except (CacheError, TemplateError) as error:
+            self._notices.append(f"without this session's template arguments: {error}")
         self.keeper.begin(conversation, self._found, self.request.setup.dtype)
         self._show_last_exchange()
 

@@ -41,6 +41,7 @@ from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Input, is_stdin_left_unread, name_of, piped_stdin, read_input
 from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.template import thinking_variables
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import and_rate, count, format_bytes
@@ -72,7 +73,7 @@ class Request:
 
     def variables(self) -> dict[str, Any]:
         """What the chat template is given: an argument has the last word."""
-        thinking = {} if self.think is None else {"enable_thinking": self.think != "off"}
+        thinking = {} if self.think is None else thinking_variables(self.think != "off")
         return {**thinking, **self.template_args}
 
 

@@ -1,9 +1,9 @@
 """What `mlxchat cache warm` does: prefill a document, for what is kept of it alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mlx import nn
 
@@ -46,11 +46,13 @@ def _ready(setup: Setup, file: str, check: Callable[[nn.Module], None] | None = 
     return _Ready(name_of(file), document.text, model, settings, cache, messages)
 
 
-def warm_document(setup: Setup, file: str, system: str | None) -> int:
+def warm_document(
+    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any]
+) -> int:
     """Read the document as `generate` would. Raises InputError where it is too short to keep,
     CacheError where nothing can be kept."""
     ready = _ready(setup, file)
-    ids = ready.model.tokenizer.prompt(ready.text, system).ids
+    ids = ready.model.tokenizer.prompt(ready.text, system, variables=template_args).ids
     if len(ids) < LEAST_TOKENS:
         raise InputError(
             f"{ready.name} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as "
@@ -66,11 +68,13 @@ def warm_document(setup: Setup, file: str, system: str | None) -> int:
     return ExitStatus.OK
 
 
-def warm_block(setup: Setup, file: str, system: str | None) -> int:
+def warm_block(
+    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any]
+) -> int:
     """Read the document as a block of `generate`'s. Raises what `warm_document` raises."""
     ready = _ready(setup, file, check_model)
     part = Part(ready.text + SEPARATOR, cache=True, name=ready.name)
-    prompt = encode_parts(ready.model.tokenizer, [part], system)
+    prompt = encode_parts(ready.model.tokenizer, [part], system, variables=template_args)
     if not prompt.blocks:
         raise InputError(prompt.notices[0])
     first, stop = prompt.blocks[0]

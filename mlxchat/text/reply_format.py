@@ -19,7 +19,7 @@ class Role(Enum):
     BODY = "body"
     # Nothing yet; ends the turn after an answer.
     END = "end"
-    # The name of what has ended, up to BODY.
+    # Nothing to show up to the next marker, such as the name of what has ended.
     CLOSE = "close"
 
 
@@ -115,6 +115,16 @@ XTML = _channels(
     thoughts=("think",),
     ends=("<|end_of_msg|>",),
 )
+# Source: mlx-lm 0.32.2's `chat_templates.muse_spark`. A header names whom a message is for; another
+# message follows <|eom|>, though an answer came before it.
+MUSE = _channels(
+    {"<|start|>": Role.HEADER, "<|message|>": Role.BODY, "<|eom|>": Role.CLOSE},
+    begins=" to=user<|message|>",
+    opens=" to=self<|message|>",
+    closes="<|eom|><|start|>assistant",
+    thoughts=("to=self",),
+    ends=("<|eot|>",),
+)
 COHERE = _tags(
     "<|START_THINKING|>",
     "<|END_THINKING|>",
@@ -126,10 +136,13 @@ COHERE = _tags(
     },
 )
 GEMMA = _tags("<|channel>", "<channel|>", label="thought\n")
+# Moonshot's Kimi-VL and Kimi-Dev: no template names these tags, and no vocabulary has them.
+UNNAMED = _tags("◁think▷", "◁/think▷")
 FORMATS = (
     HARMONY,
     SOLAR,
     XTML,
+    MUSE,
     GEMMA,
     COHERE,
     _tags("<think>", "</think>"),
@@ -137,19 +150,21 @@ FORMATS = (
     _tags("<longcat_think>", "</longcat_think>"),
     _tags("<seed:think>", "</seed:think>"),
     _tags("[THINK]", "[/THINK]"),
-    _tags("◁think▷", "◁/think▷"),
+    _tags("<mm:think>", "</mm:think>"),
+    _tags("<think:opensource>", "</think:opensource>"),
     _tags("<|thought_start|>", "<|thought_end|>"),
     _tags("<|think:start|>", "<|think:end|>"),
 )
 
 
-def infer_format(tokens: Collection[str], template: str) -> ReplyFormat | None:
-    """The format of a model with these added tokens and this chat template, if it has one.
+def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
+    """The format of a model with these added tokens and this chat template.
 
     Markers that are tokens and stand in the template come first, then tags that the template spells
-    in plain text, then tags that are tokens alone.
+    in plain text, then tags that are tokens alone. If there are none, a reply may still begin with
+    the tags that nothing announces.
     """
-    return next(_candidates(tokens, template), None)
+    return next(_candidates(tokens, template), UNNAMED)
 
 
 def _candidates(tokens: Collection[str], template: str) -> Iterator[ReplyFormat]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from mlxchat.text.reply_format import ReplyFormat, Role
+from mlxchat.text.reply_format import UNNAMED, ReplyFormat, Role
 from mlxchat.text.thinking import Piece, ThinkSplitter
 
 # A header that is longer than this is none: the model has left it out.
@@ -87,7 +87,10 @@ class TagReader:
 
     def __init__(self, decoder: Decoder, format_: ReplyFormat, inside: bool = False) -> None:
         self._decoder = decoder
-        self._splitter = ThinkSplitter(format_.opens, format_.closes, inside)
+        # Without a sign that the model thinks, nothing that it says is kept waiting.
+        after_blanks = format_ is not UNNAMED
+        tags = format_.opens, format_.closes
+        self._splitter = ThinkSplitter(*tags, inside, after_blanks=after_blanks)
 
     def add(self, id_: int) -> list[Piece]:
         return self._splitter.add(self._decoder.add(id_))
@@ -136,8 +139,9 @@ class Markers:
         role = self.roles.get(id_)
         if role is None or id_ in self.special:
             return role
-        expected = Role.THOUGHT if place is Place.START else Role.ANSWER
-        return role if role is expected and place in (Place.START, Place.THOUGHT) else None
+        # A reply without a thought may begin with the closing tag.
+        expected = {Place.START: (Role.THOUGHT, Role.ANSWER), Place.THOUGHT: (Role.ANSWER,)}
+        return role if role in expected.get(place, ()) else None
 
     def after(self, role: Role, place: Place, header: str) -> Place:
         """The place after a marker."""

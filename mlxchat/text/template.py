@@ -30,6 +30,12 @@ RESERVED = frozenset(
 NO_SYSTEM_ROLE = "this model's chat template has no system role: the system text leads the prompt"
 
 
+def thinking_variables(wanted: bool) -> dict[str, Any]:
+    """What turns thoughts on or off. Templates that know only `thinking` may also write how to
+    format an answer if it is true, so it is left to their default unless it has to be false."""
+    return {"enable_thinking": wanted} | ({} if wanted else {"thinking": False})
+
+
 class ChatTemplate:
     """A compiled template and the special tokens' texts that it may write.
 

@@ -22,15 +22,18 @@ class _Place(Enum):
 class ThinkSplitter:
     """Splits text into pieces of `(is_thinking, text)`, without the tags.
 
-    Only a block at the very beginning, whitespace before it aside, is thinking: a later tag is
-    text like any other. `inside` tells that the prompt has opened the block already. Of the
-    text behind the close tag, leading newlines are dropped.
+    Only a block at the very beginning, or `after_blanks`, is thinking: a later tag is text like any
+    other. A close tag there ends a thought that was left out. `inside` tells that the prompt has
+    opened the block already. Of the text after the close tag, leading newlines are dropped.
     """
 
-    def __init__(self, open_tag: str, close_tag: str, inside: bool = False) -> None:
+    def __init__(
+        self, open_tag: str, close_tag: str, inside: bool = False, *, after_blanks: bool = True
+    ) -> None:
         assert open_tag
         assert close_tag
         self._open_tag, self._close_tag = open_tag, close_tag
+        self._after_blanks = after_blanks
         self._place = _Place.THINKING if inside else _Place.START
         self._held = ""
 
@@ -69,11 +72,14 @@ class ThinkSplitter:
         return [(self._place is _Place.THINKING, held)] if held else []
 
     def _look_for_open_tag(self) -> None:
-        begun = self._held.lstrip()
+        begun = self._held.lstrip() if self._after_blanks else self._held
         if begun.startswith(self._open_tag):
             self._held = begun[len(self._open_tag) :]
             self._place = _Place.THINKING
-        elif not self._open_tag.startswith(begun):
+        elif begun.startswith(self._close_tag):
+            self._held = begun[len(self._close_tag) :]
+            self._place = _Place.BEHIND_CLOSE_TAG
+        elif not any(tag.startswith(begun) for tag in (self._open_tag, self._close_tag)):
             self._place = _Place.ANSWER
 
     def _take_thinking(self) -> str:

@@ -16,7 +16,7 @@ import tokenizers
 
 from mlxchat.errors import InputError, TemplateError
 from mlxchat.text.replies import Kind, Part, Replies
-from mlxchat.text.reply_format import Role, infer_format
+from mlxchat.text.reply_format import UNNAMED, Role, infer_format
 from mlxchat.text.reply_reader import Markers, Reader
 from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
@@ -248,7 +248,8 @@ class Tokenizer:
         probed = self._probe(variables)
         own = self._own_controls(message)
         ids = message.ids
-        if not probed.inline and self._replies.markers is None:
+        is_tagged = not probed.inline and self._replies.markers is None
+        if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
             # Its tags are text, which ids cannot distinguish.
             ids = None
         parts = self._parts(
@@ -289,8 +290,10 @@ class Tokenizer:
 
     @property
     def thinks(self) -> bool:
-        """Whether the model has a way to mark thoughts."""
-        return self._replies.format is not None
+        """Whether the model's tokens or its template know of thoughts."""
+        if self.template is None:
+            return False
+        return self._replies.format is not UNNAMED or "think" in self.template.source
 
     def system_notices(self, system: str | None) -> tuple[str, ...]:
         """What the user should know of what becomes of a system text."""

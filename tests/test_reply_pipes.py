@@ -1,0 +1,67 @@
+"""Each reply format through a pipe: nothing of a hidden thought, and no marker, reaches stdout."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.cli import setup
+from mlxchat.models.model import Model
+from tests.conftest import RunMlxchat
+from tests.reply_formats import FORMATS
+from tests.scripted_model import Scripted
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def scripted(request: pytest.FixtureRequest) -> Scripted:
+    return FORMATS[request.param]
+
+
+@pytest.fixture
+def run(
+    scripted: Scripted, tiny_model: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> RunMlxchat:
+    """The program with the scripted model, whatever directory it is given."""
+
+    def load(*_: Any, **__: Any) -> Model:
+        return scripted.model()
+
+    monkeypatch.setattr(setup, "load_directory", load)
+
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
+        done = run_here(*arguments, "-m", str(tiny_model), "--no-prefix-cache", stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done
+
+    return run
+
+
+def events(stdout: str) -> Iterator[dict[str, Any]]:
+    return map(json.loads, stdout.splitlines())
+
+
+def test_generate_writes_the_answer_alone_if_thoughts_are_hidden(
+    scripted: Scripted, run: RunMlxchat
+) -> None:
+    assert run("generate", "--think", "hide", "hello").stdout == scripted.answer
+    shown = run("generate", "--think", "on", "hello").stdout
+    assert shown == f"<think>{scripted.thought}</think>\n\n{scripted.answer}"
+
+
+def test_events_keep_thoughts_apart(scripted: Scripted, run: RunMlxchat) -> None:
+    *tokens, done = events(run("generate", "--json", "--think", "on", "hello").stdout)
+    said = {
+        thought: "".join(each["text"] for each in tokens if each.get("thought") is thought)
+        for thought in (True, False)
+    }
+    assert said == {True: scripted.thought, False: scripted.answer}
+    assert (done["thought"], done["text"]) == (scripted.thought, scripted.answer)
+
+
+def test_a_piped_chat_answers_alone_if_thoughts_are_hidden(
+    scripted: Scripted, run: RunMlxchat
+) -> None:
+    done = run("--think", "hide", "--no-save", stdin="hello\nagain\n")
+    assert done.stdout == f"{scripted.answer}\n" * 2
