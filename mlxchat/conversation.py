@@ -17,6 +17,7 @@ import numpy as np
 from mlxchat.cache import evict, fork, make_cache, rewind
 from mlxchat.cache.layers import windows
 from mlxchat.errors import CacheError, DeviceError, TemplateError, WindowFull
+from mlxchat.failures import device_failures
 from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
@@ -163,11 +164,13 @@ class Conversation:
         A reply that ends early, for whatever reason, is closed properly when the next turn begins.
         Stopped before its first token, the turn is taken back. The iterator raises WindowFull where
         nothing may be forgotten and the turn does not fit; then it is as if it had not been said.
+        It raises DeviceError if the device gives out: the turn stays, with what was said of the
+        reply, and the next turn reads again all that is retained.
         """
         self._begin_turn()
         turn = Turn(text)
         self.turns.append(turn)
-        return self._reply(turn, on_prefill, should_stop)
+        return self._or_let_go(self._reply(turn, on_prefill, should_stop))
 
     def _reply(
         self, turn: Turn, on_prefill: Progress | None, should_stop: ShouldStop
@@ -184,16 +187,30 @@ class Conversation:
     def go_on(
         self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
     ) -> Iterator[Token | Forgot]:
-        """Continue the last reply where it ended, as if it had not."""
+        """Continue the last reply where it ended, as if it had not. If nothing comes of it, the
+        reply stays as it is. Raises DeviceError as `say` does."""
+        return self._or_let_go(self._continuation(self.turns[-1], on_prefill, should_stop))
+
+    def _continuation(
+        self, turn: Turn, on_prefill: Progress | None, should_stop: ShouldStop
+    ) -> Iterator[Token | Forgot]:
         self._begin_turn()
-        turn = self.turns[-1]
         turn.forgotten = False
         yield from self._make_room()
         written = turn.ids
         if written is None:
             tokenizer = self.model.tokenizer
             written = tokenizer.encode_reply(turn.reply, turn.thought, self._prompt)
-        yield from self._answer(turn, written, on_prefill, should_stop)
+        old, has_text = replace(turn), False
+        failed = True
+        try:
+            for said in self._answer(turn, written, on_prefill, should_stop):
+                has_text = has_text or (isinstance(said, Token) and bool(said.text))
+                yield said
+            failed = turn.finish_reason == "interrupted"
+        finally:
+            if failed and not has_text:
+                _put_back(turn, old)
 
     def retry(
         self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
@@ -209,9 +226,23 @@ class Conversation:
     ) -> Iterator[Token | Forgot]:
         try:
             yield from reply
+        except DeviceError:
+            if not (self.turns[-1].reply or self.turns[-1].thought):
+                del self.turns[before:]
+            raise
         finally:
             if len(self.turns) == before:
                 self.turns.append(old)
+
+    def _or_let_go(self, reply: Iterator[Token | Forgot]) -> Iterator[Token | Forgot]:
+        """The reply. If the device gives out anywhere in the turn, what the cache holds is let go:
+        it may be half moved, and what was computed cannot be trusted."""
+        try:
+            with device_failures():
+                yield from reply
+        except DeviceError:
+            self._let_go()
+            raise
 
     def _begin_turn(self) -> None:
         self._earlier, self._before = self._before, self._snapshot()
@@ -234,8 +265,7 @@ class Conversation:
         if before is None or before.last is None or before.turns != len(self.turns):
             return False
         self._restore(before)
-        for field in fields(Turn):
-            setattr(self.turns[-1], field.name, getattr(before.last, field.name))
+        _put_back(self.turns[-1], before.last)
         self._before, self._earlier = self._earlier, None
         return True
 
@@ -253,9 +283,9 @@ class Conversation:
                 f"of {window}: --max-kv-size must be {pinned + 2 * RESERVE} at least"
             )
         keep = pinned if window is not None else 0
+        # Should the device give out while a cache is made, there is none, and nothing half new.
+        self._cache, self._ledger, self._held_turns = [], Ledger(window, keep), []
         self._cache = make_cache(self.model.network, window, keep)
-        self._ledger = Ledger(window, keep)
-        self._held_turns = []
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt: all that is retained will be prefilled afresh behind it."""
@@ -416,6 +446,8 @@ class Conversation:
 
         The result is in `_prompt`: an iterator cannot return it in a for loop.
         """
+        # Nothing of a turn need be held for it to be missed: the cache may have been let go.
+        known = {id(turn) for turn in [*self._held_turns, *self.retained]}
         ids = self._render(self.retained)
         if self._is_too_long(ids):
             if self.roll is Roll.STOP:
@@ -424,10 +456,10 @@ class Conversation:
                     "lets nothing be forgotten: /clear, or --roll shift"
                 )
             ids = self._forget_until_it_fits()
-        gone = [turn for turn in self._held_turns if turn.forgotten]
+        before = [turn for turn in self.turns if id(turn) in known]
+        gone = [turn for turn in before if turn.forgotten]
         if gone:
-            answered = [turn for turn in self._held_turns if turn is not self.turns[-1]]
-            held = self._render([*answered, self.turns[-1]])
+            held = self._render(before)
             if self.roll is Roll.REFILL:
                 self.restart()
             else:
@@ -507,10 +539,7 @@ class Conversation:
         on_prefill: Progress | None,
         should_stop: ShouldStop,
     ) -> Iterator[Token | Forgot]:
-        """Generate the reply, or what follows the tokens of it that are `written` already.
-
-        If the device gives out, what the cache holds is let go, and prefilled by the next turn.
-        """
+        """Generate the reply, or what follows the tokens of it that are `written` already."""
         if not self._cache:
             self.restart()
         ids = np.concatenate([self._prompt, written])
@@ -552,9 +581,6 @@ class Conversation:
                     in_place = tokens > 0
                     if in_place:
                         yield Forgot(1, tokens)
-        except DeviceError:
-            self._let_go()
-            raise
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
@@ -564,7 +590,7 @@ class Conversation:
             yield Forgot(0, self._ledger.overflowed - overflowed)
 
     def _let_go(self) -> None:
-        """Hold nothing any more: what was computed as the device failed cannot be trusted."""
+        """Hold nothing any more: the next turn begins with an empty cache."""
         self._cache, self._ledger = [], Ledger(self._ledger.window, self._ledger.keep)
         self._held_turns = []
         self._before = self._earlier = None
@@ -638,3 +664,8 @@ class Conversation:
             turn.forgotten = forgotten
         self._held_turns = list(snapshot.held_turns)
         self._cache, self._ledger = snapshot.cache, snapshot.ledger
+
+
+def _put_back(turn: Turn, old: Turn) -> None:
+    for field in fields(Turn):
+        setattr(turn, field.name, getattr(old, field.name))
