@@ -1,5 +1,6 @@
 """A chat with a pipe: one turn a line in, replies or events out. It ends where the input does."""
 
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -13,7 +14,7 @@ from mlxchat.cli.signals import StopRequest
 from mlxchat.conversation import Conversation, Forgot
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.documents import Spoken, piped_stdin, read_turns
-from mlxchat.errors import ExitStatus, UsageError
+from mlxchat.errors import DeviceError, ExitStatus, UsageError
 from mlxchat.events import EventWriter
 from mlxchat.generate import Stats, Token
 from mlxchat.store.session import Session
@@ -48,10 +49,18 @@ def run_piped(
                 chat.take(spoken, stop, bar)
             if stop.status is not None:
                 return stop.status
+    except DeviceError as error:
+        raise DeviceError(f"{error}; {_how_to_go_on(session)}") from error
     finally:
         keeper.close(conversation)
         prefixes.close()
     return ExitStatus.OK
+
+
+def _how_to_go_on(session: Session | None) -> str:
+    if session is None:
+        return "the chat was not saved (--no-save)"
+    return f"mlxchat --session {shlex.quote(session.name)} continues the chat"
 
 
 class _PipedChat:
@@ -104,6 +113,9 @@ class _PipedChat:
         try:
             for piece in self._pieces(reply, stop):
                 self._stdout.write(piece)
+        except DeviceError:
+            self._stdout.end()
+            raise
         finally:
             stop.obeyed()
             bar.stop()

@@ -22,7 +22,8 @@ from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.conversation import Conversation, Forgot
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.errors import ExitStatus, MlxchatError, SnapshotError
+from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, SnapshotError
+from mlxchat.failures import device_failures
 from mlxchat.generate import Token
 from mlxchat.models.load import Model
 from mlxchat.models.resolve import ResolvedModel
@@ -88,10 +89,12 @@ class Repl:
         """Read once and do as it says; returns a draft for the next prompt."""
         text = self.editor.read(draft)
         try:
-            if text.startswith("/") and not text.startswith("//"):
-                return run_command(self, text) or ""
-            self.retries = 0
-            self.answer(self._with_attached(text.removeprefix("/") if text[:2] == "//" else text))
+            with device_failures():
+                return self._obey(text)
+        except DeviceError as error:
+            if self._loading.failed:
+                raise
+            self.screen.complain(f"{error}; everything said so far is kept")
         except MlxchatError as error:
             if self._loading.failed or isinstance(error, SnapshotError):
                 # Without a model, or with a session that cannot go on, there is no chat.
@@ -105,6 +108,14 @@ class Repl:
             if self._conversation is not None:
                 self.keeper.record(self._conversation)
             self._say_notices()
+        return ""
+
+    def _obey(self, text: str) -> str:
+        """Do as a line says; returns a draft for the next prompt."""
+        if text.startswith("/") and not text.startswith("//"):
+            return run_command(self, text) or ""
+        self.retries = 0
+        self.answer(self._with_attached(text.removeprefix("/") if text[:2] == "//" else text))
         return ""
 
     def _leave(self) -> None:
