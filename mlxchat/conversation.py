@@ -18,7 +18,16 @@ from mlxchat.cache import evict, fork, make_cache, rewind
 from mlxchat.cache.layers import windows
 from mlxchat.errors import CacheError, DeviceError, TemplateError, WindowFull
 from mlxchat.failures import device_failures
-from mlxchat.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
+from mlxchat.generate import (
+    Generation,
+    OnHeld,
+    Progress,
+    ShouldStop,
+    Stats,
+    Token,
+    never,
+    nothing_done,
+)
 from mlxchat.ledger import Ledger, TokenIds
 from mlxchat.models.load import Model
 from mlxchat.pace import Pace
@@ -102,6 +111,22 @@ class _Snapshot:
     ledger: Ledger
 
 
+class _StoppedEncoding(Exception):
+    """It was asked to stop while text was turned into tokens."""
+
+
+def _until(should_stop: ShouldStop, on_encode: Progress | None) -> Progress:
+    """`on_encode`, which raises _StoppedEncoding once `should_stop` says so."""
+
+    def count(done: int, total: int) -> None:
+        if on_encode is not None:
+            on_encode(done, total)
+        if done < total and should_stop():
+            raise _StoppedEncoding
+
+    return count
+
+
 class Conversation:
     """Turns with a model at a fixed window. `say` answers; everything else changes what it sees.
 
@@ -155,11 +180,13 @@ class Conversation:
         self,
         text: str,
         *,
+        on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
         should_stop: ShouldStop = never,
     ) -> Iterator[Token | Forgot]:
         """Add a turn; the iterator that is returned yields the reply's tokens, and what was
-        forgotten to make room for it.
+        forgotten to make room for it. `on_encode` counts characters of long texts that are turned
+        into tokens, `on_prefill` tokens.
 
         A reply that ends early, for whatever reason, is closed properly when the next turn begins.
         Stopped before its first token, the turn is taken back. The iterator raises WindowFull where
@@ -170,33 +197,56 @@ class Conversation:
         self._begin_turn()
         turn = Turn(text)
         self.turns.append(turn)
-        return self._or_let_go(self._reply(turn, on_prefill, should_stop))
+        return self._or_let_go(self._reply(turn, on_encode, on_prefill, should_stop))
 
     def _reply(
-        self, turn: Turn, on_prefill: Progress | None, should_stop: ShouldStop
+        self,
+        turn: Turn,
+        on_encode: Progress | None,
+        on_prefill: Progress | None,
+        should_stop: ShouldStop,
     ) -> Iterator[Token | Forgot]:
         try:
-            yield from self._make_room()
+            yield from self._make_room(_until(should_stop, on_encode))
         except WindowFull:
             self.undo()
             raise
+        except _StoppedEncoding:
+            self.undo()
+            self._stats = nothing_done(self._cache)
+            return
         yield from self._answer(turn, NOTHING, on_prefill, should_stop)
         if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
             self.undo()
 
     def go_on(
-        self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
+        self,
+        *,
+        on_encode: Progress | None = None,
+        on_prefill: Progress | None = None,
+        should_stop: ShouldStop = never,
     ) -> Iterator[Token | Forgot]:
         """Continue the last reply where it ended, as if it had not. If nothing comes of it, the
         reply stays as it is. Raises DeviceError as `say` does."""
-        return self._or_let_go(self._continuation(self.turns[-1], on_prefill, should_stop))
+        return self._or_let_go(
+            self._continuation(self.turns[-1], on_encode, on_prefill, should_stop)
+        )
 
     def _continuation(
-        self, turn: Turn, on_prefill: Progress | None, should_stop: ShouldStop
+        self,
+        turn: Turn,
+        on_encode: Progress | None,
+        on_prefill: Progress | None,
+        should_stop: ShouldStop,
     ) -> Iterator[Token | Forgot]:
         self._begin_turn()
         turn.forgotten = False
-        yield from self._make_room()
+        try:
+            yield from self._make_room(_until(should_stop, on_encode))
+        except _StoppedEncoding:
+            self.take_back_continuation()
+            self._stats = nothing_done(self._cache)
+            return
         written = turn.ids
         if written is None:
             tokenizer = self.model.tokenizer
@@ -213,12 +263,18 @@ class Conversation:
                 _put_back(turn, old)
 
     def retry(
-        self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
+        self,
+        *,
+        on_encode: Progress | None = None,
+        on_prefill: Progress | None = None,
+        should_stop: ShouldStop = never,
     ) -> Iterator[Token | Forgot]:
         """Answer the last turn again; where nothing new comes of it, the old reply stays."""
         old = self.undo()
         before = len(self.turns)
-        reply = self.say(old.user, on_prefill=on_prefill, should_stop=should_stop)
+        reply = self.say(
+            old.user, on_encode=on_encode, on_prefill=on_prefill, should_stop=should_stop
+        )
         return self._or_else(reply, before, old)
 
     def _or_else(
@@ -404,23 +460,25 @@ class Conversation:
 
     # Rendering
 
-    def _render(self, turns: Sequence[Turn]) -> TokenIds:
+    def _render(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
         """Token ids of complete turns and one to be answered, up to where its reply begins.
 
         Where the first turn of all is forgotten, what `keep` holds of it stands before them.
         """
-        ids = self._render_alone(turns)
+        ids = self._render_alone(turns, on_encode)
         kept = self._kept_of_first_turn(turns)
         return np.concatenate([ids[: self._pinned_tokens], kept, ids[self._pinned_tokens :]])
 
-    def _render_alone(self, turns: Sequence[Turn]) -> TokenIds:
+    def _render_alone(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))
             ids = turn.ids if turn.exact else None
             messages.append(ChatMessage("assistant", turn.reply, ids, turn.thought))
         variables = {**self.variables, **self.template_args}
-        prompt = self.model.tokenizer.chat(messages[:-1], self.system, variables=variables)
+        prompt = self.model.tokenizer.chat(
+            messages[:-1], self.system, variables=variables, on_progress=on_encode
+        )
         self.notices = prompt.notices
         return prompt.ids
 
@@ -441,25 +499,26 @@ class Conversation:
 
     # Making room
 
-    def _make_room(self) -> Iterator[Forgot]:
+    def _make_room(self, on_encode: Progress) -> Iterator[Forgot]:
         """Forget the oldest turns until the rendered ones fit, and render what is left.
 
-        The result is in `_prompt`: an iterator cannot return it in a for loop.
+        The result is in `_prompt`: an iterator cannot return it in a for loop. `on_encode` may
+        raise, to stop before anything is evicted.
         """
         # Nothing of a turn need be held for it to be missed: the cache may have been let go.
         known = {id(turn) for turn in [*self._held_turns, *self.retained]}
-        ids = self._render(self.retained)
+        ids = self._render(self.retained, on_encode)
         if self._is_too_long(ids):
             if self.roll is Roll.STOP:
                 raise WindowFull(
                     f"the window of {self.settings.max_kv_size:,} tokens is full, and --roll stop "
                     "lets nothing be forgotten: /clear, or --roll shift"
                 )
-            ids = self._forget_until_it_fits()
+            ids = self._forget_until_it_fits(on_encode)
         before = [turn for turn in self.turns if id(turn) in known]
         gone = [turn for turn in before if turn.forgotten]
         if gone:
-            held = self._render(before)
+            held = self._render(before, on_encode)
             if self.roll is Roll.REFILL:
                 self.restart()
             else:
@@ -467,14 +526,14 @@ class Conversation:
             yield Forgot(len(gone), len(held) - len(ids))
         self._prompt = ids
 
-    def _forget_until_it_fits(self) -> TokenIds:
+    def _forget_until_it_fits(self, on_encode: Progress) -> TokenIds:
         """Forget as few of the oldest turns as will do, or all; return what is then rendered."""
         oldest = [turn for turn in self.retained[:-1] if not turn.pinned]
 
         def render_without(count: int) -> TokenIds:
             for n, turn in enumerate(oldest):
                 turn.forgotten = n < count
-            return self._render(self.retained)
+            return self._render(self.retained, on_encode)
 
         counts = range(len(oldest))
         count = bisect_left(counts, True, key=lambda n: not self._is_too_long(render_without(n)))

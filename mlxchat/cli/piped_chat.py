@@ -19,7 +19,7 @@ from mlxchat.events import EventWriter
 from mlxchat.generate import Stats, Token
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import Bar, progress
+from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.thinking import ThoughtsAsText
 from mlxchat.units import and_rate, count
@@ -34,11 +34,12 @@ def run_piped(
         raise UsageError("there are no turns to answer: pipe them in, one a line")
     stdout = Stdout()
     found = find_model(request.setup, messages)
-    model = load_model(request.setup, found, messages.warn, ranks=ranks)
-    prefixes = request.prefixes(messages.note)
-    conversation = new_conversation(request, model, messages.warn, prefixes)
     keeper = Keeper(session, messages.warn, exact=request.exact)
-    keeper.begin(conversation, found, request.setup.dtype)
+    prefixes = request.prefixes(messages.note)
+    with waiting(f"loading {found.name} …", request.setup.quiet):
+        model = load_model(request.setup, found, messages.warn, ranks=ranks)
+        conversation = new_conversation(request, model, messages.warn, prefixes)
+        keeper.begin(conversation, found, request.setup.dtype)
     chat = _PipedChat(request, conversation, keeper, messages, stdout)
     chat.start()
     try:
@@ -108,7 +109,12 @@ class _PipedChat:
         seed = self._request.setup.seed + len(self._conversation.turns)
         self._conversation.sampling = replace(self._sampling, seed=seed % 2**64)
         started_s = time.perf_counter()
-        reply = self._conversation.say(spoken.text, on_prefill=bar, should_stop=stop.requested)
+        reply = self._conversation.say(
+            spoken.text,
+            on_encode=bar.counting("tokenizing", "characters"),
+            on_prefill=bar.counting("reading", "tokens"),
+            should_stop=stop.requested,
+        )
         self._keeper.record(self._conversation)
         try:
             for piece in self._pieces(reply, stop):

@@ -148,14 +148,14 @@ class Repl:
         seed += len(conversation.turns) + 1_000_003 * self.retries
         conversation.sampling = replace(self.sampling, seed=seed % 2**64)
         with StopRequest() as stop, progress("reading", "tokens", False) as bar:
-            how: dict[str, Any] = {"on_prefill": bar, "should_stop": stop.requested}
+            how = _watched_by(bar, stop)
             reply = conversation.retry(**how) if text is None else conversation.say(text, **how)
             self._show(reply, stop, bar)
 
     def go_on(self) -> None:
         """Let the last reply continue, and show how."""
         with StopRequest() as stop, progress("reading", "tokens", False) as bar:
-            reply = self.conversation.go_on(on_prefill=bar, should_stop=stop.requested)
+            reply = self.conversation.go_on(**_watched_by(bar, stop))
             self._show(reply, stop, bar)
 
     def set_template_args(self, args: dict[str, Any]) -> None:
@@ -333,3 +333,11 @@ class Repl:
         elif stats.finish_reason == "length":
             self.screen.say("cut at its most tokens: /continue lets it go on")
         self._messages.stats(self.figures, self.request.stats)
+
+
+def _watched_by(bar: Bar, stop: StopRequest) -> dict[str, Any]:
+    return {
+        "on_encode": bar.counting("tokenizing", "characters"),
+        "on_prefill": bar.counting("reading", "tokens"),
+        "should_stop": stop.requested,
+    }
