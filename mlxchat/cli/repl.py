@@ -37,7 +37,10 @@ from mlxchat.terminal.reply import reply_view
 from mlxchat.terminal.restore import say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
 from mlxchat.terminal.typeahead import held_typeahead
-from mlxchat.units import count, format_bytes
+from mlxchat.units import beginning, count, format_bytes
+
+# Characters of the last message that are shown as its session is continued: it may hold files.
+MOST_SHOWN_AGAIN = 2_000
 
 
 class Repl:
@@ -218,7 +221,7 @@ class Repl:
         forgotten = sum(turn.forgotten for turn in turns)
         said = f"{session.name}: {count(len(turns), 'turn')}, {forgotten:,} forgotten"
         self.screen.rule(f"{said}; this was the last")
-        self.screen.say(f"> {turns[-1].user}")
+        self.screen.say(f"> {beginning(turns[-1].user, MOST_SHOWN_AGAIN)}")
         with self._view() as view:
             view.add(turns[-1].thought, True)
             view.add(turns[-1].reply)
