@@ -23,3 +23,8 @@ def and_rate(tokens_per_s: float) -> str:
     """How fast something went, to follow what it was: ", 41.2 tok/s"; nothing if that is 0, the
     rate of what has not happened."""
     return f", {tokens_per_s:,.1f} tok/s" if tokens_per_s else ""
+
+
+def beginning(text: str, most: int) -> str:
+    """The text, or its first characters and how many there are in all."""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text):,} characters)"

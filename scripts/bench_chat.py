@@ -88,7 +88,7 @@ def _read(conversation: Conversation, text: str) -> mx.array:
     """Say it without asking for an answer; log-probabilities `(T, vocabulary)` of what was new."""
     conversation._begin_turn()
     conversation.turns.append(Turn(text))
-    list(conversation._make_room())
+    list(conversation._make_room(lambda _, __: None))
     ids = conversation._prompt
     # Whatever has been prefilled, the last turn's own tokens are looked at.
     own = len(ids) - len(conversation._render([*conversation.retained[:-1], Turn("")]))

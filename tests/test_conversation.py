@@ -22,6 +22,7 @@ from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
+from mlxchat.text import tokens
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
@@ -469,3 +470,54 @@ def test_more_can_be_kept_than_the_template_begins_with() -> None:
     np.testing.assert_array_equal(conversation.held_ids[:40], beginning)
     assert conversation.usage().pinned == 40 > pinned
     check_in_step(conversation)
+
+
+def test_a_long_text_can_be_stopped_while_it_is_turned_into_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first Ctrl-C had no effect until a text of 20 MB was encoded, once for each turn that
+    might be forgotten."""
+    monkeypatch.setattr(tokens, "CHUNK_CHARS", 1000)
+    conversation = make_conversation()
+    say(conversation, "hello")
+    before = conversation.held_ids
+    counted: list[int] = []
+
+    def stopped() -> bool:
+        return len(counted) == 3
+
+    say(
+        conversation,
+        "many words " * 500,
+        on_encode=lambda done, _: counted.append(done),
+        should_stop=stopped,
+    )
+    # All of it, the template's own text, and the beginning of the long one.
+    assert (counted[0], counted[2], len(counted)) == (0, 0, 3)
+    assert [turn.user for turn in conversation.turns] == ["hello"]
+    assert conversation.forgotten == []
+    assert conversation.stats is not None
+    assert conversation.stats.finish_reason == "interrupted"
+    np.testing.assert_array_equal(conversation.held_ids, before)
+    list(conversation.retry(should_stop=stopped))
+    assert conversation.turns[-1].reply
+
+
+def test_long_texts_are_encoded_once() -> None:
+    """Each turn encoded all that was ever said again, several times if turns were forgotten."""
+    conversation = make_conversation(None, max_tokens=1)
+    backend, encoded = conversation.model.tokenizer._backend, []
+
+    class Counting:
+        def encode(self, text: str, **how: Any) -> Any:
+            encoded.append(len(text))
+            return backend.encode(text, **how)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(backend, name)
+
+    conversation.model.tokenizer._backend = Counting()  # type: ignore[assignment]
+    first = Turn("many words " * 10_000, "yes", np.array(list(b"yes"), np.int32), exact=True)
+    conversation._render([first, Turn("and?")])
+    conversation._render([first, Turn("and?", "so"), Turn("now")])
+    assert len([length for length in encoded if length > 10_000]) == 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -102,6 +103,21 @@ def test_the_command_says_the_same_under_the_launcher(
         assert process.ends() == 0
         assert process.err == ""
         assert without_times(process.out) == without_times(alone.stdout)
+
+
+def test_ranks_hold_a_model_that_overflows_in_bfloat16(tmp_path: Path) -> None:
+    """One process looked at its first logits; several ranks wrote noise."""
+    directory = write_tiny_model(tmp_path / "wide", config=CONFIGS["llama"])
+    file = str(directory / "model.safetensors")
+    arrays: Any = mx.load(file)
+    larger = {
+        name: a * 1e3 if "_proj" in name and "mlp" in name else a for name, a in arrays.items()
+    }
+    mx.save_safetensors(file, {name: a.astype(mx.float16) for name, a in larger.items()})
+    options = ["generate", "-m", str(directory), "--dtype", "stored", "--raw", "-n", "5", "Hello"]
+    with launched(2, *options) as process:
+        assert process.ends() == 0
+        assert process.err == f"mlxchat: {directory} overflows in float16: holding it in bfloat16\n"
 
 
 def without_times(events: str) -> list[dict[str, Any]]:

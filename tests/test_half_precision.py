@@ -10,7 +10,9 @@ from gguf import GGMLQuantizationType as Kind
 from mlx import nn
 from mlx.utils import tree_flatten
 
+from mlxchat.models import load as loading
 from mlxchat.models.gguf import import_gguf
+from mlxchat.models.half_precision import turn_into_bfloat16
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import read_config
@@ -129,3 +131,23 @@ def test_other_models_stay_as_they_are_stored(tmp_path: Path) -> None:
     model, notices = load(stored_in_float16(tmp_path / "tiny", tiny_config()))
     assert floating_dtypes(model.network) == {mx.float16}
     assert notices == []
+
+
+def test_a_model_that_overflows_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start of the program read its weights twice. Shared ones stay shared."""
+    tiny = scaled(scaled(tiny_gguf("llama", Kind.F16), "ffn_up", 1e3), "ffn_down", 1e3)
+    directory, reads = imported(tiny, tmp_path), list[object]()
+    read = loading.arrays_of
+    monkeypatch.setattr(loading, "arrays_of", lambda *given: reads.append(given) or read(*given))
+    assert floating_dtypes(load(directory)[0].network) == {mx.bfloat16}
+    assert len(reads) == 1
+
+
+def test_what_parameters_share_stays_shared_in_bfloat16() -> None:
+    network = nn.Module()
+    network.one = network.other = mx.ones((4, 4), mx.float16)
+    turn_into_bfloat16(network)
+    assert network.one is network.other
+    assert network.one.dtype == mx.bfloat16

@@ -13,6 +13,7 @@ from mlxchat.engine import generate
 from mlxchat.engine.generate import Generation, prefill
 from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
 from mlxchat.models.load import load_directory
+from mlxchat.store.verify import compare
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import build_random_model
 
@@ -165,3 +166,23 @@ def test_stopped_while_reading_it_reports_what_it_read_and_how_fast(tmp_path: Pa
     assert stats.finish_reason == "interrupted"
     assert stats.prefill_tokens_per_s > 0
     assert (stats.ttft_s, stats.decode_tokens_per_s) == (0, 0)
+
+
+def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read in steps of 512 tokens whatever they took, and nothing was shown."""
+    device = SlowDevice(monkeypatch, 0.0, 0.05)
+    monkeypatch.setattr(Pace, "of", lambda _: Pace(512))
+    filled, network, shown = make_cache(device.network), device, list[int]()
+    prefill(device.network, filled, PROMPT[:600], step_size=512)
+    agreement = compare(
+        network,  # type: ignore[arg-type]
+        filled,
+        make_cache(device.network),
+        PROMPT[:600],
+        PROMPT[:4],
+        step_size=512,
+        on_progress=lambda done, _: shown.append(done),
+    )
+    assert device.steps == [512, 32, 32, 24, 4, 4]
+    assert shown == [0, 512, 544, 576, 600]
+    assert agreement.same_choice == 4

@@ -176,7 +176,8 @@ def shown_before_kill(model: Path, text: str, delay_s: float, *options: str) -> 
     for line in stdout.splitlines(keepends=True):
         if line.endswith("\n") and (event := json.loads(line))["event"] == "token":
             texts[event["turn"]] = texts.get(event["turn"], "") + event["text"]
-    return [texts[turn] for turn in sorted(texts)]
+    # A turn whose reply was empty has shown no token.
+    return [texts.get(turn, "") for turn in range(1, max(texts, default=0) + 1)]
 
 
 def check_nothing_shown_is_lost(

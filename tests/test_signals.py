@@ -319,3 +319,15 @@ def test_ctrl_c_while_a_chat_reads_stops_after_the_step(
     chat.shows(PROMPT)
     chat.send("\x04")
     assert chat.ends() == 0
+
+
+def test_something_moves_while_a_model_is_loaded(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    """A terminal stayed empty until the model was there."""
+    monkeypatch.setenv("IN_CACHE", "1")
+    terminal = PseudoTerminal(slow("generate", "-m", str(tiny_model), "Hello"), patience_s=60)
+    terminal.shows(f"^. loading {tiny_model}"[:60])
+    terminal.child.kill(signal.SIGTERM)
+    assert terminal.ends() == 143
+    assert terminal.written.rstrip().endswith("\x1b[?25h")

@@ -50,7 +50,7 @@ def test_ranks_have_a_model_once_nothing_of_it_is_unfinished(
     alone: Ranks, waited: list[mx.Stream | None]
 ) -> None:
     loaded: Any = SimpleNamespace(config={}, dtype=mx.float32)
-    assert load._agreed(alone, lambda: loaded) is loaded
+    assert load._agreed(alone, lambda: loaded, "auto", print) is loaded
     assert waited == both()
 
 

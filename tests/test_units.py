@@ -1,6 +1,6 @@
 import pytest
 
-from mlxchat.units import count, format_bytes
+from mlxchat.units import beginning, count, format_bytes
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_one_is_singular_and_many_are_grouped() -> None:
         "2 turns",
         "1,200 turns",
     ]
+
+
+def test_of_a_long_text_the_beginning_is_shown() -> None:
+    """Continuing a session whose last message held a file of 20 MB drew it for minutes."""
+    assert beginning("abc", 3) == "abc"
+    assert beginning("abcd" * 500, 3) == "abc … (2,000 characters)"

@@ -17,9 +17,19 @@ import numpy as np
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger, TokenIds
-from mlxchat.engine.generate import Generation, OnHeld, Progress, ShouldStop, Stats, Token, never
+from mlxchat.engine.generate import (
+    Generation,
+    OnHeld,
+    Progress,
+    ShouldStop,
+    Stats,
+    Token,
+    never,
+    nothing_done,
+)
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, DeviceError, TemplateError, WindowFull
+from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.text.reply_reader import Reader
@@ -102,6 +112,22 @@ class _Snapshot:
     ledger: Ledger
 
 
+class _StoppedEncoding(Exception):
+    """It was asked to stop while text was turned into tokens."""
+
+
+def _until(should_stop: ShouldStop, on_encode: Progress | None) -> Progress:
+    """`on_encode`, which raises _StoppedEncoding once `should_stop` says so."""
+
+    def count(done: int, total: int) -> None:
+        if on_encode is not None:
+            on_encode(done, total)
+        if done < total and should_stop():
+            raise _StoppedEncoding
+
+    return count
+
+
 class Conversation:
     """Turns with a model at a fixed window. `say` answers; everything else changes what it sees.
 
@@ -155,54 +181,101 @@ class Conversation:
         self,
         text: str,
         *,
+        on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
         should_stop: ShouldStop = never,
     ) -> Iterator[Token | Forgot]:
         """Add a turn; the iterator that is returned yields the reply's tokens, and what was
-        forgotten to make room for it.
+        forgotten to make room for it. `on_encode` counts characters of long texts that are turned
+        into tokens, `on_prefill` tokens.
 
         A reply that ends early, for whatever reason, is closed properly when the next turn begins.
         Stopped before its first token, the turn is taken back. The iterator raises WindowFull where
         nothing may be forgotten and the turn does not fit; then it is as if it had not been said.
+        It raises DeviceError if the device gives out: the turn stays, with what was said of the
+        reply, and the next turn reads again all that is retained.
         """
         self._begin_turn()
         turn = Turn(text)
         self.turns.append(turn)
-        return self._reply(turn, on_prefill, should_stop)
+        return self._or_let_go(self._reply(turn, on_encode, on_prefill, should_stop))
 
     def _reply(
-        self, turn: Turn, on_prefill: Progress | None, should_stop: ShouldStop
+        self,
+        turn: Turn,
+        on_encode: Progress | None,
+        on_prefill: Progress | None,
+        should_stop: ShouldStop,
     ) -> Iterator[Token | Forgot]:
         try:
-            yield from self._make_room()
+            yield from self._make_room(_until(should_stop, on_encode))
         except WindowFull:
             self.undo()
             raise
+        except _StoppedEncoding:
+            self.undo()
+            self._stats = nothing_done(self._cache)
+            return
         yield from self._answer(turn, NOTHING, on_prefill, should_stop)
         if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
             self.undo()
 
     def go_on(
-        self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
+        self,
+        *,
+        on_encode: Progress | None = None,
+        on_prefill: Progress | None = None,
+        should_stop: ShouldStop = never,
     ) -> Iterator[Token | Forgot]:
-        """Continue the last reply where it ended, as if it had not."""
+        """Continue the last reply where it ended, as if it had not. If nothing comes of it, the
+        reply stays as it is. Raises DeviceError as `say` does."""
+        return self._or_let_go(
+            self._continuation(self.turns[-1], on_encode, on_prefill, should_stop)
+        )
+
+    def _continuation(
+        self,
+        turn: Turn,
+        on_encode: Progress | None,
+        on_prefill: Progress | None,
+        should_stop: ShouldStop,
+    ) -> Iterator[Token | Forgot]:
         self._begin_turn()
-        turn = self.turns[-1]
         turn.forgotten = False
-        yield from self._make_room()
+        try:
+            yield from self._make_room(_until(should_stop, on_encode))
+        except _StoppedEncoding:
+            self.take_back_continuation()
+            self._stats = nothing_done(self._cache)
+            return
         written = turn.ids
         if written is None:
             tokenizer = self.model.tokenizer
             written = tokenizer.encode_reply(turn.reply, turn.thought, self._prompt)
-        yield from self._answer(turn, written, on_prefill, should_stop)
+        old, has_text = replace(turn), False
+        failed = True
+        try:
+            for said in self._answer(turn, written, on_prefill, should_stop):
+                has_text = has_text or (isinstance(said, Token) and bool(said.text))
+                yield said
+            failed = turn.finish_reason == "interrupted"
+        finally:
+            if failed and not has_text:
+                _put_back(turn, old)
 
     def retry(
-        self, *, on_prefill: Progress | None = None, should_stop: ShouldStop = never
+        self,
+        *,
+        on_encode: Progress | None = None,
+        on_prefill: Progress | None = None,
+        should_stop: ShouldStop = never,
     ) -> Iterator[Token | Forgot]:
         """Answer the last turn again; where nothing new comes of it, the old reply stays."""
         old = self.undo()
         before = len(self.turns)
-        reply = self.say(old.user, on_prefill=on_prefill, should_stop=should_stop)
+        reply = self.say(
+            old.user, on_encode=on_encode, on_prefill=on_prefill, should_stop=should_stop
+        )
         return self._or_else(reply, before, old)
 
     def _or_else(
@@ -210,9 +283,23 @@ class Conversation:
     ) -> Iterator[Token | Forgot]:
         try:
             yield from reply
+        except DeviceError:
+            if not (self.turns[-1].reply or self.turns[-1].thought):
+                del self.turns[before:]
+            raise
         finally:
             if len(self.turns) == before:
                 self.turns.append(old)
+
+    def _or_let_go(self, reply: Iterator[Token | Forgot]) -> Iterator[Token | Forgot]:
+        """The reply. If the device gives out anywhere in the turn, what the cache holds is let go:
+        it may be half moved, and what was computed cannot be trusted."""
+        try:
+            with device_failures():
+                yield from reply
+        except DeviceError:
+            self._let_go()
+            raise
 
     def _begin_turn(self) -> None:
         self._earlier, self._before = self._before, self._snapshot()
@@ -235,8 +322,7 @@ class Conversation:
         if before is None or before.last is None or before.turns != len(self.turns):
             return False
         self._restore(before)
-        for field in fields(Turn):
-            setattr(self.turns[-1], field.name, getattr(before.last, field.name))
+        _put_back(self.turns[-1], before.last)
         self._before, self._earlier = self._earlier, None
         return True
 
@@ -254,10 +340,10 @@ class Conversation:
                 f"of {window}: --max-kv-size must be {pinned + 2 * RESERVE} at least"
             )
         keep = pinned if window is not None else 0
+        # Should the device give out while a cache is made, there is none, and nothing half new.
+        self._cache, self._ledger, self._held_turns = Cache(), Ledger(window, keep), []
         self._pinned_tokens = pinned_tokens
         self._cache = self.model.make_cache(window, keep)
-        self._ledger = Ledger(window, keep)
-        self._held_turns = []
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt: all that is retained will be prefilled afresh behind it."""
@@ -381,23 +467,25 @@ class Conversation:
 
     # Rendering
 
-    def _render(self, turns: Sequence[Turn]) -> TokenIds:
+    def _render(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
         """Token ids of complete turns and one to be answered, up to where its reply begins.
 
         Where the first turn of all is forgotten, what `keep` holds of it stands before them.
         """
-        ids = self._render_alone(turns)
+        ids = self._render_alone(turns, on_encode)
         kept = self._kept_of_first_turn(turns)
         return np.concatenate([ids[: self._pinned_tokens], kept, ids[self._pinned_tokens :]])
 
-    def _render_alone(self, turns: Sequence[Turn]) -> TokenIds:
+    def _render_alone(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))
             ids = turn.ids if turn.exact else None
             messages.append(ChatMessage("assistant", turn.reply, ids, turn.thought))
         variables = {**self.variables, **self.template_args}
-        prompt = self.model.tokenizer.chat(messages[:-1], self.system, variables=variables)
+        prompt = self.model.tokenizer.chat(
+            messages[:-1], self.system, variables=variables, on_progress=on_encode
+        )
         self.notices = prompt.notices
         return prompt.ids
 
@@ -418,23 +506,26 @@ class Conversation:
 
     # Making room
 
-    def _make_room(self) -> Iterator[Forgot]:
+    def _make_room(self, on_encode: Progress) -> Iterator[Forgot]:
         """Forget the oldest turns until the rendered ones fit, and render what is left.
 
-        The result is in `_prompt`: an iterator cannot return it in a for loop.
+        The result is in `_prompt`: an iterator cannot return it in a for loop. `on_encode` may
+        raise, to stop before anything is evicted.
         """
-        ids = self._render(self.retained)
+        # Nothing of a turn need be held for it to be missed: the cache may have been let go.
+        known = {id(turn) for turn in [*self._held_turns, *self.retained]}
+        ids = self._render(self.retained, on_encode)
         if self._is_too_long(ids):
             if self.roll is Roll.STOP:
                 raise WindowFull(
                     f"the window of {self.settings.max_kv_size:,} tokens is full, and --roll stop "
                     "lets nothing be forgotten: /clear, or --roll shift"
                 )
-            ids = self._forget_until_it_fits()
-        gone = [turn for turn in self._held_turns if turn.forgotten]
+            ids = self._forget_until_it_fits(on_encode)
+        before = [turn for turn in self.turns if id(turn) in known]
+        gone = [turn for turn in before if turn.forgotten]
         if gone:
-            answered = [turn for turn in self._held_turns if turn is not self.turns[-1]]
-            held = self._render([*answered, self.turns[-1]])
+            held = self._render(before, on_encode)
             if self.roll is Roll.REFILL:
                 self.restart()
             else:
@@ -442,14 +533,14 @@ class Conversation:
             yield Forgot(len(gone), len(held) - len(ids))
         self._prompt = ids
 
-    def _forget_until_it_fits(self) -> TokenIds:
+    def _forget_until_it_fits(self, on_encode: Progress) -> TokenIds:
         """Forget as few of the oldest turns as will do, or all; return what is then rendered."""
         oldest = [turn for turn in self.retained[:-1] if not turn.pinned]
 
         def render_without(count: int) -> TokenIds:
             for n, turn in enumerate(oldest):
                 turn.forgotten = n < count
-            return self._render(self.retained)
+            return self._render(self.retained, on_encode)
 
         counts = range(len(oldest))
         count = bisect_left(counts, True, key=lambda n: not self._is_too_long(render_without(n)))
@@ -514,10 +605,7 @@ class Conversation:
         on_prefill: Progress | None,
         should_stop: ShouldStop,
     ) -> Iterator[Token | Forgot]:
-        """Generate the reply, or what follows the tokens of it that are `written` already.
-
-        If the device gives out, what the cache holds is let go, and prefilled by the next turn.
-        """
+        """Generate the reply, or what follows the tokens of it that are `written` already."""
         if not self._cache:
             self.restart()
         ids = np.concatenate([self._prompt, written])
@@ -559,9 +647,6 @@ class Conversation:
                     in_place = tokens > 0
                     if in_place:
                         yield Forgot(1, tokens)
-        except DeviceError:
-            self._let_go()
-            raise
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
@@ -571,7 +656,7 @@ class Conversation:
             yield Forgot(0, self._ledger.overflowed - overflowed)
 
     def _let_go(self) -> None:
-        """Hold nothing any more: what was computed as the device failed cannot be trusted."""
+        """Hold nothing any more: the next turn begins with an empty cache."""
         self._cache, self._ledger = Cache(), Ledger(self._ledger.window, self._ledger.keep)
         self._held_turns = []
         self._before = self._earlier = None
@@ -645,3 +730,8 @@ class Conversation:
             turn.forgotten = forgotten
         self._held_turns = list(snapshot.held_turns)
         self._cache, self._ledger = snapshot.cache, snapshot.ledger
+
+
+def _put_back(turn: Turn, old: Turn) -> None:
+    for field in fields(Turn):
+        setattr(turn, field.name, getattr(old, field.name))

@@ -16,7 +16,8 @@ from mlxchat.chat.conversation import Conversation, Turn
 from mlxchat.cli.setup import Setup
 from mlxchat.cli.template_args import check_template_args
 from mlxchat.engine.generate import Token
-from mlxchat.errors import RanksError, SessionError, SnapshotError, UsageError
+from mlxchat.errors import DeviceError, RanksError, SessionError, SnapshotError, UsageError
+from mlxchat.failures import device_failures
 from mlxchat.models.load import DTYPE_CHOICES
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
@@ -187,25 +188,29 @@ class Keeper:
         # Where a rank is lost, that is what ends the chat, or will: it is told then.
         with suppress(RanksError):
             try:
-                self._state.save(
-                    conversation.model,
-                    conversation.cache,
-                    conversation.ledger,
-                    self._fingerprint(conversation),
-                    facts,
-                )
+                with device_failures():
+                    self._state.save(
+                        conversation.model,
+                        conversation.cache,
+                        conversation.ledger,
+                        self._fingerprint(conversation),
+                        facts,
+                    )
             except SnapshotError as error:
                 self._tell(str(error))
+            except DeviceError as error:
+                self._tell(f"what the model holds could not be saved: {error}")
 
     def _restore(self, conversation: Conversation) -> None:
         assert self._state is not None
         path = self._state.path
         self._saved_turns = len(conversation.turns)
         try:
-            restored = self._state.restore(
-                conversation.model, conversation.cache, self._fingerprint(conversation)
-            )
-        except SnapshotError as error:
+            with device_failures():
+                restored = self._state.restore(
+                    conversation.model, conversation.cache, self._fingerprint(conversation)
+                )
+        except (SnapshotError, DeviceError) as error:
             if self._exact:
                 raise
             self._tell(f"{error}: the transcript will be read again with your next message")

@@ -23,7 +23,8 @@ from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.engine.generate import Midway, Stats, Token
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
 from mlxchat.engine.repetition import LoopDetector, Nudge
-from mlxchat.errors import OutputError, SnapshotBroken, SnapshotError, UsageError
+from mlxchat.errors import DeviceError, OutputError, SnapshotBroken, SnapshotError, UsageError
+from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.settings import DEFAULT_CHECKPOINT_EVERY, OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint
@@ -359,10 +360,7 @@ class Checkpointer:
         `midway` is where it was stopped, None where that was while reading.
         """
         if self._watch.stopped:
-            if midway is not None:
-                self._save_generating(midway)
-            elif self._prefilled > self._begun.prefilled:
-                self._save_reading()
+            self._save_last(midway)
         if not self._watch.stopped or self._watch.ended == "loop":
             self._file.sync()
             self._checkpoint.end(stats.finish_reason)
@@ -373,6 +371,16 @@ class Checkpointer:
         if written is None:
             return ""
         return f" · checkpoint {format_bytes(written.size_bytes)} in {written.seconds:.2f} s"
+
+    def _save_last(self, midway: Midway | None) -> None:
+        try:
+            with device_failures():
+                if midway is not None:
+                    self._save_generating(midway)
+                elif self._prefilled > self._begun.prefilled:
+                    self._save_reading()
+        except DeviceError as error:
+            self._tell(str(error))
 
     def _record_steps(self) -> None:
         try:

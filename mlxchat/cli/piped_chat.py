@@ -1,5 +1,6 @@
 """A chat with a pipe: one turn a line in, replies or events out. It ends where the input does."""
 
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -14,10 +15,10 @@ from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Stats, Token
-from mlxchat.errors import ExitStatus, UsageError
+from mlxchat.errors import DeviceError, ExitStatus, UsageError
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import Bar, progress
+from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken, piped_stdin, read_turns
 from mlxchat.text.thinking import ThoughtsAsText
@@ -33,11 +34,12 @@ def run_piped(
         raise UsageError("there are no turns to answer: pipe them in, one a line")
     stdout = Stdout()
     found = find_model(request.setup, messages)
-    model = load_model(request.setup, found, messages.warn, ranks=ranks)
-    prefixes = request.prefixes(messages.note)
-    conversation = new_conversation(request, model, messages.warn, prefixes)
     keeper = Keeper(session, messages.warn, exact=request.exact)
-    keeper.begin(conversation, found, request.setup.dtype)
+    prefixes = request.prefixes(messages.note)
+    with waiting(f"loading {found.name} …", request.setup.quiet):
+        model = load_model(request.setup, found, messages.warn, ranks=ranks)
+        conversation = new_conversation(request, model, messages.warn, prefixes)
+        keeper.begin(conversation, found, request.setup.dtype)
     chat = _PipedChat(request, conversation, keeper, messages, stdout)
     chat.start()
     try:
@@ -48,10 +50,18 @@ def run_piped(
                 chat.take(spoken, stop, bar)
             if stop.status is not None:
                 return stop.status
+    except DeviceError as error:
+        raise DeviceError(f"{error}; {_how_to_go_on(session)}") from error
     finally:
         keeper.close(conversation)
         prefixes.close()
     return ExitStatus.OK
+
+
+def _how_to_go_on(session: Session | None) -> str:
+    if session is None:
+        return "the chat was not saved (--no-save)"
+    return f"mlxchat --session {shlex.quote(session.name)} continues the chat"
 
 
 class _PipedChat:
@@ -99,11 +109,19 @@ class _PipedChat:
         seed = self._request.setup.seed + len(self._conversation.turns)
         self._conversation.sampling = replace(self._sampling, seed=seed % 2**64)
         started_s = time.perf_counter()
-        reply = self._conversation.say(spoken.text, on_prefill=bar, should_stop=stop.requested)
+        reply = self._conversation.say(
+            spoken.text,
+            on_encode=bar.counting("tokenizing", "characters"),
+            on_prefill=bar.counting("reading", "tokens"),
+            should_stop=stop.requested,
+        )
         self._keeper.record(self._conversation)
         try:
             for piece in self._pieces(reply, stop):
                 self._stdout.write(piece)
+        except DeviceError:
+            self._stdout.end()
+            raise
         finally:
             stop.obeyed()
             bar.stop()

@@ -23,7 +23,15 @@ from mlxchat.cli.setup import find_model, load_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Token
-from mlxchat.errors import CacheError, ExitStatus, MlxchatError, SnapshotError, TemplateError
+from mlxchat.errors import (
+    CacheError,
+    DeviceError,
+    ExitStatus,
+    MlxchatError,
+    SnapshotError,
+    TemplateError,
+)
+from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import SamplingSettings
@@ -36,7 +44,10 @@ from mlxchat.terminal.reply import reply_view
 from mlxchat.terminal.restore import say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
 from mlxchat.terminal.typeahead import held_typeahead
-from mlxchat.units import count, format_bytes
+from mlxchat.units import beginning, count, format_bytes
+
+# Characters of the last message that are shown as its session is continued: it may hold files.
+MOST_SHOWN_AGAIN = 2_000
 
 
 class Repl:
@@ -88,10 +99,12 @@ class Repl:
         """Read once and do as it says; returns a draft for the next prompt."""
         text = self.editor.read(draft)
         try:
-            if text.startswith("/") and not text.startswith("//"):
-                return run_command(self, text) or ""
-            self.retries = 0
-            self.answer(self._with_attached(text.removeprefix("/") if text[:2] == "//" else text))
+            with device_failures():
+                return self._obey(text)
+        except DeviceError as error:
+            if self._loading.failed:
+                raise
+            self.screen.complain(f"{error}; everything said so far is kept")
         except MlxchatError as error:
             if self._loading.failed or isinstance(error, SnapshotError):
                 # Without a model, or with a session that cannot go on, there is no chat.
@@ -105,6 +118,14 @@ class Repl:
             if self._conversation is not None:
                 self.keeper.record(self._conversation)
             self._say_notices()
+        return ""
+
+    def _obey(self, text: str) -> str:
+        """Do as a line says; returns a draft for the next prompt."""
+        if text.startswith("/") and not text.startswith("//"):
+            return run_command(self, text) or ""
+        self.retries = 0
+        self.answer(self._with_attached(text.removeprefix("/") if text[:2] == "//" else text))
         return ""
 
     def _leave(self) -> None:
@@ -137,14 +158,14 @@ class Repl:
         seed += len(conversation.turns) + 1_000_003 * self.retries
         conversation.sampling = replace(self.sampling, seed=seed % 2**64)
         with StopRequest() as stop, progress("reading", "tokens", False) as bar:
-            how: dict[str, Any] = {"on_prefill": bar, "should_stop": stop.requested}
+            how = _watched_by(bar, stop)
             reply = conversation.retry(**how) if text is None else conversation.say(text, **how)
             self._show(reply, stop, bar)
 
     def go_on(self) -> None:
         """Let the last reply continue, and show how."""
         with StopRequest() as stop, progress("reading", "tokens", False) as bar:
-            reply = self.conversation.go_on(on_prefill=bar, should_stop=stop.requested)
+            reply = self.conversation.go_on(**_watched_by(bar, stop))
             self._show(reply, stop, bar)
 
     def set_template_args(self, args: dict[str, Any]) -> None:
@@ -213,7 +234,7 @@ class Repl:
         forgotten = sum(turn.forgotten for turn in turns)
         said = f"{session.name}: {count(len(turns), 'turn')}, {forgotten:,} forgotten"
         self.screen.rule(f"{said}; this was the last")
-        self.screen.say(f"> {turns[-1].user}")
+        self.screen.say(f"> {beginning(turns[-1].user, MOST_SHOWN_AGAIN)}")
         with self._view() as view:
             view.add(turns[-1].thought, True)
             view.add(turns[-1].reply)
@@ -328,3 +349,11 @@ class Repl:
         elif stats.finish_reason == "length":
             self.screen.say("cut at its most tokens: /continue lets it go on")
         self._messages.stats(self.figures, self.request.stats)
+
+
+def _watched_by(bar: Bar, stop: StopRequest) -> dict[str, Any]:
+    return {
+        "on_encode": bar.counting("tokenizing", "characters"),
+        "on_prefill": bar.counting("reading", "tokens"),
+        "should_stop": stop.requested,
+    }

@@ -37,7 +37,7 @@ from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.output_file import START, OutputFile
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import progress
+from mlxchat.terminal.progress import progress, waiting
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Input, is_stdin_left_unread, name_of, piped_stdin, read_input
 from mlxchat.text.parts import Part, encode_parts
@@ -198,9 +198,10 @@ def _load(request: Request, messages: Messages, ranks: Ranks | None) -> _Loaded:
     setup = request.setup
     found = find_model(setup, messages)
     check = check_model if request.blocks else None
-    model = load_model(setup, found, messages.warn, check, ranks)
-    settings = fit_window(setup, model, messages.warn)
-    cache = model.make_cache(settings.max_kv_size, settings.keep)
+    with waiting(f"loading {found.name} …", setup.quiet):
+        model = load_model(setup, found, messages.warn, check, ranks)
+        settings = fit_window(setup, model, messages.warn)
+        cache = model.make_cache(settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
         messages.warn(POSITIONS_RUN_ON)
     sampling = setup.sampling_settings(model.generation_config)

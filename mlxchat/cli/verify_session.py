@@ -8,6 +8,7 @@ from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, Roll
 from mlxchat.store.session import Session
 from mlxchat.store.verify import compare
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.progress import progress, waiting
 from mlxchat.units import count, format_bytes
 
 PROBE = "What have we talked about so far, and what did you say about it?"
@@ -23,22 +24,25 @@ def verify_session(name: str) -> str:
         request = _request(session)
         start(request.setup, messages)
         found = find_model(request.setup, messages)
-        model = load_model(request.setup, found, messages.warn)
-        conversation = new_conversation(request, model, messages.warn)
         told: list[str] = []
-        Keeper(session, told.append).begin(conversation, found, request.setup.dtype)
+        with waiting(f"loading {found.name} …", request.setup.quiet):
+            model = load_model(request.setup, found, messages.warn)
+            conversation = new_conversation(request, model, messages.warn)
+            Keeper(session, told.append).begin(conversation, found, request.setup.dtype)
         held = conversation.held_ids
         if len(held) == 0:
             raise SnapshotError("; ".join(told) or f"session {name!r} holds nothing")
         ledger = conversation.ledger
-        agreement = compare(
-            model.network,
-            conversation.cache,
-            model.make_cache(ledger.window, ledger.keep),
-            held,
-            model.tokenizer.encode(PROBE),
-            step_size=conversation.settings.prefill_step_size,
-        )
+        with progress("reading", "tokens", request.setup.quiet) as on_progress:
+            agreement = compare(
+                model.network,
+                conversation.cache,
+                model.make_cache(ledger.window, ledger.keep),
+                held,
+                model.tokenizer.encode(PROBE),
+                step_size=conversation.settings.prefill_step_size,
+                on_progress=on_progress,
+            )
     return (
         f"{name}: {format_bytes(size_bytes)}, checksum right, {count(len(held), 'token')} held · "
         f"from a fresh prefill of the same tokens: KL {agreement.kl:.2g} nats a token, largest "

@@ -18,7 +18,7 @@ from mlxchat.errors import CacheError, ExitStatus, InputError
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import progress
+from mlxchat.terminal.progress import progress, waiting
 from mlxchat.text.documents import SEPARATOR, STDIN, name_of, piped_stdin, read_input
 from mlxchat.text.parts import Part, encode_parts
 
@@ -40,9 +40,11 @@ def _ready(setup: Setup, file: str, check: Callable[[nn.Module], None] | None = 
     setup.cache_settings()
     document = read_input(None, (file,), piped_stdin() if file == STDIN else None)
     start(setup, messages)
-    model = load_model(setup, find_model(setup, messages), messages.warn, check)
-    settings = fit_window(setup, model, messages.warn)
-    cache = model.make_cache(settings.max_kv_size, settings.keep)
+    found = find_model(setup, messages)
+    with waiting(f"loading {found.name} …", setup.quiet):
+        model = load_model(setup, found, messages.warn, check)
+        settings = fit_window(setup, model, messages.warn)
+        cache = model.make_cache(settings.max_kv_size, settings.keep)
     return _Ready(name_of(file), document.text, model, settings, cache, messages)
 
 

@@ -17,7 +17,7 @@ from mlxchat.distributed.peers import RankPeers
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
-from mlxchat.models.load import Check, Notify, load_directory
+from mlxchat.models.load import Check, Notify, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 
@@ -67,7 +67,7 @@ def lead_loading(
             sharding=Sharding(ranks.group, pipeline),
         )
 
-    model = _agreed(ranks, load)
+    model = _agreed(ranks, load, dtype, notify)
     leader = Leader(model.network, ranks, number, pipelined=pipeline)
     return replace(model, network=leader, peers=RankPeers(leader))
 
@@ -92,7 +92,7 @@ def follow_loading(ranks: Ranks) -> Model | None:
         )
 
     try:
-        return _agreed(ranks, load)
+        return _agreed(ranks, load, wanted.dtype, _silent)
     except MlxchatError:
         return None
 
@@ -107,8 +107,9 @@ def _check(network: nn.Module, check: Check, pipeline: bool) -> None:
         check(network)
 
 
-def _agreed(ranks: Ranks, load: Callable[[], Model]) -> Model:
-    """What `load` loads, once all ranks have. Raises an error on all where one raises one."""
+def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify) -> Model:
+    """What `load` loads, once all ranks have, in a form in which it does not overflow. Raises an
+    error on all where one raises one."""
     model: Model | None = None
     error: MlxchatError | None = None
     try:
@@ -126,6 +127,8 @@ def _agreed(ranks: Ranks, load: Callable[[], Model]) -> Model:
     others = ranks.differing(
         [model.config, str(model.dtype), __version__, version("mlx"), version("mlx-lm")]
     )
+    if not others:
+        model = without_overflow(model, dtype, notify)
     ranks.is_midway = False
     if others:
         raise RanksError(

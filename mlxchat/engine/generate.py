@@ -451,6 +451,24 @@ class Generation:
         )
 
 
+def nothing_done(cache: Cache) -> Stats:
+    """Those of a generation that was stopped before it began."""
+    return Stats(
+        finish_reason="interrupted",
+        prompt_tokens=0,
+        cached_tokens=0,
+        prefilled_tokens=0,
+        generated_tokens=0,
+        evicted_tokens=tokens_evicted(cache),
+        ttft_s=0.0,
+        prefill_tokens_per_s=0.0,
+        decode_tokens_per_s=0.0,
+        kv_tokens=tokens_held(cache),
+        kv_bytes=bytes_held(cache),
+        peak_memory_bytes=mx.get_peak_memory(),
+    )
+
+
 def _within_positions(
     model: Model, cache: Cache, prompt_tokens: int, max_tokens: int, generated: int
 ) -> int:

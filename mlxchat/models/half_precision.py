@@ -28,6 +28,20 @@ def hold_in_bfloat16(network: nn.Module) -> None:
     network.load_weights([(name, cast[id(array)]) for name, array in weights], strict=False)
 
 
+def turn_into_bfloat16(network: nn.Module) -> None:
+    """As `hold_in_bfloat16`, for weights that are in memory: one at a time, so that both forms of
+    all of them never are."""
+    arrays = {name: a for name, a in named_parameters(network) if a.dtype == mx.float16}
+    sharing: dict[int, list[str]] = {}
+    for name, array in arrays.items():
+        sharing.setdefault(id(array), []).append(name)
+    for names in sharing.values():
+        array, *_ = [arrays.pop(name) for name in names]
+        cast = array.astype(mx.bfloat16)
+        mx.eval(cast)
+        network.load_weights([(name, cast) for name in names], strict=False)
+
+
 def first_logits_are_finite(network: nn.Module, config: dict[str, Any]) -> bool:
     """Whether the network can read the token that texts begin with: the one with the largest
     activations of all. Costs one token's time.

@@ -6,6 +6,7 @@ transformers in. Packings that only its loader knows go through it all the same.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from mlxchat.models.half_precision import (
     first_logits_are_finite,
     hold_in_bfloat16,
     overflows_float16,
+    turn_into_bfloat16,
 )
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import resolve_model
@@ -97,7 +99,8 @@ def load_directory(
     """Load the model in `directory`. `dtype` is one of DTYPE_CHOICES; "auto" suits the device.
 
     `check` gets the network before its weights are read, to refuse it while that is quick. With a
-    `sharding` only this rank's part of it is ever in memory.
+    `sharding` only this rank's part of it is ever in memory, and `without_overflow` is left to the
+    caller, once all ranks have loaded theirs.
     """
     if dtype not in DTYPE_CHOICES:
         raise UsageError(f"--dtype must be one of {', '.join(DTYPE_CHOICES)}, got {dtype!r}")
@@ -120,16 +123,8 @@ def load_directory(
     )
     wide = overflows_float16(config)
     network = _fill(network, config, directory, arrays, target, wide=wide, sharding=sharding)
-    if sharding is None and _overflows(network, config):
-        if target is not None:
-            notify(f"{name} overflows in {dtype}, so its text will be noise: choose another dtype")
-        else:
-            notify(f"{name} overflows in float16: holding it in bfloat16")
-            network = build_skeleton(config)
-            arrays = arrays_of(network, config, directory, files)
-            network = _fill(network, config, directory, arrays, None, wide=True, sharding=None)
     generation_config = directory / "generation_config.json"
-    return Model(
+    model = Model(
         name=name,
         network=network,
         tokenizer=tokenizer,
@@ -138,6 +133,22 @@ def load_directory(
         generation_config=read_json(generation_config) if generation_config.is_file() else {},
         config=config,
     )
+    return model if sharding is not None else without_overflow(model, dtype, notify)
+
+
+def without_overflow(model: Model, dtype: str, notify: Notify) -> Model:
+    """The model, turned into bfloat16 if it is in float16 and cannot be; `dtype` is what was asked
+    for. Computes a token: if the model is divided among ranks, all of them have to call this."""
+    in_float16 = model.dtype == mx.float16
+    if not in_float16 or first_logits_are_finite(model.network, model.config):
+        return model
+    name = model.name
+    if dtype in DTYPES:
+        notify(f"{name} overflows in {dtype}, so its text will be noise: choose another dtype")
+        return model
+    notify(f"{name} overflows in float16: holding it in bfloat16")
+    turn_into_bfloat16(model.network)
+    return replace(model, dtype=_activation_dtype(model.network))
 
 
 def _target_dtype(
@@ -206,12 +217,6 @@ def _fill(
         evaluate(network)
     network.eval()
     return network
-
-
-def _overflows(network: nn.Module, config: dict[str, Any]) -> bool:
-    """Whether the model is in float16 and cannot be."""
-    in_float16 = _activation_dtype(network) == mx.float16
-    return in_float16 and not first_logits_are_finite(network, config)
 
 
 def _fill_with_arrays(

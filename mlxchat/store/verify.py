@@ -11,7 +11,8 @@ from mlx import nn
 
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.generate import Progress, prefill
+from mlxchat.engine.pace import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,15 @@ def compare(
     probe: TokenIds,
     *,
     step_size: int,
+    on_progress: Progress | None = None,
 ) -> Agreement:
-    """Prefill `held: (T,)` into a fork of `empty`, let both states read `probe: (N,)`, compare."""
+    """Prefill `held: (T,)` into a fork of `empty`, let both states read `probe: (N,)`, compare.
+
+    `on_progress` counts tokens of `held`.
+    """
     fresh = empty.fork()
-    prefill(network, fresh, held, step_size=step_size)
+    pace = Pace.of(network)
+    prefill(network, fresh, held, step_size=step_size, pace=pace, on_progress=on_progress)
     tokens = mx.array(probe)[None]
     a, b = (_logits(network, cache.fork(), tokens) for cache in (restored, fresh))
     log_a, log_b = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (a, b))

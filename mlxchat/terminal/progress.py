@@ -3,11 +3,12 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlxchat.terminal.restore import say_on_own_line
+from mlxchat.terminal import visible
+from mlxchat.terminal.restore import say_on_own_line, stopped_at_the_end
 
 PATIENCE_S = 0.3
 
@@ -20,10 +21,56 @@ def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
     """
     drawn = not quiet and sys.stderr is not None and sys.stderr.isatty()
     bar = Bar(what, unit) if drawn else Bar(what, unit, None)
-    try:
+    with stopped_at_the_end(bar.stop):
         yield bar
-    finally:
-        bar.stop()
+
+
+@contextmanager
+def waiting(text: str, quiet: bool) -> Iterator[None]:
+    """A line on stderr that moves while the body runs, if that takes more than a moment; gone
+    afterwards. A terminal that cannot move its cursor gets a plain line.
+
+    Nothing is drawn if `quiet` or if stderr is no terminal.
+    """
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    with stopped_at_the_end(_Spinner(text).stop):
+        yield
+
+
+class _Spinner:
+    """Appears after PATIENCE_S, unless it is stopped before; drawn by a thread of its own."""
+
+    def __init__(self, text: str) -> None:
+        self._text = visible(text)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._shown: Any = None
+        self._timer = threading.Timer(PATIENCE_S, self._show)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._stopped = True
+            if self._shown is not None:
+                self._shown.stop()
+
+    def _show(self) -> None:
+        from mlxchat.terminal.moving import moving_line
+        from mlxchat.terminal.screen import is_dumb
+
+        with self._lock:
+            if self._stopped:
+                return
+            if is_dumb():
+                sys.stderr.write(f"{self._text}\n")
+                sys.stderr.flush()
+                return
+            self._shown = moving_line(self._text)
+            self._shown.start()
 
 
 class Bar:
@@ -55,6 +102,17 @@ class Bar:
         if done >= total:
             self.stop()
 
+    def counting(self, what: str, unit: str) -> Callable[[int, int], None]:
+        """To be called as the bar is, for something else that comes before or after."""
+
+        def count(done: int, total: int) -> None:
+            if (self._what, self._unit) != (what, unit):
+                self.stop()
+                self._what, self._unit = what, unit
+            self(done, total)
+
+        return count
+
     def say(self, text: str) -> bool:
         """Write a line above the bar; False if there is no bar now."""
         with self._lock:
@@ -85,9 +143,7 @@ class Bar:
         self._timer.start()
 
     def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
+        from mlxchat.terminal.moving import MovingBar
         from mlxchat.terminal.screen import is_dumb
 
         with self._lock:
@@ -97,18 +153,7 @@ class Bar:
                 sys.stderr.write(f"{self._what} {self._total:,} {self._unit} …\n")
                 sys.stderr.flush()
                 return
-            self._shown = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + self._unit),
-                TextColumn("{task.fields[rate]}"),
-                TextColumn("{task.fields[left]}"),
-                console=Console(stderr=True),
-                # What goes to stdout meanwhile is not for the terminal.
-                redirect_stdout=False,
-                transient=True,
-            )
+            self._shown = MovingBar(self._unit)
             self._task = self._shown.add_task(self._what, total=self._total, rate="", left="")
             self._update()
             self._shown.start()

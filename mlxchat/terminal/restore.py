@@ -4,19 +4,35 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
+# What draws by itself now, by what stops it: of the terminal there is one for the whole process.
+_drawing: list[Callable[[], object]] = []
+
+
+@contextmanager
+def stopped_at_the_end(stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop` as the body ends, or before the terminal is left from another thread."""
+    _drawing.append(stop)
+    try:
+        yield
+    finally:
+        _drawing.remove(stop)
+        stop()
+
 
 def restorer() -> Callable[[], None]:
-    """What brings the terminal's settings back to what they are now, shows the cursor, and begins
-    a new line for the shell."""
+    """What stops whatever is drawn, brings the terminal's settings back to what they are now, shows
+    the cursor, and begins a new line for the shell."""
     before = _settings()
 
     def restore() -> None:
+        for stop in reversed(_drawing):
+            stop()
         if before is not None and before != _settings():
             # Else a program in the background would be stopped for it.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])

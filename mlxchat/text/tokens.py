@@ -28,6 +28,11 @@ Progress = Callable[[int, int], None]
 # that a document of 100 MB in one piece would take gigabytes.
 CHUNK_CHARS = 1 << 18
 
+# A chat encodes its turns again and again: of the latest chunks at least this long, so many are
+# remembered with their ids, 30 million characters in all.
+LONG_CHARS = 1 << 14
+LONG_REMEMBERED = 128
+
 # Unicode's noncharacters are for internal use and never text: they mark cuts and spans.
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
@@ -94,6 +99,7 @@ class Tokenizer:
         source = template.source if template is not None else ""
         # What stands for unknown characters is flagged special as well, but text may contain it.
         unknown = getattr(backend.model, "unk_token", None)
+        self._encode_long = lru_cache(maxsize=LONG_REMEMBERED)(self._encode_now)
         self._control_ids = {
             id_: token.content
             for id_, token in backend.get_added_tokens_decoder().items()
@@ -204,7 +210,9 @@ class Tokenizer:
         template = self._require_template()
         variables = variables or {}
         texts = chain.from_iterable((m.content, m.thought) for m in messages)
-        mark, span = _unused_marks("".join([system or "", *texts, json.dumps(variables)]))
+        whole = "".join([system or "", *texts, json.dumps(variables)])
+        _announce(whole, on_progress)
+        mark, span = _unused_marks(whole)
         given = self._cut_in(variables, mark)
         cut_system = None if system is None else self._control.cut(system, mark)
         written = [self._written(message, mark, given) for message in messages]
@@ -392,6 +400,7 @@ class Tokenizer:
     ) -> TokenIds:
         """Encode text whose marks say where a control token's text was cut in two."""
         done = 0
+        _announce(text, on_progress)
         encoded: list[TokenIds] = [np.empty(0, np.int32)]
         for part_number, part in enumerate(text.split(mark)):
             for chunk_number, chunk in enumerate(_chunks(part)):
@@ -406,6 +415,10 @@ class Tokenizer:
         return ids
 
     def _encode_piece(self, text: str) -> TokenIds:
+        """Token ids that must not be written into: they may be remembered."""
+        return self._encode_now(text) if len(text) < LONG_CHARS else self._encode_long(text)
+
+    def _encode_now(self, text: str) -> TokenIds:
         return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _encode_anchored(self, text: str) -> TokenIds:
@@ -536,6 +549,12 @@ def _enclosed(parts: Sequence[Part], probed: Probed) -> list[Part]:
 
 def _literal(text: str) -> list[Part]:
     return [Part(Kind.MARKER, text)]
+
+
+def _announce(text: str, on_progress: Progress | None) -> None:
+    """Report that nothing is done yet of what will take more than a moment."""
+    if on_progress is not None and len(text) > CHUNK_CHARS:
+        on_progress(0, len(text))
 
 
 def _unused_marks(text: str) -> tuple[str, str]:

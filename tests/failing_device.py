@@ -1,0 +1,44 @@
+"""A device that gives out at a chosen evaluation: all that makes MLX compute is counted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlxchat.engine import generate
+
+FULL = (
+    "[METAL] Command buffer execution failed: Insufficient Memory "
+    "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
+)
+
+
+class FailingDevice:
+    """Evaluations fail from number `first` on, `times` times, once they are `watched`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._first = self._after = 0
+        for module, name in ((mx, "eval"), (mx, "async_eval"), (generate, "_decoded")):
+            monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
+
+    def breaks_at(self, first: int, times: int = 1) -> None:
+        """Count from here on; the first evaluation is number 1."""
+        self.count, self._first, self._after = 0, first, first + times
+
+    def mend(self) -> None:
+        self.breaks_at(0, 0)
+
+    @property
+    def has_failed(self) -> bool:
+        return self._first > 0 and self.count >= self._first
+
+    def _counting(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            self.count += 1
+            if self._first <= self.count < self._after:
+                raise RuntimeError(FULL)
+            return evaluate(*given)
+
+        return call

@@ -1,0 +1,208 @@
+"""A device that gives out during a chat, in a terminal or a pipe: nothing shown is lost."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.chat.conversation import Conversation
+from mlxchat.cli import repl
+from mlxchat.cli.chat_setup import ChatRequest
+from mlxchat.cli.repl import Repl
+from mlxchat.cli.setup import Setup
+from mlxchat.errors import ExitStatus
+from mlxchat.settings import Roll
+from mlxchat.store.journal import Saved
+from mlxchat.store.session import Session
+from mlxchat.terminal import visible
+from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.plain_input import EndOfInput
+from tests.failing_device import FULL, FailingDevice
+from tests.in_process import run_in_process
+
+FAILED = "memory ran out: "
+FOR_GOOD = 1_000_000
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FailingDevice:
+    return FailingDevice(monkeypatch)
+
+
+@pytest.fixture
+def at_turn(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
+    """Has something done as a conversation's turn of that number first begins."""
+    say = Conversation.say
+
+    def at(number: int, act: Callable[[], None]) -> None:
+        done: list[bool] = []
+
+        def call(self: Conversation, *given: Any, **how: Any) -> Any:
+            if len(self.turns) == number - 1 and not done:
+                done.append(True)
+                act()
+            return say(self, *given, **how)
+
+        monkeypatch.setattr(Conversation, "say", call)
+
+    return at
+
+
+def saved(name: str) -> Saved:
+    with Session.open(name) as session:
+        return session.journal.contents
+
+
+# In a pipe
+
+
+def piped(model: Path, name: str, lines: str) -> Any:
+    options = ("--session", name, "-n", "2", "--temp", "1", "--seed", "1")
+    return run_in_process("chat", "-m", str(model), *options, stdin=lines)
+
+
+@pytest.mark.parametrize("times", [1, FOR_GOOD], ids=["once", "for good"])
+def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
+    times: int, tiny_model: Path, device: FailingDevice, at_turn: Any
+) -> None:
+    failures = 0
+    while True:
+        name = f"mine{failures}"
+        at_turn(2, partial(device.breaks_at, failures + 1, times))
+        done = piped(tiny_model, name, "one\ntwo\nthree\n")
+        failed = device.has_failed
+        device.mend()
+        if not failed:
+            break
+        failures += 1
+        turns = saved(name).turns
+        assert done.stdout.startswith("".join(f"{turn.reply}\n" for turn in turns[:-1]))
+        assert done.stdout.removesuffix("\n").endswith(turns[-1].reply)
+        assert "Traceback" not in done.stderr
+        if done.returncode == 0:
+            # All turns were answered: only what the model holds could not be saved.
+            assert [turn.user for turn in turns] == ["one", "two", "three"]
+            assert f"could not be saved: {FAILED}" in done.stderr
+        else:
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"mlxchat: error: {FAILED}")
+            assert done.stderr.endswith(f"; mlxchat --session {name} continues the chat\n")
+            assert done.stderr.count("\n") == 1
+        again = piped(tiny_model, name, "four\n")
+        assert (again.returncode, again.stderr) == (0, "")
+        assert [turn.user for turn in saved(name).turns] == [*(t.user for t in turns), "four"]
+    assert failures > 8
+
+
+def test_a_piped_chat_that_saves_nothing_says_so(
+    tiny_model: Path, device: FailingDevice, at_turn: Any
+) -> None:
+    at_turn(2, lambda: device.breaks_at(1, FOR_GOOD))
+    done = run_in_process("chat", "-m", str(tiny_model), "--no-save", stdin="one\ntwo\n")
+    assert done.returncode == 1
+    assert done.stderr.endswith("; the chat was not saved (--no-save)\n")
+
+
+# In a terminal
+
+
+class Typed:
+    """Stands for the line editor."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = list(lines)
+
+    def read(self, draft: str = "") -> str:
+        if not self._lines:
+            raise EndOfInput
+        return self._lines.pop(0)
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int]:
+    """Has a chat in this process, which is saved in a session, and in which lines are typed."""
+    monkeypatch.setenv("TERM", "dumb")
+    setup = Setup(
+        model=str(tiny_model),
+        offline=True,
+        device="cpu",
+        dtype="float32",
+        window="320",
+        keep=0,
+        prefill_step_size=64,
+        sampling={},
+        seed=1,
+        quiet=False,
+    )
+    request = ChatRequest(
+        setup=setup,
+        system=None,
+        roll=Roll.SHIFT,
+        max_tokens=3,
+        stop=(),
+        think="on",
+        plain=True,
+        json_events=False,
+        stats=False,
+    )
+
+    def have(session: Session, *lines: str) -> int:
+        monkeypatch.setattr(repl, "PlainInput", lambda: Typed(*lines))
+        return Repl(request, Messages(), session).run()
+
+    return have
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_chat_says_it_in_a_line_and_goes_on(
+    times: int,
+    device: FailingDevice,
+    at_turn: Any,
+    chat: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where keys were moved or saved, it ended the chat."""
+    failures = 0
+    while True:
+        at_turn(2, partial(device.breaks_at, failures + 1, times))
+        with Session.open(f"mine{failures}", create=True) as session:
+            status = chat(session, "one " * 20, "two " * 30, "/retry", "three")
+        failed = device.has_failed
+        device.mend()
+        shown = capsys.readouterr()
+        if not failed:
+            break
+        failures += 1
+        assert (status, shown.err) == (ExitStatus.OK, "")
+        assert "Traceback" not in shown.out
+        assert FAILED in shown.out
+        turns = saved(session.name).turns
+        assert [turn.user[:5] for turn in turns] == ["one o", "two t", "three"]
+        for turn in turns:
+            assert visible(turn.reply) in shown.out
+        assert sum(bool(turn.reply) for turn in turns) >= len(turns) - times
+    assert failures > 8
+
+
+def test_a_model_that_fails_while_it_loads_leaves_the_chat_with_the_old_one(
+    tiny_model: Path,
+    chat: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    load = repl.load_model
+    loads: list[object] = []
+
+    def fails_the_second_time(*given: Any, **how: Any) -> Any:
+        loads.append(given)
+        if len(loads) == 2:
+            raise RuntimeError(FULL)
+        return load(*given, **how)
+
+    monkeypatch.setattr(repl, "load_model", fails_the_second_time)
+    with Session.open("mine", create=True) as session:
+        assert chat(session, "one", f"/model {tiny_model}", "two") == 0
+    assert f"{FAILED}" in capsys.readouterr().out
+    assert [turn.user for turn in saved("mine").turns] == ["one", "two"]

@@ -1,0 +1,147 @@
+"""A device that gives out at each evaluation of a turn in turn: whichever it is, one line says so,
+what was shown is what is kept, and the next turn is that of a conversation that never failed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from mlxchat.cache import Cache
+from mlxchat.chat.conversation import Conversation, Forgot, Turn
+from mlxchat.engine.generate import Token
+from mlxchat.errors import DeviceError
+from mlxchat.settings import GenerationSettings, Roll
+from tests.failing_device import FULL, FailingDevice
+from tests.test_conversation import check_in_step, make_conversation, network
+
+Reply = Iterator[Token | Forgot]
+
+
+def say_two(conversation: Conversation) -> Reply:
+    return conversation.say("two " * 20)
+
+
+def retry(conversation: Conversation) -> Reply:
+    return conversation.retry()
+
+
+def go_on(conversation: Conversation) -> Reply:
+    return conversation.go_on()
+
+
+# If nothing comes of these, the reply that was there stays.
+REPLACING = (retry, go_on)
+
+ACTS: dict[str, Callable[[Conversation], Reply]] = {
+    "say": say_two,
+    "say much": lambda conversation: conversation.say("two " * 60),
+    "retry": retry,
+    "go on": go_on,
+}
+
+
+def empty(roll: Roll = Roll.SHIFT) -> Conversation:
+    return make_conversation(320, roll=roll, max_tokens=5, net=network(2))
+
+
+def filled(conversation: Conversation) -> Conversation:
+    """Another turn of a hundred tokens does not fit."""
+    for text in ("one " * 20, "uno " * 15):
+        for _ in conversation.say(text):
+            pass
+    return conversation
+
+
+def transcript(turns: list[Turn]) -> list[tuple[str, str, str]]:
+    return [(turn.user, turn.thought, turn.reply) for turn in turns]
+
+
+def next_reply(conversation: Conversation) -> str:
+    return "".join(each.text for each in conversation.say("three") if isinstance(each, Token))
+
+
+@pytest.mark.parametrize(
+    ("act", "roll"),
+    [*((act, Roll.SHIFT) for act in ACTS), ("say much", Roll.REFILL)],
+)
+def test_whichever_evaluation_of_a_turn_fails_the_next_turn_is_right(
+    act: str, roll: Roll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed while turns were evicted left half-moved keys, and ended the program."""
+    device = FailingDevice(monkeypatch)
+    failures = 0
+    while True:
+        conversation = filled(empty(roll))
+        before = transcript(conversation.turns)
+        shown = ""
+        device.breaks_at(failures + 1)
+        try:
+            for each in ACTS[act](conversation):
+                shown += each.text if isinstance(each, Token) else ""
+        except DeviceError:
+            assert device.has_failed
+        else:
+            assert not device.has_failed
+            break
+        finally:
+            device.mend()
+        check_in_step(conversation)
+        reply = conversation.turns[-1].reply
+        if ACTS[act] in REPLACING and not shown:
+            assert transcript(conversation.turns) == before
+        elif ACTS[act] is go_on:
+            # Half a character that the reply ended with may be whole by now.
+            assert reply.endswith(shown)
+            assert reply.startswith(before[-1][2].rstrip("\ufffd"))
+        else:
+            assert reply == shown
+        check_next_turn(conversation, empty(roll))
+        failures += 1
+    assert failures > 10
+
+
+def check_next_turn(conversation: Conversation, fresh: Conversation) -> None:
+    """It is the one of a conversation of the same turns in which nothing ever failed."""
+    fresh.go_on_with(None, [replace(turn) for turn in conversation.turns])
+    assert next_reply(conversation) == next_reply(fresh)
+    check_in_step(conversation)
+
+
+@pytest.mark.parametrize("text", ["two " * 30, "two"], ids=["before", "while"])
+def test_keys_that_are_half_moved_are_let_go(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are evicted before a reply, or while it is generated: in some layers, it was, and the
+    ledger still named them."""
+    conversation = filled(empty())
+    conversation.generation = GenerationSettings(max_tokens=300, ignore_eos=True)
+
+    whole = Cache.evict
+
+    def evict_in_one_layer(cache: Cache, start: int, stop: int) -> None:
+        whole(Cache(cache[:1]), start, stop)
+        raise RuntimeError(FULL)
+
+    said: list[Token | Forgot] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "evict", evict_in_one_layer)
+        with pytest.raises(DeviceError):
+            said.extend(conversation.say(text))
+    shown = "".join(each.text for each in said if isinstance(each, Token))
+    assert bool(shown) == (text == "two")
+    assert conversation.turns[-1].reply == shown
+    assert not conversation.cache
+    conversation.generation = empty().generation
+    check_next_turn(conversation, empty())
+
+
+def test_what_is_forgotten_after_a_failure_is_told() -> None:
+    """Nothing was held any more, so nothing seemed to have left."""
+    conversation = filled(empty())
+    with pytest.MonkeyPatch.context() as patch:
+        FailingDevice(patch).breaks_at(1)
+        with pytest.raises(DeviceError):
+            next_reply(conversation)
+    said = list(conversation.say("two " * 40))
+    assert [each.turns for each in said if isinstance(each, Forgot)] == [
+        len(conversation.forgotten)
+    ]
+    assert conversation.forgotten

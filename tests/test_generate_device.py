@@ -1,0 +1,105 @@
+"""A device that gives out at each evaluation of `mlxchat generate` in turn."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.cli import run
+from mlxchat.engine.generate import Generation
+from tests.failing_device import FailingDevice
+from tests.in_process import run_in_process
+
+TEXT = "The sea was calm, and nothing moved. "
+ENDLESS = ("--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size", "64")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FailingDevice:
+    return FailingDevice(monkeypatch)
+
+
+@pytest.fixture
+def as_it_begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has something done once the model is loaded and the prompt encoded."""
+    generate = run._generate
+
+    def do(act: Callable[[], None]) -> None:
+        def call(*given: Any) -> int:
+            act()
+            return generate(*given)
+
+        monkeypatch.setattr(run, "_generate", call)
+
+    return do
+
+
+def generate(model: Path, *arguments: str) -> Any:
+    options = ("-n", "6", "--prefill-step-size", "16")
+    return run_in_process("generate", "-m", str(model), *ENDLESS, *options, *arguments, TEXT)
+
+
+def check_error(done: Any) -> None:
+    assert done.returncode == 1
+    assert done.stderr.startswith("mlxchat: error: memory ran out: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_whichever_evaluation_fails_the_text_so_far_is_written(
+    tiny_model: Path, device: FailingDevice, as_it_begins: Any
+) -> None:
+    whole = generate(tiny_model).stdout
+    failures = 0
+    while True:
+        number = failures + 1
+        as_it_begins(lambda: device.breaks_at(number))  # noqa: B023  (called before it changes)
+        done = generate(tiny_model)
+        if not device.has_failed:
+            break
+        failures += 1
+        check_error(done)
+        assert whole.startswith(done.stdout)
+    assert (done.stdout, failures > 8) == (whole, True)
+
+
+def test_whichever_evaluation_fails_the_run_can_be_resumed(
+    tiny_model: Path, device: FailingDevice, as_it_begins: Any, tmp_path: Path
+) -> None:
+    whole = generate(tiny_model).stdout
+    failures = 0
+    while True:
+        number, night = failures + 1, tmp_path / f"night{failures}"
+        as_it_begins(lambda: device.breaks_at(number))  # noqa: B023  (called before it changes)
+        done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
+        if not device.has_failed:
+            break
+        failures += 1
+        check_error(done)
+        as_it_begins(device.mend)
+        resumed = run_in_process("generate", "--resume", str(night))
+        assert (resumed.returncode, resumed.stderr) == (0, "")
+        assert (night / "output.txt").read_text() == whole
+    assert failures > 10
+
+
+def test_the_checkpoint_before_stands_if_the_last_one_fails(
+    tiny_model: Path, device: FailingDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was asked to stop: that it could not save its state ended it before its text was."""
+    night = tmp_path / "night"
+    stats = Generation.stats
+
+    def broken(generation: Generation) -> Any:
+        device.breaks_at(1, 1000)
+        return stats.__get__(generation)
+
+    monkeypatch.setattr(Generation, "stats", property(broken))
+    monkeypatch.setattr("mlxchat.cli.long_run.Watch.stopped", True)
+    monkeypatch.setattr("mlxchat.cli.long_run.Watch.should_stop", lambda self: self._tokens >= 4)
+    done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
+    assert done.returncode == 0
+    assert f"no checkpoint could be written to {night}: memory ran out: " in done.stderr
+    assert done.stderr.endswith("; the one before stands\n")
+    assert json.loads((night / "run.json").read_text())["ended"] is None

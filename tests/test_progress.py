@@ -1,0 +1,102 @@
+"""What moves on stderr, on a terminal, while something takes long."""
+
+import io
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mlxchat.terminal import progress as module
+from mlxchat.terminal.progress import progress, waiting
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def stderr(monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None) -> Terminal:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "60")
+    return Terminal()
+
+
+@contextmanager
+def seen_on(terminal: Terminal) -> Iterator[None]:
+    """In a test's body: before, pytest puts its own stderr there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        yield
+
+
+def wait_for(text: str, terminal: Terminal) -> None:
+    deadline_s = time.monotonic() + 5
+    while text not in terminal.getvalue():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_line_is_drawn_while_something_is_waited_for(stderr: Terminal) -> None:
+    with seen_on(stderr), waiting("loading a\x1b[31m …", quiet=False):
+        wait_for("loading a␛[31m …", stderr)
+    # Erased, and the cursor is there again.
+    assert stderr.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
+
+
+def test_nothing_is_drawn_of_what_is_quick_or_quiet(
+    stderr: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with seen_on(stderr), waiting("loading", quiet=True):
+        time.sleep(0.05)
+    monkeypatch.setattr(module, "PATIENCE_S", 60.0)
+    with seen_on(stderr), waiting("loading", quiet=False):
+        pass
+    assert stderr.getvalue() == ""
+
+
+def test_nothing_is_drawn_off_a_terminal(stderr: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stderr, "isatty", lambda: False)
+    with seen_on(stderr), waiting("loading", quiet=False):
+        time.sleep(0.05)
+    assert stderr.getvalue() == ""
+
+
+def test_a_dumb_terminal_gets_a_plain_line(
+    stderr: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with seen_on(stderr), waiting("loading", quiet=False):
+        wait_for("loading\n", stderr)
+    assert stderr.getvalue() == "loading\n"
+
+
+def test_one_bar_counts_one_thing_after_another(
+    stderr: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with seen_on(stderr), progress("reading", "tokens", quiet=False) as bar:
+        first, second = bar.counting("tokenizing", "characters"), bar.counting("reading", "tokens")
+        first(0, 900)
+        wait_for("tokenizing 900 characters …\n", stderr)
+        second(0, 300)
+        wait_for("reading 300 tokens …\n", stderr)
+        second(300, 300)
+    assert stderr.getvalue() == "tokenizing 900 characters …\nreading 300 tokens …\n"
+
+
+@pytest.mark.parametrize("columns", ["40", "60"])
+def test_what_the_terminal_shows_of_ctrl_c_does_not_wrap_the_line(
+    columns: str, stderr: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a line as wide as the terminal it did, so that the line stayed there."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    with seen_on(stderr), progress("tokenizing", "characters", quiet=False) as bar:
+        bar(0, 20_000_000)
+        wait_for("tok", stderr)
+    drawn = [line for line in re.split(r"\x1b\[\?*\d+\w|[\r\n]", stderr.getvalue()) if line]
+    assert 20 < max(map(len, drawn)) <= int(columns) - 3
