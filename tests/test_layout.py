@@ -64,7 +64,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "terminal": [
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
-        *("messages", "clipboard", "own_terminal", "restore", "progress", "typed_lines"),
+        *("messages", "clipboard", "own_terminal", "restore", "moving", "progress", "typed_lines"),
         *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
         *("text_output", "reply"),
     ],
