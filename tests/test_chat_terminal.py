@@ -236,6 +236,60 @@ def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model:
     assert "Traceback" not in chat.written
 
 
+LOADING_SLOWLY = """
+import pathlib, sys, time
+from mlxchat.cli import main, repl
+
+def load_when_told(*args, **kwargs):
+    while not told.exists():
+        time.sleep(0.01)
+    return load(*args, **kwargs)
+
+told = pathlib.Path(sys.argv.pop(1))
+load, repl.load_model = repl.load_model, load_when_told
+main()
+"""
+
+
+def test_keys_and_late_reports_during_a_command_are_not_echoed_into_its_answer(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """On a slow line the terminal's report of its cursor, asked for by one prompt, arrived after
+    it: `^[[3;1R` was the beginning of the answer."""
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", LOADING_SLOWLY, str(told), "-m", str(tiny_model)]
+    chat = PseudoTerminal(command)
+    chat.shows(PROMPT)
+    chat.send("/undo\r")
+    chat.shows("loading")
+    chat.send("\x1b[3;1Rahead")
+    told.touch()
+    chat.shows("^nothing has been said yet$")
+    chat.shows("^> ahead$")
+    assert "^[[" not in chat.written
+    assert chat.written.count("ahead") == 1
+    chat.send(CTRL_C + CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_an_editor_started_by_a_command_has_the_terminal_as_it_was(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "what else?"; read line; echo "$line" >> "$1"\n')
+    editor.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(editor))
+    chat = tiny(tiny_model)
+    chat.send("/edit one\r")
+    chat.shows(r"^what else\?$")
+    chat.send("two and\x7f\x7f\x7fthree\r")
+    chat.shows("^two three$")
+    chat.shows_draft("onetwo three")
+    chat.drops_draft()
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
 INTERRUPTED = """
 import os, signal
 from mlxchat.cli import main

@@ -113,7 +113,7 @@ def test_sigterm_and_sighup_have_five_seconds() -> None:
 def left(monkeypatch: pytest.MonkeyPatch) -> list[ExitStatus]:
     """How often, and with which status, the process would have been ended."""
     statuses: list[ExitStatus] = []
-    monkeypatch.setattr(signals, "make_leave", lambda _: statuses.append)
+    monkeypatch.setattr(signals, "make_leave", lambda *_: statuses.append)
     monkeypatch.setattr(signal_watch, "END_AFTER_S", 0.05)
     monkeypatch.setattr(signal_watch, "REACTION_S", 0.05)
     return statuses

@@ -117,7 +117,7 @@ def _undo(chat: Repl, _: str) -> str:
 
 @command("/edit [TEXT]", "write a message in your editor")
 def _edit(chat: Repl, argument: str) -> str:
-    return chat.editor.edit(argument)
+    return chat.edit(argument)
 
 
 @command("/continue", "let the last reply go on")
