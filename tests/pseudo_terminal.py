@@ -21,7 +21,7 @@ class PseudoTerminal:
         cwd: Path | None = None,
         columns: int = 100,
         lines: int = 24,
-        patience_s: float = 15,
+        patience_s: float = 100,
     ) -> None:
         self.child: pexpect.spawn[str] = pexpect.spawn(
             command[0],
@@ -29,7 +29,7 @@ class PseudoTerminal:
             cwd=None if cwd is None else str(cwd),
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
             encoding="utf-8",
-            timeout=60,
+            timeout=100,
             dimensions=(lines, columns),
         )
         self._patience_s = patience_s
