@@ -286,6 +286,19 @@ def test_keys_and_late_reports_during_a_command_are_not_echoed_into_its_answer(
     assert chat.ends() == 0
 
 
+def test_ctrl_d_during_a_command_leaves_after_it(tiny_model: Path, tmp_path: Path) -> None:
+    """The terminal, which edited lines between two prompts, made a null byte of it."""
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", LOADING_SLOWLY, str(told), "-m", str(tiny_model)]
+    chat = PseudoTerminal(command)
+    chat.shows(PROMPT)
+    chat.send("/undo\r")
+    chat.shows("loading")
+    chat.send(CTRL_D)
+    told.touch()
+    assert chat.ends() == 0
+
+
 def test_an_editor_started_by_a_command_has_the_terminal_as_it_was(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

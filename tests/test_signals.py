@@ -45,7 +45,7 @@ def step(model, tokens, *rest, **how):
     return call(model, tokens, *rest, **how)
 
 def make_busily(*given):
-    busy(60)
+    busy(600)
     return make_cache(*given)
 
 call, Model.__call__ = Model.__call__, step
@@ -190,7 +190,7 @@ def test_a_signal_in_the_middle_of_a_long_step_ends_generate(
     number: int, status: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a step of four minutes, only `kill -9` had an effect."""
-    monkeypatch.setenv("STEP_S", "60")
+    monkeypatch.setenv("STEP_S", "600")
     process = start("generate", "-m", str(tiny_model), "--json", "--stats", "Hello " * 20)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=100)
@@ -204,7 +204,7 @@ def test_a_signal_in_the_middle_of_a_long_step_ends_generate(
 def test_a_signal_in_the_middle_of_a_long_step_ends_a_piped_chat(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STEP_S", "60")
+    monkeypatch.setenv("STEP_S", "600")
     with subprocess.Popen(
         slow("chat", "-m", str(tiny_model), "--json"),
         stdin=subprocess.PIPE,
@@ -265,7 +265,7 @@ def is_sane(terminal: PseudoTerminal) -> bool:
 def test_ctrl_c_says_that_it_will_stop_and_the_second_one_quits(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
-    monkeypatch.setenv("STEP_S", "60")
+    monkeypatch.setenv("STEP_S", "600")
     terminal = PseudoTerminal(
         slow("generate", "-m", str(tiny_model), "--raw", "Hello " * 20), patience_s=60
     )
@@ -286,7 +286,7 @@ def test_a_chat_that_is_quit_while_it_reads_keeps_what_was_said(
     monkeypatch: pytest.MonkeyPatch,
     ordinary_terminal: None,
 ) -> None:
-    monkeypatch.setenv("STEP_S", "60")
+    monkeypatch.setenv("STEP_S", "600")
     chat = PseudoTerminal(slow("-m", str(tiny_model), "--session", "mine"))
     chat.shows(PROMPT)
     chat.send("Hello there\r")
