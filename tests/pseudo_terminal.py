@@ -21,7 +21,7 @@ class PseudoTerminal:
         cwd: Path | None = None,
         columns: int = 100,
         lines: int = 24,
-        patience_s: float = 15,
+        patience_s: float = 100,
     ) -> None:
         self.child: pexpect.spawn[str] = pexpect.spawn(
             command[0],
@@ -29,7 +29,7 @@ class PseudoTerminal:
             cwd=None if cwd is None else str(cwd),
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
             encoding="utf-8",
-            timeout=60,
+            timeout=100,
             dimensions=(lines, columns),
         )
         self._patience_s = patience_s
@@ -38,6 +38,8 @@ class PseudoTerminal:
         self._screen.write_process_input = self.send
         self._stream = pyte.Stream(self._screen)
         self.written = ""
+        # A pause before each key would only hide what is sent too early.
+        self.child.delaybeforesend = None
 
     def send(self, data: str) -> None:
         self.child.send(data)
@@ -55,6 +57,11 @@ class PseudoTerminal:
 
     def shows_no(self, pattern: str) -> None:
         self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is None)
+
+    def waits_after(self, text: str) -> None:
+        """Wait until the cursor stands after `text`, spaces and all, in a line of its own."""
+        screen = self._screen
+        self._read_until(lambda: screen.display[screen.cursor.y][: screen.cursor.x] == text)
 
     def ends(self) -> int | None:
         """Wait for the end of the program; its exit status."""
@@ -84,6 +91,7 @@ class PseudoTerminal:
                     raise pexpect.TIMEOUT("it writes, but not this")
                 written = self.child.read_nonblocking(1000, timeout=left_s)
             except (pexpect.EOF, pexpect.TIMEOUT):
-                pytest.fail(f"not on the screen:\n{self.text()}")
+                latest = ascii(self.written[-500:])
+                pytest.fail(f"not on the screen:\n{self.text()}\nwritten last: {latest}")
             self.written += written
             self._stream.feed(written)

@@ -18,7 +18,7 @@ class Chat(PseudoTerminal):
         self, model: str, *arguments: str, lines: int = 40, program: str = "mlxchat"
     ) -> None:
         command = [sys.executable, "-m", program, "-m", model, "--temp", "0", *arguments]
-        super().__init__(command, columns=90, lines=lines, patience_s=60)
+        super().__init__(command, columns=90, lines=lines)
         self._is_dumb = os.environ["TERM"] == "dumb"
         self.shows(PROMPT)
 

@@ -32,7 +32,7 @@ def children() -> list[psutil.Process]:
 
 
 def wait_for(path: Path) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 100
     while not path.exists() and time.monotonic() < deadline_s:
         time.sleep(0.01)
 

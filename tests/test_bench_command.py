@@ -450,7 +450,6 @@ def test_an_interrupted_bench_shows_and_keeps_what_it_has(
         [*BENCH, "memory", "-m", str(tiny_model), "--json", str(kept)],
         columns=110,
         lines=60,
-        patience_s=60,
     )
     bench.shows(r"[123]000/20000")
     bench.child.kill(number)

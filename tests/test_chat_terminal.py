@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.tiny_model import tiny_config, write_tiny_model
+from scripts.tiny_model import CHAT_TEMPLATE, tiny_config, write_tiny_model
 from tests.pseudo_terminal import PseudoTerminal
+from tests.scripted_model import Scripted
 from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, PROMPT, UP, Chat
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
@@ -17,16 +18,23 @@ def tiny(model: Path, *arguments: str) -> Chat:
     return Chat(str(model), "-n", "8", *arguments)
 
 
-ENVIRONMENTS = {"ordinary": {}, "no colour": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}}
-
-
 @pytest.mark.model
-@pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-def test_a_real_conversation(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({}, id="ordinary"),
+        # Shown with tiny models as well, below.
+        pytest.param({"NO_COLOR": "1"}, id="no colour", marks=pytest.mark.slow),
+        pytest.param({"TERM": "dumb"}, id="dumb", marks=pytest.mark.slow),
+    ],
+)
+def test_a_real_conversation(
+    environment: dict[str, str], embedded_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     chat = Chat(
-        *["smollm2", "--max-kv-size", "180", "-n", "12", "--stats"],
+        *[str(embedded_model), "--max-kv-size", "180", "-n", "12", "--stats"],
         *["-s", "You are a helpful assistant."],
     )
     chat.says("The capital of France is")
@@ -69,17 +77,23 @@ def test_a_real_conversation(environment: dict[str, str], monkeypatch: pytest.Mo
     assert ("\x1b" not in chat.written) == (environment.get("TERM") == "dumb")
 
 
-@pytest.mark.model
-def test_markdown_is_rendered_and_plain_is_as_it_is() -> None:
-    question = "Write a python function named add that adds two numbers, in a code block."
-    chat = Chat("smollm2", "-n", "40")
-    chat.says(question)
-    assert "```" not in chat.text()
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    chat = Chat("smollm2", "-n", "40", "--plain")
-    chat.says(question)
-    assert "```python" in chat.text()
+CODE = "Of course:\n\n```python\ndef add(a, b):\n    return a + b\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [((), r"^ *def add\(a, b\):$"), (("--plain",), r"^```python\ndef add\(a, b\):$")],
+    ids=["rendered", "plain"],
+)
+def test_markdown_is_rendered_and_plain_is_as_it_is(
+    options: tuple[str, ...], shown: str, tmp_path: Path
+) -> None:
+    model = Scripted(CHAT_TEMPLATE, (), f"{CODE}<|im_end|>").write(tmp_path / "model")
+    chat = Chat(str(model), *options, program="tests.scripted_program")
+    chat.says("How do I add two numbers?")
+    chat.shows("^Of course:$")
+    chat.shows(shown)
+    assert ("```" in chat.text()) == bool(options)
     chat.send(CTRL_D)
     assert chat.ends() == 0
 
@@ -234,6 +248,73 @@ def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model:
     chat.child.kill(signal.SIGTERM)
     assert chat.ends() == 143
     assert "Traceback" not in chat.written
+
+
+LOADING_SLOWLY = """
+import pathlib, sys, time
+from mlxchat.cli import main, repl
+
+def load_when_told(*args, **kwargs):
+    while not told.exists():
+        time.sleep(0.01)
+    return load(*args, **kwargs)
+
+told = pathlib.Path(sys.argv.pop(1))
+load, repl.load_model = repl.load_model, load_when_told
+main()
+"""
+
+
+def test_keys_and_late_reports_during_a_command_are_not_echoed_into_its_answer(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """On a slow line the terminal's report of its cursor, asked for by one prompt, arrived after
+    it: `^[[3;1R` was the beginning of the answer."""
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", LOADING_SLOWLY, str(told), "-m", str(tiny_model)]
+    chat = PseudoTerminal(command)
+    chat.shows(PROMPT)
+    chat.send("/undo\r")
+    chat.shows("loading")
+    chat.send("\x1b[3;1Rahead")
+    told.touch()
+    chat.shows("^nothing has been said yet$")
+    chat.shows("^> ahead$")
+    assert "^[[" not in chat.written
+    assert chat.written.count("ahead") == 1
+    chat.send(CTRL_C + CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_ctrl_d_during_a_command_leaves_after_it(tiny_model: Path, tmp_path: Path) -> None:
+    """The terminal, which edited lines between two prompts, made a null byte of it."""
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", LOADING_SLOWLY, str(told), "-m", str(tiny_model)]
+    chat = PseudoTerminal(command)
+    chat.shows(PROMPT)
+    chat.send("/undo\r")
+    chat.shows("loading")
+    chat.send(CTRL_D)
+    told.touch()
+    assert chat.ends() == 0
+
+
+def test_an_editor_started_by_a_command_has_the_terminal_as_it_was(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "what else?"; read line; echo "$line" >> "$1"\n')
+    editor.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(editor))
+    chat = tiny(tiny_model)
+    chat.send("/edit one\r")
+    chat.shows(r"^what else\?$")
+    chat.send("two and\x7f\x7f\x7fthree\r")
+    chat.shows("^two three$")
+    chat.shows_draft("onetwo three")
+    chat.drops_draft()
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
 
 
 INTERRUPTED = """

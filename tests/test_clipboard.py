@@ -200,10 +200,10 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     while not (commands / "begun").exists():
         time.sleep(0.01)
     chat.send(CTRL_C)
-    chat.shows(r"^\^Cstopped\n> /copy$")
+    chat.shows(r"^stopped\n> /copy$")
     put_command(commands, "xclip", "exit 1")
     chat.send("\r")
-    chat.shows(rf"^\^Cstopped\n> /copy\n{re.escape(SENT)}, 4 characters$")
+    chat.shows(rf"^stopped\n> /copy\n{re.escape(SENT)}, 4 characters$")
     assert chat.written.count(written) == 2
     chat.says("again")
     chat.send(CTRL_D)

@@ -31,7 +31,7 @@ def run_process(
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
 
@@ -290,7 +290,7 @@ def test_bash_itself_completes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    child = pexpect.spawn("bash", ["--norc", "--noprofile"], encoding="utf-8", timeout=60)
+    child = pexpect.spawn("bash", ["--norc", "--noprofile"], encoding="utf-8", timeout=100)
     child.sendline("PS1='> '; bind 'set enable-bracketed-paste off'")
     child.sendline('eval "$(mlxchat --show-completion bash)"; echo rea""dy')
     child.expect("ready")

@@ -349,6 +349,7 @@ def test_a_dumb_terminal_gets_a_prompt_and_no_escape_sequences(tmp_path: Path) -
     terminal.shows("^>\n>$")
     terminal.send('"""one\r')
     terminal.shows('^> """one\n$')
+    terminal.waits_after("  ")
     terminal.send('two"""\r')
     terminal.shows(r'^  two"""\ngot .one\\ntwo.\n>$')
     terminal.send(CTRL_C)
@@ -433,6 +434,24 @@ def test_a_paste_is_one_message_on_a_dumb_terminal_too(tmp_path: Path) -> None:
     terminal.send(CTRL_D)
     terminal.ends()
     assert "\x1b" not in terminal.written
+
+
+def test_a_paste_that_comes_as_soon_as_the_prompt_is_seen_is_one_message(tmp_path: Path) -> None:
+    """It was taken for lines typed ahead if it was there before the program waited for it."""
+    body = """
+from mlxchat.terminal import plain_input
+def write_and_dawdle(text):
+    write(text)
+    if text == plain_input.PROMPT:
+        wait_for_bytes(8)
+write, plain_input._write = plain_input._write, write_and_dawdle
+chat(PlainInput(), once=True)
+"""
+    terminal = Terminal(tmp_path, body)
+    terminal.shows(PROMPT)
+    terminal.send("one\rtwo\r")
+    terminal.shows(r"^got 'one\\ntwo'$")
+    terminal.ends()
 
 
 def test_ctrl_c_drops_a_paste_that_was_not_sent(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_signal_ends_it_with_what_it_has(
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(20)]
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == status
     every = [json.loads(line) for line in [*lines, *stdout.splitlines()]]
     assert every[-1]["event"] == "done"
@@ -202,7 +202,7 @@ def test_a_signal_during_prefill_ends_it_at_the_next_step(tmp_path: Path, tiny_m
     process.stdout.readline()
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 130
     (done,) = [json.loads(line) for line in stdout.splitlines()]
     assert done["finish_reason"] == "interrupted"
@@ -229,7 +229,7 @@ def test_a_second_signal_ends_it_at_once_even_if_nobody_reads(tiny_model: Path) 
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=20) == 130
+            assert process.wait(timeout=100) == 130
         finally:
             process.kill()
 
@@ -241,7 +241,7 @@ def test_a_reader_that_goes_ends_it_without_a_word(tiny_model: Path) -> None:
         assert process.stderr is not None
         process.stdout.read(10)
         process.stdout.close()
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=100) == 141
         assert process.stderr.read() == b""
 
 

@@ -752,7 +752,7 @@ def test_two_processes_convert_a_file_once(tmp_path: Path):
         )
         for _ in range(3)
     ]
-    outputs = [process.communicate(timeout=60)[0].splitlines() for process in running]
+    outputs = [process.communicate(timeout=100)[0].splitlines() for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len({lines[-1] for lines in outputs}) == 1
     assert sum(line.startswith("converting") for lines in outputs for line in lines) == 1
@@ -849,15 +849,8 @@ def test_a_path_that_is_no_file_is_told(name: str, tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def smollm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = embedded_gguf()
-    assert path is not None
-    return import_gguf(path, tmp_path_factory.mktemp("models"), silent)
-
-
-@pytest.fixture(scope="module")
-def smollm_network(smollm: Path) -> nn.Module:
-    return load_imported(smollm)
+def smollm_network(embedded_model: Path) -> nn.Module:
+    return load_imported(embedded_model)
 
 
 @pytest.mark.model
@@ -883,8 +876,10 @@ def test_no_embedded_model_is_none(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.model
-def test_the_embedded_model_names_the_capital_of_france(smollm: Path, smollm_network: nn.Module):
-    tokenizer = tokenizers.Tokenizer.from_file(str(smollm / "tokenizer.json"))
+def test_the_embedded_model_names_the_capital_of_france(
+    embedded_model: Path, smollm_network: nn.Module
+):
+    tokenizer = tokenizers.Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     ids = tokenizer.encode(prompt).ids
     start = len(ids)
@@ -961,7 +956,7 @@ def merge_plainly(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 @pytest.mark.model
-def test_the_embedded_models_tokens_are_those_of_plain_merging(smollm: Path):
+def test_the_embedded_models_tokens_are_those_of_plain_merging(embedded_model: Path):
     path = embedded_gguf()
     assert path is not None
     fields = GGUFReader(path).fields
@@ -976,7 +971,7 @@ def test_the_embedded_models_tokens_are_those_of_plain_merging(smollm: Path):
     words = regex.compile(
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     )
-    tokenizer = load_tokenizer(smollm)
+    tokenizer = load_tokenizer(embedded_model)
 
     def encode(text: str) -> list[int]:
         found: list[int] = []
@@ -1002,17 +997,17 @@ def test_the_embedded_models_tokens_are_those_of_plain_merging(smollm: Path):
 
 
 @pytest.mark.model
-def test_text_never_becomes_a_control_token_of_the_embedded_model(smollm: Path):
-    special = json.loads((smollm / "tokenizer.json").read_text())["added_tokens"]
+def test_text_never_becomes_a_control_token_of_the_embedded_model(embedded_model: Path):
+    special = json.loads((embedded_model / "tokenizer.json").read_text())["added_tokens"]
     assert len(special) == 17
-    tokenizer = load_tokenizer(smollm)
+    tokenizer = load_tokenizer(embedded_model)
     control = {token["id"] for token in special}
     for token in special:
         assert not control & set(tokenizer.encode(f"a{token['content']}\n").ids)
 
 
 @pytest.mark.model
-def test_mlx_lm_loads_the_directory_itself(smollm: Path):
+def test_mlx_lm_loads_the_directory_itself(embedded_model: Path):
     """With its own loader and transformers, in a process of its own: they take a second."""
     program = (
         "import sys; from mlx_lm import load\n"
@@ -1021,6 +1016,6 @@ def test_mlx_lm_loads_the_directory_itself(smollm: Path):
         "print(type(model.layers[0].mlp.up_proj).__name__, tokenizer.eos_token_ids, prompt[-4:])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, smollm], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, embedded_model], capture_output=True, text=True, check=True
     )
     assert done.stdout == "QuantizedLinear {0, 2} [198, 26843, 2, 198]\n"

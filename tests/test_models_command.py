@@ -50,7 +50,7 @@ def on_terminal(*arguments: str, answer: str | None = None) -> str:
     if answer is not None:
         child.expect(r"\[y/N\]: ")
         child.sendline(answer)
-    child.expect(pexpect.EOF, timeout=60)
+    child.expect(pexpect.EOF, timeout=100)
     return str(child.before).replace("\r\n", "\n")
 
 

@@ -17,7 +17,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
 def spawn(model: Path, *arguments: str) -> "pexpect.spawn[str]":
     command = ["-m", "mlxchat", "generate", "-m", str(model), "--ignore-eos", *arguments]
     return pexpect.spawn(
-        sys.executable, command, encoding="utf-8", timeout=60, dimensions=(24, 100), echo=False
+        sys.executable, command, encoding="utf-8", timeout=100, dimensions=(24, 100), echo=False
     )
 
 

@@ -350,7 +350,7 @@ def test_nothing_to_continue_is_said(run_mlxchat: RunMlxchat) -> None:
 
 def terminal(*arguments: str) -> PseudoTerminal:
     command = [sys.executable, "-m", "mlxchat", "--temp", "0", "-n", "8", *arguments]
-    pty = PseudoTerminal(command, columns=90, lines=40, patience_s=60)
+    pty = PseudoTerminal(command, columns=90, lines=40)
     pty.shows(PROMPT)
     return pty
 

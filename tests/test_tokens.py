@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -186,7 +186,11 @@ def test_long_text_without_lines_or_words_is_still_cut_and_nothing_is_lost(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 599), max_size=40), st.sampled_from(sorted(BACKENDS)))
+@example([129, 0, 0, 296], "byte level")
+@example([129, 296, 97, 127], "byte level")
 def test_streamed_text_is_the_text_of_the_whole(ids: list[int], name: str) -> None:
+    """A character came out as replacement characters if control tokens stood in its middle, or
+    if invalid bytes followed it within three tokens."""
     backend = BACKENDS[name]
     ids = [id_ % backend.get_vocab_size() for id_ in ids]
     tokenizer = make_tokenizer(backend)

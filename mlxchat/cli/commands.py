@@ -37,10 +37,10 @@ class Chat(Protocol):
     retries: int
     attached: list[str]
     figures: str
-    editor: Any
 
     @property
     def conversation(self) -> Conversation: ...
+    def edit(self, text: str) -> str: ...
     def answer(self, text: str | None) -> None: ...
     def go_on(self) -> None: ...
     def set_template_args(self, args: dict[str, Any]) -> None: ...
@@ -139,7 +139,7 @@ def _undo(chat: Chat, _: str) -> str:
 
 @command("/edit [TEXT]", "write a message in your editor")
 def _edit(chat: Chat, argument: str) -> str:
-    return chat.editor.edit(argument)
+    return chat.edit(argument)
 
 
 @command("/continue", "let the last reply go on")

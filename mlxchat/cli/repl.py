@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -41,9 +41,9 @@ from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput, PlainInput
 from mlxchat.terminal.progress import Bar, progress
 from mlxchat.terminal.reply import reply_view
-from mlxchat.terminal.restore import say_on_own_line
+from mlxchat.terminal.restore import restorer, say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
-from mlxchat.terminal.typeahead import held_typeahead
+from mlxchat.terminal.typeahead import Released, held_typeahead
 from mlxchat.units import beginning, count, format_bytes
 
 # Characters of the last message that are shown as its session is continued: it may hold files.
@@ -75,19 +75,17 @@ class Repl:
         self.sampling: SamplingSettings = request.setup.sampling_settings({})
         self._found = find_model(request.setup, messages)
         self._loading = Loading(lambda: self._load(self._found))
+        self._released: Released = nullcontext
+        # The terminal as the shell left it, before anything is held.
+        self._restore = restorer()
         self.editor = PlainInput() if is_dumb() else self._line_editor()
 
     def run(self) -> int:
         """Until the user leaves; returns the exit status."""
-        self.screen.say(f"{self._found.name} · /help · Ctrl-D leaves")
-        self._show_last_exchange()
-        draft = ""
         try:
-            while True:
-                # Ctrl-C may come between a reply, for which it was meant, and the prompt.
-                with suppress(KeyboardInterrupt):
-                    draft = self._turn(draft)
-        except EndOfInput:
+            with held_typeahead() as released:
+                self._released = released
+                self._converse()
             self._leave()
         finally:
             written = self.keeper.close(self._conversation)
@@ -95,9 +93,20 @@ class Repl:
         self._say_where_it_is_saved(written)
         return ExitStatus.OK
 
+    def _converse(self) -> None:
+        """Until the user leaves."""
+        self.screen.say(f"{self._found.name} · /help · Ctrl-D leaves")
+        self._show_last_exchange()
+        draft = ""
+        with suppress(EndOfInput):
+            while True:
+                # Ctrl-C may come between a reply, for which it was meant, and the prompt.
+                with suppress(KeyboardInterrupt):
+                    draft = self._turn(draft)
+
     def _turn(self, draft: str) -> str:
         """Read once and do as it says; returns a draft for the next prompt."""
-        text = self.editor.read(draft)
+        text = self._read(draft)
         try:
             with device_failures():
                 return self._obey(text)
@@ -119,6 +128,12 @@ class Repl:
                 self.keeper.record(self._conversation)
             self._say_notices()
         return ""
+
+    def _read(self, draft: str) -> str:
+        # The line editor of a terminal that moves its cursor needs settings of its own, and gets
+        # from the held ones to them and back, so that there is no moment in which keys are echoed.
+        with self._released() if is_dumb() else nullcontext():
+            return self.editor.read(draft)
 
     def _obey(self, text: str) -> str:
         """Do as a line says; returns a draft for the next prompt."""
@@ -150,6 +165,11 @@ class Repl:
             self._conversation = conversation
         return self._conversation
 
+    def edit(self, text: str) -> str:
+        """Let the user change the text in an editor. Raises InputError."""
+        with self._released():
+            return self.editor.edit(text)
+
     def answer(self, text: str | None) -> None:
         """Say it to the model and show the reply; None answers the last message again."""
         conversation = self.conversation
@@ -157,14 +177,14 @@ class Repl:
         seed = self.request.setup.seed if self.sampling.seed is None else self.sampling.seed
         seed += len(conversation.turns) + 1_000_003 * self.retries
         conversation.sampling = replace(self.sampling, seed=seed % 2**64)
-        with StopRequest() as stop, progress("reading", "tokens", False) as bar:
+        with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
             how = _watched_by(bar, stop)
             reply = conversation.retry(**how) if text is None else conversation.say(text, **how)
             self._show(reply, stop, bar)
 
     def go_on(self) -> None:
         """Let the last reply continue, and show how."""
-        with StopRequest() as stop, progress("reading", "tokens", False) as bar:
+        with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
             reply = self.conversation.go_on(**_watched_by(bar, stop))
             self._show(reply, stop, bar)
 
@@ -297,18 +317,17 @@ class Repl:
         # The message first: whatever happens, it has been said.
         self.keeper.record(self.conversation)
         try:
-            with held_typeahead():
-                first = self._tell_what_was_forgotten_before(reply)
-                with self._view() as view:
-                    for said in chain(first, reply):
-                        if isinstance(said, Forgot):
-                            forgotten.append(said)
-                        else:
-                            self.keeper.show(said)
-                            view.add(said.text, said.thought)
-                    if stop.obeyed() and draws_rows:
-                        self.screen.clear_below()
-                    view.finish()
+            first = self._tell_what_was_forgotten_before(reply)
+            with self._view() as view:
+                for said in chain(first, reply):
+                    if isinstance(said, Forgot):
+                        forgotten.append(said)
+                    else:
+                        self.keeper.show(said)
+                        view.add(said.text, said.thought)
+                if stop.obeyed() and draws_rows:
+                    self.screen.clear_below()
+                view.finish()
         except KeyboardInterrupt:
             # The second one, while the first had no effect yet.
             pass

@@ -151,10 +151,12 @@ class SignalWatch:
             self._say()
 
 
-def make_leave(last_words: Callable[[], None]) -> Callable[[ExitStatus], None]:
-    """What ends the process at once, whatever the main thread is doing, after `last_words`; the
-    terminal is then as it is now."""
-    restore = restorer()
+def make_leave(
+    last_words: Callable[[], None], restore: Callable[[], None] | None = None
+) -> Callable[[ExitStatus], None]:
+    """What ends the process at once, whatever the main thread is doing, after `last_words`; then
+    it calls `restore`, or else leaves the terminal as it is now."""
+    restore = restore or restorer()
 
     def leave(status: ExitStatus) -> None:
         def speak() -> None:

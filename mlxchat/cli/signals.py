@@ -71,9 +71,11 @@ class StopRequest:
     If the body does not react, because a step of MLX takes long, a first Ctrl-C says so, by `say`;
     a second one ends the process at once, and so does SIGTERM or SIGHUP within five seconds. By
     then whatever matters must be saved already; what `before_leaving` was given is called first.
+    The terminal is then as it was at the beginning, or as `restore` leaves it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, restore: Callable[[], None] | None = None) -> None:
+        self._restore = restore
         self.status: ExitStatus | None = None
         self.say: Callable[[str], object] = say_on_own_line
         self._last_words: list[Callable[[], object]] = []
@@ -101,7 +103,9 @@ class StopRequest:
         return has_said
 
     def __enter__(self) -> "StopRequest":
-        self._watch = SignalWatch(lambda: self.say(WILL_STOP), make_leave(self._speak))
+        self._watch = SignalWatch(
+            lambda: self.say(WILL_STOP), make_leave(self._speak, self._restore)
+        )
         self._watch.begin()
         for number in STATUS_OF_SIGNAL:
             if not _is_ignored(number):

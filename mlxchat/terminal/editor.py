@@ -61,6 +61,9 @@ class Editor:
             eof_exception=EndOfInput,
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
+        # A terminal far away may take more than two seconds to report its cursor's position. It
+        # is not worth a warning in the middle of the chat: no more is lost than the toolbar.
+        self._session.app.renderer.cpr_not_supported_callback = None
 
     def read(self, draft: str = "") -> str:
         """Return the next message, edited from `draft`. Raises EndOfInput."""

@@ -65,9 +65,11 @@ class PlainInput:
         return edit(text)
 
     def _typed_message(self) -> str:
-        typed = self._line(PROMPT)
         # Lines typed ahead are as many messages; a paste is one, sent by its last line's Enter.
-        may_be_pasted = self._lines.was_awaited
+        # One may come as soon as the prompt is seen, and before it is waited for.
+        has_typed_ahead = self._lines.has_more
+        typed = self._line(PROMPT)
+        may_be_pasted = self._lines.was_awaited or not has_typed_ahead
         while is_open(typed) or (may_be_pasted and self._lines.is_pasted_on()):
             # What is there already has been echoed.
             typed += "\n" + self._line("" if self._lines.has_more else CONTINUATION)

@@ -106,6 +106,9 @@ class Tokenizer:
             if _is_control(token.content, token.special, source) and token.content != unknown
         }
         self._control = _Literals(self._control_ids.values())
+        self._special_ids = frozenset(
+            id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
+        )
         self._anchor = self._encode_piece("\n")
         self._replies = self._find_replies(source)
         self._probed: dict[str, Probed] = {}
@@ -370,6 +373,10 @@ class Tokenizer:
         """Text of the ids, control tokens left out."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
+    def is_silent(self, id_: int) -> bool:
+        """Whether `decode` leaves the token out, whatever tokens are around it."""
+        return id_ in self._special_ids or self._backend.id_to_token(id_) is None
+
     def text_of(self, id_: int) -> str:
         """One token as people read it, control tokens included."""
         return self._control_ids.get(id_) or self._backend.decode([id_], skip_special_tokens=False)
@@ -459,12 +466,24 @@ class StreamDecoder:
 
     def add(self, id_: int) -> str:
         """Take one more token and return the text that is complete now, often empty."""
+        if self._tokenizer.is_silent(id_):
+            # A character goes on after it, and it must not count as one of its tokens.
+            return ""
         self._pending.append(id_)
         text = self._pending_text(len(self._pending))
         if not text.endswith("\ufffd"):
             return self._show(len(self._pending), text)
-        final = len(self._pending) - self._UNFINISHED_TOKENS
+        final = self._final(text)
         return self._show(final, self._pending_text(final)) if final > 0 else ""
+
+    def _final(self, text: str) -> int:
+        """How many pending tokens, whose whole text is `text`, can be shown without a cut through
+        a character: their own text must begin it."""
+        most = len(self._pending) - self._UNFINISHED_TOKENS
+        for n in range(most, 0, -1):
+            if text.startswith(self._pending_text(n)):
+                return n
+        return most if most > self._MOST_PENDING else 0
 
     @property
     def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -485,7 +504,7 @@ class StreamDecoder:
         return self._tokenizer.decode(self._shown + self._pending[:n])[len(before) :]
 
     def _show(self, n: int, text: str) -> str:
-        # Tokens without text (control tokens) wait for the next one, but not for ever.
+        # Tokens without text wait for the next one, but not for ever.
         if text or n > self._MOST_PENDING:
             self._shown = self._pending[:n]
             self._pending = self._pending[n:]
