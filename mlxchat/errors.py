@@ -1,4 +1,4 @@
-"""Every error that a user can meet, as one tree, and the exit statuses. Imports nothing.
+"""Every error that a user can meet, as one tree, and the exit statuses.
 
     MlxchatError           1
     ├── UsageError         2   what was asked for makes no sense: an option, a pair of options
@@ -22,10 +22,13 @@
     └── OutputError        1   stdout or a file cannot be written
         └── ClosedPipe   141   whoever read stdout has gone, as `head` does: not worth a word
 
-Each message is one line that names the value and says what to do. `cli` prints it and exits.
+Each message is one line that names the field and the value, and says what to do. `cli` shows it,
+with flags in place of the fields, and exits.
 """
 
 from enum import IntEnum
+
+from mlxchat.wording import Message
 
 
 class ExitStatus(IntEnum):
@@ -40,9 +43,12 @@ class ExitStatus(IntEnum):
 
 
 class MlxchatError(Exception):
-    """Base of all errors that a user can cause or mend."""
+    """Base of all errors that a user can cause or mend: `UsageError(Field("keep"), " must …")`."""
 
     exit_status = ExitStatus.FAILURE
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(Message(*words))
 
 
 class UsageError(MlxchatError):

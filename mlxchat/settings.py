@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from mlxchat.errors import UsageError
+from mlxchat.wording import Field
 
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
@@ -14,9 +15,9 @@ DEFAULT_CHECKPOINT_EVERY = 2_000  # tokens
 DEFAULT_PREFIX_CACHE_SIZE = "4GB"
 
 
-def _require(condition: bool, message: str) -> None:
+def _require(condition: bool, field: str, *words: object) -> None:
     if not condition:
-        raise UsageError(message)
+        raise UsageError(Field(field), *words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +33,24 @@ class CacheSettings:
     prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE
 
     def __post_init__(self) -> None:
-        _require(self.keep >= 0, f"--keep must not be negative, got {self.keep}")
+        _require(self.keep >= 0, "keep", f" must not be negative, got {self.keep}")
         _require(
             self.prefill_step_size >= 1,
-            f"--prefill-step-size must be at least 1 token, got {self.prefill_step_size}",
+            "prefill_step_size",
+            f" must be at least 1 token, got {self.prefill_step_size}",
         )
         if self.max_kv_size is not None:
             _require(
                 self.max_kv_size >= 1,
-                f"--max-kv-size must be at least 1 token, got {self.max_kv_size}",
+                "max_kv_size",
+                f" must be at least 1 token, got {self.max_kv_size}",
             )
             _require(
                 self.max_kv_size > self.keep,
-                f"--max-kv-size {self.max_kv_size} leaves no room beside the {self.keep} kept "
-                f"tokens: make it larger than --keep",
+                "max_kv_size",
+                f" {self.max_kv_size} leaves no room beside the {self.keep} kept tokens: make it "
+                "larger than ",
+                Field("keep"),
             )
 
 
@@ -67,18 +72,21 @@ class SamplingSettings:
     def __post_init__(self) -> None:
         _require(
             self.temp >= 0 and math.isfinite(self.temp),
-            f"--temp must be 0 or more, got {self.temp}",
+            "temp",
+            f" must be 0 or more, got {self.temp}",
         )
-        _require(0 < self.top_p <= 1, f"--top-p must be above 0 and at most 1, got {self.top_p}")
-        _require(self.top_k >= 0, f"--top-k must be 0 (off) or more, got {self.top_k}")
-        _require(0 <= self.min_p <= 1, f"--min-p must be between 0 and 1, got {self.min_p}")
+        _require(0 < self.top_p <= 1, "top_p", f" must be above 0 and at most 1, got {self.top_p}")
+        _require(self.top_k >= 0, "top_k", f" must be 0 (off) or more, got {self.top_k}")
+        _require(0 <= self.min_p <= 1, "min_p", f" must be between 0 and 1, got {self.min_p}")
         _require(
             self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty),
-            f"--repetition-penalty must be above 0 (1 is off), got {self.repetition_penalty}",
+            "repetition_penalty",
+            f" must be above 0 (1 is off), got {self.repetition_penalty}",
         )
         _require(
             self.seed is None or 0 <= self.seed < 2**64,
-            f"--seed must be between 0 and 2^64 - 1, got {self.seed}",
+            "seed",
+            f" must be between 0 and 2^64 - 1, got {self.seed}",
         )
 
 
@@ -98,12 +106,14 @@ class GenerationSettings:
     def __post_init__(self) -> None:
         _require(
             self.max_tokens == -1 or self.max_tokens >= 1,
-            f"--max-tokens must be at least 1, or -1 for no limit, got {self.max_tokens}",
+            "max_tokens",
+            f" must be at least 1, or -1 for no limit, got {self.max_tokens}",
         )
-        _require(all(self.stop), "--stop must not be an empty text")
+        _require(all(self.stop), "stop", " must not be an empty text")
         _require(
             self.logprobs is None or self.logprobs >= 0,
-            f"--logprobs must not be negative, got {self.logprobs}",
+            "logprobs",
+            f" must not be negative, got {self.logprobs}",
         )
 
 

@@ -201,7 +201,7 @@ def test_nothing_is_forgotten_where_that_is_refused() -> None:
     conversation = make_conversation(300, roll=Roll.STOP)
     for _ in range(3):
         say(conversation, "question " + "x" * 20)
-    with pytest.raises(WindowFull, match="--roll shift"):
+    with pytest.raises(WindowFull, match="roll='shift'"):
         say(conversation, "question " + "x" * 80)
     assert conversation.forgotten == []
     assert all(turn.reply for turn in conversation.turns)
@@ -343,10 +343,10 @@ def test_what_the_user_types_is_never_a_control_token() -> None:
 
 def test_a_system_prompt_that_leaves_no_room_is_refused_and_the_old_one_stays() -> None:
     conversation = make_conversation(200, system="Be brief.")
-    with pytest.raises(CacheError, match="--max-kv-size must be"):
+    with pytest.raises(CacheError, match="max_kv_size must be"):
         conversation.set_system("x" * 150)
     assert conversation.system == "Be brief."
-    with pytest.raises(CacheError, match=r"of a window of 64: --max-kv-size must be \d+ at least"):
+    with pytest.raises(CacheError, match=r"of a window of 64: max_kv_size must be at least \d+"):
         make_conversation(RESERVE)
 
 

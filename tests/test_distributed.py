@@ -137,7 +137,7 @@ def without_times(events: str) -> list[dict[str, Any]]:
     ("model", "ranks", "options", "told"),
     [
         ("phi3", 2, [], "mlx-lm cannot divide a phi3 model among several machines"),
-        ("llama", 2, ["--pipeline"], "mlx-lm cannot pipeline a llama model: leave --pipeline out"),
+        ("llama", 2, ["--pipeline"], "mlx-lm cannot pipeline a llama model: use --no-pipeline"),
         (
             "few_heads",
             4,

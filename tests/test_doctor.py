@@ -113,7 +113,7 @@ def test_a_wrong_value_in_the_configuration_is_a_problem(run_mlxchat: RunMlxchat
     paths.config_file().write_text("[chat]\ntemp = -1\n")
     found = told(run_mlxchat, "--offline", status=1)["configuration"]
     assert found[0]["found"] == (
-        f"{paths.config_file()}: chat.temp: --temp must be 0 or more, got -1.0"
+        f"{paths.config_file()}: chat.temp: temp must be 0 or more, got -1.0"
     )
 
 

@@ -137,7 +137,7 @@ def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
 
     listed = json.loads(run_mlxchat("models", "list", "--json").stdout.splitlines()[0])
     assert listed["name"] == "org/tiny"
-    assert listed["problem"] == "partly downloaded: `mlxchat models pull org/tiny` goes on"
+    assert listed["problem"] == "partly downloaded: run `mlxchat models pull org/tiny` to resume"
 
     fake_hub.sent_names.clear()
     fake_hub.seconds_a_chunk = 0
@@ -162,7 +162,7 @@ def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_comple
     message = pull_error(run_mlxchat)
     assert message.startswith("the download of org/tiny broke off (")
     assert message.endswith(
-        "): complete files are kept, `mlxchat models pull org/tiny` goes on from there"
+        "): complete files are kept: run `mlxchat models pull org/tiny` to resume"
     )
     assert cached_snapshot("org/tiny") is None
 
@@ -246,7 +246,7 @@ def test_a_repository_without_safetensors_is_refused_before_it_is_begun(
         (
             errno.ENOSPC,
             "{cache} is full: make room, or set HF_HOME to a larger disk; complete files are "
-            "kept, `mlxchat models pull org/tiny` goes on from there",
+            "kept: download it again to resume",
         ),
         (errno.EACCES, "cannot write to {cache}: Permission denied"),
         (errno.EROFS, "cannot write to {cache}: Read-only file system"),

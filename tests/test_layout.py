@@ -5,18 +5,21 @@ files can import each other.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from mlxchat.cli.commands import COMMANDS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mlxchat"
 
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
-    "": ["errors", "failures", "settings", "platform", "paths", "units", "files"],
+    "": ["wording", "errors", "failures", "settings", "platform", "paths", "units", "files"],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
@@ -63,10 +66,10 @@ ORDER: dict[str, list[str]] = {
         *("startup", "stream"),
     ],
     "terminal": [
-        *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
-        *("messages", "clipboard", "own_terminal", "restore", "moving", "progress", "typed_lines"),
-        *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
-        *("text_output", "reply"),
+        *("", "spelling", "table", "screen", "chart", "report", "bench_progress", "bench_table"),
+        *("ask", "messages", "clipboard", "own_terminal", "restore", "moving", "progress"),
+        *("typed_lines", "plain_input", "editor", "typeahead", "markdown", "live_rows"),
+        *("reply_parts", "text_output", "reply"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
@@ -94,6 +97,21 @@ SOLE_IMPORTERS = {
     "matplotlib": ["bench.plot"],
     "jinja2": ["text.template"],
 }
+
+
+# A flag, a command line of ours, a command of the chat.
+TYPED = re.compile(
+    r"(^|(?<=[\s`'\"(]))"
+    r"(--?[a-zA-Z]|mlxchat (chat|generate|models|session|cache|bench|config|doctor)\b"
+    rf"|({'|'.join(map(re.escape, COMMANDS))})\b)"
+)
+
+# What may stand below app/ all the same: other programs' command lines, names of files, a format.
+NOT_OURS = [
+    *("llama-gguf-split --merge", "iconv -f UTF-16 -t UTF-8"),
+    *("uv pip install --no-deps --python", "pip install --no-deps"),
+    *("-wal", "-shm", "mlxchat session"),
+]
 
 
 def place_names() -> list[str]:
@@ -161,3 +179,67 @@ def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> N
     for imported in imports(path, path.read_text()):
         allowed = SOLE_IMPORTERS.get(imported.split(".")[0])
         assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported
+
+
+def texts(source: str) -> Iterator[str]:
+    """Every string in the source but docstrings; an f-string whole, with `0` for each value."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(node.values)
+            values = (each.value if isinstance(each, ast.Constant) else 0 for each in node.values)
+            yield "".join(map(str, values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in skipped:
+            yield node.value
+
+
+def typed_words(source: str) -> list[str]:
+    """The strings that say what to type on the command line or in a chat."""
+    found: list[str] = []
+    for text in texts(source):
+        rest = text
+        for each in NOT_OURS:
+            rest = rest.replace(each, "")
+        if TYPED.search(rest):
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [each for each in modules() if each[0] in place_names()[: place_names().index("app")]],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_messages_below_app_name_fields_and_not_what_to_type(name: str, path: Path) -> None:
+    assert typed_words(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'raise UsageError("--keep must not be negative")',
+        'raise UsageError(f"{path}: give it with -m")',
+        'WindowFull("the window is full: /clear, or shift")',
+        'notify(f"run `mlxchat models pull {name}` once")',
+        'def wrong():\n    return {"why": ["leave --raw out"]}',
+        '"""A docstring."""\nNOTICE = "under mlx.launch -n 2"',
+    ],
+)
+def test_a_flag_or_a_command_in_a_message_is_found(planted: str) -> None:
+    assert typed_words(planted) != []
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        '"""What `--keep` sets."""',
+        'f"{bits}-bit, group {size}"',
+        '("/dev/fd", "</think>", "a-b", "read/write", "1/2")',
+        '"mlxchat does not delete it"',
+        'raise UsageError(Field("keep"), f" must not be negative, got {keep}")',
+    ],
+)
+def test_what_is_not_typed_is_not_taken_for_it(harmless: str) -> None:
+    assert typed_words(harmless) == []

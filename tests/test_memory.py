@@ -225,7 +225,7 @@ def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, meta
     check_window(model, 1000, notices.append)
     assert notices == [
         "a window of 1,000 tokens takes 256 kB on this model and 10.0 kB are free: use "
-        "--max-kv-size auto or a smaller one"
+        "max_kv_size='auto' or a smaller window"
     ]
     check_window(model, 10, notices.append)
     assert len(notices) == 1

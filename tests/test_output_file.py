@@ -133,7 +133,7 @@ def test_an_empty_file_may_be_begun_and_a_written_one_not(out: Path) -> None:
     with pytest.raises(OutputError) as told:
         OutputFile.open(out)
     assert str(told.value) == (
-        f"{out} exists and is not empty: choose another name, or go on with it by --resume"
+        f"{out} exists and is not empty: choose another name, or continue it with resume"
     )
     assert out.read_text() == "once"
 
@@ -172,7 +172,7 @@ def test_a_directory_a_pipe_and_a_missing_directory_are_refused(out: Path) -> No
 
 
 def test_parts_too_small_for_a_character_are_refused(out: Path) -> None:
-    with pytest.raises(UsageError, match="--rotate must be at least 4 bytes"):
+    with pytest.raises(UsageError, match="rotate must be at least 4 bytes"):
         OutputFile.open(out, rotate_bytes=3)
 
 
@@ -343,11 +343,11 @@ def replace_by_other_text(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (shorten, "is shorter than the checkpoint says, 9,999 of 10,000 bytes: it was changed"),
-        (empty, "is shorter than the checkpoint says, 0 of 10,000 bytes: it was changed since"),
-        (alter_the_last_byte, "has other text than the checkpoint goes on from: it was changed"),
-        (insert_a_byte_far_before, "has other text than the checkpoint goes on from: it was"),
-        (replace_by_other_text, "has other text than the checkpoint goes on from: it was changed"),
+        (shorten, "is shorter than the checkpoint says, 9,999 of 10,000 bytes: it has changed"),
+        (empty, "is shorter than the checkpoint says, 0 of 10,000 bytes: it has changed since"),
+        (alter_the_last_byte, "does not end with the text that the checkpoint continues: it has"),
+        (insert_a_byte_far_before, "does not end with the text that the checkpoint continues: it"),
+        (replace_by_other_text, "does not end with the text that the checkpoint continues: it has"),
     ],
 )
 def test_a_file_that_was_changed_since_is_refused_and_left_alone(
@@ -367,7 +367,7 @@ def test_a_changed_part_is_refused_before_later_ones_are_removed(out: Path) -> N
     current = out.with_name("OUT.003.txt")
     current.write_bytes(current.read_bytes().replace(b"kept", b"Kept"))
     before = files(out.parent)
-    with pytest.raises(OutputError, match=r"OUT\.003\.txt has other text"):
+    with pytest.raises(OutputError, match=r"OUT\.003\.txt does not end with"):
         OutputFile.open(out, at, rotate_bytes=3000)
     assert files(out.parent) == before
 

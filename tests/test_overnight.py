@@ -420,7 +420,7 @@ def test_nothing_is_overwritten(tiny_model: Path, tmp_path: Path, run_mlxchat: R
     assert run_mlxchat(*arguments).returncode == 0
     again = run_mlxchat(*arguments)
     assert again.returncode == 2
-    assert f"--resume {directory} goes on with it" in again.stderr
+    assert f"continue it with --resume {directory}" in again.stderr
 
 
 def test_the_worked_example_goes_on_after_a_crash(tiny_model: Path, tmp_path: Path) -> None:

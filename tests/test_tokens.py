@@ -245,7 +245,7 @@ def test_a_template_without_a_system_role_gets_the_system_text_before_the_prompt
 
 
 def test_a_model_without_a_template_is_refused_with_the_way_out() -> None:
-    with pytest.raises(TemplateError, match="--raw"):
+    with pytest.raises(TemplateError, match="raw=True"):
         Tokenizer(byte_tokenizer()).prompt("Hello")
 
 

@@ -27,6 +27,7 @@ from mlxchat.cache.trial import Stored, alike, find_key_shifts, without_sinks
 from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
+from mlxchat.wording import Field
 
 # Offsets stay below this, or twice the window where that is more: the nearer to zero, the more
 # precise are float32 angles, and a key is still moved back at most twice in its life.
@@ -107,8 +108,9 @@ def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> Cache:
     module = _module_name(model)
     if max_kv_size is not None and module in UNBOUNDABLE:
         raise CacheError(
-            f"--max-kv-size cannot bound a {module} model: {UNBOUNDABLE[module]}; "
-            "run it with --max-kv-size none"
+            Field("max_kv_size"),
+            f" cannot bound a {module} model: {UNBOUNDABLE[module]}; run it with ",
+            Field("max_kv_size", None),
         )
     layers = Cache(
         _bounded(f"layer {layer}", native, max_kv_size, keep)
@@ -145,8 +147,10 @@ def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) 
         return ChunkCache(native.chunk_size, *_narrower(native.chunk_size, max_kv_size, keep))
     if kind is not ArraysCache and max_kv_size is not None:
         raise CacheError(
-            f"this model's {name} keeps its past in a {kind.__name__}, which "
-            "--max-kv-size cannot bound: run it with --max-kv-size none"
+            f"this model's {name} keeps its past in a {kind.__name__}, which ",
+            Field("max_kv_size"),
+            " cannot bound; run it with ",
+            Field("max_kv_size", None),
         )
     return native
 

@@ -36,6 +36,7 @@ from mlxchat.text.reply_reader import Reader
 from mlxchat.text.template import thinking_variables
 from mlxchat.text.thinking import joined
 from mlxchat.text.tokens import ChatMessage
+from mlxchat.wording import Action, Field
 
 NOTHING = np.empty(0, np.int32)
 
@@ -336,8 +337,11 @@ class Conversation:
         pinned = max(pinned_tokens, self.settings.keep)
         if window is not None and window < pinned + 2 * RESERVE:
             raise CacheError(
-                f"the system prompt, the template and --keep take {pinned} tokens of a window "
-                f"of {window}: --max-kv-size must be {pinned + 2 * RESERVE} at least"
+                "the system prompt, the template and ",
+                Field("keep"),
+                f" take {pinned} tokens of a window of {window}: ",
+                Field("max_kv_size"),
+                f" must be at least {pinned + 2 * RESERVE}",
             )
         keep = pinned if window is not None else 0
         # Should the device give out while a cache is made, there is none, and nothing half new.
@@ -518,8 +522,12 @@ class Conversation:
         if self._is_too_long(ids):
             if self.roll is Roll.STOP:
                 raise WindowFull(
-                    f"the window of {self.settings.max_kv_size:,} tokens is full, and --roll stop "
-                    "lets nothing be forgotten: /clear, or --roll shift"
+                    f"the window of {self.settings.max_kv_size:,} tokens is full, and ",
+                    Field("roll"),
+                    " stop lets nothing be forgotten: ",
+                    Action("clear", "start a new conversation"),
+                    ", or use ",
+                    Field("roll", Roll.SHIFT),
                 )
             ids = self._forget_until_it_fits(on_encode)
         before = [turn for turn in self.turns if id(turn) in known]

@@ -142,7 +142,7 @@ def _status() -> int:
         # What all ranks find wrong, one tells.
         own = isinstance(error, RanksError | DeviceError)
         if not isinstance(error, ClosedPipe) and (leads or own):
-            show_error(str(error))
+            show_error(error)
         if isinstance(error, RanksError):
             _leave_at_once(error.exit_status)
         return error.exit_status

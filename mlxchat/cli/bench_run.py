@@ -31,6 +31,7 @@ from mlxchat.terminal.bench_table import comment, format_bench_table, paragraph
 from mlxchat.terminal.chart import draw_chart
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.text_output import Stdout
+from mlxchat.wording import Message
 
 STDOUT = "-"
 
@@ -117,7 +118,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             except MlxchatError as error:
                 if len(request.entries) == 1:
                     raise
-                show_error(f"bench {entry.name}: {error}")
+                show_error(Message(f"bench {entry.name}: ", error))
                 status = ExitStatus.FAILURE
     return status
 

@@ -15,6 +15,7 @@ from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.store.prefix_cache import has_room
 from mlxchat.text.tokens import Prompt
+from mlxchat.wording import Message
 
 
 def check_blocks(files: Sequence[str], setup: Setup, *, checkpoint: bool) -> None:
@@ -73,10 +74,12 @@ def refused() -> Iterator[None]:
     try:
         yield
     except CacheError as error:
-        raise CacheError(f"--block cannot be used: {error}; give the documents with -f") from error
+        raise CacheError(
+            "--block cannot be used: ", error, "; give the documents with -f"
+        ) from error
 
 
 def _close(store: DiskBlocks, warn: Callable[[str], None]) -> None:
     store.close()
     if store.error is not None:
-        warn(f"a block could not be kept: {store.error}")
+        warn(Message("a block could not be kept: ", store.error))

@@ -294,6 +294,7 @@ def _model(chat: Chat, argument: str) -> None:
 
 
 SAMPLING = {field.name.replace("_", "-"): field.name for field in fields(SamplingSettings)}
+SETTABLE = {*SAMPLING, "max-tokens", "roll", "template-arg"}
 
 
 @command("/set [OPTION VALUE]", "show the options, or change one: temp, top-p, max-tokens …")

@@ -35,6 +35,8 @@ from mlxchat.config.project import (
     refuse_what_projects_may_not,
 )
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
+from mlxchat.terminal.spelling import as_keys
+from mlxchat.wording import Message
 
 config_app = typer.Typer(
     cls=Group,
@@ -325,7 +327,7 @@ def _checked(
     try:
         value = option_value(option, key[1], written, context)
     except UsageError as error:
-        raise UsageError(f"{dotted}: {error}") from error
+        raise UsageError(f"{dotted}: {as_keys(error)}") from error
     if key[1] == "max-kv-size" and value.isdecimal():
         return int(value)
     # An enumeration's member is a text to TOML.
@@ -354,7 +356,7 @@ def _tell_what_comes_before(context: typer.Context, path: Path, dotted: str) -> 
     try:
         row = next((row for row in _rows(context) if row.key == dotted), None)
     except ConfigError as error:
-        Messages().warn(f"set in {path}, but: {error}")
+        Messages().warn(Message(f"set in {path}, but: ", error))
         return
     Messages().note(f"set in {path}")
     if row is not None and row.where != str(path):
@@ -415,7 +417,7 @@ def _goes_on(wrong: ConfigError) -> bool:
     ask = terminal_question()
     if ask is None:
         return False
-    show_error(str(wrong))
+    show_error(wrong)
     return ask("Go on editing?")
 
 

@@ -16,6 +16,7 @@ from mlxchat.config.file import COMMANDS
 from mlxchat.config.layers import Config, Layer, Level, Setting, read_config
 from mlxchat.errors import ConfigError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.terminal.spelling import as_keys
 
 # Options of which a session that goes on has its own.
 OF_SESSIONS = {"model", "max-kv-size", "keep", "roll", "system"}
@@ -105,7 +106,7 @@ def read_setting(option: TyperOption, name: str, setting: Setting, context: Any)
     try:
         return option_value(option, name, setting.value, context)
     except UsageError as error:
-        raise setting.wrong(str(error)) from error
+        raise setting.wrong(as_keys(error)) from error
 
 
 def option_value(option: TyperOption, name: str, written: Any, context: Any) -> Any:

@@ -73,6 +73,7 @@ def _show(finding: "Finding", as_json: bool) -> None:
 def _configuration(context: typer.Context) -> Iterator["Finding"]:
     from mlxchat import paths
     from mlxchat.doctor import ok, problem, warning
+    from mlxchat.terminal.spelling import as_flags
 
     root: Any = context.find_root().command
     path = paths.config_file()
@@ -80,7 +81,7 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
         check_layer(layer_of(read_user_config(), Level.USER), root, context)
         yield ok(CONFIGURATION, str(path) if path.exists() else f"none at {path}")
     except ConfigError as error:
-        yield problem(CONFIGURATION, str(error), "mlxchat config edit")
+        yield problem(CONFIGURATION, as_flags(error), "mlxchat config edit")
     try:
         project = read_project_file()
         if project is not None:
@@ -88,7 +89,7 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
             yield ok(CONFIGURATION, f"{project.path}, of this project")
     except ConfigError as error:
         mend = f"mlxchat config edit --project, or set {IGNORE_VARIABLE}=1"
-        yield problem(CONFIGURATION, str(error), mend)
+        yield problem(CONFIGURATION, as_flags(error), mend)
     for path in foreign_project_files():
         yield warning(
             CONFIGURATION,
@@ -98,7 +99,9 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
     try:
         check_layer(environment(), root, context)
     except ConfigError as error:
-        yield problem(CONFIGURATION, str(error), "unset the variable, or give it another value")
+        yield problem(
+            CONFIGURATION, as_flags(error), "unset the variable, or give it another value"
+        )
 
 
 def _prefix_cache_bytes(context: typer.Context) -> int:

@@ -186,13 +186,14 @@ def _agrees(question: str) -> bool:
 
 def _write_table(entries: Sequence["Entry"]) -> None:
     from mlxchat.terminal.messages import Messages
+    from mlxchat.wording import Message
 
     write_table(COLUMNS, [_entry_as_row(entry) for entry in entries], NUMBERS)
     if not entries:
         Messages().note("no models here yet: `mlxchat models pull NAME` fetches one")
     for entry in entries:
         if entry.problem is not None:
-            Messages().note(f"{entry.name}: {entry.problem}")
+            Messages().note(Message(f"{entry.name}: ", entry.problem))
 
 
 def _write_facts(rows: Sequence[tuple[str, str]]) -> None:
@@ -220,8 +221,11 @@ def _entry_as_row(entry: "Entry") -> list[str]:
 
 
 def _entry_as_json(entry: "Entry") -> dict[str, Any]:
+    from mlxchat.terminal.spelling import as_flags
+
     facts = asdict(entry.facts) if entry.facts is not None else {"name": entry.name}
-    return facts | {"size_bytes": entry.size_bytes, "problem": entry.problem}
+    problem = None if entry.problem is None else as_flags(entry.problem)
+    return facts | {"size_bytes": entry.size_bytes, "problem": problem}
 
 
 def _facts_as_rows(facts: "ModelFacts") -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 from mlxchat import paths
 from mlxchat.chat.conversation import Conversation, Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
-from mlxchat.cli.commands import COMMANDS, run_command
+from mlxchat.cli.commands import COMMANDS, SETTABLE, run_command
 from mlxchat.cli.keeper import Keeper, template_args_of
 from mlxchat.cli.loading import Loading
 from mlxchat.cli.piped_chat import forgotten_line, turn_line
@@ -45,6 +45,7 @@ from mlxchat.terminal.restore import restorer, say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
 from mlxchat.terminal.typeahead import Released, held_typeahead
 from mlxchat.units import beginning, count, format_bytes
+from mlxchat.wording import Message
 
 # Characters of the last message that are shown as its session is continued: it may hold files.
 MOST_SHOWN_AGAIN = 2_000
@@ -62,7 +63,7 @@ class Repl:
     ) -> None:
         self.request = request
         self._ranks = ranks
-        self.screen = Screen()
+        self.screen = Screen(SETTABLE)
         self._notices: list[str] = []
         self.keeper = Keeper(session, self._notices.append, exact=request.exact)
         self._prefixes = request.prefixes(self._notices.append)
@@ -118,7 +119,7 @@ class Repl:
             if self._loading.failed or isinstance(error, SnapshotError):
                 # Without a model, or with a session that cannot go on, there is no chat.
                 raise
-            self.screen.complain(str(error))
+            self.screen.complain(error)
         except KeyboardInterrupt:
             # While something else than a reply took its time: what was typed is not lost.
             self.screen.say("stopped")
@@ -223,7 +224,7 @@ class Repl:
         try:
             conversation.set_template_args(args)
         except (CacheError, TemplateError) as error:
-            self._notices.append(f"without this session's template arguments: {error}")
+            self._notices.append(Message("without this session's template arguments: ", error))
         self.keeper.begin(conversation, self._found, self.request.setup.dtype)
         self._show_last_exchange()
 

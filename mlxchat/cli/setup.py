@@ -25,6 +25,7 @@ from mlxchat.settings import (
 )
 from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.messages import Messages
+from mlxchat.wording import Message
 
 SAMPLING_OPTIONS = ("temp", "top_p", "top_k", "min_p", "repetition_penalty")
 SAME_NAMES = (
@@ -140,7 +141,7 @@ def fit_window(setup: Setup, model: Model, notify: Callable[[str], None]) -> Cac
     try:
         check_bound(model.shard, fitting.max_kv_size, fitting.keep)
     except CacheError as error:
-        notify(f"memory will grow with the text: {error}")
+        notify(Message("memory will grow with the text: ", error))
         return settings
     return fitting
 

@@ -15,9 +15,12 @@ from mlxchat import paths
 from mlxchat.config.file import parse, read_text
 from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import alone, write_atomically
+from mlxchat.wording import Action
 
 # A key as the tables lead to it: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
 Key = tuple[str, ...]
+
+EDIT = Action("edit config", "edit the file")
 
 OWNER_ONLY = 0o600
 READABLE = 0o644
@@ -101,8 +104,7 @@ def _change(
         changed = tomlkit.dumps(document)
         if _said(changed) != meant:
             raise ConfigError(
-                f"{path}: {'.'.join(key)} stands there in a form that cannot be changed: "
-                "mlxchat config edit"
+                f"{path}: {'.'.join(key)} is written in a form that cannot be changed: ", EDIT
             )
         _write(path, changed, mode)
 
@@ -138,7 +140,7 @@ def _within(
             table[name] = new_table()
         table = table[name]
         if not isinstance(table, MutableMapping):
-            raise ConfigError(f"{path}: {name} must be a table, [{name}]: mlxchat config edit")
+            raise ConfigError(f"{path}: {name} must be a table, [{name}]: ", EDIT)
     change(table)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mlxchat.config.file import ConfigFile, read_config_file
 from mlxchat.errors import ConfigError
+from mlxchat.wording import Field
 
 FILE_NAME = ".mlxchat.toml"
 IGNORE_VARIABLE = "MLXCHAT_NO_PROJECT"
@@ -68,8 +69,9 @@ def _place_for_one() -> Path:
     directories = _directories()
     if not directories:
         raise ConfigError(
-            "there is no project here: go into its directory, or leave --project out for your own "
-            "configuration"
+            "there is no project here: go into its directory, or change your own configuration, "
+            "without ",
+            Field("project"),
         )
     root = next((each for each in directories if _is_repository(each)), directories[0])
     return root / FILE_NAME
@@ -84,7 +86,7 @@ def read_project_file() -> ConfigFile | None:
         contents = read_config_file(path)
         refuse_what_projects_may_not(contents)
     except ConfigError as error:
-        raise ConfigError(f"{error} ({IGNORE_VARIABLE}=1 leaves this file out)") from error
+        raise ConfigError(error, f" ({IGNORE_VARIABLE}=1 leaves this file out)") from error
     return contents
 
 

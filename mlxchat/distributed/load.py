@@ -20,6 +20,7 @@ from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
 from mlxchat.models.load import Check, Notify, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
+from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,9 @@ def follow_loading(ranks: Ranks) -> Model | None:
 def _check(network: nn.Module, check: Check, pipeline: bool) -> None:
     if pipeline and not is_uniform(network):
         raise ModelUnsupported(
-            "this model's layers remember in different ways and cannot be pipelined: leave "
-            "--pipeline out to divide each layer"
+            "this model's layers remember in different ways and cannot be pipelined: use ",
+            Field("pipeline", False),
+            " to divide each layer",
         )
     if check is not None:
         check(network)
@@ -133,7 +135,8 @@ def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify)
     if others:
         raise RanksError(
             f"rank {others[0]} has another model of that name, another dtype, or other versions of "
-            "mlxchat, mlx and mlx-lm: make them the same, and give --dtype"
+            "mlxchat, mlx and mlx-lm: make them the same, and set ",
+            Field("dtype"),
         )
     # What another thread computes later must find nothing unfinished here.
     platform.synchronize()

@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat.errors import ModelUnsupported
+from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,15 @@ class Sharding:
             )
         if self.pipeline and not by_layer:
             raise ModelUnsupported(
-                f"mlx-lm cannot pipeline a {name} model: leave --pipeline out to divide each layer"
+                f"mlx-lm cannot pipeline a {name} model: use ",
+                Field("pipeline", False),
+                " to divide each layer",
             )
         if not self.pipeline and not by_tensor:
             raise ModelUnsupported(
-                f"mlx-lm cannot divide the layers of a {name} model: add --pipeline to give each "
-                "rank some of them"
+                f"mlx-lm cannot divide the layers of a {name} model: use ",
+                Field("pipeline", True),
+                " to give each rank some of them",
             )
         layers = len(_layers(network))
         if self.pipeline and layers < self.ranks:
@@ -72,10 +76,11 @@ class Sharding:
             # mlx-lm rounds down what it divides.
             if now != then and now * self.ranks != then:
                 what = name.removeprefix("n_").replace("_", " ")
-                instead = "" if _pipelined(network) is None else ", or --pipeline"
+                pipeline = (", or ", Field("pipeline", True)) if _pipelined(network) else ()
                 raise ModelUnsupported(
                     f"this model's {then} {what} cannot be divided by {self.ranks}: use a number "
-                    f"of ranks that divides them{instead}"
+                    "of ranks that divides them",
+                    *pipeline,
                 )
 
 

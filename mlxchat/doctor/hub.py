@@ -10,6 +10,7 @@ from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, token_place
 from mlxchat.models.locate import embedded_model, leads_to_files, locate
+from mlxchat.terminal.spelling import as_flags
 
 # The library's own limits are for each step of a connection; finding a name may take much longer.
 PATIENCE_S = 5.0
@@ -28,7 +29,7 @@ def model() -> Iterator[Finding]:
     try:
         located = locate(chosen.value, config.aliases)
     except (ModelError, ConfigError) as error:
-        yield problem("model", f"{error} (named by {chosen.where})", _mend(chosen))
+        yield problem("model", f"{as_flags(error)} (named by {chosen.where})", _mend(chosen))
         return
     if chosen.level is Level.PROJECT and leads_to_files(located):
         yield problem("model", f"{chosen.where} names a path, which it may not", _mend(chosen))
@@ -69,9 +70,9 @@ def _asked(endpoint: str) -> Finding:
     except ModelNotFound as error:
         if token_place() is None:
             return ok("hub", f"{endpoint} answers")
-        return warning("hub", f"{error}", "hf auth login: the token may be no longer valid")
+        return warning("hub", as_flags(error), "hf auth login: the token may be no longer valid")
     except HubError as error:
-        return warning("hub", str(error), "models that are here work without")
+        return warning("hub", as_flags(error), "models that are here work without")
     return ok("hub", f"{endpoint} answers")
 
 

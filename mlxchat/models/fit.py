@@ -7,6 +7,7 @@ from mlxchat.cache import kv_bytes_per_token
 from mlxchat.errors import NotEnoughMemory
 from mlxchat.models.model import Model
 from mlxchat.units import format_bytes
+from mlxchat.wording import Field, Message
 
 # What keys and values may take of the memory that the weights left free.
 CACHE_SHARE = 0.7
@@ -50,8 +51,12 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
     free_bytes = model.free_memory_bytes()
     if needed_bytes > free_bytes:
         _report_shortage(
-            f"a window of {max_kv_size:,} tokens takes {format_bytes(needed_bytes)} on this model "
-            f"and {format_bytes(free_bytes)} are free: use --max-kv-size auto or a smaller one",
+            Message(
+                f"a window of {max_kv_size:,} tokens takes {format_bytes(needed_bytes)} on this "
+                f"model and {format_bytes(free_bytes)} are free: use ",
+                Field("max_kv_size", "auto"),
+                " or a smaller window",
+            ),
             notify,
         )
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from mlxchat.errors import HubError, MlxchatError, ModelNotFound
 from mlxchat.models.hub_cache import hub_cache_dir
+from mlxchat.wording import Action
 
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -81,8 +82,8 @@ def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
         return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HubError(
-            f"{hub_cache_dir()} is full: make room, or set HF_HOME to a larger disk; "
-            f"{_goes_on(repo_id)}"
+            f"{hub_cache_dir()} is full: make room, or set HF_HOME to a larger disk; ",
+            *_how_to_resume(repo_id),
         )
     if error.errno in _NO_PERMISSION:
         return HubError(f"cannot write to {hub_cache_dir()}: {error.strerror}")
@@ -92,15 +93,17 @@ def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
 def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> HubError:
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     if downloading:
-        return HubError(f"the download of {repo_id} broke off ({reason}): {_goes_on(repo_id)}")
+        return HubError(
+            f"the download of {repo_id} broke off ({reason}): ", *_how_to_resume(repo_id)
+        )
     return HubError(
         f"cannot reach {_endpoint()} ({reason}): check the network, "
         "or give a model that is on this disk"
     )
 
 
-def _goes_on(repo_id: str) -> str:
-    return f"complete files are kept, `mlxchat models pull {repo_id}` goes on from there"
+def _how_to_resume(repo_id: str) -> tuple[object, ...]:
+    return "complete files are kept: ", Action("pull", "download it again", repo_id), " to resume"
 
 
 def _endpoint() -> str:

@@ -13,6 +13,7 @@ from mlxchat.models.describe import ModelFacts, describe, directory_bytes
 from mlxchat.models.hub_cache import CachedRepo, cached_repos, cached_size_bytes, repo_dir
 from mlxchat.models.locate import Located, conversion_dir, embedded_model
 from mlxchat.models.skeleton import MODULE_OF_TYPE, read_config
+from mlxchat.wording import Action, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ def _from_hub() -> Iterator[Entry]:
 
 
 def _unfinished(repo: CachedRepo) -> Entry:
-    problem = f"partly downloaded: `mlxchat models pull {repo.repo_id}` goes on"
+    pull = Action("pull", "download it again", repo.repo_id)
+    problem = Message("partly downloaded: ", pull, " to resume")
     return Entry(repo.repo_id, repo.size_bytes, problem=problem)
 
 
@@ -110,7 +112,7 @@ def _entry(name: str, directory: Path, size_bytes: int) -> Entry:
     try:
         return Entry(name, size_bytes, facts=describe(name, directory))
     except MlxchatError as error:
-        return Entry(name, size_bytes, problem=str(error))
+        return Entry(name, size_bytes, problem=Message(error))
 
 
 def _is_language_model(directory: Path) -> bool:

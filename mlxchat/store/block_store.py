@@ -26,6 +26,7 @@ from mlxchat.store.fingerprint import made_by
 from mlxchat.store.prefix_index import BLOCK, ROOT, PrefixIndex
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.tokens import TokenIds
+from mlxchat.wording import Field, Message
 
 
 class DiskBlocks:
@@ -70,7 +71,9 @@ class DiskBlocks:
     def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None:
         """Write the block down, and keep to the limit."""
         if not self._has_room:
-            self.error = OSError("the disk has less room than --prefix-cache-size allows for")
+            self.error = OSError(
+                Message("the disk has less room than ", Field("prefix_cache_size"), " allows for")
+            )
             return
         key = self._key(head, ids)
         facts = {"model": self._made_by, "position": block.position}

@@ -25,6 +25,7 @@ from mlxchat.store import tensor_file
 from mlxchat.store.lock import Lock
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
+from mlxchat.wording import Field
 
 FORMAT = 1
 MOST_RUN_BYTES = 1 << 20
@@ -48,7 +49,8 @@ class Checkpoint:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             if (directory / "run.json").exists():
                 raise UsageError(
-                    f"{directory} holds a checkpoint already: --resume {directory} goes on with it"
+                    f"{directory} holds a checkpoint already: continue it with ",
+                    Field("resume", directory),
                 )
             return cls(directory)
         except OSError as error:
@@ -59,7 +61,7 @@ class Checkpoint:
         """Go on with it. Raises UsageError where there is none, SnapshotBroken if damaged."""
         if not (directory / "run.json").is_file():
             raise UsageError(
-                f"{directory} holds no checkpoint: --checkpoint {directory} begins one"
+                f"{directory} holds no checkpoint: start one with ", Field("checkpoint", directory)
             )
         try:
             checkpoint = cls(directory)

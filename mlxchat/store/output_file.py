@@ -17,6 +17,7 @@ from typing import Any
 
 from mlxchat.errors import OutputError, UsageError
 from mlxchat.files import force_to_disk
+from mlxchat.wording import Field
 
 TAIL_BYTES = 4096
 LONGEST_CHARACTER = 4  # bytes of UTF-8
@@ -120,7 +121,7 @@ class OutputFile:
         ours has the name of a later part, and where the system refuses.
         """
         if rotate_bytes is not None and rotate_bytes < LEAST_ROTATE_BYTES:
-            raise UsageError(f"--rotate must be at least {LEAST_ROTATE_BYTES} bytes")
+            raise UsageError(Field("rotate"), f" must be at least {LEAST_ROTATE_BYTES} bytes")
         disk = disk or Disk()
         if resume_at is None:
             return cls._begin(path, rotate_bytes, disk)
@@ -132,8 +133,8 @@ class OutputFile:
             size = _file_size(path)
             if size:
                 raise OutputError(
-                    f"{path} exists and is not empty: choose another name, or go on with it by "
-                    "--resume"
+                    f"{path} exists and is not empty: choose another name, or continue it with ",
+                    Field("resume"),
                 )
             if rotate_bytes is not None and os.path.lexists(part_path(path, 1)):
                 raise OutputError(
@@ -316,8 +317,9 @@ def _check_length(path: Path, size: int | None, at: Position) -> None:
         raise OutputError(f"{path} is missing, and the checkpoint goes on from it: put it back")
     if size < at.bytes:
         raise OutputError(
-            f"{path} is shorter than the checkpoint says, {size:,} of {at.bytes:,} bytes: it was "
-            "changed since; put back what was written, or begin anew without --resume"
+            f"{path} is shorter than the checkpoint says, {size:,} of {at.bytes:,} bytes: it has "
+            "changed since; restore what was written, or start again without ",
+            Field("resume"),
         )
 
 
@@ -326,8 +328,9 @@ def _checked_tail(path: Path, descriptor: int, at: Position) -> bytes:
     tail = os.pread(descriptor, length, at.bytes - length)
     if _digest(tail) != at.digest:
         raise OutputError(
-            f"{path} has other text than the checkpoint goes on from: it was changed since; put "
-            "back what was written, or begin anew without --resume"
+            f"{path} does not end with the text that the checkpoint continues: it has changed "
+            "since; restore what was written, or start again without ",
+            Field("resume"),
         )
     return tail
 

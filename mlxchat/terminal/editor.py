@@ -209,7 +209,7 @@ def _edited_or_same(text: str) -> str:
     try:
         return run_editor(text)
     except InputError as error:
-        show_error(str(error))
+        show_error(error)
         return text
 
 

@@ -1,8 +1,12 @@
-"""Lines for people on stderr: errors, warnings, and notes that only a terminal gets to see."""
+"""Lines for people on stderr: errors, warnings, and notes that only a terminal gets to see.
+
+What they name is spelled as the command line knows it.
+"""
 
 import sys
 
 from mlxchat.terminal import visible
+from mlxchat.terminal.spelling import as_flags
 
 
 class Messages:
@@ -14,12 +18,12 @@ class Messages:
     def warn(self, text: str) -> None:
         """Say something that changes what the output means: shown in scripts as well."""
         if not self._quiet:
-            _write(f"mlxchat: {text}")
+            _write(f"mlxchat: {as_flags(text)}")
 
     def note(self, text: str) -> None:
         """Say something good to know: shown on a terminal only."""
         if not self._quiet and _is_terminal():
-            _write(f"mlxchat: {text}")
+            _write(f"mlxchat: {as_flags(text)}")
 
     def stats(self, text: str, wanted: bool | None) -> None:
         """Show the closing figures: where asked for, else on a terminal unless quiet."""
@@ -31,8 +35,9 @@ class Messages:
         _write(text)
 
 
-def show_error(text: str) -> None:
-    _write(f"mlxchat: error: {text}")
+def show_error(error: object) -> None:
+    """Show an error, or a text, on a line of its own."""
+    _write(f"mlxchat: error: {as_flags(error)}")
 
 
 def _is_terminal() -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from mlxchat.terminal import visible
+from mlxchat.terminal.spelling import in_chat
 
 
 def is_dumb() -> bool:
@@ -18,13 +19,15 @@ def is_dumb() -> bool:
 
 
 class Screen:
-    """Lines between the replies. All text is untrusted."""
+    """Lines between the replies. All text is untrusted. What messages name is spelled as the chat
+    knows it, whose /set takes the options in `settable`."""
 
-    def __init__(self) -> None:
+    def __init__(self, settable: Collection[str] = ()) -> None:
+        self._settable = settable
         self._console = Console(highlight=False, markup=False, emoji=False)
 
     def say(self, text: str) -> None:
-        self._console.print(Text(visible(text), style="dim"))
+        self._console.print(Text(visible(in_chat(text, self._settable)), style="dim"))
 
     def say_below(self, text: str) -> None:
         """Say it below rows that are being drawn, in a row that `clear_below` clears."""
@@ -35,8 +38,8 @@ class Screen:
         self._console.file.write("\r\x1b[K")
         self._console.file.flush()
 
-    def complain(self, text: str) -> None:
-        self._console.print(Text(visible(text), style="red"))
+    def complain(self, error: object) -> None:
+        self._console.print(Text(visible(in_chat(error, self._settable)), style="red"))
 
     def rule(self, text: str) -> None:
         """A line across the screen with words in it."""

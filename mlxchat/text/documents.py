@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
+from mlxchat.wording import Field
 
 STDIN = "-"
 SEPARATOR = "\n\n"
@@ -70,7 +71,13 @@ def read_input(
         # What the shell passed that was no UTF-8 arrives as surrogates: back to its bytes.
         documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
     if not documents:
-        raise UsageError("nothing to read: give a PROMPT, a file with -f, or pipe a document in")
+        raise UsageError(
+            "nothing to read: give ",
+            Field("prompt"),
+            ", ",
+            Field("files"),
+            ", or pipe a document in",
+        )
     read = [*read_blocks, *documents]
     return Input(
         SEPARATOR.join(document.text for document in documents),

@@ -21,6 +21,7 @@ from mlxchat.text.reply_reader import Markers, Reader
 from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
 from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
+from mlxchat.wording import Field
 
 Progress = Callable[[int, int], None]
 
@@ -313,7 +314,11 @@ class Tokenizer:
 
     def _require_template(self) -> ChatTemplate:
         if self.template is None:
-            raise TemplateError("this model has no chat template: use --raw to continue plain text")
+            raise TemplateError(
+                "this model has no chat template: use ",
+                Field("raw", True),
+                " to continue plain text",
+            )
         return self.template
 
     def spells(self, ids: TokenIds, reply: str, thought: str = "") -> bool:

@@ -1,0 +1,75 @@
+"""The names in messages, as their reader would type them: flags, options of `/set`, keys.
+
+Messages themselves say what is meant, `Field("max_kv_size")`: see `wording`.
+"""
+
+import json
+import shlex
+from collections.abc import Collection
+
+from mlxchat.wording import Action, Field, Message, Name
+
+# Fields that the command line has another word for than their name.
+ARGUMENTS = {"prompt": "PROMPT", "files": "--file"}
+
+
+def as_flags(message: object) -> str:
+    """For the command line: `--max-kv-size none`, `mlxchat models pull NAME`."""
+    return Message(message).spelled(_as_flag)
+
+
+def as_keys(message: object) -> str:
+    """For a configuration file: `max-kv-size`, `raw = true`."""
+    return Message(message).spelled(_as_key)
+
+
+def in_chat(message: object, settable: Collection[str]) -> str:
+    """For a chat, whose /set takes the options in `settable`: `/set roll shift`, `/clear`."""
+
+    def spell(name: Name) -> str:
+        if isinstance(name, Field) and _kebab(name) in settable:
+            return f"/set {_kebab(name)} {name.value}" if name.has_value else _kebab(name)
+        if isinstance(name, Action) and name.name == "clear":
+            return "/clear"
+        return _as_flag(name)
+
+    return Message(message).spelled(spell)
+
+
+def _as_flag(name: Name) -> str:
+    if isinstance(name, Action):
+        return _as_command(name)
+    if name.name in ARGUMENTS:
+        return ARGUMENTS[name.name]
+    option = _kebab(name)
+    if not name.has_value or name.value is True:
+        return f"--{option}"
+    if name.value is False:
+        return f"--no-{option}"
+    return f"--{option} {'none' if name.value is None else shlex.quote(str(name.value))}"
+
+
+def _as_key(name: Name) -> str:
+    if isinstance(name, Action):
+        return _as_command(name)
+    if not name.has_value:
+        return _kebab(name)
+    value = "none" if name.value is None else name.value
+    plain = isinstance(value, bool | int | float)
+    return f"{_kebab(name)} = {json.dumps(value if plain else str(value), ensure_ascii=False)}"
+
+
+def _as_command(action: Action) -> str:
+    match action.name:
+        case "pull":
+            return f"run `mlxchat models pull {action.argument}`"
+        case "set default":
+            return "run `mlxchat models default NAME`"
+        case "edit config":
+            return "run `mlxchat config edit`"
+        case "clear":
+            return action.plain
+
+
+def _kebab(field: Field) -> str:
+    return field.name.replace("_", "-")

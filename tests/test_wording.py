@@ -1,0 +1,152 @@
+"""Messages: how the settings and commands that they name are spelled, for whom."""
+
+import copy
+import pickle
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.cli.commands import SETTABLE, _set_option
+from mlxchat.errors import MlxchatError, OutputError, UsageError
+from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
+from mlxchat.terminal.screen import Screen
+from mlxchat.terminal.spelling import as_flags, as_keys, in_chat
+from mlxchat.wording import Action, Field, Message
+from tests.conftest import RunMlxchat
+
+
+@pytest.fixture
+def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
+    return run_here
+
+
+PULL = Action("pull", "download it", "org/tiny")
+CLEAR = Action("clear", "start a new conversation")
+
+SPELLINGS = [
+    # What is named: for Python, the command line, a configuration file, a chat.
+    (Field("keep"), "keep", "--keep", "keep", "--keep"),
+    (Field("top_p"), "top_p", "--top-p", "top-p", "top-p"),
+    (Field("temp", 0.5), "temp=0.5", "--temp 0.5", "temp = 0.5", "/set temp 0.5"),
+    (
+        *(Field("roll", Roll.SHIFT), "roll='shift'", "--roll shift", 'roll = "shift"'),
+        "/set roll shift",
+    ),
+    (
+        *(Field("max_kv_size", None), "max_kv_size=None", "--max-kv-size none"),
+        *('max-kv-size = "none"', "--max-kv-size none"),
+    ),
+    (Field("raw", True), "raw=True", "--raw", "raw = true", "--raw"),
+    (
+        *(Field("pipeline", False), "pipeline=False", "--no-pipeline", "pipeline = false"),
+        "--no-pipeline",
+    ),
+    (
+        *(Field("resume", Path("/a b")), "resume='/a b'", "--resume '/a b'"),
+        *('resume = "/a b"', "--resume '/a b'"),
+    ),
+    (Field("files"), "files", "--file", "files", "--file"),
+    (PULL, "download it", *["run `mlxchat models pull org/tiny`"] * 3),
+    (CLEAR, *["start a new conversation"] * 3, "/clear"),
+]
+
+
+@pytest.mark.parametrize(("name", "python", "flag", "key", "chat"), SPELLINGS)
+def test_a_name_is_spelled_as_its_reader_would_type_it(
+    name: Field | Action, python: str, flag: str, key: str, chat: str
+) -> None:
+    message = Message("use ", name, " instead")
+    assert message == f"use {python} instead"
+    assert as_flags(message) == f"use {flag} instead"
+    assert as_keys(message) == f"use {key} instead"
+    assert in_chat(message, SETTABLE) == f"use {chat} instead"
+
+
+def test_nothing_in_a_message_is_interpreted() -> None:
+    """Paths and what users typed hold braces, percent signs and what looks like a name."""
+    path = "/tmp/{keep} %s \\1 Field('keep') max_kv_size $0"
+    message = Message(f"{path}: ", Field("keep"))
+    assert as_flags(message) == f"{path}: --keep"
+    assert as_flags(path) == path
+
+
+def test_a_message_keeps_its_names_within_another() -> None:
+    inner = UsageError(Field("keep"), " must not be negative")
+    outer = OutputError("a.toml: ", inner, OSError(Message("; ", Field("temp"))), ValueError("x"))
+    assert str(outer) == "a.toml: keep must not be negative; tempx"
+    assert as_flags(outer) == "a.toml: --keep must not be negative; --tempx"
+    assert as_flags(OSError(28, "no room")) == "[Errno 28] no room"
+
+
+def test_an_error_keeps_its_names_when_it_is_copied() -> None:
+    error = UsageError(Field("keep"), " must not be negative")
+    for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert (str(again), as_flags(again)) == (str(error), as_flags(error))
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("keep", -1, "must not be negative, got -1"),
+    ("max_kv_size", 0, "must be at least 1 token, got 0"),
+    ("prefill_step_size", 0, "must be at least 1 token, got 0"),
+    ("temp", -1.0, "must be 0 or more, got -1.0"),
+    ("top_p", 0.0, "must be above 0 and at most 1, got 0.0"),
+    ("top_k", -1, "must be 0 (off) or more, got -1"),
+    ("min_p", 2.0, "must be between 0 and 1, got 2.0"),
+    ("repetition_penalty", 0.0, "must be above 0 (1 is off), got 0.0"),
+    ("seed", -1, "must be between 0 and 2^64 - 1, got -1"),
+    ("max_tokens", 0, "must be at least 1, or -1 for no limit, got 0"),
+    ("stop", ("",), "must not be an empty text"),
+    ("logprobs", -1, "must not be negative, got -1"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "wrong"), REFUSED)
+def test_a_setting_is_refused_by_its_field_in_python(field: str, value: Any, wrong: str) -> None:
+    (kind,) = [
+        kind
+        for kind in (CacheSettings, SamplingSettings, GenerationSettings)
+        if field in {each.name for each in fields(kind)}
+    ]
+    with pytest.raises(UsageError) as refused:
+        kind(**{field: value})
+    assert str(refused.value) == f"{field} {wrong}"
+
+
+@pytest.mark.parametrize(("field", "value", "wrong"), REFUSED)
+def test_a_setting_is_refused_by_its_flag_on_the_command_line_and_its_key_in_a_file(
+    run_mlxchat: RunMlxchat, field: str, value: Any, wrong: str
+) -> None:
+    option = field.replace("_", "-")
+    typed = "" if field == "stop" else str(value)
+    done = run_mlxchat("generate", "-m", "smollm2", "--json", f"--{option}={typed}", "Hello")
+    assert (done.returncode, done.stderr) == (2, f"mlxchat: error: --{option} {wrong}\n")
+    done = run_mlxchat("config", "set", f"generate.{option}", typed)
+    assert done.returncode == 2
+    assert done.stderr == f"mlxchat: error: generate.{option}: {option} {wrong}\n"
+
+
+@pytest.mark.parametrize("option", sorted({*SETTABLE} - {"template-arg"}))
+def test_every_option_that_a_chat_spells_as_set_can_be_set(option: str) -> None:
+    class Chat:
+        sampling = SamplingSettings()
+
+        class conversation:
+            generation = GenerationSettings()
+            roll = Roll.STOP
+
+    _set_option(Chat(), option, "shift" if option == "roll" else "1")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_chat_complains_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(SETTABLE)
+    screen.complain(UsageError(Field("temp"), " must be 0 or more, got -1.0"))
+    screen.say(Message("full: ", CLEAR, " or ", Field("roll", Roll.SHIFT)))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == ["temp must be 0 or more, got -1.0", "full: /clear or /set roll shift"]
+
+
+def test_every_error_takes_words() -> None:
+    assert as_flags(MlxchatError("no ", Field("temp"))) == "no --temp"
+    assert str(MlxchatError()) == ""
