@@ -174,8 +174,7 @@ def test_offline_forbids_a_download(
     with pytest.raises(HubError) as caught:
         scene.resolve("org/tiny", offline=variable is None)
     assert str(caught.value) == (
-        "org/tiny is not downloaded and the network is not to be used: "
-        "download it once"
+        "org/tiny is not downloaded and the network is not to be used: download it once"
     )
     assert scene.downloaded == []
 

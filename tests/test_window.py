@@ -120,7 +120,7 @@ def test_a_state_taken_stays_as_it_was_when_the_cache_goes_on() -> None:
     one = mx.full((1, 1, 1, 1), 9)
     cache.update_and_fetch(one, one)
     other.update_and_fetch(one + 1, one + 1)
-    assert np.array(state[0]).ravel().tolist() == [0, 1, 2, 3]
+    assert np.array(state["entries"]["keys"]).ravel().tolist() == [0, 1, 2, 3]
     assert np.array(cache.keys).ravel().tolist() == [9, 1, 2, 3]
 
 

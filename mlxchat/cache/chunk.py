@@ -4,9 +4,7 @@ A token sees the tokens of its own chunk only, so at a chunk's end all is evicte
 chunk's first tokens are the ones that are kept.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from typing import ClassVar
 
 from mlxchat.cache.window import WindowCache
 
@@ -18,6 +16,8 @@ class ChunkCache(WindowCache):
     `start_position`: there, a row of a prefill step sees all of its chunk that is held, which may
     be up to S - 1 tokens more than `max_size`. Positions move back by whole chunks.
     """
+
+    SETTINGS: ClassVar = (*WindowCache.SETTINGS, "chunk_size")
 
     def __init__(self, chunk_size: int, max_size: int, keep: int = 0) -> None:
         super().__init__(max_size, keep)
@@ -40,12 +40,3 @@ class ChunkCache(WindowCache):
     def _is_evictable(self, start: int, stop: int) -> bool:
         # What is kept is only the chunk's: it goes if it is in the span.
         return start <= stop <= self._size
-
-    @property
-    def state(self) -> tuple[Any, ...]:
-        return (self.chunk_size, *super().state)
-
-    @state.setter
-    def state(self, state: tuple[Any, ...]) -> None:
-        self.chunk_size, *rest = state
-        WindowCache.state.__set__(self, tuple(rest))

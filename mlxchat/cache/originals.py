@@ -7,7 +7,7 @@ the window is made from those. Which tokens are stored, and where they go, is `w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -27,7 +27,7 @@ class Run:
         """T."""
         return self.keys.shape[2]
 
-    def part(self, start: int, stop: int) -> Run:
+    def between(self, start: int, stop: int) -> Run:
         return Run(self.keys[..., start:stop, :], self.position + start)
 
 
@@ -66,7 +66,7 @@ class Originals:
         for run in self.runs:
             first, last = max(start - begin, 0), min(stop - begin, run.tokens)
             if first < last:
-                yield run.part(first, last)
+                yield run.between(first, last)
             begin += run.tokens
 
     @property
@@ -77,16 +77,16 @@ class Originals:
         return mx.concatenate([run.keys for run in self.runs], axis=2)
 
     @property
-    def placement(self) -> tuple[int, ...]:
+    def spans(self) -> tuple[tuple[int, int], ...]:
         """Tokens and position of each run: what makes `keys` the runs again."""
-        return tuple(number for run in self.runs for number in (run.tokens, run.position))
+        return tuple((run.tokens, run.position) for run in self.runs)
 
     @classmethod
-    def placed(cls, keys: mx.array | None, placement: tuple[int, ...]) -> Originals:
-        """The inverse of `keys` and `placement`."""
+    def placed(cls, keys: mx.array | None, spans: Iterable[tuple[int, int]]) -> Originals:
+        """The inverse of `keys` and `spans`."""
         runs: list[Run] = []
         start = 0
-        for tokens, position in zip(placement[::2], placement[1::2], strict=True):
+        for tokens, position in spans:
             assert keys is not None
             runs.append(Run(keys[..., start : start + tokens, :], position))
             start += tokens

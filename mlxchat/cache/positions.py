@@ -61,9 +61,9 @@ class KeyShift:
         # In rows: kernels that want them so would copy a transposed view for every token.
         return mx.contiguous(moved.reshape(batch, tokens, heads, dim).swapaxes(1, 2))
 
-    def parts(self) -> tuple[Any, ...]:
-        """The fields, in order: numbers and arrays only."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name: numbers and arrays only."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 NO_POSITIONS = KeyShift(dims=0, traditional=False, base=None, scale=1.0)

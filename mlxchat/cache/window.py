@@ -9,12 +9,14 @@ is nobody's here. Everything counts in tokens; arrays are keys and values `(B, H
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import mlx.core as mx
 
 from mlxchat.cache.originals import Originals
-from mlxchat.cache.positions import NO_POSITIONS, KeyShift
+from mlxchat.cache.positions import KeyShift
 from mlxchat.errors import CacheError
 
 # A filling buffer grows by this many slots at a time, so that most decoded tokens allocate nothing.
@@ -28,6 +30,40 @@ REANCHOR_EVERY = 64
 MOST_POSITIONS = 2**31 - 1
 
 Mask = mx.array | str | None
+
+
+class Entries(NamedTuple):
+    """What a window holds, in temporal order and without padding: keys and values of T tokens, and
+    the keys of the first ones as they were before they were moved."""
+
+    keys: mx.array | None
+    values: mx.array | None
+    originals: mx.array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a window's entries stand, and what comes next.
+
+    With it each entry gets back into its own slot of the ring, so that sums run in the same order
+    and the logits agree to the bit. `originals` has the tokens and the position of each run.
+    """
+
+    offset: int
+    total: int
+    next: int
+    anchor: int
+    moved: int = 0
+    originals: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Placement:
+        """From its fields as a file has them: lists for tuples, and nothing for an empty one.
+
+        Raises TypeError or ValueError for what cannot be a placement.
+        """
+        runs = tuple((tokens, position) for tokens, position in saved.get("originals", ()))
+        return cls(**{**saved, "originals": runs})
 
 
 class WindowCache:
@@ -62,6 +98,8 @@ class WindowCache:
     Source: attention sinks and cache positions from StreamingLLM (Xiao et al., 2023); the storage
     bound of trim-and-concat prefill from mlx-lm's RotatingKVCache.
     """
+
+    SETTINGS: ClassVar = ("max_size", "keep", "position_limit", "position_unit", "in_order")
 
     def __init__(
         self,
@@ -419,7 +457,7 @@ class WindowCache:
         stored = sum(array.nbytes for array in (self.keys, self.values) if array is not None)
         return stored + self._originals.nbytes
 
-    # State: what a snapshot stores
+    # Copying, saving, restoring
 
     def copy(self) -> WindowCache:
         """A cache that goes its own way from here; whichever writes first copies the window."""
@@ -429,28 +467,28 @@ class WindowCache:
         return other
 
     @property
-    def state(self) -> tuple[Any, ...]:
-        """Used entries in temporal order and the numbers that place them, without padding.
-
-        The ring's index is part of it: a restored cache puts each entry back into its own slot, so
-        that sums run in the same order and the logits agree to the bit.
-        """
-        shift = self.shift or NO_POSITIONS
-        return (
-            *self.entries,
-            *(self.max_size, self.keep, self.in_order, self.position_limit, self.position_unit),
-            *(self.shift is not None, *shift.parts()),
-            *self.placement,
-        )
+    def state(self) -> dict[str, Any]:
+        """All of the cache by name, arrays and numbers, as mlx-lm's loops evaluate and its files
+        store it."""
+        return {
+            "entries": self.entries._asdict(),
+            "placement": asdict(self.placement),
+            "settings": {name: getattr(self, name) for name in self.SETTINGS},
+            "shift": None if self.shift is None else self.shift.as_dict(),
+        }
 
     @state.setter
-    def state(self, state: tuple[Any, ...]) -> None:
-        keys, values, originals, *numbers = state
-        self.max_size, self.keep, self.in_order, *numbers = numbers
-        self.position_limit, self.position_unit, has_shift, *numbers = numbers
-        parts = len(NO_POSITIONS.parts())
-        self.shift = KeyShift(*numbers[:parts]) if has_shift else None
-        self._place(keys, values, originals, tuple(numbers[parts:]))
+    def state(self, state: dict[str, Any]) -> None:
+        for name in self.SETTINGS:
+            setattr(self, name, state["settings"][name])
+        self.shift = None if state["shift"] is None else KeyShift(**state["shift"])
+        self.restore(Entries(**state["entries"]), Placement.of(state["placement"]))
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> WindowCache:
+        cache = cls.__new__(cls)
+        cache.state = state
+        return cache
 
     def _rolled(self, x: mx.array) -> mx.array:
         """The inverse of `_unrolled`; a new object in any case."""
@@ -462,75 +500,55 @@ class WindowCache:
         )
 
     @property
-    def entries(self) -> tuple[mx.array | None, mx.array | None, mx.array | None]:
-        """Keys and values in temporal order, without padding, and the first keys' originals."""
-        return (
+    def entries(self) -> Entries:
+        """What is held, in temporal order and without padding."""
+        return Entries(
             None if self.keys is None else self._unrolled(self.keys),
             None if self.values is None else self._unrolled(self.values),
             self._originals.keys,
         )
 
     @property
-    def placement(self) -> tuple[int, ...]:
-        """The numbers that place the stored entries: what `state` has beside them and settings."""
-        numbers = (self.offset, self.total, self._next, self._anchor, self._moved)
-        return *numbers, *self._originals.placement
+    def placement(self) -> Placement:
+        """Where the entries stand."""
+        return Placement(
+            offset=self.offset,
+            total=self.total,
+            next=self._next,
+            anchor=self._anchor,
+            moved=self._moved,
+            originals=self._originals.spans,
+        )
 
-    def restore(
-        self,
-        keys: mx.array | None,
-        values: mx.array | None,
-        originals: mx.array | None,
-        placement: tuple[int, ...],
-    ) -> None:
-        """Take the entries of a `state` over into this cache, whose own settings stay.
+    def restore(self, entries: Entries, placement: Placement) -> None:
+        """Take over the entries of a cache that had the same settings; the state is then the same.
 
         Raises CacheError, with nothing done, where the numbers contradict the entries or settings.
         """
-        if not self._fits(keys, values, originals, placement):
+        if not self._is_consistent(entries, placement):
             raise CacheError("the numbers of a saved layer contradict one another")
-        self._place(keys, values, originals, placement)
+        self.offset, self.total = placement.offset, placement.total
+        self._next, self._anchor, self._moved = placement.next, placement.anchor, placement.moved
+        self._originals = Originals.placed(entries.originals, placement.originals)
+        self._size = _length(entries.keys)
+        self.keys = None if entries.keys is None else self._rolled(entries.keys)
+        self.values = None if entries.values is None else self._rolled(entries.values)
 
-    def _fits(
-        self,
-        keys: mx.array | None,
-        values: mx.array | None,
-        originals: mx.array | None,
-        placement: tuple[int, ...],
-    ) -> bool:
-        offset, total, following, anchor, moved, *runs = placement
-        size = _length(keys)
-        in_ring = size == self.max_size and self.keep <= following <= size
-        positions = (anchor, moved, *runs[1::2])
+    def _is_consistent(self, entries: Entries, placement: Placement) -> bool:
+        size = _length(entries.keys)
+        in_ring = size == self.max_size and self.keep <= placement.next <= size
+        originals = [tokens for tokens, _ in placement.originals]
+        positions = [position for _, position in placement.originals]
+        positions += [placement.anchor, placement.moved]
         return (
-            size == _length(values)
-            and (following == size or in_ring)
-            and len(runs) % 2 == 0
-            and all(tokens > 0 for tokens in runs[::2])
-            and sum(runs[::2]) == _length(originals) <= size
-            and size <= total
-            and 0 <= offset < 2 * (self.position_limit or MOST_POSITIONS)
+            size == _length(entries.values)
+            and (placement.next == size or in_ring)
+            and all(tokens > 0 for tokens in originals)
+            and sum(originals) == _length(entries.originals) <= size
+            and size <= placement.total
+            and 0 <= placement.offset < 2 * (self.position_limit or MOST_POSITIONS)
             and all(abs(position) <= MOST_POSITIONS for position in positions)
         )
-
-    def _place(
-        self,
-        keys: mx.array | None,
-        values: mx.array | None,
-        originals: mx.array | None,
-        placement: tuple[int, ...],
-    ) -> None:
-        self.offset, self.total, self._next, self._anchor, self._moved, *runs = placement
-        self._originals = Originals.placed(originals, tuple(runs))
-        self._size = _length(keys)
-        self.keys = None if keys is None else self._rolled(keys)
-        self.values = None if values is None else self._rolled(values)
-
-    @classmethod
-    def from_state(cls, state: tuple[Any, ...]) -> WindowCache:
-        cache = cls.__new__(cls)
-        cache.state = state
-        return cache
 
 
 def _length(x: mx.array | None) -> int:

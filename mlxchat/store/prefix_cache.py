@@ -23,6 +23,7 @@ import numpy as np
 
 from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
 from mlxchat.cache.layers import parts, recurrent_states, windows
+from mlxchat.cache.window import Entries, Placement
 from mlxchat.engine.generate import OnHeld, nobody
 from mlxchat.errors import SnapshotBroken
 from mlxchat.models.model import Model
@@ -215,8 +216,8 @@ class PrefixCache:
         for i in self.used_layers:
             keys, values = loaded[f"{i}.keys"], loaded[f"{i}.values"]
             size = keys.shape[2]
-            first = tokens - size
-            windows(cache)[i].restore(keys, values, None, (tokens, tokens, size, first, 0))
+            placement = Placement(offset=tokens, total=tokens, next=size, anchor=tokens - size)
+            windows(cache)[i].restore(Entries(keys, values), placement)
         for i, state in enumerate(recurrent_states(cache)):
             state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
 

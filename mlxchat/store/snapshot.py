@@ -5,7 +5,8 @@ slot, so that what is generated next agrees to the bit. Whose state it is, a con
 generation's, is told by the facts that the caller adds.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,12 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, WindowCache, run_lazily, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.window import Entries, Placement
 from mlxchat.chat.ledger import Ledger, TokenIds
 from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.tensor_file import Tensor
-
-# Keys, values, and the first keys as they were before they were moved.
-ARRAYS = ("keys", "values", "originals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def take(
     assert len(ledger) >= tokens_held(cache)
     arrays: dict[str, mx.array | None] = {}
     for i, window in enumerate(windows(cache)):
-        for name, array in zip(ARRAYS, window.entries, strict=True):
+        for name, array in window.entries._asdict().items():
             arrays[f"window.{i}.{name}"] = array
     for i, state in enumerate(recurrent_states(cache)):
         for j, array in enumerate(state.cache):
@@ -68,7 +67,7 @@ def take(
     tensors["ledger"] = Tensor("I32", ledger.ids.shape, ledger.ids.astype(np.int32))
     own = {
         "fingerprint": asdict(fingerprint),
-        "placement": [list(window.placement) for window in windows(cache)],
+        "placement": [asdict(window.placement) for window in windows(cache)],
         "overflowed": ledger.overflowed,
         "random": random_state(),
         "facts": facts,
@@ -110,8 +109,8 @@ def _restored(
     cache = empty.fork()
     placements = zip(windows(cache), windows(like), own["placement"], strict=True)
     for i, (window, filled, placement) in enumerate(placements):
-        arrays = [tensors.get(f"window.{i}.{name}") for name in ARRAYS]
-        _fill_window(window, filled, arrays, placement)
+        entries = Entries(*(tensors.get(f"window.{i}.{name}") for name in Entries._fields))
+        _fill_window(window, filled, entries, _placement(placement))
     for i, (state, filled) in enumerate(
         zip(recurrent_states(cache), recurrent_states(like), strict=True)
     ):
@@ -130,22 +129,24 @@ def _restored(
 
 
 def _fill_window(
-    window: WindowCache, like: WindowCache, arrays: list[mx.array | None], placement: object
+    window: WindowCache, like: WindowCache, entries: Entries, placement: Placement
 ) -> None:
     """Restore a layer, of which `like` is what the model itself stores behind one token."""
     in_values = window.shift is not None and window.shift.in_values
     rotated = like.values if in_values else like.keys
-    for array, expected in zip(arrays, (like.keys, like.values, rotated), strict=True):
+    for array, expected in zip(entries, (like.keys, like.values, rotated), strict=True):
         _require(array is None or _of_same_layer(array, expected), "a layer")
-    _require(
-        isinstance(placement, list)
-        and len(placement) >= len(window.placement)
-        and all(type(number) is int for number in placement),
-        "a layer's numbers",
-    )
-    assert isinstance(placement, list)
-    keys, values, originals = arrays
-    window.restore(keys, values, originals, tuple(placement))
+    window.restore(entries, placement)
+
+
+def _placement(saved: Any) -> Placement:
+    """Raises ValueError or TypeError for what cannot be one."""
+    _require(isinstance(saved, dict), "a layer's numbers")
+    placement = Placement.of(saved)
+    *numbers, originals = astuple(placement)
+    numbers += chain.from_iterable(originals)
+    _require(all(type(number) is int for number in numbers), "a layer's numbers")
+    return placement
 
 
 def _of_same_layer(array: mx.array, expected: mx.array | None) -> bool:
