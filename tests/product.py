@@ -274,7 +274,7 @@ def _read_prompt(case: Case, known: int) -> list[Any]:
     ids = np.array(tokens(LONG), np.int32)
     cache = case.cache(ROOMY)
     pages = PrefixCache(case.directory / "pages", case.model, 1 << 30)
-    if reason := pages.usable(cache):
+    if reason := pages.refusal(cache):
         raise Refused(reason)
     cached = pages.fill(cache, ids, ROOMY)
     assert cached == known

@@ -10,7 +10,7 @@ from mlx import nn
 
 from mlxchat.cache import Block, Cache, make_cache, make_joinable
 from mlxchat.cache.layers import windows
-from mlxchat.engine.blocks import BlockReader, does_not_fit
+from mlxchat.engine.blocks import BlockReader, join_refusal
 from mlxchat.engine.generate import prefill
 from mlxchat.errors import CacheError
 from mlxchat.text.tokens import Prompt
@@ -269,8 +269,8 @@ def test_what_cannot_be_joined_is_refused_by_name(family: str) -> None:
         make_joinable(network, make_cache(network))
 
 
-def test_a_prompt_beyond_the_window_does_not_fit() -> None:
+def test_a_prompt_beyond_the_window_join_refusal() -> None:
     network = build("llama")
     cache = make_cache(network, 128, 4)
-    assert does_not_fit(cache, 128, 128) is None
-    assert does_not_fit(cache, 129, 128) == "the prompt is 129 tokens and the window holds 128"
+    assert join_refusal(cache, 128, 128) is None
+    assert join_refusal(cache, 129, 128) == "the prompt is 129 tokens and the window holds 128"

@@ -112,6 +112,7 @@ def test_the_pages_of_a_step_are_held_in_one_evaluation(
     cache = make_cache(model.network, 2 * TOKENS)
     ids = text(TOKENS)
     record = pages.recorder(cache, ids, 0, 2 * TOKENS)
+    assert record is not None
     model.network(mx.array(ids)[None], cache=cache)
     evaluations = Evaluations(monkeypatch)
     record(ids)
@@ -124,6 +125,7 @@ def test_all_pages_of_a_prefix_are_read_back_in_one_evaluation(
     cache = make_cache(model.network, 2 * TOKENS)
     ids = text(TOKENS)
     record = pages.recorder(cache, ids, 0, 2 * TOKENS)
+    assert record is not None
     prefill(model.network, cache, ids, step_size=TOKENS, on_held=record)
     pages.close()
     opened = PrefixCache(pages.index.path_of("x").parents[1], model, PLENTY)
@@ -175,6 +177,7 @@ def test_pages_of_what_nothing_has_evaluated_are_written_by_another_thread(
     cache = make_cache(model.network, 2 * TOKENS)
     ids = text(TOKENS)
     record = pages.recorder(cache, ids, 0, 2 * TOKENS)
+    assert record is not None
     model.network(mx.array(ids)[None], cache=cache)
     record(ids)
     pages.close()

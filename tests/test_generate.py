@@ -11,7 +11,7 @@ import pytest
 from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
-from mlxchat.engine.generate import Generation, Midway, Token, decode, prefill
+from mlxchat.engine.generate import Generation, ResumePoint, Token, decode, prefill
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -283,13 +283,13 @@ def test_a_pause_changes_nothing_and_from_it_another_generation_goes_on(
     """Text of random bytes, with characters and stop texts that are never finished."""
     sampling = SamplingSettings(temp=1.5, top_p=0.95, repetition_penalty=1.3, seed=3)
     settings = GenerationSettings(max_tokens=60, ignore_eos=True, stop=("\x7f\x7f\x7f",))
-    paused: list[tuple[Midway, Cache, int, int]] = []
+    paused: list[tuple[ResumePoint, Cache, int, int]] = []
     seen: list[Token] = []
     cache = make_cache(model.network, 40, 4)
 
-    def on_pause(midway: Midway) -> SamplingSettings:
-        assert midway.generated == len(seen)
-        paused.append((midway, cache.fork(), random_state(), len(seen)))
+    def on_pause(point: ResumePoint) -> SamplingSettings:
+        assert point.generated == len(seen)
+        paused.append((point, cache.fork(), random_state(), len(seen)))
         return sampling
 
     whole = list(
@@ -308,11 +308,11 @@ def test_a_pause_changes_nothing_and_from_it_another_generation_goes_on(
     ):
         seen.append(token)
     assert seen == whole
-    assert [midway.generated for midway, *_ in paused] == list(range(pause_every, 60, pause_every))
-    for midway, forked, random, count in paused[:: max(len(paused) // 6, 1)]:
+    assert [point.generated for point, *_ in paused] == list(range(pause_every, 60, pause_every))
+    for point, forked, random, count in paused[:: max(len(paused) // 6, 1)]:
         mx.random.seed(random)
         resumed = Generation.resume(
-            model, midway, forked, sampling=replace(sampling, seed=None), settings=settings
+            model, point, forked, sampling=replace(sampling, seed=None), settings=settings
         )
         assert list(resumed) == whole[count:]
         assert resumed.stats.generated_tokens == 60
@@ -336,10 +336,10 @@ def test_from_where_it_was_interrupted_it_goes_on(model: Model) -> None:
     )
     for token in generation:
         seen.append(token)
-    assert generation.midway is not None
+    assert generation.resume_point is not None
     resumed = Generation.resume(
         model,
-        generation.midway,
+        generation.resume_point,
         cache,
         sampling=replace(sampling, seed=None),
         settings=settings,

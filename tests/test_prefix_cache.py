@@ -20,7 +20,7 @@ from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.engine.generate import Generation, nobody, prefill
+from mlxchat.engine.generate import Generation, prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import fingerprint, prefix_cache, tensor_file
@@ -105,7 +105,7 @@ class Run:
         self.network = model.network
         self.cache = new_cache(model, window)
         self.last = ids[-1:]
-        self.cached, record = 0, nobody
+        self.cached, record = 0, None
         if pages is not None:
             self.cached = pages.fill(self.cache, ids, window)
             record = pages.recorder(self.cache, ids, self.cached, window)
@@ -262,6 +262,8 @@ def test_nothing_beyond_the_window_is_read_back_though_it_is_stored(
     prefill(model.network, cache, ids[2 * PAGE :], step_size=PAGE)
     prefill(model.network, plain, ids, step_size=PAGE)
     for mine, theirs in zip(windows(cache), windows(plain), strict=True):
+        assert mine.entries.keys is not None
+        assert theirs.entries.keys is not None
         assert mx.array_equal(mine.entries.keys, theirs.entries.keys)
 
 
@@ -395,9 +397,9 @@ def test_nothing_is_stored_that_could_not_be_found_or_trusted(
     cache = new_cache(model)
     prefill(model.network, cache, ids[: 2 * PAGE], step_size=PAGE)
     # The pages before are not stored.
-    assert pages.recorder(cache, ids, 2 * PAGE, WINDOW) is nobody
+    assert pages.recorder(cache, ids, 2 * PAGE, WINDOW) is None
     # The cache holds something else than is said.
-    assert pages.recorder(cache, ids, 0, WINDOW) is nobody
+    assert pages.recorder(cache, ids, 0, WINDOW) is None
     # The tokens are not those that were announced.
     cache = new_cache(model)
     held = pages.recorder(cache, ids, 0, WINDOW)
@@ -407,6 +409,7 @@ def test_nothing_is_stored_that_could_not_be_found_or_trusted(
     assert len(files(pages)) == 1
     # The cache does not hold what it is said to hold.
     held = pages.recorder(new_cache(model), other, 0, WINDOW)
+    assert held is not None
     held(other[: 2 * PAGE])
     pages._wait_until_waiting(0)
     assert len(files(pages)) == 1
@@ -700,10 +703,10 @@ def test_a_cache_that_cannot_be_stored_is_left_alone_and_says_why(
     chunked = make_model(build_family("llama4"))
     padded = ArraysCache(2, left_padding=[3])
     pages = open_pages(model)
-    assert pages.usable(new_cache(model)) is None
-    assert pages.usable(new_cache(chunked)) == "this model attends within chunks"
-    assert pages.usable(Cache([padded])) == "its prompts are padded"
-    assert pages.usable(Cache([QuantizedKVCache()])) == (
+    assert pages.refusal(new_cache(model)) is None
+    assert pages.refusal(new_cache(chunked)) == "this model attends within chunks"
+    assert pages.refusal(Cache([padded])) == "its prompts are padded"
+    assert pages.refusal(Cache([QuantizedKVCache()])) == (
         "this model keeps its past in a QuantizedKVCache"
     )
     run = Run(chunked, text(PAGE + 1), open_pages(chunked))

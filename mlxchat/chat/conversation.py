@@ -24,7 +24,6 @@ from mlxchat.engine.generate import (
     ShouldStop,
     Stats,
     Token,
-    never,
     nothing_done,
 )
 from mlxchat.engine.pace import Pace
@@ -92,7 +91,7 @@ class Prefixes(Protocol):
         cache: Cache,
         ids: TokenIds,
         window: int | None,
-    ) -> tuple[int, OnHeld]:
+    ) -> tuple[int, OnHeld | None]:
         """Fill the empty cache with the known prefix of `ids`; how many tokens that is, and what is
         to be told the ids of each step that is prefilled."""
         ...
@@ -117,13 +116,13 @@ class _StoppedEncoding(Exception):
     """It was asked to stop while text was turned into tokens."""
 
 
-def _until(should_stop: ShouldStop, on_encode: Progress | None) -> Progress:
+def _until(should_stop: ShouldStop | None, on_encode: Progress | None) -> Progress:
     """`on_encode`, which raises _StoppedEncoding once `should_stop` says so."""
 
     def count(done: int, total: int) -> None:
         if on_encode is not None:
             on_encode(done, total)
-        if done < total and should_stop():
+        if done < total and should_stop is not None and should_stop():
             raise _StoppedEncoding
 
     return count
@@ -184,7 +183,7 @@ class Conversation:
         *,
         on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
-        should_stop: ShouldStop = never,
+        should_stop: ShouldStop | None = None,
     ) -> Iterator[Token | Forgot]:
         """Add a turn; the iterator that is returned yields the reply's tokens, and what was
         forgotten to make room for it. `on_encode` counts characters of long texts that are turned
@@ -206,7 +205,7 @@ class Conversation:
         turn: Turn,
         on_encode: Progress | None,
         on_prefill: Progress | None,
-        should_stop: ShouldStop,
+        should_stop: ShouldStop | None,
     ) -> Iterator[Token | Forgot]:
         try:
             yield from self._make_room(_until(should_stop, on_encode))
@@ -226,7 +225,7 @@ class Conversation:
         *,
         on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
-        should_stop: ShouldStop = never,
+        should_stop: ShouldStop | None = None,
     ) -> Iterator[Token | Forgot]:
         """Continue the last reply where it ended, as if it had not. If nothing comes of it, the
         reply stays as it is. Raises DeviceError as `say` does."""
@@ -239,7 +238,7 @@ class Conversation:
         turn: Turn,
         on_encode: Progress | None,
         on_prefill: Progress | None,
-        should_stop: ShouldStop,
+        should_stop: ShouldStop | None,
     ) -> Iterator[Token | Forgot]:
         self._begin_turn()
         turn.forgotten = False
@@ -269,7 +268,7 @@ class Conversation:
         *,
         on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
-        should_stop: ShouldStop = never,
+        should_stop: ShouldStop | None = None,
     ) -> Iterator[Token | Forgot]:
         """Answer the last turn again; where nothing new comes of it, the old reply stays."""
         old = self.undo()
@@ -611,7 +610,7 @@ class Conversation:
         turn: Turn,
         written: TokenIds,
         on_prefill: Progress | None,
-        should_stop: ShouldStop,
+        should_stop: ShouldStop | None,
     ) -> Iterator[Token | Forgot]:
         """Generate the reply, or what follows the tokens of it that are `written` already."""
         if not self._cache:
@@ -691,7 +690,8 @@ class Conversation:
 
         def on_held(step: TokenIds) -> None:
             ledger.add(step)
-            record(step)
+            if record is not None:
+                record(step)
 
         return cached, on_held
 

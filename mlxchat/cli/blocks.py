@@ -9,7 +9,7 @@ from mlxchat import paths
 from mlxchat.cache import Cache, check_joinable, make_joinable
 from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
-from mlxchat.engine.blocks import BlockReader, does_not_fit
+from mlxchat.engine.blocks import BlockReader, join_refusal
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks
@@ -52,7 +52,7 @@ def block_reader(
         return None
     with refused():
         make_joinable(model.network, cache)
-    if reason := does_not_fit(cache, len(prompt.ids), window):
+    if reason := join_refusal(cache, len(prompt.ids), window):
         warn(f"blocks are read as other text is: {reason}")
         return None
     directory = paths.prefix_cache_dir()

@@ -20,7 +20,7 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s
 from mlxchat.cli.signals import StatusRequest, StopRequest
-from mlxchat.engine.generate import Midway, Stats, Token
+from mlxchat.engine.generate import ResumePoint, Stats, Token
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
 from mlxchat.engine.repetition import LoopDetector, Nudge
 from mlxchat.errors import DeviceError, OutputError, SnapshotBroken, SnapshotError, UsageError
@@ -184,7 +184,7 @@ class Begun:
     sampling: SamplingSettings
     prefilled: int = 0
     steps: tuple[int, ...] = ()
-    midway: Midway | None = None
+    midway: ResumePoint | None = None
     position: Position | None = None
     loop: dict[str, Any] | None = None
     in_thought: bool = False
@@ -238,7 +238,7 @@ class Watch:
         self._reading = (done, total) if done < total else None
         self._tell()
 
-    def fits(self, token: Token, written: str) -> bool:
+    def take(self, token: Token, written: str) -> bool:
         """Take the next token; False if what is to be written of it has no room any more."""
         if token.id is not None:
             self._tokens += 1
@@ -348,13 +348,13 @@ class Checkpointer:
         elif self._prefilled - self._latest >= self._every:
             self._save_reading()
 
-    def paused(self, midway: Midway) -> None:
+    def paused(self, midway: ResumePoint) -> None:
         """So far it has come, and everything before it is written."""
         # Fewer than before, where the prompt was long.
         if midway.generated < self._latest or midway.generated - self._latest >= self._every:
             self._save_generating(midway)
 
-    def leave(self, midway: Midway | None, stats: Stats) -> str:
+    def leave(self, midway: ResumePoint | None, stats: Stats) -> str:
         """Write the last checkpoint, or that it has ended; say what that took.
 
         `midway` is where it was stopped, None where that was while reading.
@@ -372,7 +372,7 @@ class Checkpointer:
             return ""
         return f" · checkpoint {format_bytes(written.size_bytes)} in {written.seconds:.2f} s"
 
-    def _save_last(self, midway: Midway | None) -> None:
+    def _save_last(self, midway: ResumePoint | None) -> None:
         try:
             with device_failures():
                 if midway is not None:
@@ -394,7 +394,7 @@ class Checkpointer:
         self._save({"prefilled": self._prefilled, "steps": steps, "midway": None})
         self._watch.saved = f"checkpoint behind {count(self._prefilled, 'token')} read"
 
-    def _save_generating(self, midway: Midway) -> None:
+    def _save_generating(self, midway: ResumePoint) -> None:
         self._latest = midway.generated
         self._save({"prefilled": 0, "midway": asdict(midway)})
         self._watch.saved = f"checkpoint behind {count(midway.generated, 'token')}"
@@ -460,7 +460,7 @@ def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
     facts = restored.facts
     try:
-        midway = None if facts["midway"] is None else Midway(**_tuples(facts["midway"]))
+        midway = None if facts["midway"] is None else ResumePoint(**_tuples(facts["midway"]))
         begun = Begun(
             restored.cache,
             restored.ledger,

@@ -9,7 +9,7 @@ from mlxchat.cli.amounts import parse_bytes
 from mlxchat.cli.setup import Setup
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.prefixes import lead_prefix
-from mlxchat.engine.generate import OnHeld, nobody
+from mlxchat.engine.generate import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 
@@ -32,25 +32,25 @@ class Prefixes:
         cache: Cache,
         ids: TokenIds,
         window: int | None,
-    ) -> tuple[int, OnHeld]:
+    ) -> tuple[int, OnHeld | None]:
         """Fill the empty cache with the prefix of `ids: (T,)` that is known; return how many tokens
         that is, and what is to be told the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < LEAST_TOKENS:
-            return 0, nobody
+            return 0, None
         directory = paths.prefix_cache_dir()
         if self._open is None or self._open[0] is not model:
             self.close()
             self._open = model, PrefixCache(directory, model, self._limit_bytes)
         prefixes = self._open[1]
-        reason = prefixes.usable(cache)
+        reason = prefixes.refusal(cache)
         if reason is not None:
             self._notify(f"the prompt is not kept in the prefix cache: {reason}")
-            return 0, nobody
+            return 0, None
         if isinstance(model.network, Leader) and isinstance(cache, SharedCache):
             return lead_prefix(model.network, cache, prefixes, ids, window)
         cached = prefixes.fill(cache, ids, window)
         if not has_room(directory, self._limit_bytes):
-            return cached, nobody
+            return cached, None
         return cached, prefixes.recorder(cache, ids, cached, window)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, l
 from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
+from mlxchat.engine.generate import Generation, OnHeld, Progress, ResumePoint, Stats
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import DeviceError, ExitStatus, SnapshotBroken, UsageError
 from mlxchat.models.model import Model
@@ -230,7 +230,7 @@ def _generate(
         stop.say = bar.say_anyway
         stop.before_leaving(bar.stop)
         reader = _block_reader(request, loaded, prompt, messages, stack)
-        record: OnHeld = nobody
+        record: OnHeld | None = None
         # Begun again from a damaged checkpoint, a run has to come to the very same text: what was
         # read in other steps is not the same to the last bit.
         if checkpoint is None and reader is None:
@@ -266,14 +266,14 @@ def _generate(
         try:
             for token in generation:
                 # What only an end would show is not shown where another run will go on.
-                is_end = token.id is None and generation.midway is not None
+                is_end = token.id is None and generation.resume_point is not None
                 if is_end and checkpointer is not None and watch.stopped:
                     break
                 if request.json_events:
                     text = "" if token.thought and request.hides_thoughts else events.token(token)
                 else:
                     text = written.add(token.text, token.thought)
-                if not watch.fits(token, token.text if request.json_events else text):
+                if not watch.take(token, token.text if request.json_events else text):
                     break
                 output.write(text)
         except DeviceError:
@@ -285,7 +285,7 @@ def _generate(
         stats = replace(generation.stats, finish_reason=reason)
         figures = stats_line(stats)
         if checkpointer is not None:
-            figures += checkpointer.leave(generation.midway, stats)
+            figures += checkpointer.leave(generation.resume_point, stats)
     if request.json_events:
         output.write(done_event(stats))
     output.end()
@@ -300,14 +300,15 @@ class _Beside:
     watch: Watch
     checkpointer: Checkpointer | None
     begun: Begun
-    record: OnHeld
+    record: OnHeld | None
     on_prefill: Progress
     reader: BlockReader | None
     pace: Pace
 
     def held(self, step: TokenIds) -> None:
         self.begun.ledger.add(step)
-        self.record(step)
+        if self.record is not None:
+            self.record(step)
 
     def read(self, done: int, total: int) -> None:
         self.watch.reads(done, total)
@@ -315,7 +316,7 @@ class _Beside:
             self.checkpointer.read(done, total)
         self.on_prefill(done, total)
 
-    def pause(self, midway: Midway) -> SamplingSettings:
+    def pause(self, midway: ResumePoint) -> SamplingSettings:
         if self.checkpointer is not None:
             self.checkpointer.paused(midway)
         return self.watch.loop.sampling(self.begun.sampling, midway.generated)
@@ -339,7 +340,7 @@ def _block_reader(
 
 def _with_known_prefix(
     prefixes: Prefixes, loaded: _Loaded, prompt: TokenIds, begun: Begun
-) -> tuple[Begun, OnHeld]:
+) -> tuple[Begun, OnHeld | None]:
     """Begin behind what is known of the prompt, of which nothing is held yet."""
     window = loaded.settings.max_kv_size
     cached, record = prefixes.begin(loaded.model, begun.cache, prompt, window)

@@ -12,7 +12,7 @@ from mlxchat.chat.ledger import TokenIds
 from mlxchat.cli.blocks import block_reader, check_model
 from mlxchat.cli.prefix import LEAST_TOKENS, Prefixes
 from mlxchat.cli.setup import Setup, find_model, fit_window, load_model, start
-from mlxchat.engine.generate import OnHeld, nobody, prefill
+from mlxchat.engine.generate import OnHeld, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, ExitStatus, InputError
 from mlxchat.models.model import Model
@@ -91,7 +91,11 @@ def warm_block(
 
 
 def _read(
-    setup: Setup, ready: _Ready, ids: TokenIds, read: Callable[..., int], on_held: OnHeld = nobody
+    setup: Setup,
+    ready: _Ready,
+    ids: TokenIds,
+    read: Callable[..., int],
+    on_held: OnHeld | None = None,
 ) -> None:
     with progress("reading", "tokens", setup.quiet) as on_progress:
         read(

@@ -9,7 +9,7 @@ from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
-from mlxchat.engine.generate import OnHeld, nobody
+from mlxchat.engine.generate import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 
@@ -23,7 +23,7 @@ def lead_prefix(
     pages: PrefixCache,
     ids: TokenIds,
     window: int | None,
-) -> tuple[int, OnHeld]:
+) -> tuple[int, OnHeld | None]:
     """Fill the empty cache, on all ranks, with the prefix of `ids: (T,)` that all know; return how
     many tokens that is, and what is to be told the ids of each step that is prefilled here."""
     ranks = network.ranks
@@ -40,7 +40,7 @@ class FollowedPrefixes:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._pages: dict[int, PrefixCache] = {}
-        self._records: dict[int, OnHeld] = {}
+        self._records: dict[int, OnHeld | None] = {}
 
     def fill(
         self,
@@ -64,7 +64,8 @@ class FollowedPrefixes:
     def hold(self, cache_number: int, ids: mx.array) -> None:
         """A cache has been given `ids: (1, S)`."""
         if ids.shape[1] > 1:
-            self._records.get(cache_number, nobody)(np.array(ids[0]))
+            if record := self._records.get(cache_number):
+                record(np.array(ids[0]))
         else:
             # The prompt is over, or as good as: looking at every token would wait for it.
             self._records.pop(cache_number, None)
@@ -83,7 +84,7 @@ class FollowedPrefixes:
 
 def _agree(
     ranks: Ranks, pages: PrefixCache, cache: Cache, ids: TokenIds, window: int | None
-) -> tuple[int, OnHeld]:
+) -> tuple[int, OnHeld | None]:
     with ranks.patience():
         agreed = min(ranks.gather(pages.known(cache, ids, window)))
     if agreed:
@@ -95,5 +96,5 @@ def _agree(
         if agreed:
             cache[:] = filled
     if not has_room(paths.prefix_cache_dir(), pages.limit_bytes):
-        return agreed, nobody
+        return agreed, None
     return agreed, pages.recorder(cache, ids, agreed, window)

@@ -16,7 +16,7 @@ from typing import Protocol
 from mlx import nn
 
 from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, most_positions
-from mlxchat.engine.generate import OnHeld, Progress, ShouldStop, never, nobody, prefill
+from mlxchat.engine.generate import OnHeld, Progress, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.text.tokens import Prompt, TokenIds
 
@@ -29,8 +29,8 @@ class BlockStore(Protocol):
     def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None: ...
 
 
-def does_not_fit(cache: Cache, prompt_tokens: int, window: int | None) -> str | None:
-    """None, or in words why blocks cannot be joined to a prompt of so many tokens."""
+def join_refusal(cache: Cache, prompt_tokens: int, window: int | None) -> str | None:
+    """Why blocks cannot be joined to a prompt of so many tokens; None if they can."""
     most = most_positions(cache)
     if most is not None and prompt_tokens > most:
         return f"this model's positions mean something else beyond {most:,} tokens"
@@ -60,8 +60,8 @@ class BlockReader:
         step_size: int,
         pace: Pace | None = None,
         on_progress: Progress | None = None,
-        on_held: OnHeld = nobody,
-        should_stop: ShouldStop = never,
+        on_held: OnHeld | None = None,
+        should_stop: ShouldStop | None = None,
     ) -> int:
         """Return how many of `ids: (T,)`, the prompt's first, the cache holds now: all of them, or
         those before `should_stop` said so. Raises CacheError if blocks cannot be joined.
@@ -108,8 +108,8 @@ class _Reading:
     step_size: int
     pace: Pace | None
     on_progress: Progress | None
-    on_held: OnHeld
-    should_stop: ShouldStop
+    on_held: OnHeld | None
+    should_stop: ShouldStop | None
     done: int = 0
     told: int = 0
 
@@ -119,7 +119,7 @@ class _Reading:
         self.done += self.prefill(self.cache, ids, self.on_held)
         return self.done == stop
 
-    def prefill(self, cache: Cache, ids: TokenIds, on_held: OnHeld) -> int:
+    def prefill(self, cache: Cache, ids: TokenIds, on_held: OnHeld | None) -> int:
         return prefill(
             self.network,
             cache,
@@ -139,7 +139,8 @@ class _Reading:
             last = min(first + self.step_size, stop)
             join_block(self.cache, block, first - start, last - start)
             self.done = last
-            self.on_held(self.ids[first:last])
+            if self.on_held is not None:
+                self.on_held(self.ids[first:last])
         self._tell(self.done)
 
     def _tell(self, done: int) -> None:

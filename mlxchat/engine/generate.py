@@ -37,14 +37,6 @@ OnHeld = Callable[[np.ndarray], None]
 ShouldStop = Callable[[], bool]
 
 
-def never() -> bool:
-    return False
-
-
-def nobody(_: np.ndarray) -> None:
-    return
-
-
 def prefill(
     network: nn.Module,
     cache: Cache,
@@ -53,8 +45,8 @@ def prefill(
     step_size: int,
     pace: Pace | None = None,
     on_progress: Progress | None = None,
-    on_held: OnHeld = nobody,
-    should_stop: ShouldStop = never,
+    on_held: OnHeld | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> int:
     """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
 
@@ -66,7 +58,7 @@ def prefill(
     done = 0
     if on_progress is not None:
         on_progress(done, len(ids))
-    while done < len(ids) and not should_stop():
+    while done < len(ids) and not (should_stop and should_stop()):
         size = step_size if pace is None else pace.size(step_size, done)
         step = ids[done : done + size]
         begun_s = time.perf_counter()
@@ -76,7 +68,8 @@ def prefill(
         if pace is not None:
             pace.took(len(step), time.perf_counter() - begun_s)
         done += len(step)
-        on_held(step)
+        if on_held is not None:
+            on_held(step)
         if on_progress is not None:
             on_progress(done, len(ids))
     return done
@@ -96,8 +89,8 @@ class Reader(Protocol):
         step_size: int,
         pace: Pace | None = None,
         on_progress: Progress | None = None,
-        on_held: OnHeld = nobody,
-        should_stop: ShouldStop = never,
+        on_held: OnHeld | None = None,
+        should_stop: ShouldStop | None = None,
     ) -> int: ...
 
 
@@ -118,8 +111,8 @@ def decode(
     sampling: SamplingSettings,
     max_tokens: int = -1,
     logprobs: int | None = None,
-    on_held: OnHeld = nobody,
-    should_stop: ShouldStop = never,
+    on_held: OnHeld | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> Iterator[Decoded]:
     """Yield tokens that follow `ids: (T,)`, whose last one alone is not in the cache yet.
 
@@ -133,7 +126,8 @@ def decode(
         return network(token[None], cache=cache)[:, -1, :]
 
     logits = run(mx.array(ids[-1:]))
-    on_held(ids[-1:])
+    if on_held is not None:
+        on_held(ids[-1:])
     draw = make_draw(sampling, vocabulary_size=logits.shape[-1])
     penalize = make_penalty(sampling)
     # One short of the whole: the token that each step is given completes it.
@@ -152,12 +146,12 @@ def decode(
     while True:
         count += 1
         following: tuple[mx.array, LogProbs | None] | None = None
-        if count != max_tokens and not should_stop():
+        if count != max_tokens and not (should_stop and should_stop()):
             if penalize is not None:
                 latest = mx.concatenate([latest, token])[-REPETITION_CONTEXT:]
             following = finish_step(run(token))
         decoded = _decoded(token, told)
-        if following is not None:
+        if following is not None and on_held is not None:
             on_held(np.array([decoded.id], ids.dtype))
         yield decoded
         if following is None:
@@ -215,8 +209,9 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Midway:
-    """Where a generation stands between two tokens, beside its cache and the random state.
+class ResumePoint:
+    """Where a generation can be resumed: between two tokens. Its cache and the random state are
+    not in here.
 
     `latest` are the last ids, as many as the next step looks at: the very last one alone is not in
     the cache. `shown` and `pending` are the text decoder's, `held` may begin a stop text, `reading`
@@ -231,7 +226,7 @@ class Midway:
     reading: tuple[str, ...] = ()
 
 
-OnPause = Callable[[Midway], SamplingSettings]
+OnPause = Callable[[ResumePoint], SamplingSettings]
 
 
 class Generation:
@@ -249,7 +244,7 @@ class Generation:
 
     Every `pause_every` tokens `on_pause` is told where it stands, and tells how to draw the next
     ones: nothing is being computed then, and all that was yielded has been handled. From there, or
-    from `midway` after it was interrupted between two tokens, `resume` goes on.
+    from `resume_point` after it was interrupted between two tokens, `resume` goes on.
     """
 
     def __init__(
@@ -267,8 +262,8 @@ class Generation:
         reply: ReplyReader | None = None,
         generated: int = 0,
         on_prefill: Progress | None = None,
-        on_held: OnHeld = nobody,
-        should_stop: ShouldStop = never,
+        on_held: OnHeld | None = None,
+        should_stop: ShouldStop | None = None,
         pause_every: int | None = None,
         on_pause: OnPause | None = None,
     ) -> None:
@@ -296,33 +291,35 @@ class Generation:
         self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
         self._generated = self._generated_before = generated
         self._interrupted = False
-        self.midway: Midway | None = None
+        self.resume_point: ResumePoint | None = None
         self._read = 0
         self._started_s = self._first_token_s = self._ended_s = 0.0
         self._finish_reason = "interrupted"
 
     @classmethod
-    def resume(cls, model: Model, midway: Midway, cache: Cache, **options: Any) -> "Generation":
-        """Go on from `midway` with its cache, and the random state as it was then: the sampling in
-        `options` must have no seed. `max_tokens` counts the tokens from before as well."""
-        ids = np.array(midway.latest, np.int32)
+    def resume(cls, model: Model, point: ResumePoint, cache: Cache, **options: Any) -> "Generation":
+        """Continue from `point`, with the cache and the random state as they were then.
+
+        The sampling in `options` must have no seed. `max_tokens` counts earlier tokens as well.
+        """
+        ids = np.array(point.latest, np.int32)
         generation = cls(
             model,
             ids,
             cache,
             cached_tokens=len(ids) - 1,
-            generated=midway.generated,
+            generated=point.generated,
             **options,
         )
-        generation._reply.restore(midway.reading, midway.shown, midway.pending)
+        generation._reply.restore(point.reading, point.shown, point.pending)
         generation._in_thought = generation._reply.is_thought
-        generation._stop.restore(midway.held)
+        generation._stop.restore(point.held)
         return generation
 
-    def _stand(self) -> Midway:
+    def _here(self) -> ResumePoint:
         reading, shown, pending = self._reply.state
         held = self._stop.held
-        return Midway(tuple(self._latest), self._generated, shown, pending, held, reading)
+        return ResumePoint(tuple(self._latest), self._generated, shown, pending, held, reading)
 
     def __iter__(self) -> Iterator[Token]:
         if self._sampling.seed is not None:
@@ -351,7 +348,8 @@ class Generation:
 
     def _hold_prompt(self, step: np.ndarray) -> None:
         self._read += len(step)
-        self._on_held(step)
+        if self._on_held is not None:
+            self._on_held(step)
 
     def _decode_text(self) -> Iterator[Token]:
         for token in self._decode_until_end():
@@ -364,7 +362,7 @@ class Generation:
                 self._finish_reason = "stop_text"
                 return
         # Now, because what follows belongs to an end, and not to what would go on.
-        self.midway = self._stand()
+        self.resume_point = self._here()
         rest = self._until_stop_text(self._reply.finish())
         if self._stop.found:
             self._finish_reason = "stop_text"
@@ -400,7 +398,7 @@ class Generation:
             if self._interrupted:
                 return
             if self._on_pause is not None and self._generated != self._max_tokens:
-                sampling = self._on_pause(self._stand())
+                sampling = self._on_pause(self._here())
         self._finish_reason = "length"
 
     def _decode_stretch(self, sampling: SamplingSettings) -> Iterator[Decoded]:
@@ -420,7 +418,7 @@ class Generation:
         )
 
     def _asked_to_stop(self) -> bool:
-        self._interrupted = self._should_stop()
+        self._interrupted = self._should_stop is not None and self._should_stop()
         return self._interrupted
 
     @property

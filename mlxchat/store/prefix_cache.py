@@ -24,7 +24,7 @@ import numpy as np
 from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
 from mlxchat.cache.layers import parts, recurrent_states, windows
 from mlxchat.cache.window import Entries, Placement
-from mlxchat.engine.generate import OnHeld, nobody
+from mlxchat.engine.generate import OnHeld
 from mlxchat.errors import SnapshotBroken
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
@@ -64,8 +64,8 @@ class PrefixCache:
         self._writes: deque[Future[None]] = deque()
         self.error: OSError | None = None
 
-    def usable(self, cache: Cache) -> str | None:
-        """None, or in words why this cache's beginning cannot be stored."""
+    def refusal(self, cache: Cache) -> str | None:
+        """Why the beginning of such a cache cannot be stored; None if it can."""
         for part in parts(cache):
             if isinstance(part, ChunkCache):
                 return "this model attends within chunks"
@@ -104,24 +104,27 @@ class PrefixCache:
             return len(self._usable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
         return 0
 
-    def recorder(self, cache: Cache, ids: np.ndarray, cached: int, window: int | None) -> OnHeld:
-        """What `prefill` is to call with each step's ids, to store the pages of `ids: (T,)`.
+    def recorder(
+        self, cache: Cache, ids: np.ndarray, cached: int, window: int | None
+    ) -> OnHeld | None:
+        """What `prefill` is to call with each step's ids, to store the pages of `ids: (T,)`; None
+        if nothing can be stored.
 
         The cache holds the first `cached` tokens, as prefilled or filled: nothing was evicted or
         rewound. Beyond `window`, and once the tokens are others than `ids`, nothing is stored.
         """
-        if self.usable(cache) is not None:
-            return nobody
+        if self.refusal(cache) is not None:
+            return None
         ids = ids[: _most_tokens(cache, window, len(ids))].astype(np.int32)
         keys = page_keys(self._print, ids, PAGE)
         try:
             stored = self.index.chain(keys)
         except OSError as error:
             self.fail(error)
-            return nobody
+            return None
         self._touch(page.key for page in stored)
         recorder = _Recorder(self, cache, ids, keys, stored)
-        return recorder if recorder.begin(cached) else nobody
+        return recorder if recorder.begin(cached) else None
 
     def close(self) -> None:
         """Wait for the writes, keep to the limit, and let go of the files."""
@@ -145,7 +148,7 @@ class PrefixCache:
 
     def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
         """Of the pages that could be put into the cache; none where it is not empty."""
-        if self.usable(cache) is not None or not _is_untouched(cache):
+        if self.refusal(cache) is not None or not _is_untouched(cache):
             return []
         most = _most_tokens(cache, window, len(ids) - 1)
         return page_keys(self._print, ids[:most], PAGE)
