@@ -29,6 +29,6 @@ def imported_models_dir() -> Path:
     return Path(platformdirs.user_cache_dir("mlxchat")) / "models"
 
 
-def parts_dir() -> Path:
+def shards_dir() -> Path:
     """What this machine's rank held of other machines' sessions."""
-    return sessions_dir().parent / "parts"
+    return sessions_dir().parent / "shards"

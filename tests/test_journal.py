@@ -83,7 +83,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def part(path: Path) -> Path:
-    return path.with_name("reply.part")
+    return path.with_name("reply.unfinished")
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -738,7 +738,7 @@ def test_any_json_in_any_place_is_read_or_refused(
     path = directory / "transcript.jsonl"
     lines = [first, second, *({**second, **change} for change in changes)]
     write_lines(path, *lines)
-    path.with_name("reply.part").write_bytes(part)
+    path.with_name("reply.unfinished").write_bytes(part)
     try:
         turns = read(path).turns
     except SessionError:
@@ -1076,7 +1076,7 @@ def test_a_link_is_not_written_through(path: Path, part: Path, tmp_path: Path) -
     journal.record(None, turns)
     elsewhere.write_text("")
     part.symlink_to(elsewhere)
-    with pytest.raises(SessionError, match=r"cannot save .*reply.part"):
+    with pytest.raises(SessionError, match=r"cannot save .*reply.unfinished"):
         journal.show("hello")
     assert elsewhere.read_text() == ""
     path.rename(elsewhere)
@@ -1091,7 +1091,7 @@ def test_a_reply_that_could_not_be_shown_is_caught_up_with(path: Path, disk: Dis
     journal = Journal.create(path)
     journal.record(None, [Turn("hello")])
     disk.failing = range(disk.calls + 1, disk.calls + 3)
-    with pytest.raises(SessionError, match=r"reply.part: No space left"):
+    with pytest.raises(SessionError, match=r"reply.unfinished: No space left"):
         journal.show("one")
     journal.show(" two")
     journal.show(" three")

@@ -39,10 +39,10 @@ ORDER: dict[str, list[str]] = {
     "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
     "chat": ["", "ledger", "conversation", "transcript"],
     "store": [
-        *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file", "reply_part"),
-        *("saved", "journal", "lock", "session_names", "session", "session_list", "output_file"),
-        *("metrics", "background", "state_file", "checkpoint", "prefix_index", "prefix_cache"),
-        "block_store",
+        *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file"),
+        *("unfinished_reply", "saved", "journal", "lock", "session_names", "session"),
+        *("session_list", "output_file", "metrics", "background", "state_file", "checkpoint"),
+        *("prefix_index", "prefix_cache", "block_store"),
     ],
     "distributed": [
         *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
@@ -69,7 +69,7 @@ ORDER: dict[str, list[str]] = {
         *("", "spelling", "table", "screen", "chart", "report", "bench_progress", "bench_table"),
         *("ask", "messages", "clipboard", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "editor", "typeahead", "markdown", "live_rows"),
-        *("reply_parts", "text_output", "reply"),
+        *("reply_segments", "text_output", "reply"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxchat.errors import OutputError, UsageError
-from mlxchat.store.output_file import Disk, OutputFile, Position, part_path
+from mlxchat.store.output_file import Disk, OutputFile, Position, volume_path
 
 CHARACTERS = "abc \n\té€😀"
 
@@ -121,7 +121,7 @@ def test_the_file_has_the_permissions_of_any_output(out: Path) -> None:
 def test_a_position_survives_json(out: Path) -> None:
     at = write_all(out, ["abc\n"] * 9, rotate_bytes=16)
     assert Position.from_json(json.loads(json.dumps(at.to_json()))) == at
-    assert (at.part, at.bytes, at.total_bytes) == (2, 4, 36)
+    assert (at.volume, at.bytes, at.total_bytes) == (2, 4, 36)
 
 
 # How an output begins
@@ -138,13 +138,13 @@ def test_an_empty_file_may_be_begun_and_a_written_one_not(out: Path) -> None:
     assert out.read_text() == "once"
 
 
-def test_with_rotation_the_place_of_the_next_part_must_be_free(out: Path) -> None:
-    next_part = out.with_name("OUT.001.txt")
-    next_part.write_text("notes")
+def test_with_rotation_the_place_of_the_next_volume_must_be_free(out: Path) -> None:
+    next_volume = out.with_name("OUT.001.txt")
+    next_volume.write_text("notes")
     with pytest.raises(OutputError) as told:
         OutputFile.open(out, rotate_bytes=100)
     assert str(told.value) == (
-        f"{next_part} exists, where this output would go on: choose another name, or move it away"
+        f"{next_volume} exists, where this output would go on: choose another name, or move it away"
     )
     assert files(out.parent) == {"OUT.001.txt": b"notes"}
     write_all(out, ["without rotation it is not in the way"])
@@ -189,7 +189,7 @@ def test_parts_too_small_for_a_character_are_refused(out: Path) -> None:
     ],
 )
 def test_parts_are_numbered_before_the_suffix(name: str, names: list[str]) -> None:
-    assert [part_path(Path("d") / name, part) for part in (0, 1, 2, 1000)] == [
+    assert [volume_path(Path("d") / name, part) for part in (0, 1, 2, 1000)] == [
         Path("d") / each for each in names
     ]
 
@@ -316,8 +316,8 @@ def test_finished_parts_may_be_moved_away_before_the_run_is_resumed(out: Path) -
     out.unlink()
     with OutputFile.open(out, at, rotate_bytes=3000) as output:
         output.write("!")
-        assert output.part_path.name == "OUT.003.txt"
-    assert output.part_path.read_text() == "kept " * 200 + "!"
+        assert output.volume_path.name == "OUT.003.txt"
+    assert output.volume_path.read_text() == "kept " * 200 + "!"
 
 
 def shorten(path: Path) -> None:

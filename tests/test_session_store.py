@@ -170,7 +170,7 @@ def test_the_first_turn_makes_a_directory_for_its_owner_only(sessions: Path) -> 
             found = {path.name: mode_of(path) for path in session.directory.iterdir()}
     finally:
         os.umask(old)
-    assert found == dict.fromkeys(["transcript.jsonl", "reply.part", "lock"], 0o600)
+    assert found == dict.fromkeys(["transcript.jsonl", "reply.unfinished", "lock"], 0o600)
     assert mode_of(sessions) == mode_of(sessions / "mine") == 0o700
 
 
@@ -562,7 +562,7 @@ def test_an_open_session_goes_on_under_its_new_name(sessions: Path) -> None:
         with pytest.raises(SessionError, match="is open in process"):
             Session.open("new")
     assert sorted(names_by_use()) == ["new", "taken"]
-    assert not (sessions / "new" / "reply.part").exists()
+    assert not (sessions / "new" / "reply.unfinished").exists()
     Session.open("new").close()
 
 
@@ -579,7 +579,7 @@ def test_a_session_can_be_renamed_before_anything_is_said(sessions: Path) -> Non
 
 def test_a_session_is_removed_with_all_of_its_files(sessions: Path) -> None:
     directory = make_session("mine")
-    for name in (SNAPSHOT, "reply.part", ".snapshot.safetensors.x1"):
+    for name in (SNAPSHOT, "reply.unfinished", ".snapshot.safetensors.x1"):
         (directory / name).write_bytes(b"x")
     remove("mine")
     assert list(sessions.iterdir()) == []
@@ -634,7 +634,7 @@ def test_links_inside_a_session_are_removed_and_not_what_they_point_to(
     target = tmp_path / "precious"
     target.write_text("keep me")
     directory = make_session("mine")
-    for name in (SNAPSHOT, "reply.part"):
+    for name in (SNAPSHOT, "reply.unfinished"):
         (directory / name).symlink_to(target)
     remove("mine")
     assert target.read_text() == "keep me"

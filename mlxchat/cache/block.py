@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.cache.chunk import ChunkCache
-from mlxchat.cache.layers import LayerCache, parts, recurrent_states, windows
+from mlxchat.cache.layers import LayerCache, leaves, recurrent_states, windows
 from mlxchat.cache.window import WindowCache
 
 
@@ -58,13 +58,13 @@ class BlockTaker:
 
 def block_refusal(cache: Sequence[LayerCache]) -> str | None:
     """None, or in words why blocks cannot be joined to such a cache, as far as its kinds tell."""
-    for part in parts(cache):
-        if isinstance(part, ChunkCache):
+    for leaf in leaves(cache):
+        if isinstance(leaf, ChunkCache):
             return "this model attends within chunks"
-        if recurrent_states([part]):
+        if recurrent_states([leaf]):
             return "this model has recurrent layers, whose state cannot be joined"
-        if type(part) is not WindowCache:
-            return f"this model keeps its past in a {type(part).__name__}"
+        if type(leaf) is not WindowCache:
+            return f"this model keeps its past in a {type(leaf).__name__}"
     return None
 
 

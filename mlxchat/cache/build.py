@@ -137,8 +137,8 @@ def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) 
     # By exact type: a subclass may hold something that a window would lose.
     kind = type(native)
     if kind is CacheList:
-        parts = enumerate(native.caches)
-        return CacheList(*(_bounded(f"{name}.{i}", part, max_kv_size, keep) for i, part in parts))
+        inner = enumerate(native.caches)
+        return CacheList(*(_bounded(f"{name}.{i}", each, max_kv_size, keep) for i, each in inner))
     if kind is KVCache:
         return WindowCache(max_kv_size, keep if max_kv_size is not None else 0)
     if kind is RotatingKVCache and native.keep == 0:

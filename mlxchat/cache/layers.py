@@ -19,7 +19,7 @@ LayerCache = Any
 class Cache(list[LayerCache]):
     """One object a layer, to be passed to the model as `model(tokens, cache=…)`.
 
-    A subclass may hold a part of a cache whose other parts are elsewhere.
+    A subclass may hold one shard of a cache whose other shards are elsewhere.
     """
 
     def fork(self) -> "Cache":
@@ -74,23 +74,23 @@ def _fork_layer(layer: LayerCache) -> LayerCache:
     return other
 
 
-def parts(cache: Sequence[LayerCache]) -> Iterator[LayerCache]:
+def leaves(cache: Sequence[LayerCache]) -> Iterator[LayerCache]:
     """Every window and every recurrent state, those in lists too."""
     for layer in cache:
         if isinstance(layer, CacheList):
-            yield from parts(layer.caches)
+            yield from leaves(layer.caches)
         else:
             yield layer
 
 
 def windows(cache: Sequence[LayerCache]) -> list[WindowCache]:
     """Every window, in the order of the layers."""
-    return [part for part in parts(cache) if isinstance(part, WindowCache)]
+    return [leaf for leaf in leaves(cache) if isinstance(leaf, WindowCache)]
 
 
 def recurrent_states(cache: Sequence[LayerCache]) -> list[ArraysCache]:
     """Every recurrent state, in the order of the layers."""
-    return [part for part in parts(cache) if isinstance(part, ArraysCache)]
+    return [leaf for leaf in leaves(cache) if isinstance(leaf, ArraysCache)]
 
 
 def positions_bounded(cache: Sequence[LayerCache]) -> bool:

@@ -1,4 +1,4 @@
-"""What every rank but the first does: as rank 0 tells it, on its own part of the model."""
+"""What every rank but the first does: as rank 0 tells it, on its own shard of the model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import mlx.core as mx
 
 from mlxchat import platform
-from mlxchat.distributed.leader import make_part, run_shard
+from mlxchat.distributed.leader import make_shard, run_shard
 from mlxchat.distributed.prefixes import FollowedPrefixes
 from mlxchat.distributed.ranks import Order, Ranks
-from mlxchat.distributed.saved import restore_part, save_part
-from mlxchat.distributed.traffic import PARTS, time_part
+from mlxchat.distributed.saved import restore_shard, save_shard
+from mlxchat.distributed.traffic import STAGES, time_stage
 from mlxchat.models.model import Model
 
 # MLX keeps freed buffers for reuse; they are given back this often, in forwards.
@@ -87,7 +87,7 @@ class _Follower:
 
     def _new_cache(self, model: int, number: int, window: int, keep: int) -> None:
         max_kv_size = None if window < 0 else window
-        self._held[number] = make_part(self._held[model].network, max_kv_size, keep, self._ranks)
+        self._held[number] = make_shard(self._held[model].network, max_kv_size, keep, self._ranks)
 
     def _forward(self, model: int, cache: int, tokens: int, _: int) -> None:
         none = mx.zeros((1, tokens), dtype=mx.int32)
@@ -110,19 +110,19 @@ class _Follower:
         self._ranks.least_free_memory_bytes()
 
     def _save(self, model: int, cache: int, number: int, outdated: int) -> None:
-        saved = save_part(
+        saved = save_shard(
             self._held[model], self._held[cache], self._ranks.rank, number, outdated=outdated
         )
         self._ranks.gather(not saved)
 
     def _restore(self, model: int, cache: int, number: int, _: int) -> None:
-        part = restore_part(self._held[model], self._held[cache], self._ranks.rank, number)
-        if part is not None:
-            self._held[cache] = part
-        self._ranks.gather(part is None)
+        shard = restore_shard(self._held[model], self._held[cache], self._ranks.rank, number)
+        if shard is not None:
+            self._held[cache] = shard
+        self._ranks.gather(shard is None)
 
-    def _time(self, model: int, cache: int, part: int, tokens: int) -> None:
-        time_part(self._ranks, self._held[model].network, self._held[cache], PARTS[part], tokens)
+    def _time(self, model: int, cache: int, stage: int, tokens: int) -> None:
+        time_stage(self._ranks, self._held[model].network, self._held[cache], STAGES[stage], tokens)
 
     def _prefix(self, model: int, cache: int, tokens: int, window: int) -> None:
         self._prefixes.fill(

@@ -19,7 +19,7 @@ from mlxchat.distributed.ranks import Order, Ranks
 
 
 class SharedCache(Cache):
-    """Rank 0's part of a cache; the other ranks know theirs by the same `number`."""
+    """Rank 0's shard of a cache; the other ranks know theirs by the same `number`."""
 
     def __init__(self, layers: Sequence[LayerCache], ranks: Ranks, number: int) -> None:
         super().__init__(layers)
@@ -49,7 +49,7 @@ class SharedCache(Cache):
 
 
 class Leader(nn.Module):
-    """A network, of which each rank holds a part: this one's is `own`. `pipelined` is whether that
+    """A network, of which each rank holds a shard: this one's is `own`. `pipelined` is whether that
     is some of the layers, instead of a part of each.
 
     Called as any network. Of one token it returns the logits; of more, nothing, as in prefill:
@@ -72,14 +72,14 @@ class Leader(nn.Module):
             return logits
 
     def make_cache(self, max_kv_size: int | None, keep: int) -> SharedCache:
-        """A cache that every rank makes its part of. Raises CacheError as `make_part` does."""
+        """A cache that every rank makes its shard of. Raises CacheError as `make_shard` does."""
         check_bound(self.own, max_kv_size, keep)
         number = self.ranks.new_number()
         with self.ranks.in_step():
             window = -1 if max_kv_size is None else max_kv_size
             self.ranks.tell(Order.NEW_CACHE, self.number, number, window, keep)
-            part = make_part(self.own, max_kv_size, keep, self.ranks)
-            return SharedCache(part, self.ranks, number)
+            shard = make_shard(self.own, max_kv_size, keep, self.ranks)
+            return SharedCache(shard, self.ranks, number)
 
     def free_memory_bytes(self) -> int:
         """What the rank that has least has free."""
@@ -88,8 +88,8 @@ class Leader(nn.Module):
             return self.ranks.least_free_memory_bytes()
 
 
-def make_part(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks) -> Cache:
-    """This rank's part of a cache, which all ranks make at once.
+def make_shard(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks) -> Cache:
+    """This rank's shard of a cache, which all ranks make at once.
 
     If keys can be moved on one rank and not on another, they are moved on none.
     """
@@ -106,7 +106,7 @@ def make_part(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks
 def run_shard(
     ranks: Ranks, shard: nn.Module, tokens: mx.array, cache: Cache
 ) -> tuple[mx.array, mx.array | None]:
-    """Run this rank's part on rank 0's `tokens: (1, S)`, and launch all that other ranks wait for.
+    """Run this rank's shard on rank 0's `tokens: (1, S)`, and launch all that other ranks wait for.
     Returns these tokens, and the logits where S is 1.
 
     Which sums are computed depends on what is evaluated, so that is the same on all ranks: behind

@@ -1,4 +1,4 @@
-"""The prefix cache on several ranks: each keeps its own part of every page on its own disk, and a
+"""The prefix cache on several ranks: each keeps its own shard of every page on its own disk, and a
 prefix is known where all of them know it."""
 
 import mlx.core as mx

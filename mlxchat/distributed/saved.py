@@ -1,6 +1,6 @@
-"""What several ranks hold, saved: each rank its own part, on its own disk.
+"""What several ranks hold, saved: each rank its own shard, on its own disk.
 
-Rank 0's snapshot says by which number its parts are known; a part that is missing, damaged, or
+Rank 0's snapshot says by which number its shards are known; a shard that is missing, damaged, or
 made by another number of ranks is none, and then the snapshot is as good as damaged.
 """
 
@@ -23,13 +23,13 @@ from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 
-# Parts that a rank keeps, the latest: as many as sessions keep snapshots, and those of a checkpoint
-# that is being replaced.
-PARTS_KEPT = 13
+# A rank keeps its latest shards: as many as sessions keep snapshots, and those of a checkpoint that
+# is being replaced.
+SHARDS_KEPT = 13
 
 
 def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> int:
-    """Let every other rank save its part; the number that they are known by. Those of the number
+    """Let every other rank save its shard; the number that they are known by. Those of the number
     `outdated` are deleted then.
 
     Raises SnapshotError where one could not, RanksError where one is gone.
@@ -46,29 +46,29 @@ def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> in
         raise ranks.lost() from error
     if any(failed):
         rank = next(rank for rank, each in enumerate(failed) if each)
-        raise SnapshotError(f"rank {rank} could not save its part of what the model holds")
+        raise SnapshotError(f"rank {rank} could not save its shard of what the model holds")
     return number
 
 
 def lead_restoring(network: Leader, cache: SharedCache, number: object) -> int:
-    """Let every other rank fill its part of a cache that has been restored here, from the parts
+    """Let every other rank fill its shard of a cache that has been restored here, from the shards
     that are known by `number`, which is returned.
 
     Raises SnapshotBroken where one cannot; then `cache` must not be used.
     """
     if type(number) is not int or not 0 < number < 2**31:
-        raise SnapshotBroken("the snapshot names no parts of other ranks")
+        raise SnapshotBroken("the snapshot names no shards of other ranks")
     with network.ranks.in_step(), network.ranks.patience():
         network.ranks.tell(Order.RESTORE, network.number, cache.number, number)
         failed = network.ranks.gather(0)
     if any(failed):
         rank = next(rank for rank, each in enumerate(failed) if each)
-        raise SnapshotBroken(f"rank {rank} does not have its part of the snapshot")
+        raise SnapshotBroken(f"rank {rank} does not have its shard of the snapshot")
     return number
 
 
-def save_part(model: Model, cache: Cache, rank: int, number: int, *, outdated: int) -> bool:
-    """Save this rank's part, and delete the `outdated` one; whether that went well."""
+def save_shard(model: Model, cache: Cache, rank: int, number: int, *, outdated: int) -> bool:
+    """Save this rank's shard, and delete the `outdated` one; whether that went well."""
     path = _path(rank, number)
     # Rank 0 alone knows which tokens they are.
     ledger = Ledger(None, 0, np.zeros(tokens_held(cache), np.int32))
@@ -81,8 +81,8 @@ def save_part(model: Model, cache: Cache, rank: int, number: int, *, outdated: i
     return True
 
 
-def restore_part(model: Model, empty: Cache, rank: int, number: int) -> list[Any] | None:
-    """This rank's part as it was saved; None where it is not to be had."""
+def restore_shard(model: Model, empty: Cache, rank: int, number: int) -> list[Any] | None:
+    """This rank's shard as it was saved; None where it is not to be had."""
     try:
         path = _path(rank, number)
         return snapshot.restore(path, model.network, empty, _fingerprint(model)).cache
@@ -96,13 +96,13 @@ def _fingerprint(model: Model) -> Fingerprint:
 
 
 def _path(rank: int, number: int) -> Path:
-    return paths.parts_dir() / f"rank{rank}-{number}.safetensors"
+    return paths.shards_dir() / f"rank{rank}-{number}.safetensors"
 
 
 def _prune(rank: int, outdated: Path) -> None:
-    """Leave the latest parts of this rank; old ones can be deleted another time as well."""
+    """Leave the latest shards of this rank; old ones can be deleted another time as well."""
     with suppress(OSError):
         outdated.unlink(missing_ok=True)
-        parts = paths.parts_dir().glob(f"rank{rank}-*.safetensors")
-        for old in sorted(parts, key=lambda path: -path.stat().st_mtime_ns)[PARTS_KEPT:]:
+        shards = paths.shards_dir().glob(f"rank{rank}-*.safetensors")
+        for old in sorted(shards, key=lambda path: -path.stat().st_mtime_ns)[SHARDS_KEPT:]:
             old.unlink()

@@ -23,7 +23,7 @@ Operation = Callable[..., mx.array]
 
 
 # What a token's time is spent on, by the number that ranks tell one another.
-PARTS = dict(enumerate(Spent))
+STAGES = dict(enumerate(Spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ def lead_timing(network: Leader, cache: SharedCache, spent: Spent, tokens: int) 
     with network.ranks.in_step():
         number = list(Spent).index(spent)
         network.ranks.tell(Order.TIME, network.number, cache.number, number, tokens)
-        return time_part(network.ranks, network.own, cache, spent, tokens)
+        return time_stage(network.ranks, network.own, cache, spent, tokens)
 
 
-def time_part(
+def time_stage(
     ranks: Ranks, shard: nn.Module, cache: Cache, spent: Spent, tokens: int
 ) -> TokenTiming:
     """As `lead_timing`, on this rank; the others do it at the same time."""

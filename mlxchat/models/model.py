@@ -58,19 +58,19 @@ class Peers(Protocol):
         ...
 
     def save(self, cache: Cache, outdated: int | None) -> int:
-        """Let every other rank save its part of `cache`, and then delete the part called
-        `outdated`. Returns the number the parts are known by. Raises SnapshotError if one could
+        """Let every other rank save its shard of `cache`, and then delete the shard called
+        `outdated`. Returns the number the shards are known by. Raises SnapshotError if one could
         not be saved."""
         ...
 
     def restore(self, cache: Cache, number: object) -> int:
-        """Let every other rank fill its part of `cache`, which is restored here, with the part
+        """Let every other rank fill its shard of `cache`, which is restored here, with the shard
         known by `number`, and return that. Raises SnapshotBroken if one cannot: then `cache` must
         not be used."""
         ...
 
     def time_token(self, cache: Cache, spent: Spent, tokens: int) -> TokenTiming:
-        """Time a part of so many tokens after what `cache` holds, which stays as it is."""
+        """Time a stage of so many tokens after what `cache` holds, which stays as it is."""
         ...
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from mlxchat import __version__
 from mlxchat.chat.conversation import Turn
 from mlxchat.errors import SessionError
-from mlxchat.store import reply_part
+from mlxchat.store import unfinished_reply
 from mlxchat.store.append_file import AppendFile
-from mlxchat.store.reply_part import ReplyPart
-from mlxchat.store.saved import FORMAT, VERSION, Saved, Scalar, add_part, replay
+from mlxchat.store.saved import FORMAT, VERSION, Saved, Scalar, add_unfinished, replay
+from mlxchat.store.unfinished_reply import UnfinishedReply
 
 Line = dict[str, Any]
 
@@ -65,7 +65,7 @@ class Journal:
         self.recovered = False
         self._prepare = prepare
         self._file = AppendFile(path, contents.size_bytes)
-        self._part = ReplyPart(path.with_name(reply_part.NAME))
+        self._unfinished = UnfinishedReply(path.with_name(unfinished_reply.NAME))
         self._settings = dict(contents.settings)
         self._written = _as_written(contents)
         self._serials: dict[int, int] | None = None
@@ -94,7 +94,7 @@ class Journal:
         What a kill left of a line or a reply is mended by the first `record`, not before.
         """
         journal = cls(path, replay(path))
-        add_part(journal.contents, journal._part.path)
+        add_unfinished(journal.contents, journal._unfinished.path)
         return journal
 
     @property
@@ -116,7 +116,7 @@ class Journal:
         error = self._save(changes)
         self._in_step = self._written is not before
         if self._in_step and not self._is_being_written(turns):
-            self._part.remove()
+            self._unfinished.remove()
         self._tell(self._file.path, error)
 
     def settings(self, values: Mapping[str, Scalar]) -> None:
@@ -137,11 +137,11 @@ class Journal:
         if not self._in_step or not self._written.entries:
             return
         try:
-            if self._part.serial is None:
-                self._part.begin(self._written.entries[-1].serial, *self._so_far)
-            self._part.add(text, thought)
+            if self._unfinished.serial is None:
+                self._unfinished.begin(self._written.entries[-1].serial, *self._so_far)
+            self._unfinished.add(text, thought)
         except OSError as error:
-            self._tell(self._part.path, error)
+            self._tell(self._unfinished.path, error)
 
     def serial_of(self, turn: Turn) -> int | None:
         """The number by which other files may refer to the turn; None before it is recorded."""
@@ -156,17 +156,17 @@ class Journal:
 
     def move(self, path: Path) -> None:
         """Go on at another path, to which the file has been moved."""
-        self._file.path, self._part.path = path, path.with_name(reply_part.NAME)
+        self._file.path, self._unfinished.path = path, path.with_name(unfinished_reply.NAME)
 
     def close(self) -> None:
         """Nothing is written: whatever was recorded is on the disk."""
-        self._part.close()
+        self._unfinished.close()
 
     def _is_being_written(self, turns: Sequence[Turn]) -> bool:
         """Whether the last reply goes on, and what is beside the transcript is a part of it."""
         if not turns or turns[-1].finish_reason:
             return False
-        return self._part.serial == self._written.entries[-1].serial
+        return self._unfinished.serial == self._written.entries[-1].serial
 
     def _save(self, changes: "_Changes") -> OSError | SessionError | None:
         """Write the changes; what is written is replaced if they are, whatever comes of them."""

@@ -1,4 +1,4 @@
-"""The text of a long generation in files: written piece by piece, in parts where it grows large.
+"""The text of a long generation in files: written piece by piece, in volumes where it grows large.
 
 A position names a place in it. Resuming there takes back whatever was written later, so that the
 text is in the end the one of a run that was never interrupted. What goes to stdout is not ours.
@@ -29,12 +29,12 @@ NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place between two characters of the output: `bytes` into part `part`, `total_bytes` in all.
+    """A place between two characters of the output: `bytes` into `volume`, `total_bytes` in all.
 
-    `digest` tells whether the last `TAIL_BYTES` before it, in that part, are those written then.
+    `digest` tells whether the last `TAIL_BYTES` before it, in that volume, are those written then.
     """
 
-    part: int
+    volume: int
     bytes: int
     total_bytes: int
     digest: str
@@ -74,9 +74,9 @@ class Disk:
 
 
 class OutputFile:
-    """Text written to a file and, with `rotate_bytes`, to further parts of at most that size.
+    """Text written to a file and, with `rotate_bytes`, to further volumes of at most that size.
 
-    Where one part ends depends on the text alone, not on the pieces in which it comes: behind the
+    Where one volume ends depends on the text alone, not on the pieces in which it comes: behind the
     first line end in the last sixteenth of `rotate_bytes`, or else behind the last whole character
     that fits. Nothing is held back in this process, so that killing it loses nothing; only `sync`
     makes it safe from a power cut. After one failure nothing more is written, and the place that
@@ -95,13 +95,13 @@ class OutputFile:
     ) -> None:
         self._path = path
         self._descriptor = descriptor
-        self._part = at.part
+        self._volume = at.volume
         self._bytes = at.bytes
         self._total_bytes = at.total_bytes
         self._tail = tail
         self._rotate_bytes = rotate_bytes
         self._disk = disk
-        # The directory may not know yet, on the disk, of the latest part.
+        # The directory may not know yet, on the disk, of the latest volume.
         self._directory_is_behind = True
         self._failed = False
 
@@ -118,7 +118,7 @@ class OutputFile:
         A resumed run must rotate as the run did that it goes on. Raises OutputError, before
         anything is changed, where the file to begin is not empty, where the file to go on with is
         missing, shorter than the position or has other text before it, where a file that is not
-        ours has the name of a later part, and where the system refuses.
+        ours has the name of a later volume, and where the system refuses.
         """
         if rotate_bytes is not None and rotate_bytes < LEAST_ROTATE_BYTES:
             raise UsageError(Field("rotate"), f" must be at least {LEAST_ROTATE_BYTES} bytes")
@@ -136,9 +136,9 @@ class OutputFile:
                     f"{path} exists and is not empty: choose another name, or continue it with ",
                     Field("resume"),
                 )
-            if rotate_bytes is not None and os.path.lexists(part_path(path, 1)):
+            if rotate_bytes is not None and os.path.lexists(volume_path(path, 1)):
                 raise OutputError(
-                    f"{part_path(path, 1)} exists, where this output would go on: choose another "
+                    f"{volume_path(path, 1)} exists, where this output would go on: choose another "
                     "name, or move it away"
                 )
             descriptor = disk.open(path, os.O_WRONLY | os.O_CREAT)
@@ -148,15 +148,15 @@ class OutputFile:
     def _resume(
         cls, path: Path, at: Position, rotate_bytes: int | None, disk: Disk
     ) -> "OutputFile":
-        part = part_path(path, at.part)
-        with _telling(part):
-            size = _file_size(part)
-            _check_length(part, size, at)
-            descriptor = disk.open(part, os.O_RDWR)
+        volume = volume_path(path, at.volume)
+        with _telling(volume):
+            size = _file_size(volume)
+            _check_length(volume, size, at)
+            descriptor = disk.open(volume, os.O_RDWR)
         try:
-            with _telling(part):
-                tail = _checked_tail(part, descriptor, at)
-                later = _later_parts(path, at.part, size or 0, rotate_bytes)
+            with _telling(volume):
+                tail = _checked_tail(volume, descriptor, at)
+                later = _later_volumes(path, at.volume, size or 0, rotate_bytes)
                 # The last one first: whenever this is cut short, it can be begun again.
                 for each in reversed(later):
                     disk.unlink(each)
@@ -172,17 +172,17 @@ class OutputFile:
     def position(self) -> Position:
         """The end of what has been written. It is no place to resume at before `sync` says so."""
         self._check_usable()
-        return Position(self._part, self._bytes, self._total_bytes, _digest(self._tail))
+        return Position(self._volume, self._bytes, self._total_bytes, _digest(self._tail))
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of UTF-8 in all parts together; cheaper than `position`."""
+        """Bytes of UTF-8 in all volumes together; cheaper than `position`."""
         return self._total_bytes
 
     @property
-    def part_path(self) -> Path:
+    def volume_path(self) -> Path:
         """The file that is being written."""
-        return part_path(self._path, self._part)
+        return volume_path(self._path, self._volume)
 
     def write(self, text: str) -> None:
         """Write the text as UTF-8 to its last byte. Raises OutputError where that fails."""
@@ -195,7 +195,7 @@ class OutputFile:
                     self._write_all(data[:fitting])
                 data = data[fitting:]
             else:
-                self._go_on_in_next_part()
+                self._begin_next_volume()
 
     def sync(self) -> Position:
         """Force all that has been written to the disk, and return where it ends.
@@ -238,16 +238,16 @@ class OutputFile:
         self._total_bytes += len(data)
         self._tail = (self._tail + data)[-TAIL_BYTES:]
 
-    def _go_on_in_next_part(self) -> None:
+    def _begin_next_volume(self) -> None:
         with self._failing():
-            # From now on `sync` forces the next part only.
+            # From now on `sync` forces the next volume only.
             self._disk.sync(self._descriptor)
-        following = part_path(self._path, self._part + 1)
+        following = volume_path(self._path, self._volume + 1)
         with self._failing(following):
             descriptor = self._disk.open(following, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self.close()
         self._descriptor = descriptor
-        self._part += 1
+        self._volume += 1
         self._bytes = 0
         self._tail = b""
         self._directory_is_behind = True
@@ -255,7 +255,7 @@ class OutputFile:
     @contextmanager
     def _failing(self, path: Path | None = None) -> Generator[None]:
         try:
-            with _telling(path or self.part_path):
+            with _telling(path or self.volume_path):
                 yield
         except BaseException:
             # How much of it is in the file is no longer known.
@@ -264,20 +264,20 @@ class OutputFile:
 
     def _check_usable(self) -> None:
         if self._failed:
-            raise OutputError(f"cannot write {self.part_path}: it failed before")
+            raise OutputError(f"cannot write {self.volume_path}: it failed before")
         assert self._descriptor >= 0, "closed"
 
 
-def part_path(path: Path, part: int) -> Path:
-    """The file of a part: OUT.txt is part 0, OUT.001.txt part 1, and so on."""
-    return path if part == 0 else path.with_name(f"{path.stem}.{part:03d}{path.suffix}")
+def volume_path(path: Path, volume: int) -> Path:
+    """The file of a volume: OUT.txt is volume 0, OUT.001.txt volume 1, and so on."""
+    return path if volume == 0 else path.with_name(f"{path.stem}.{volume:03d}{path.suffix}")
 
 
 def bytes_before_cut(data: bytes, filled: int, last: bytes, rotate_bytes: int | None) -> int:
-    """How many bytes of the UTF-8 text `data` still belong to a part that has `filled` bytes.
+    """How many bytes of the UTF-8 text `data` still belong to a volume that has `filled` bytes.
 
-    `last` is the part's last byte. 0 says that the part has ended, which only holds with text to
-    come.
+    `last` is the volume's last byte. 0 says that the volume has ended, which only holds if more
+    text follows.
     """
     if rotate_bytes is None:
         return len(data)
@@ -296,7 +296,7 @@ def bytes_before_cut(data: bytes, filled: int, last: bytes, rotate_bytes: int | 
 
 
 def _soft_bytes(rotate_bytes: int) -> int:
-    """The size from which on a line end is the end of a part."""
+    """The size from which on a line end is the end of a volume."""
     return rotate_bytes - rotate_bytes // 16
 
 
@@ -335,17 +335,17 @@ def _checked_tail(path: Path, descriptor: int, at: Position) -> bytes:
     return tail
 
 
-def _later_parts(path: Path, part: int, size: int, rotate_bytes: int | None) -> list[Path]:
-    """The parts that were written after `part`, which has `size` bytes now.
+def _later_volumes(path: Path, volume: int, size: int, rotate_bytes: int | None) -> list[Path]:
+    """The volumes that were written after `volume`, which has `size` bytes now.
 
-    Raises OutputError where a file cannot be one, since the part before it had not ended.
+    Raises OutputError where a file cannot be one, since the volume before it had not ended.
     """
     if rotate_bytes is None:
         return []
     least = min(_soft_bytes(rotate_bytes), rotate_bytes - LONGEST_CHARACTER + 1)
     later: list[Path] = []
-    for number in count(part + 1):
-        following = part_path(path, number)
+    for number in count(volume + 1):
+        following = volume_path(path, number)
         if not os.path.lexists(following):
             break
         following_size = _file_size(following)

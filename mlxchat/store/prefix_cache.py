@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
-from mlxchat.cache.layers import parts, recurrent_states, windows
+from mlxchat.cache.layers import leaves, recurrent_states, windows
 from mlxchat.cache.window import Entries, Placement
 from mlxchat.engine.generate import OnHeld
 from mlxchat.errors import SnapshotBroken
@@ -66,11 +66,11 @@ class PrefixCache:
 
     def refusal(self, cache: Cache) -> str | None:
         """Why the beginning of such a cache cannot be stored; None if it can."""
-        for part in parts(cache):
-            if isinstance(part, ChunkCache):
+        for leaf in leaves(cache):
+            if isinstance(leaf, ChunkCache):
                 return "this model attends within chunks"
-            if type(part) is not WindowCache and not recurrent_states([part]):
-                return f"this model keeps its past in a {type(part).__name__}"
+            if type(leaf) is not WindowCache and not recurrent_states([leaf]):
+                return f"this model keeps its past in a {type(leaf).__name__}"
         states = recurrent_states(cache)
         if any(state.left_padding is not None or state.lengths is not None for state in states):
             return "its prompts are padded"

@@ -27,7 +27,7 @@ import numpy as np
 
 from mlxchat.chat.conversation import Turn
 from mlxchat.errors import SessionError
-from mlxchat.store import reply_part
+from mlxchat.store import unfinished_reply
 from mlxchat.store.append_file import open_to_read
 
 FORMAT = "mlxchat session"
@@ -75,7 +75,7 @@ def read(path: Path) -> Saved:
     Raises SessionError, naming the file and the line, where it is something else.
     """
     saved = replay(path)
-    add_part(saved, path.with_name(reply_part.NAME))
+    add_unfinished(saved, path.with_name(unfinished_reply.NAME))
     return saved
 
 
@@ -90,12 +90,12 @@ def replay(path: Path) -> Saved:
         raise SessionError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def add_part(saved: Saved, path: Path) -> None:
+def add_unfinished(saved: Saved, path: Path) -> None:
     """Put what was shown of the last reply in its place, where that is more than was recorded."""
-    part = reply_part.read_part(path)
-    if part is None or not saved.turns or part[0] != saved.serials[-1]:
+    unfinished = unfinished_reply.read_unfinished(path)
+    if unfinished is None or not saved.turns or unfinished[0] != saved.serials[-1]:
         return
-    turn, thought, reply = saved.turns[-1], part[1], part[2]
+    turn, thought, reply = saved.turns[-1], unfinished[1], unfinished[2]
     if len(thought) + len(reply) <= len(turn.thought) + len(turn.reply):
         return
     turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"

@@ -15,7 +15,7 @@ from typing import Self
 from mlxchat import paths
 from mlxchat.errors import SessionError
 from mlxchat.files import remove_unfinished, sync_directory
-from mlxchat.store import reply_part
+from mlxchat.store import unfinished_reply
 from mlxchat.store.journal import Journal
 from mlxchat.store.lock import Lock
 from mlxchat.store.session_names import (
@@ -29,7 +29,7 @@ from mlxchat.store.session_names import (
 
 SNAPSHOT = "snapshot.safetensors"
 LOCK = "lock"
-FILES = (TRANSCRIPT, reply_part.NAME, SNAPSHOT, LOCK)
+FILES = (TRANSCRIPT, unfinished_reply.NAME, SNAPSHOT, LOCK)
 
 
 class Session:

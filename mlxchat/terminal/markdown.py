@@ -1,7 +1,7 @@
 """Markdown that can be printed block by block: how it is parsed, cut into blocks and looks.
 
 Nothing in it is obeyed: no HTML, no images, no hyperlinks, no entity that could be a control
-character; such characters themselves `reply` makes visible. What is final is for `reply_parts`.
+character; such characters themselves `reply` makes visible. What is final is for `reply_segments`.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """Shows a model's reply while it streams: as it is, or as Markdown on a terminal.
 
-What of thinking and answer is final is `reply_parts`' business; which text is which is told.
+What of thinking and answer is final is `reply_segments`' business; which text is which is told.
 Text from the model is made visible here, so that no control character in it is obeyed.
 """
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.live_rows import LiveRows, signals_later
-from mlxchat.terminal.reply_parts import Answer, HiddenThoughts, Renderer, Thoughts
+from mlxchat.terminal.reply_segments import Answer, HiddenThoughts, Renderer, Thoughts
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.thinking import OuterWhitespace
 

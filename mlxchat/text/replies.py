@@ -25,7 +25,7 @@ TextOf = Callable[[Iterable[int]], str]
 
 
 class Kind(Enum):
-    """What a part of a reply is; a GAP is the text between a marker and what is shown."""
+    """What a segment of a reply is; a GAP is the text between a marker and what is shown."""
 
     MARKER = auto()
     GAP = auto()
@@ -34,8 +34,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a reply, with its ids if the model has written it."""
+class Segment:
+    """A segment of a reply, with its ids if the model has written it."""
 
     kind: Kind
     text: str
@@ -78,69 +78,69 @@ class Replies:
         """Whether the ids are no more and no less than the reply, its thought and markers."""
         return self._written(ids.tolist(), reply, thought) is not None
 
-    def parts(self, ids: TokenIds | None, reply: str, thought: str) -> list[Part]:
-        """The reply in parts: as the model wrote it if it has `ids`, else as it would have."""
+    def segments(self, ids: TokenIds | None, reply: str, thought: str) -> list[Segment]:
+        """The reply in segments: as the model wrote it if it has `ids`, else as it would have."""
         written = None if ids is None else self._written(ids.tolist(), reply, thought)
         if written is not None:
             return written
         if self.format is None or not thought:
-            return [Part(Kind.ANSWER, reply)]
+            return [Segment(Kind.ANSWER, reply)]
         return [
-            Part(Kind.MARKER, self.format.opens),
-            Part(Kind.GAP, self.format.label),
-            Part(Kind.THOUGHT, thought),
-            Part(Kind.MARKER, self.format.closes),
-            Part(Kind.GAP, "\n\n"),
-            Part(Kind.ANSWER, reply),
+            Segment(Kind.MARKER, self.format.opens),
+            Segment(Kind.GAP, self.format.label),
+            Segment(Kind.THOUGHT, thought),
+            Segment(Kind.MARKER, self.format.closes),
+            Segment(Kind.GAP, "\n\n"),
+            Segment(Kind.ANSWER, reply),
         ]
 
-    def _written(self, ids: list[int], reply: str, thought: str) -> list[Part] | None:
-        """The parts of the ids; None if they spell anything else."""
+    def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
+        """The segments of the ids; None if they spell anything else."""
         if self.markers is None:
             return self._as_one(ids, reply, thought)
         for place in Place:
-            found = list(self._parts_of(runs(ids, self.markers, self.text_of, place)))
+            found = list(self._segments_of(runs(ids, self.markers, self.text_of, place)))
             spelled = {kind: _joined(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)}
             if spelled == {Kind.THOUGHT: thought, Kind.ANSWER: reply}:
                 return found
         return None
 
-    def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Part] | None:
+    def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
         """Tags that are no tokens may share one with text: then nothing can be cut."""
         text = self.spelled(ids)
         if (thought, reply) not in (self.split(text), self.split(text, inside=True)):
             return None
-        return [Part(Kind.ANSWER if not thought else Kind.GAP, text, tuple(ids))]
+        return [Segment(Kind.ANSWER if not thought else Kind.GAP, text, tuple(ids))]
 
-    def _parts_of(self, found: Iterable[Run]) -> Iterator[Part]:
+    def _segments_of(self, found: Iterable[Run]) -> Iterator[Segment]:
         assert self.markers is not None
         follows_marker = False
         for run in found:
             match run.place:
                 case None:
-                    yield Part(Kind.MARKER, self.spelled(run.ids))
+                    yield Segment(Kind.MARKER, self.spelled(run.ids))
                 case Place.THOUGHT:
-                    yield from self._parted(run.ids, Kind.THOUGHT, self._is_in_label)
+                    yield from self._without_lead(run.ids, Kind.THOUGHT, self._is_in_label)
                 case Place.ANSWER if follows_marker:
-                    yield from self._parted(run.ids, Kind.ANSWER, _is_newlines)
+                    yield from self._without_lead(run.ids, Kind.ANSWER, _is_newlines)
                 case Place.ANSWER:
-                    yield self._part(Kind.ANSWER, run.ids)
+                    yield self._segment(Kind.ANSWER, run.ids)
                 case _:
-                    yield self._part(Kind.GAP, run.ids)
+                    yield self._segment(Kind.GAP, run.ids)
             follows_marker = run.place is None
 
-    def _parted(
+    def _without_lead(
         self, ids: Sequence[int], kind: Kind, leads: Callable[[str], bool]
-    ) -> Iterator[Part]:
+    ) -> Iterator[Segment]:
         """A gap of the tokens that lead, and the others."""
         n = 0
         while n < len(ids) and leads(self.spelled(ids[: n + 1])):
             n += 1
-        parts = (self._part(Kind.GAP, ids[:n]), self._part(kind, ids[n:]))
-        yield from (part for part in parts if part.ids)
+        segments = (self._segment(Kind.GAP, ids[:n]), self._segment(kind, ids[n:]))
+        yield from (segment for segment in segments if segment.ids)
 
-    def _part(self, kind: Kind, ids: Sequence[int]) -> Part:
-        return Part(kind, self.spelled(ids), tuple(ids))
+    def _segment(self, kind: Kind, ids: Sequence[int]) -> Segment:
+        return Segment(kind, self.spelled(ids), tuple(ids))
 
     def _is_in_label(self, text: str) -> bool:
         return self.format is not None and self.format.label.startswith(text)
@@ -150,5 +150,5 @@ def _is_newlines(text: str) -> bool:
     return not text.strip("\n")
 
 
-def _joined(parts: Iterable[Part], kind: Kind) -> str:
-    return "".join(part.text for part in parts if part.kind is kind)
+def _joined(segments: Iterable[Segment], kind: Kind) -> str:
+    return "".join(segment.text for segment in segments if segment.kind is kind)

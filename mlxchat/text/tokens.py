@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import InputError, TemplateError
-from mlxchat.text.replies import Kind, Part, Replies
+from mlxchat.text.replies import Kind, Replies, Segment
 from mlxchat.text.reply_format import UNNAMED, Role, infer_format
 from mlxchat.text.reply_reader import Markers, Reader
 from mlxchat.text.spans import Known, Spans, TokenIds
@@ -114,7 +114,7 @@ class Tokenizer:
         self._replies = self._find_replies(source)
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered again and again with the same replies.
-        self._parts = lru_cache(maxsize=1024)(self._parts_of)
+        self._segments = lru_cache(maxsize=1024)(self._segments_of)
 
     def _find_replies(self, source: str) -> Replies:
         added = {t.content: (id_, t) for id_, t in self._backend.get_added_tokens_decoder().items()}
@@ -228,15 +228,15 @@ class Tokenizer:
             return template.render(template.with_system(cut_system, as_written), **given)
 
         rendered = render(each.text for each in known)
-        parts = [Known(rendered)]
+        segments = [Known(rendered)]
         # A template that trims what it is given shows so in the replies that can be trimmed.
         untrimmed = [each if each.text == each.text.strip() else Known(each.text) for each in known]
         for candidates in (untrimmed, known):
             spans = Spans(span, candidates)
             found = spans.split(render(spans.marked()))
-            if "".join(part.text for part in found) == rendered:
-                parts = found
-        ids = self._encode_parts(parts, mark, on_progress)
+            if "".join(segment.text for segment in found) == rendered:
+                segments = found
+        ids = self._encode_segments(segments, mark, on_progress)
         if len(ids) == 0:
             raise TemplateError("the model's chat template renders this to nothing")
         return Prompt(ids, self.system_notices(system))
@@ -264,27 +264,29 @@ class Tokenizer:
         if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
             # Its tags are text, which ids cannot distinguish.
             ids = None
-        parts = self._parts(
+        segments = self._segments(
             None if ids is None else ids.tobytes(), message.content, message.thought
         )
         if probed.inline:
-            parts = _enclosed(parts, probed)
-            return _Written(message.role, tuple(self._known(part, mark, own) for part in parts))
+            segments = _enclosed(segments, probed)
+            return _Written(
+                message.role, tuple(self._known(segment, mark, own) for segment in segments)
+            )
         thought, content = (
-            tuple(self._known(part, mark, own) for part in parts if part.kind is kind)
+            tuple(self._known(segment, mark, own) for segment in segments if segment.kind is kind)
             for kind in (Kind.THOUGHT, Kind.ANSWER)
         )
         return _Written(message.role, content, thought)
 
-    def _parts_of(self, ids: bytes | None, reply: str, thought: str) -> Sequence[Part]:
+    def _segments_of(self, ids: bytes | None, reply: str, thought: str) -> Sequence[Segment]:
         written = None if ids is None else np.frombuffer(ids, np.int32)
-        return self._replies.parts(written, reply, thought)
+        return self._replies.segments(written, reply, thought)
 
-    def _known(self, part: Part, mark: str, own: Collection[str]) -> Known:
-        if part.kind is Kind.MARKER:
-            return Known(part.text)
-        ids = None if part.ids is None else np.array(part.ids, np.int32)
-        return Known(self._control.cut(part.text, mark, own), ids)
+    def _known(self, segment: Segment, mark: str, own: Collection[str]) -> Known:
+        if segment.kind is Kind.MARKER:
+            return Known(segment.text)
+        ids = None if segment.ids is None else np.array(segment.ids, np.int32)
+        return Known(self._control.cut(segment.text, mark, own), ids)
 
     def _probe(self, variables: Mapping[str, Any]) -> Probed:
         key = json.dumps(variables, sort_keys=True, default=str)
@@ -393,15 +395,15 @@ class Tokenizer:
     def stream_decoder(self) -> "StreamDecoder":
         return StreamDecoder(self)
 
-    def _encode_parts(
+    def _encode_segments(
         self,
-        parts: Sequence[Known],
+        segments: Sequence[Known],
         mark: str,
         on_progress: Progress | None,
     ) -> TokenIds:
         encoded = [np.empty(0, np.int32)]
-        for number, part in enumerate(parts):
-            text, ids, begins = part.text, part.ids, number == 0
+        for number, segment in enumerate(segments):
+            text, ids, begins = segment.text, segment.ids, number == 0
             encoded.append(
                 self._encode_cut(text, mark, on_progress, begins) if ids is None else ids
             )
@@ -414,9 +416,9 @@ class Tokenizer:
         done = 0
         _announce(text, on_progress)
         encoded: list[TokenIds] = [np.empty(0, np.int32)]
-        for part_number, part in enumerate(text.split(mark)):
-            for chunk_number, chunk in enumerate(_chunks(part)):
-                first = begins and part_number == chunk_number == 0
+        for piece_number, piece in enumerate(text.split(mark)):
+            for chunk_number, chunk in enumerate(_chunks(piece)):
+                first = begins and piece_number == chunk_number == 0
                 encode = self._encode_piece if first else self._encode_anchored
                 encoded.append(encode(chunk))
                 done += len(chunk)
@@ -559,20 +561,20 @@ def _is_control(content: str, special: bool, template_source: str) -> bool:
     return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
 
 
-def _enclosed(parts: Sequence[Part], probed: Probed) -> list[Part]:
-    """The parts with both markers around the thought: the prompt may have written the first, and a
-    thought that was cut off has no second."""
-    thoughts = [number for number, part in enumerate(parts) if part.kind is Kind.THOUGHT]
+def _enclosed(segments: Sequence[Segment], probed: Probed) -> list[Segment]:
+    """The segments with both markers around the thought: the prompt may have written the first, and
+    a thought that was cut off has no second."""
+    thoughts = [number for number, segment in enumerate(segments) if segment.kind is Kind.THOUGHT]
     if not thoughts:
-        return list(parts)
+        return list(segments)
     first, last = thoughts[0], thoughts[-1]
-    begun = [] if any(p.kind is Kind.MARKER for p in parts[:first]) else _literal(probed.opened)
-    is_closed = any(part.kind is Kind.MARKER for part in parts[last:])
-    return [*begun, *parts, *([] if is_closed else _literal(probed.closes))]
+    begun = [] if any(p.kind is Kind.MARKER for p in segments[:first]) else _literal(probed.opened)
+    is_closed = any(segment.kind is Kind.MARKER for segment in segments[last:])
+    return [*begun, *segments, *([] if is_closed else _literal(probed.closes))]
 
 
-def _literal(text: str) -> list[Part]:
-    return [Part(Kind.MARKER, text)]
+def _literal(text: str) -> list[Segment]:
+    return [Segment(Kind.MARKER, text)]
 
 
 def _announce(text: str, on_progress: Progress | None) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a reply, thinking and answer: which rows of each are final and which may change.
+"""The segments of a reply, thinking and answer: which rows of each are final and which may change.
 
 A part is a value that takes more text and steps to what is left of it. It renders its rows here;
 when they are drawn is left to `reply`, and writing them to `live_rows`.

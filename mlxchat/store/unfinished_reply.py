@@ -12,14 +12,14 @@ from pathlib import Path
 
 from mlxchat.store.append_file import WRITING, open_to_read, write_all
 
-NAME = "reply.part"
+NAME = "reply.unfinished"
 MOST_BYTES = 1 << 28
 
 # One of Unicode's noncharacters, before and after each thought.
 THOUGHT_MARK = "\ufdd0"
 
 
-class ReplyPart:
+class UnfinishedReply:
     """The file at `path`. What could not be written yet is tried again with what comes next."""
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +73,7 @@ class ReplyPart:
             self._descriptor = None
 
 
-def read_part(path: Path) -> tuple[int, str, str] | None:
+def read_unfinished(path: Path) -> tuple[int, str, str] | None:
     """The serial, the thought and the reply; None if there is no such file, or nothing usable."""
     try:
         with open_to_read(path) as file:
