@@ -306,7 +306,7 @@ def test_a_session_goes_on_from_each_ranks_own_part(
     for part in temporary_home.rglob("rank1-*.safetensors"):
         part.unlink()
     told = say_together(2, chat(models, "--session", "near"), second, tmp_path)
-    assert "rank 1 does not have its part of the snapshot" in told.err
+    assert "rank 1 does not have its shard of the snapshot" in told.err
     assert reply(told.out) == reply(alone.stdout)
 
 
@@ -371,7 +371,7 @@ def test_without_a_ranks_part_a_run_begins_again(
     resume = [sys.executable, "-m", "mlxchat", "generate", "--resume", str(cut), "-n", "400"]
     with ring(2, resume, tmp_path) as processes:
         assert [process.ends(120) for process in processes] == [0, 0]
-        assert "rank 1 does not have its part of the snapshot: beginning" in processes[0].err
+        assert "rank 1 does not have its shard of the snapshot: beginning" in processes[0].err
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
 
 
