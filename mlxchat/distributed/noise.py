@@ -5,8 +5,8 @@ import re
 import sys
 import threading
 
-# MLX writes a line in pieces, so those of two threads that fail at once may be mixed: the end of one
-# is then a line by itself.
+# MLX writes a line in pieces: of two threads that fail at once, the end of one may become a line by
+# itself.
 NOISE = re.compile(rb"\[(?:ring|jaccl)\]|[ \d]*failed with errno ")
 
 
