@@ -13,13 +13,14 @@ from itertools import chain
 from typing import Any
 
 from mlxchat import paths
+from mlxchat.app.loading import Loading
+from mlxchat.app.setup import load_model
 from mlxchat.chat.conversation import Conversation, Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.commands import COMMANDS, run_command
 from mlxchat.cli.keeper import Keeper, template_args_of
-from mlxchat.cli.loading import Loading
 from mlxchat.cli.piped_chat import forgotten_line, turn_line
-from mlxchat.cli.setup import find_model, load_model
+from mlxchat.cli.setup import find_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Token
