@@ -122,7 +122,7 @@ def failure(run_mlxchat: RunMlxchat, model: Path, *arguments: str) -> tuple[int,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*blocks("a.md"), "--no-prefix-cache"], "drop --no-prefix-cache"),
+        ([*blocks("a.md"), "--no-prefix-cache"], "prefix cache, which is turned off"),
         ([*blocks("a.md"), "--checkpoint", "run"], "cannot be combined"),
         ([*blocks("-"), "-f", "-"], "can be given once only"),
     ],

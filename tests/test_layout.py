@@ -38,14 +38,17 @@ ORDER: dict[str, list[str]] = {
     "store": [
         *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file", "reply_part"),
         *("saved", "journal", "lock", "session_names", "session", "session_list", "output_file"),
-        *("metrics", "background", "state_file", "checkpoint", "prefix_index", "prefix_cache"),
-        "block_store",
+        *("metrics", "background", "state_file", "run_record", "checkpoint", "prefix_index"),
+        *("prefix_cache", "block_store"),
     ],
     "distributed": [
         *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
-    "app": ["", "awake", "events", "ranks", "setup", "prefixes", "blocks", "loading"],
+    "app": [
+        *("", "awake", "events", "observer", "ranks", "setup", "prefixes", "blocks", "loading"),
+        *("request", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
+    ],
     "bench": [
         *(
             "",
@@ -66,13 +69,13 @@ ORDER: dict[str, list[str]] = {
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
         *("messages", "clipboard", "own_terminal", "restore", "moving", "progress", "typed_lines"),
         *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
-        *("text_output", "reply"),
+        *("text_output", "figures", "reply"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "amounts", "template_args", "configured", "completion"),
-        *("options", "setup", "signal_watch", "signals"),
-        *("long_run", "run", "generate", "keeper", "chat_setup", "piped_chat", "commands", "repl"),
+        *("group", "listing", "version", "amounts", "template_args", "overnight", "configured"),
+        *("completion", "options", "setup", "signal_watch", "signals"),
+        *("run", "generate", "keeper", "chat_setup", "piped_chat", "commands", "repl"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", ""),
     ],

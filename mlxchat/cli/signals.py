@@ -63,6 +63,11 @@ class StatusRequest:
             self._previous[number] = signal.signal(number, self._handle)
         return self
 
+    def take(self) -> bool:
+        """Whether it was asked since the last time."""
+        asked, self.asked = self.asked, False
+        return asked
+
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
