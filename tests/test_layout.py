@@ -48,6 +48,7 @@ ORDER: dict[str, list[str]] = {
     "app": [
         *("", "awake", "events", "observer", "ranks", "setup", "prefixes", "blocks", "loading"),
         *("request", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
+        *("warm",),
     ],
     "bench": [
         *(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, TypedDict, Unpack
 
 from mlxchat.app.checkpoints import continued
-from mlxchat.app.loaded import Loaded, load
+from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.records import record_of, request_of
@@ -65,7 +65,8 @@ def begin(
             checkpoint = Checkpoint.create(request.overnight.checkpoint)
             stack.callback(checkpoint.close)
         output = _new_file(request, stack) or sink or NoSink()
-        loaded = load(request, observer, ranks)
+        blocks = bool(request.blocks)
+        loaded = open_model(request.setup, observer, blocks=blocks, ranks=ranks)
         prompt = encode(request, document, loaded.model.tokenizer, observer)
         for notice in prompt.notices:
             observer.warn(notice)
@@ -104,7 +105,7 @@ class SavedRun:
         request, checkpoint = self.request, self.checkpoint
         check_ranks(ranks, pipeline=request.setup.pipeline)
         prompt = Prompt(checkpoint.prompt())
-        loaded = load(request, observer, ranks)
+        loaded = open_model(request.setup, observer, ranks=ranks)
         fresh = replace(loaded.fresh(), position=START)
         fingerprint = loaded.fingerprint()
         begun = continued(checkpoint, loaded.model, fresh, fingerprint, observer.warn)

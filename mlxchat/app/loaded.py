@@ -4,8 +4,14 @@ from dataclasses import dataclass
 
 from mlxchat.app.blocks import check_model
 from mlxchat.app.observer import Observer
-from mlxchat.app.request import Request
-from mlxchat.app.setup import POSITIONS_RUN_ON, find_model, fit_window, load_model, start
+from mlxchat.app.setup import (
+    POSITIONS_RUN_ON,
+    Setup,
+    find_model,
+    fit_window,
+    load_model,
+    start,
+)
 from mlxchat.app.watch import Begun
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.chat.ledger import Ledger
@@ -37,12 +43,23 @@ class Loaded:
         return 0 if self.settings.max_kv_size is None else self.settings.keep
 
 
-def load(request: Request, observer: Observer, ranks: Ranks | None = None) -> Loaded:
-    """Find and load the model that `request` names, and fit its window."""
-    setup = request.setup
+def open_model(
+    setup: Setup,
+    observer: Observer | None = None,
+    *,
+    blocks: bool = False,
+    ranks: Ranks | None = None,
+) -> Loaded:
+    """Find the model that `setup` names, load it, and fit its window.
+
+    With `blocks`, a model whose blocks cannot be joined is refused before its weights are read.
+    Raises MlxchatError for whatever a user can mend.
+    """
+    observer = observer or Observer()
+    setup.check()
     start(setup, observer.warn)
     found = find_model(setup, observer.warn, observer.ask, show_progress=observer.show_progress)
-    check = check_model if request.blocks else None
+    check = check_model if blocks else None
     with observer.waiting(f"loading {found.name} …"):
         model = load_model(setup, found, observer.warn, check, ranks)
         settings = fit_window(setup, model, observer.warn)

@@ -148,7 +148,7 @@ def warm(
     from mlxchat.app.setup import Setup
     from mlxchat.cli.amounts import parse_bytes, parse_window
     from mlxchat.cli.template_args import parse_template_args
-    from mlxchat.cli.warm import warm_block, warm_document
+    from mlxchat.cli.warm import warm as warm_up
 
     setup = Setup(
         model=model,
@@ -159,8 +159,8 @@ def warm(
         prefill_step_size=prefill_step_size,
         prefix_cache_bytes=parse_bytes(prefix_cache_size, "--prefix-cache-size"),
     )
-    read = warm_block if block else warm_document
-    read(setup, file, system, parse_template_args(template_arg or ()), quiet=quiet)
+    args = parse_template_args(template_arg or ())
+    warm_up(setup, file, system, args, block=block, quiet=quiet)
 
 
 @contextmanager

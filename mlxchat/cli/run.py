@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, begin, saved_run
-from mlxchat.app.observer import Observer
 from mlxchat.app.ranks import lead_or_follow
 from mlxchat.app.request import Request
 from mlxchat.app.run import Run
+from mlxchat.cli.setup import observer_of
 from mlxchat.cli.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.figures import stats_line, status_line
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import progress, waiting
+from mlxchat.terminal.progress import progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
 
@@ -43,7 +42,7 @@ def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[
 def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
     messages = Messages(shown.quiet)
     sink = Stdout() if request.overnight.output_path() is None else None
-    observer = _observer(messages)
+    observer = observer_of(messages)
     with begin(request, observer, sink=sink, piped=piped_stdin(), ranks=ranks) as begun:
         if is_stdin_left_unread():
             messages.warn(
@@ -63,7 +62,7 @@ def _resume(
         if saved.ended is not None:
             messages.warn(f"the run in {directory} has ended already: {saved.ended}")
             return ExitStatus.LOOP if saved.ended == "loop" else ExitStatus.OK
-        with saved.resume(_observer(messages), ranks=ranks) as begun:
+        with saved.resume(observer_of(messages), ranks=ranks) as begun:
             stopped = _generate(begun, messages)
         return _report(begun, messages, shown, stopped)
 
@@ -91,15 +90,3 @@ def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
 def _report(begun: Run, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
     messages.stats(stats_line(begun.stats, begun.saved), shown.stats)
     return ExitStatus.LOOP if begun.stats.finish_reason == "loop" else stopped or ExitStatus.OK
-
-
-def _observer(messages: Messages) -> Observer:
-    """What `app` reports, on the terminal."""
-    return Observer(
-        warn=messages.warn,
-        note=messages.note,
-        ask=terminal_question(),
-        show_progress=not messages.quiet,
-        waiting=lambda text: waiting(text, messages.quiet),
-        counting=lambda what, unit: progress(what, unit, messages.quiet),
-    )

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlxchat.app import setup as opening
+from mlxchat.app.observer import Observer
 from mlxchat.app.setup import Setup, random_seed
 from mlxchat.cli.amounts import parse_bytes, parse_window
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.progress import progress, waiting
 
 SAMPLING_OPTIONS = ("temp", "top_p", "top_k", "min_p", "repetition_penalty")
 SAME_NAMES = (
@@ -26,6 +28,18 @@ def setup_of(options: Mapping[str, Any]) -> Setup:
         seed=random_seed() if seed is None else seed,
         prefix_cache_bytes=parse_bytes(options["prefix_cache_size"], "--prefix-cache-size"),
         **{name: options[name] for name in SAME_NAMES},
+    )
+
+
+def observer_of(messages: Messages) -> Observer:
+    """What `app` reports, on the terminal."""
+    return Observer(
+        warn=messages.warn,
+        note=messages.note,
+        ask=terminal_question(),
+        show_progress=not messages.quiet,
+        waiting=lambda text: waiting(text, messages.quiet),
+        counting=lambda what, unit: progress(what, unit, messages.quiet),
     )
 
 
