@@ -34,7 +34,10 @@ ORDER: dict[str, list[str]] = {
         *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
     ],
     "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
-    "chat": ["", "ledger", "conversation", "transcript"],
+    "chat": [
+        *("", "ledger", "turn", "watch", "eviction", "held", "random_streams", "rendering"),
+        *("memory", "conversation", "transcript"),
+    ],
     "store": [
         *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file", "reply_part"),
         *("saved", "journal", "lock", "session_names", "session", "session_list", "output_file"),

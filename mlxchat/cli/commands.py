@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mlxchat.chat import transcript
-from mlxchat.chat.conversation import Conversation, Turn
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Turn
 from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.template_args import parse_template_args
 from mlxchat.errors import InputError, SessionError, UsageError
@@ -32,9 +33,7 @@ class Chat(Protocol):
 
     screen: Screen
     keeper: Keeper
-    sampling: SamplingSettings
     think: str
-    retries: int
     attached: list[str]
     figures: str
 
@@ -42,7 +41,8 @@ class Chat(Protocol):
     def conversation(self) -> Conversation: ...
     def edit(self, text: str) -> str: ...
     def answer(self, text: str | None) -> None: ...
-    def go_on(self) -> None: ...
+    def continue_reply(self) -> None: ...
+    def set_sampling(self, changes: dict[str, Any]) -> None: ...
     def set_template_args(self, args: dict[str, Any]) -> None: ...
     def change_model(self, name: str) -> None: ...
     def change_session(self, session: Session) -> None: ...
@@ -122,7 +122,6 @@ def _clear(chat: Chat, _: str) -> None:
 @command("/retry", "answer the last message again, differently")
 def _retry(chat: Chat, _: str) -> None:
     _last_turn(chat)
-    chat.retries += 1
     chat.answer(None)
 
 
@@ -145,7 +144,7 @@ def _edit(chat: Chat, argument: str) -> str:
 @command("/continue", "let the last reply go on")
 def _continue(chat: Chat, _: str) -> None:
     _last_turn(chat)
-    chat.go_on()
+    chat.continue_reply()
 
 
 @command("/system [TEXT|off]", "show or change the system prompt")
@@ -186,42 +185,30 @@ def _recall(chat: Chat, argument: str) -> str | None:
     wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
     if wanted is None:
         raise UsageError("/recall needs a word")
-    finds = [
-        (number, turn.forgotten, line)
-        for number, turn in enumerate(chat.conversation.turns, 1)
-        for text in (turn.user, turn.thought, turn.reply)
-        for line in text.splitlines()
-        if wanted[1].lower() in line.lower()
-    ]
+    finds = chat.conversation.recall(wanted[1])
     if not finds:
         chat.screen.say(f"{wanted[1]!r} was never said")
         return None
-    for n, (number, forgotten, line) in enumerate(finds, 1):
-        where = "forgotten" if forgotten else "in view"
-        chat.screen.say(f"#{n} turn {number} ({where}): {line[:200]}")
+    for n, each in enumerate(finds, 1):
+        where = "forgotten" if each.forgotten else "in view"
+        chat.screen.say(f"#{n} turn {each.turn} ({where}): {each.line[:200]}")
     chosen = int(wanted[2] or len(finds))
     if not 1 <= chosen <= len(finds):
         raise UsageError(f"there are {len(finds)} finds: #1 to #{len(finds)}")
-    return f"> {finds[chosen - 1][2]}\n\n"
+    return f"> {finds[chosen - 1].line}\n\n"
 
 
 @command("/pin [TURN]", "never forget a turn: the last one, or that of the number")
 def _pin(chat: Chat, argument: str) -> None:
     _last_turn(chat)
     number = _number(argument, len(chat.conversation.turns))
-    if not 1 <= number <= len(chat.conversation.turns):
-        raise UsageError(f"there is no turn {number}")
-    turn = chat.conversation.turns[number - 1]
-    if turn.forgotten:
-        raise UsageError(f"turn {number} is forgotten already: /recall finds its text")
-    turn.pinned = True
+    chat.conversation.pin(number)
     chat.screen.say(f"turn {number} is pinned")
 
 
 @command("/unpin", "let all pinned turns be forgotten again")
 def _unpin(chat: Chat, _: str) -> None:
-    for turn in chat.conversation.turns:
-        turn.pinned = False
+    chat.conversation.unpin()
     chat.screen.say("nothing but the system prompt is pinned")
 
 
@@ -262,7 +249,7 @@ def _load(chat: Chat, argument: str) -> None:
     system, turns = transcript.load(path)
     if chat.keeper.session is not None:
         chat.change_session(Session.new())
-    chat.conversation.go_on_with(system, turns)
+    chat.conversation.resume(system, turns)
     chat.screen.say(
         f"{count(len(turns), 'turn')}; the latest that fit will be read at your next message"
     )
@@ -301,7 +288,9 @@ def _set(chat: Chat, argument: str) -> None:
     option, _, value = argument.partition(" ")
     if option:
         _set_option(chat, option.lstrip("-"), value.strip())
-    values = {option: getattr(chat.sampling, name) for option, name in SAMPLING.items()}
+    values = {
+        option: getattr(chat.conversation.sampling, name) for option, name in SAMPLING.items()
+    }
     values |= {
         "max-tokens": chat.conversation.generation.max_tokens,
         "roll": str(chat.conversation.roll),
@@ -321,7 +310,7 @@ def _set_option(chat: Chat, option: str, value: str) -> None:
         if option in SAMPLING:
             kind = int if option in ("top-k", "seed") else float
             chosen: dict[str, Any] = {SAMPLING[option]: kind(value)}
-            chat.sampling = replace(chat.sampling, **chosen)
+            chat.set_sampling(chosen)
         elif option == "max-tokens":
             old: GenerationSettings = chat.conversation.generation
             chat.conversation.generation = replace(old, max_tokens=int(value))

@@ -12,7 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxchat.chat.conversation import Conversation, Turn
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Turn
 from mlxchat.cli.setup import Setup
 from mlxchat.cli.template_args import check_template_args
 from mlxchat.engine.generate import Token
@@ -112,7 +113,7 @@ class Keeper:
             self._tell(notice)
         if contents.turns or contents.system is not None:
             system = contents.system if conversation.system is None else conversation.system
-            conversation.go_on_with(system, contents.turns)
+            conversation.resume(system, contents.turns)
             self._restore(conversation)
         self.describe(conversation, found, dtype)
 

@@ -3,12 +3,13 @@
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from mlxchat import __version__
 from mlxchat.app.events import EventWriter
-from mlxchat.chat.conversation import Conversation, Forgot
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.setup import find_model, load_model
@@ -78,7 +79,6 @@ class _PipedChat:
         self._keeper = keeper
         self._messages = messages
         self._stdout = stdout
-        self._sampling = conversation.sampling
         self._turn = 0
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class _PipedChat:
             "roll": str(self._conversation.roll),
             "session": None if self._keeper.session is None else self._keeper.session.name,
             **settings,
-            **asdict(self._sampling),
+            **asdict(self._conversation.sampling),
         }
         self._stdout.write(self._events().start(facts))
 
@@ -105,9 +105,6 @@ class _PipedChat:
             self._conversation.set_system(spoken.text)
             return
         self._turn += 1
-        # Each turn draws from a stream of its own, whatever was said before.
-        seed = self._request.setup.seed + len(self._conversation.turns)
-        self._conversation.sampling = replace(self._sampling, seed=seed % 2**64)
         started_s = time.perf_counter()
         reply = self._conversation.say(
             spoken.text,
@@ -164,8 +161,7 @@ class _PipedChat:
     def _done(self, events: EventWriter) -> str:
         conversation = self._conversation
         assert conversation.stats is not None
-        assert conversation.sampling.seed is not None
-        return events.done(conversation.stats, conversation.model.name, conversation.sampling.seed)
+        return events.done(conversation.stats, conversation.model.name, conversation.reply_seed)
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)

@@ -13,13 +13,14 @@ from itertools import chain
 from typing import Any
 
 from mlxchat import paths
-from mlxchat.chat.conversation import Conversation, Forgot
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.commands import COMMANDS, run_command
 from mlxchat.cli.keeper import Keeper, template_args_of
 from mlxchat.cli.loading import Loading
 from mlxchat.cli.piped_chat import forgotten_line, turn_line
-from mlxchat.cli.setup import find_model, load_model
+from mlxchat.cli.setup import find_model, fit_window, load_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Token
@@ -34,7 +35,6 @@ from mlxchat.errors import (
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
-from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
@@ -68,11 +68,9 @@ class Repl:
         self._prefixes = request.prefixes(self._notices.append)
         self.attached: list[str] = []
         self.think = request.think
-        self.retries = 0
         self.figures = ""
         self._messages = messages
         self._conversation: Conversation | None = None
-        self.sampling: SamplingSettings = request.setup.sampling_settings({})
         self._found = find_model(request.setup, messages)
         self._loading = Loading(lambda: self._load(self._found))
         self._released: Released = nullcontext
@@ -139,7 +137,6 @@ class Repl:
         """Do as a line says; returns a draft for the next prompt."""
         if text.startswith("/") and not text.startswith("//"):
             return run_command(self, text) or ""
-        self.retries = 0
         self.answer(self._with_attached(text.removeprefix("/") if text[:2] == "//" else text))
         return ""
 
@@ -173,20 +170,24 @@ class Repl:
     def answer(self, text: str | None) -> None:
         """Say it to the model and show the reply; None answers the last message again."""
         conversation = self.conversation
-        # Each turn, and each retry of it, draws from a stream of its own.
-        seed = self.request.setup.seed if self.sampling.seed is None else self.sampling.seed
-        seed += len(conversation.turns) + 1_000_003 * self.retries
-        conversation.sampling = replace(self.sampling, seed=seed % 2**64)
         with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
             how = _watched_by(bar, stop)
             reply = conversation.retry(**how) if text is None else conversation.say(text, **how)
             self._show(reply, stop, bar)
 
-    def go_on(self) -> None:
+    def continue_reply(self) -> None:
         """Let the last reply continue, and show how."""
         with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
-            reply = self.conversation.go_on(**_watched_by(bar, stop))
+            reply = self.conversation.continue_reply(**_watched_by(bar, stop))
             self._show(reply, stop, bar)
+
+    def set_sampling(self, changes: dict[str, Any]) -> None:
+        """Change how tokens are drawn, from now on and with whatever model."""
+        setup, conversation = self.request.setup, self.conversation
+        conversation.sampling = replace(conversation.sampling, **changes)
+        seed = changes.pop("seed", setup.seed)
+        setup = replace(setup, sampling=setup.sampling | changes, seed=seed)
+        self.request = replace(self.request, setup=setup)
 
     def set_template_args(self, args: dict[str, Any]) -> None:
         """Change some of the template's variables, and save them with the session."""
@@ -200,15 +201,10 @@ class Repl:
         found = find_model(setup, self._messages)
         with self.screen.waiting(f"loading {found.name} …"):
             model = Loading(lambda: self._load(found)).wait()
-        old = self.conversation
         # Until all of it has gone well, the old one stays.
-        new = self._begin(model)
-        new.variables, new.template_args = old.variables, old.template_args
-        new.generation, new.roll = old.generation, old.roll
-        new.go_on_with(old.system, old.turns)
-        for turn in new.turns:
-            # Another tokenizer spells otherwise.
-            turn.ids, turn.exact = None, False
+        window = fit_window(setup, model, self._notices.append)
+        sampling = setup.sampling_settings(model.generation_config)
+        new = self.conversation.with_model(model, window, sampling)
         self._found, self._conversation = found, new
         self.keeper.describe(new, found, self.request.setup.dtype)
 
@@ -218,7 +214,7 @@ class Repl:
         conversation = self.conversation
         args = template_args_of(conversation.template_args, session, given=())
         self.keeper.close(conversation)
-        conversation.go_on_with(None, [])
+        conversation.resume(None, [])
         self.keeper = Keeper(session, self._notices.append, exact=self.request.exact)
         try:
             conversation.set_template_args(args)
@@ -240,7 +236,6 @@ class Repl:
     def _begin(self, model: Model) -> Conversation:
         conversation = new_conversation(self.request, model, self._notices.append, self._prefixes)
         self._say_notices()
-        self.sampling = conversation.sampling
         return conversation
 
     # What is saved
