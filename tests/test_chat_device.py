@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from mlxchat.app.setup import Setup
 from mlxchat.chat.conversation import Conversation
 from mlxchat.cli import repl
 from mlxchat.cli.chat_setup import ChatRequest
 from mlxchat.cli.repl import Repl
-from mlxchat.cli.setup import Setup
 from mlxchat.errors import ExitStatus
 from mlxchat.settings import Roll
 from mlxchat.store.journal import Saved
@@ -129,12 +129,10 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
         offline=True,
         device="cpu",
         dtype="float32",
-        window="320",
+        window=320,
         keep=0,
         prefill_step_size=64,
-        sampling={},
         seed=1,
-        quiet=False,
     )
     request = ChatRequest(
         setup=setup,

@@ -48,7 +48,7 @@ ORDER: dict[str, list[str]] = {
         *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
-    "app": ["", "awake", "events"],
+    "app": ["", "awake", "events", "ranks", "setup", "prefixes", "blocks", "loading"],
     "bench": [
         *(
             "",
@@ -74,7 +74,7 @@ ORDER: dict[str, list[str]] = {
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
         *("group", "listing", "version", "amounts", "template_args", "configured", "completion"),
-        *("options", "setup", "signal_watch", "signals", "ranks", "prefix", "blocks", "loading"),
+        *("options", "setup", "signal_watch", "signals"),
         *("long_run", "run", "generate", "keeper", "chat_setup", "piped_chat", "commands", "repl"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", ""),

@@ -182,11 +182,12 @@ def chat(
     # Here, behind the parsing: what follows imports MLX.
     from mlxchat.cli.chat_run import run as run_chat
     from mlxchat.cli.chat_setup import ChatRequest
-    from mlxchat.cli.setup import Setup
+    from mlxchat.cli.setup import setup_of
     from mlxchat.cli.template_args import parse_template_args
 
     request = ChatRequest(
-        setup=Setup.of(context.params),
+        setup=setup_of(context.params),
+        quiet=quiet,
         system=system,
         roll=roll,
         max_tokens=max_tokens,

@@ -3,33 +3,34 @@
 import sys
 from dataclasses import replace
 
+from mlxchat.app.ranks import check_ranks, lead_or_follow
+from mlxchat.app.setup import start
 from mlxchat.cli.chat_setup import ChatRequest
 from mlxchat.cli.keeper import open_session, settings_of, template_args_of
-from mlxchat.cli.ranks import check_ranks, lead_or_follow
-from mlxchat.cli.setup import start
+from mlxchat.cli.signals import ignore_signals
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.errors import UsageError
+from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.store.session import Session
 from mlxchat.terminal.messages import Messages
 
 
 def run(request: ChatRequest) -> int:
     """Chat, and return the exit status. Raises MlxchatError for all that a user can mend."""
-    messages = Messages(request.setup.quiet)
+    messages = Messages(request.quiet)
     # Whatever can be refused is refused before anything takes time.
-    request.setup.cache_settings()
-    request.setup.sampling_settings({})
+    request.setup.check()
     request.generation_settings()
     if request.go_on and request.session is not None:
         raise UsageError("--continue is the latest session, --session NAME another: give one")
     if not request.save and (request.go_on or request.session is not None):
         raise UsageError("--no-save goes with neither --continue nor --session")
-    return lead_or_follow(lambda ranks: _run(request, messages, ranks))
+    led = lead_or_follow(lambda ranks: _run(request, messages, ranks), ignore_signals)
+    return led or ExitStatus.OK
 
 
 def _run(request: ChatRequest, messages: Messages, ranks: Ranks | None) -> int:
-    check_ranks(request.setup, ranks)
-    start(request.setup, messages)
+    check_ranks(ranks, pipeline=request.setup.pipeline)
+    start(request.setup, messages.warn)
     session = open_session(go_on=request.go_on, name=request.session, save=request.save)
     if session is not None:
         setup, roll = settings_of(request.setup, request.roll, session, request.given)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.setup import POSITIONS_RUN_ON, Setup, fit_window
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
-from mlxchat.cli.prefix import Prefixes
-from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, fit_window
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.text.template import thinking_variables
@@ -26,6 +26,7 @@ class ChatRequest:
     plain: bool
     json_events: bool
     stats: bool
+    quiet: bool = False
     go_on: bool = False
     session: str | None = None
     save: bool = True

@@ -148,7 +148,7 @@ def _check(name: str, value: Any) -> None:
     match name:
         case "max-kv-size":
             window = parse_window(value)
-            CacheSettings(max_kv_size=window, keep=0)
+            CacheSettings(max_kv_size=None if window == "auto" else window, keep=0)
         case "for":
             parse_duration_s(value, "--for")
         case "until":

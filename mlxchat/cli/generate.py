@@ -258,7 +258,7 @@ def generate(
     # Here, behind the parsing: what follows imports MLX.
     from mlxchat.cli.long_run import LongOptions
     from mlxchat.cli.run import Request, resume_run, run
-    from mlxchat.cli.setup import Setup
+    from mlxchat.cli.setup import setup_of
     from mlxchat.cli.template_args import parse_template_args
 
     if resume is not None:
@@ -270,7 +270,8 @@ def generate(
         think = think if "think" in given else None
         template_arg = template_arg if "template_arg" in given else None
     request = Request(
-        setup=Setup.of(context.params),
+        setup=setup_of(context.params),
+        quiet=quiet,
         prompt=prompt,
         files=tuple(file or ()),
         system=system,

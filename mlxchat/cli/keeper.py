@@ -12,9 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxchat.app.setup import Setup
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
-from mlxchat.cli.setup import Setup
 from mlxchat.cli.template_args import check_template_args
 from mlxchat.engine.generate import Token
 from mlxchat.errors import DeviceError, RanksError, SessionError, SnapshotError, UsageError
@@ -77,7 +77,7 @@ def settings_of(
     if saved.get("dtype") in DTYPE_CHOICES and "dtype" not in given:
         setup = replace(setup, dtype=str(saved["dtype"]))
     if (window is None or type(window) is int) and "max_kv_size" not in given:
-        setup = replace(setup, window="none" if window is None else str(window))
+        setup = replace(setup, window=window)
     if type(keep) is int and "keep" not in given:
         setup = replace(setup, keep=keep)
     if saved.get("roll") in list(Roll) and "roll" not in given:

@@ -8,11 +8,12 @@ from typing import Any
 
 from mlxchat import __version__
 from mlxchat.app.events import EventWriter
+from mlxchat.app.setup import load_model
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.keeper import Keeper
-from mlxchat.cli.setup import find_model, load_model
+from mlxchat.cli.setup import find_model
 from mlxchat.cli.signals import StopRequest
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Stats, Token
@@ -37,7 +38,7 @@ def run_piped(
     found = find_model(request.setup, messages)
     keeper = Keeper(session, messages.warn, exact=request.exact)
     prefixes = request.prefixes(messages.note)
-    with waiting(f"loading {found.name} …", request.setup.quiet):
+    with waiting(f"loading {found.name} …", request.quiet):
         model = load_model(request.setup, found, messages.warn, ranks=ranks)
         conversation = new_conversation(request, model, messages.warn, prefixes)
         keeper.begin(conversation, found, request.setup.dtype)
@@ -47,7 +48,7 @@ def run_piped(
         for spoken in read_turns(stdin):
             # Only a reply is ended well: while it waits for the next line, a signal ends it at
             # once.
-            with StopRequest() as stop, progress("reading", "tokens", request.setup.quiet) as bar:
+            with StopRequest() as stop, progress("reading", "tokens", request.quiet) as bar:
                 chat.take(spoken, stop, bar)
             if stop.status is not None:
                 return stop.status

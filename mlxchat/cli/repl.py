@@ -13,14 +13,15 @@ from itertools import chain
 from typing import Any
 
 from mlxchat import paths
+from mlxchat.app.loading import Loading
+from mlxchat.app.setup import fit_window, load_model
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.commands import COMMANDS, run_command
 from mlxchat.cli.keeper import Keeper, template_args_of
-from mlxchat.cli.loading import Loading
 from mlxchat.cli.piped_chat import forgotten_line, turn_line
-from mlxchat.cli.setup import find_model, fit_window, load_model
+from mlxchat.cli.setup import find_model
 from mlxchat.cli.signals import StopRequest, Terminated
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Token
@@ -186,7 +187,7 @@ class Repl:
         setup, conversation = self.request.setup, self.conversation
         conversation.sampling = replace(conversation.sampling, **changes)
         seed = changes.pop("seed", setup.seed)
-        setup = replace(setup, sampling=setup.sampling | changes, seed=seed)
+        setup = replace(setup, sampling={**setup.sampling, **changes}, seed=seed)
         self.request = replace(self.request, setup=setup)
 
     def set_template_args(self, args: dict[str, Any]) -> None:

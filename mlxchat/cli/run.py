@@ -7,11 +7,14 @@ from typing import Any
 
 from mlxchat import __version__
 from mlxchat.app.awake import keep_awake
+from mlxchat.app.blocks import block_reader, check_model
 from mlxchat.app.events import EventWriter
+from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.ranks import check_ranks, lead_or_follow
+from mlxchat.app.setup import POSITIONS_RUN_ON, Setup, fit_window, load_model, start
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger, TokenIds
-from mlxchat.cli.blocks import block_reader, check_blocks, check_model
 from mlxchat.cli.long_run import (
     Begun,
     Checkpointer,
@@ -22,10 +25,8 @@ from mlxchat.cli.long_run import (
     go_on,
     pace_of,
 )
-from mlxchat.cli.prefix import Prefixes
-from mlxchat.cli.ranks import check_ranks, lead_or_follow
-from mlxchat.cli.setup import POSITIONS_RUN_ON, Setup, find_model, fit_window, load_model, start
-from mlxchat.cli.signals import StatusRequest, StopRequest
+from mlxchat.cli.setup import find_model
+from mlxchat.cli.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
@@ -62,6 +63,7 @@ class Request:
     json_events: bool
     logprobs: int | None
     stats: bool | None
+    quiet: bool = False
     think: str | None = None
     template_args: dict[str, Any] = field(default_factory=dict[str, Any])
     long: LongOptions = field(default_factory=LongOptions)
@@ -80,16 +82,16 @@ class Request:
 def run(request: Request) -> int:
     """Generate, and return the exit status. Raises MlxchatError for all that a user can mend."""
     _check(request)
-    return lead_or_follow(lambda ranks: _run(request, ranks))
+    return lead_or_follow(lambda ranks: _run(request, ranks), ignore_signals) or ExitStatus.OK
 
 
 def _run(request: Request, ranks: Ranks | None) -> int:
-    check_ranks(request.setup, ranks, blocks=bool(request.blocks))
-    messages = Messages(request.setup.quiet)
+    check_ranks(ranks, pipeline=request.setup.pipeline, blocks=bool(request.blocks))
+    messages = Messages(request.quiet)
     document = read_input(request.prompt, request.files, piped_stdin(), request.blocks)
     for notice in document.notices:
         messages.warn(notice)
-    start(request.setup, messages)
+    start(request.setup, messages.warn)
     with ExitStack() as stack:
         checkpoint = None
         if request.long.checkpoint is not None:
@@ -115,7 +117,8 @@ def _run(request: Request, ranks: Ranks | None) -> int:
 def resume_run(directory: str, changes: dict[str, Any]) -> int:
     """Go on with the checkpoint in `directory`; `changes` are the options that were given anew,
     by name: those of Request, Setup or LongOptions."""
-    return lead_or_follow(lambda ranks: _resume(directory, changes, ranks))
+    led = lead_or_follow(lambda ranks: _resume(directory, changes, ranks), ignore_signals)
+    return led or ExitStatus.OK
 
 
 def _resume(directory: str, changes: dict[str, Any], ranks: Ranks | None) -> int:
@@ -123,15 +126,15 @@ def _resume(directory: str, changes: dict[str, Any], ranks: Ranks | None) -> int
         checkpoint = Checkpoint.open(Path(directory))
         stack.callback(checkpoint.close)
         request = _changed(checkpoint, directory, changes)
-        messages = Messages(request.setup.quiet)
+        messages = Messages(request.quiet)
         ended = checkpoint.run["ended"]
         if ended is not None and not changes.keys() & MENDS.get(ended, set()):
             messages.warn(f"the run in {directory} has ended already: {ended}")
             return ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
         _check(request)
-        check_ranks(request.setup, ranks)
+        check_ranks(ranks, pipeline=request.setup.pipeline)
         prompt = Prompt(checkpoint.prompt())
-        start(request.setup, messages)
+        start(request.setup, messages.warn)
         loaded = _load(request, messages, ranks)
         begun = go_on(
             checkpoint,
@@ -198,7 +201,7 @@ def _load(request: Request, messages: Messages, ranks: Ranks | None) -> _Loaded:
     setup = request.setup
     found = find_model(setup, messages)
     check = check_model if request.blocks else None
-    with waiting(f"loading {found.name} …", setup.quiet):
+    with waiting(f"loading {found.name} …", messages.quiet):
         model = load_model(setup, found, messages.warn, check, ranks)
         settings = fit_window(setup, model, messages.warn)
         cache = model.make_cache(settings.max_kv_size, settings.keep)
@@ -224,7 +227,7 @@ def _generate(
         StopRequest() as stop,
         StatusRequest() as status,
         keep_awake() if long.is_long else nullcontext(),
-        progress("reading", "tokens", request.setup.quiet) as bar,
+        progress("reading", "tokens", request.quiet) as bar,
         ExitStack() as stack,
     ):
         stop.say = bar.say_anyway
@@ -331,9 +334,9 @@ def _block_reader(
         loaded.model,
         loaded.cache,
         prompt,
-        loaded.settings.max_kv_size,
-        messages.warn,
-        stack,
+        window=loaded.settings.max_kv_size,
+        notify=messages.warn,
+        stack=stack,
     )
 
 
@@ -372,10 +375,23 @@ def _generation(request: Request, loaded: _Loaded, prompt: TokenIds, beside: _Be
 def _check(request: Request) -> None:
     """Whatever can be refused is refused before anything takes time."""
     _generation_settings(request)
-    request.setup.cache_settings()
-    request.setup.sampling_settings({})
+    request.setup.check()
     request.long.check(json_events=request.json_events)
-    check_blocks(request.blocks, request.setup, checkpoint=request.long.checkpoint is not None)
+    if request.blocks:
+        _check_blocks(request)
+
+
+def _check_blocks(request: Request) -> None:
+    if request.long.checkpoint is not None:
+        raise UsageError(
+            "--block and --checkpoint cannot be combined: give the documents of a run that is to "
+            "be resumed with -f"
+        )
+    if not request.setup.prefix_cache:
+        raise UsageError(
+            "--block keeps what it reads on the disk: drop --no-prefix-cache, or if it is "
+            "configured, add --prefix-cache"
+        )
 
 
 def _new_output(long: LongOptions) -> Sink:
@@ -389,7 +405,7 @@ def _asked(request: Request, loaded: _Loaded) -> dict[str, Any]:
     model = request.setup.model
     if model is None or Path(model).expanduser().exists():
         model = loaded.found
-    setup = replace(request.setup, model=model, window="none" if window is None else str(window))
+    setup = replace(request.setup, model=model, window=window)
     deadline = request.long.deadline()
     path = request.long.output_path()
     long = replace(
@@ -421,7 +437,7 @@ def _generation_settings(request: Request) -> GenerationSettings:
 
 def _encode(request: Request, model: Model, document: Input) -> Prompt:
     tokenizer, text = model.tokenizer, document.text
-    with progress("tokenizing", "characters", request.setup.quiet) as on_progress:
+    with progress("tokenizing", "characters", request.quiet) as on_progress:
         if document.blocks:
             named = zip(document.blocks, request.blocks, strict=True)
             parts = [

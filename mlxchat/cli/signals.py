@@ -40,6 +40,12 @@ def terminate_by_exception() -> None:
     watch.begin()
 
 
+def ignore_signals() -> None:
+    """From now on, leave it to others when this process ends."""
+    for number in STATUS_OF_SIGNAL:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _is_ignored(number: int) -> bool:
     """Whether whoever started us wants it so, as `nohup` does with SIGHUP."""
     return signal.getsignal(number) is signal.SIG_IGN

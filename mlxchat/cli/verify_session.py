@@ -1,10 +1,11 @@
 """What `mlxchat session verify` does: a session's state beside one that is computed afresh."""
 
+from mlxchat.app.setup import Setup, load_model, start
 from mlxchat.cli.chat_setup import ChatRequest, new_conversation
 from mlxchat.cli.keeper import Keeper, settings_of, template_args_of
-from mlxchat.cli.setup import Setup, find_model, load_model, start
+from mlxchat.cli.setup import find_model
 from mlxchat.errors import SessionError, SnapshotError
-from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, Roll
+from mlxchat.settings import Roll
 from mlxchat.store.session import Session
 from mlxchat.store.verify import compare
 from mlxchat.terminal.messages import Messages
@@ -22,10 +23,10 @@ def verify_session(name: str) -> str:
             raise SessionError(f"session {name!r} has no snapshot: it is read again when continued")
         size_bytes = session.snapshot_path.stat().st_size
         request = _request(session)
-        start(request.setup, messages)
+        start(request.setup, messages.warn)
         found = find_model(request.setup, messages)
         told: list[str] = []
-        with waiting(f"loading {found.name} …", request.setup.quiet):
+        with waiting(f"loading {found.name} …", messages.quiet):
             model = load_model(request.setup, found, messages.warn)
             conversation = new_conversation(request, model, messages.warn)
             Keeper(session, told.append).begin(conversation, found, request.setup.dtype)
@@ -33,7 +34,7 @@ def verify_session(name: str) -> str:
         if len(held) == 0:
             raise SnapshotError("; ".join(told) or f"session {name!r} holds nothing")
         ledger = conversation.ledger
-        with progress("reading", "tokens", request.setup.quiet) as on_progress:
+        with progress("reading", "tokens", messages.quiet) as on_progress:
             agreement = compare(
                 model.network,
                 conversation.cache,
@@ -52,19 +53,7 @@ def verify_session(name: str) -> str:
 
 
 def _request(session: Session) -> ChatRequest:
-    setup = Setup(
-        model=None,
-        offline=False,
-        device="auto",
-        dtype="auto",
-        window="auto",
-        keep=0,
-        prefill_step_size=DEFAULT_PREFILL_STEP_SIZE,
-        sampling={},
-        seed=0,
-        quiet=False,
-    )
-    setup, roll = settings_of(setup, Roll.SHIFT, session, ())
+    setup, roll = settings_of(Setup(keep=0), Roll.SHIFT, session, ())
     return ChatRequest(
         setup=setup,
         system=None,

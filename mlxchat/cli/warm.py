@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 
 from mlx import nn
 
+from mlxchat.app.blocks import block_reader, check_model
+from mlxchat.app.prefixes import LEAST_TOKENS, Prefixes
+from mlxchat.app.setup import Setup, fit_window, load_model, start
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.cli.blocks import block_reader, check_model
-from mlxchat.cli.prefix import LEAST_TOKENS, Prefixes
-from mlxchat.cli.setup import Setup, find_model, fit_window, load_model, start
+from mlxchat.cli.setup import find_model
 from mlxchat.engine.generate import OnHeld, nobody, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, ExitStatus, InputError
@@ -35,13 +36,15 @@ class _Ready:
     messages: Messages
 
 
-def _ready(setup: Setup, file: str, check: Callable[[nn.Module], None] | None = None) -> _Ready:
-    messages = Messages(setup.quiet)
+def _ready(
+    setup: Setup, file: str, quiet: bool, check: Callable[[nn.Module], None] | None = None
+) -> _Ready:
+    messages = Messages(quiet)
     setup.cache_settings()
     document = read_input(None, (file,), piped_stdin() if file == STDIN else None)
-    start(setup, messages)
+    start(setup, messages.warn)
     found = find_model(setup, messages)
-    with waiting(f"loading {found.name} …", setup.quiet):
+    with waiting(f"loading {found.name} …", quiet):
         model = load_model(setup, found, messages.warn, check)
         settings = fit_window(setup, model, messages.warn)
         cache = model.make_cache(settings.max_kv_size, settings.keep)
@@ -49,11 +52,11 @@ def _ready(setup: Setup, file: str, check: Callable[[nn.Module], None] | None = 
 
 
 def warm_document(
-    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any]
+    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any], *, quiet: bool
 ) -> int:
     """Read the document as `generate` would. Raises InputError where it is too short to keep,
     CacheError where nothing can be kept."""
-    ready = _ready(setup, file)
+    ready = _ready(setup, file, quiet)
     ids = ready.model.tokenizer.prompt(ready.text, system, variables=template_args).ids
     if len(ids) < LEAST_TOKENS:
         raise InputError(
@@ -63,7 +66,7 @@ def warm_document(
     prefixes = Prefixes(setup, _refuse)
     try:
         cached, record = prefixes.begin(ready.model, ready.cache, ids, ready.settings.max_kv_size)
-        _read(setup, ready, ids[cached:], prefill, record)
+        _read(ready, ids[cached:], prefill, record)
     finally:
         prefixes.close()
     ready.messages.note(f"{ready.name}: {len(ids):,} tokens, {cached:,} of them were known already")
@@ -71,10 +74,10 @@ def warm_document(
 
 
 def warm_block(
-    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any]
+    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any], *, quiet: bool
 ) -> int:
     """Read the document as a block of `generate`'s. Raises what `warm_document` raises."""
-    ready = _ready(setup, file, check_model)
+    ready = _ready(setup, file, quiet, check_model)
     part = Part(ready.text + SEPARATOR, cache=True, name=ready.name)
     prompt = encode_parts(ready.model.tokenizer, [part], system, variables=template_args)
     if not prompt.blocks:
@@ -82,18 +85,18 @@ def warm_block(
     first, stop = prompt.blocks[0]
     window = ready.settings.max_kv_size
     with ExitStack() as stack:
-        reader = block_reader(setup, ready.model, ready.cache, prompt, window, _refuse, stack)
+        reader = block_reader(
+            setup, ready.model, ready.cache, prompt, window=window, notify=_refuse, stack=stack
+        )
         assert reader is not None
-        _read(setup, ready, prompt.ids[:stop], reader)
+        _read(ready, prompt.ids[:stop], reader)
     known = "which was known already" if reader.reused_tokens else "kept"
     ready.messages.note(f"{ready.name}: a block of {stop - first:,} tokens, {known}")
     return ExitStatus.OK
 
 
-def _read(
-    setup: Setup, ready: _Ready, ids: TokenIds, read: Callable[..., int], on_held: OnHeld = nobody
-) -> None:
-    with progress("reading", "tokens", setup.quiet) as on_progress:
+def _read(ready: _Ready, ids: TokenIds, read: Callable[..., int], on_held: OnHeld = nobody) -> None:
+    with progress("reading", "tokens", ready.messages.quiet) as on_progress:
         read(
             ready.model.network,
             ready.cache,
