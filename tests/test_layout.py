@@ -19,7 +19,7 @@ ORDER: dict[str, list[str]] = {
     "": ["errors", "failures", "settings", "platform", "paths", "units", "files"],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
-        *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
+        *("", "documents", "template", "template_args", "reply_format", "thinking", "reply_reader"),
         *("template_probe", "spans", "replies", "tokens", "parts", "stop"),
     ],
     "cache": [
@@ -48,7 +48,18 @@ ORDER: dict[str, list[str]] = {
         *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
-    "app": ["", "awake", "events", "ranks", "setup", "prefixes", "blocks", "loading"],
+    "app": [
+        "",
+        "awake",
+        "events",
+        "ranks",
+        "setup",
+        "prefixes",
+        "blocks",
+        "loading",
+        "session",
+        "chat",
+    ],
     "bench": [
         *(
             "",
@@ -69,13 +80,13 @@ ORDER: dict[str, list[str]] = {
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
         *("messages", "clipboard", "own_terminal", "restore", "moving", "progress", "typed_lines"),
         *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
-        *("text_output", "reply"),
+        *("text_output", "reply", "signal_watch", "signals", "chat_lines", "chat_screen"),
+        *("commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "amounts", "template_args", "configured", "completion"),
-        *("options", "setup", "signal_watch", "signals"),
-        *("long_run", "run", "generate", "keeper", "chat_setup", "piped_chat", "commands", "repl"),
+        *("group", "listing", "version", "amounts", "configured", "completion"),
+        *("options", "setup", "long_run", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", ""),
     ],

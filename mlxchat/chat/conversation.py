@@ -5,7 +5,7 @@ What the model sees of it is `memory`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -112,7 +112,7 @@ class Conversation(Memory):
         on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
         should_stop: ShouldStop = never,
-    ) -> Iterator[Said]:
+    ) -> Generator[Said]:
         """Add a turn; the iterator returned yields the tokens of the reply, and what was forgotten
         to make room for it. `on_encode` counts characters of long texts that are turned into
         tokens, `on_prefill` tokens.
@@ -132,7 +132,7 @@ class Conversation(Memory):
         on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
         should_stop: ShouldStop = never,
-    ) -> Iterator[Said]:
+    ) -> Generator[Said]:
         """Answer the last turn again, with other random numbers. If nothing new comes of it, the
         old reply stays. Raises as `say` does."""
         self._retries += 1
@@ -148,7 +148,7 @@ class Conversation(Memory):
         on_encode: Progress | None = None,
         on_prefill: Progress | None = None,
         should_stop: ShouldStop = never,
-    ) -> Iterator[Said]:
+    ) -> Generator[Said]:
         """Continue the last reply where it ended, as if it had not. If nothing comes of it, the
         reply stays as it is. Raises DeviceError as `say` does."""
         watch = Watch(on_encode, on_prefill, should_stop)
@@ -182,14 +182,14 @@ class Conversation(Memory):
     def _next_stream(self, written: int = 0) -> int:
         return stream_of(self.seed, len(self.turns), self._retries, written)
 
-    def _say(self, text: str, seed: int, watch: Watch) -> Iterator[Said]:
+    def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
         self._begin_turn()
         self.reply_seed = seed
         turn = Turn(text)
         self.turns.append(turn)
         return self._or_let_go(self._reply(turn, watch))
 
-    def _reply(self, turn: Turn, watch: Watch) -> Iterator[Said]:
+    def _reply(self, turn: Turn, watch: Watch) -> Generator[Said]:
         try:
             yield from self._make_room(watch.count_encoding)
         except WindowFull:
@@ -203,7 +203,7 @@ class Conversation(Memory):
         if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
             self.undo()
 
-    def _continuation(self, turn: Turn, watch: Watch) -> Iterator[Said]:
+    def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
         self._begin_turn()
         turn.forgotten = False
         try:
@@ -227,7 +227,7 @@ class Conversation(Memory):
             if failed and not has_text:
                 turn.become(old)
 
-    def _or_else(self, reply: Iterator[Said], before: int, old: Turn) -> Iterator[Said]:
+    def _or_else(self, reply: Generator[Said], before: int, old: Turn) -> Generator[Said]:
         """The reply; if nothing new comes of it, the old turn is put back."""
         try:
             yield from reply
@@ -239,7 +239,7 @@ class Conversation(Memory):
             if len(self.turns) == before:
                 self.turns.append(old)
 
-    def _or_let_go(self, reply: Iterator[Said]) -> Iterator[Said]:
+    def _or_let_go(self, reply: Generator[Said]) -> Generator[Said]:
         """The reply. If the device gives out anywhere in the turn, what the cache holds is let go:
         it may be half moved, and what was computed cannot be trusted."""
         try:
@@ -251,7 +251,7 @@ class Conversation(Memory):
 
     # Answering
 
-    def _answer(self, turn: Turn, written: TokenIds, watch: Watch) -> Iterator[Said]:
+    def _answer(self, turn: Turn, written: TokenIds, watch: Watch) -> Generator[Said]:
         """Generate the reply, or what follows the tokens of it that are `written` already."""
         if not self.cache:
             self.restart()

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from mlxchat.engine.generate import Progress, ShouldStop
+
+
+class Watching(TypedDict, total=False):
+    """How `say`, `retry` and `continue_reply` can be watched: `on_encode` counts characters of long
+    texts that are turned into tokens, `on_prefill` tokens; `should_stop` is asked between steps."""
+
+    on_encode: Progress | None
+    on_prefill: Progress | None
+    should_stop: ShouldStop
 
 
 class StoppedEncoding(Exception):
@@ -13,8 +23,7 @@ class StoppedEncoding(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """`on_encode` counts characters of long texts that are turned into tokens, `on_prefill`
-    tokens."""
+    """A turn's watching, all of it given."""
 
     on_encode: Progress | None
     on_prefill: Progress | None

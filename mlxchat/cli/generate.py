@@ -259,7 +259,7 @@ def generate(
     from mlxchat.cli.long_run import LongOptions
     from mlxchat.cli.run import Request, resume_run, run
     from mlxchat.cli.setup import setup_of
-    from mlxchat.cli.template_args import parse_template_args
+    from mlxchat.text.template_args import parse_template_args
 
     if resume is not None:
         raise typer.Exit(resume_run(resume, _given_anew(context)))
@@ -283,7 +283,7 @@ def generate(
         logprobs=logprobs,
         stats=stats,
         think=think,
-        template_args=parse_template_args(template_arg or ()),
+        template_args=parse_template_args(template_arg or (), "--template-arg"),
         long=LongOptions(
             output=output,
             checkpoint=checkpoint,

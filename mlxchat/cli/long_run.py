@@ -19,7 +19,6 @@ from mlxchat.cache import Cache, bytes_held, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s
-from mlxchat.cli.signals import StatusRequest, StopRequest
 from mlxchat.engine.generate import Midway, Stats, Token
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
 from mlxchat.engine.repetition import LoopDetector, Nudge
@@ -33,6 +32,7 @@ from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.signals import StatusRequest, StopRequest
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.units import and_rate, count, format_bytes
 

@@ -147,8 +147,8 @@ def warm(
     """
     from mlxchat.app.setup import Setup
     from mlxchat.cli.amounts import parse_bytes, parse_window
-    from mlxchat.cli.template_args import parse_template_args
     from mlxchat.cli.warm import warm_block, warm_document
+    from mlxchat.text.template_args import parse_template_args
 
     setup = Setup(
         model=model,
@@ -160,7 +160,9 @@ def warm(
         prefix_cache_bytes=parse_bytes(prefix_cache_size, "--prefix-cache-size"),
     )
     read = warm_block if block else warm_document
-    read(setup, file, system, parse_template_args(template_arg or ()), quiet=quiet)
+    read(
+        setup, file, system, parse_template_args(template_arg or (), "--template-arg"), quiet=quiet
+    )
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from mlxchat.cli.long_run import (
     pace_of,
 )
 from mlxchat.cli.setup import find_model
-from mlxchat.cli.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.generate import Generation, Midway, OnHeld, Progress, Stats, nobody
@@ -39,6 +38,7 @@ from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.output_file import START, OutputFile
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress, waiting
+from mlxchat.terminal.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Input, is_stdin_left_unread, name_of, piped_stdin, read_input
 from mlxchat.text.parts import Part, encode_parts
