@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.cli import signal_watch, signals
-from mlxchat.cli.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
-from mlxchat.cli.signals import StopRequest
 from mlxchat.distributed.deferred import undisturbed
 from mlxchat.errors import ExitStatus
+from mlxchat.terminal import signal_watch, signals
 from mlxchat.terminal.live_rows import signals_later
+from mlxchat.terminal.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
+from mlxchat.terminal.signals import StopRequest
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 

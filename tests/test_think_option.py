@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.cli.template_args import parse_template_args
 from mlxchat.errors import UsageError
+from mlxchat.text.template_args import parse_template_args
 from tests.reply_formats import HARMONY, MISTRAL
 from tests.terminal_chat import CTRL_D, Chat
 

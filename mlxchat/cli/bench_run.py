@@ -22,7 +22,6 @@ from mlxchat.bench.machine import Machine, this_machine
 from mlxchat.bench.record import Circumstances, lines
 from mlxchat.bench.subject import Subject
 from mlxchat.cli.setup import find_model
-from mlxchat.cli.signals import ignore_signals
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, ModelError, OutputError, UsageError
 from mlxchat.files import append_line, open_to_append
@@ -31,6 +30,7 @@ from mlxchat.terminal.bench_progress import BenchProgress
 from mlxchat.terminal.bench_table import comment, format_bench_table, paragraph
 from mlxchat.terminal.chart import draw_chart
 from mlxchat.terminal.messages import Messages, show_error
+from mlxchat.terminal.signals import ignore_signals
 from mlxchat.terminal.text_output import Stdout
 
 STDOUT = "-"

@@ -260,7 +260,7 @@ def generate(
     from mlxchat.cli.overnight import OVERNIGHT_OPTIONS, overnight_values
     from mlxchat.cli.run import Shown, resume_run, run
     from mlxchat.cli.setup import setup_of
-    from mlxchat.cli.template_args import parse_template_args
+    from mlxchat.text.template_args import parse_template_args
 
     if resume is not None:
         anew = _given_anew(context)
@@ -281,7 +281,7 @@ def generate(
         system=system,
         raw=raw,
         think=think,
-        template_args=parse_template_args(template_arg or ()),
+        template_args=parse_template_args(template_arg or (), "--template-arg"),
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,

@@ -147,8 +147,8 @@ def warm(
     """
     from mlxchat.app.setup import Setup
     from mlxchat.cli.amounts import parse_bytes, parse_window
-    from mlxchat.cli.template_args import parse_template_args
     from mlxchat.cli.warm import warm as warm_up
+    from mlxchat.text.template_args import parse_template_args
 
     setup = Setup(
         model=model,
@@ -159,7 +159,7 @@ def warm(
         prefill_step_size=prefill_step_size,
         prefix_cache_bytes=parse_bytes(prefix_cache_size, "--prefix-cache-size"),
     )
-    args = parse_template_args(template_arg or ())
+    args = parse_template_args(template_arg or (), "--template-arg")
     warm_up(setup, file, system, args, block=block, quiet=quiet)
 
 

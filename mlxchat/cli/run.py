@@ -9,12 +9,12 @@ from mlxchat.app.ranks import lead_or_follow
 from mlxchat.app.request import Request
 from mlxchat.app.run import Run
 from mlxchat.cli.setup import observer_of
-from mlxchat.cli.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.figures import stats_line, status_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
+from mlxchat.terminal.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
 

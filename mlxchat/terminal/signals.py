@@ -5,9 +5,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from mlxchat.cli.signal_watch import STATUS_OF_SIGNAL, SignalWatch, make_leave
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.restore import say_on_own_line
+from mlxchat.terminal.signal_watch import STATUS_OF_SIGNAL, SignalWatch, make_leave
 
 WILL_STOP = "mlxchat: stopping after this step; press Ctrl-C again to quit now"
 
