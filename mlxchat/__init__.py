@@ -8,6 +8,13 @@ The public interface, loaded when first used so that `mlxchat --help` stays quic
     for token in mlxchat.Generation(model, prompt.ids, cache):
         print(token.text, end="", flush=True)
 
+What the commands do, checkpoints and known prompts included, is in `mlxchat.app`:
+
+    request = mlxchat.Request(mlxchat.Setup("smollm2", window=512), "Hello", max_tokens=100)
+    with mlxchat.begin(request) as run:
+        for piece in run:
+            print(piece.text, end="", flush=True)
+
 Importing this package loads OpenBLAS where there is one and makes mlx-lm's modules importable
 without transformers; both must happen before MLX is imported: see `platform.prepare_imports`.
 """
@@ -18,6 +25,12 @@ from typing import TYPE_CHECKING
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
+    from mlxchat.app.begin import begin, resume
+    from mlxchat.app.loaded import open_model
+    from mlxchat.app.observer import Observer
+    from mlxchat.app.request import Overnight, Request
+    from mlxchat.app.run import Run
+    from mlxchat.app.setup import Setup
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
     from mlxchat.engine.blocks import BlockReader
@@ -40,12 +53,20 @@ __all__ = [
     "GenerationSettings",
     "MlxchatError",
     "Model",
+    "Observer",
+    "Overnight",
     "Part",
+    "Request",
+    "Run",
     "SamplingSettings",
+    "Setup",
     "Token",
+    "begin",
     "encode_parts",
     "load",
     "make_cache",
+    "open_model",
+    "resume",
 ]
 
 _HOME = {
@@ -57,12 +78,20 @@ _HOME = {
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
     "Model": "mlxchat.models.model",
+    "Observer": "mlxchat.app.observer",
+    "Overnight": "mlxchat.app.request",
     "Part": "mlxchat.text.parts",
+    "Request": "mlxchat.app.request",
+    "Run": "mlxchat.app.run",
     "SamplingSettings": "mlxchat.settings",
+    "Setup": "mlxchat.app.setup",
     "Token": "mlxchat.engine.generate",
+    "begin": "mlxchat.app.begin",
     "encode_parts": "mlxchat.text.parts",
     "load": "mlxchat.models.load",
     "make_cache": "mlxchat.cache",
+    "open_model": "mlxchat.app.loaded",
+    "resume": "mlxchat.app.begin",
 }
 
 prepare_imports()

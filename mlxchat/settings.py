@@ -11,7 +11,8 @@ from mlxchat.errors import UsageError
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
 DEFAULT_CHECKPOINT_EVERY = 2_000  # tokens
-DEFAULT_PREFIX_CACHE_SIZE = "4GB"
+DEFAULT_PREFIX_CACHE_BYTES = 4_000_000_000
+DEFAULT_PREFIX_CACHE_SIZE = f"{DEFAULT_PREFIX_CACHE_BYTES // 10**9}GB"  # as an option
 
 
 def _require(condition: bool, message: str) -> None:

@@ -377,7 +377,7 @@ def test_a_signal_to_end_gets_out_of_the_prompt_whatever_it_does(
 ) -> None:
     """A SIGHUP that came while the prompt was drawn was swallowed, and Enter asked for instead."""
     body = f"""
-from mlxchat.cli.signals import Terminated, terminate_by_exception
+from mlxchat.terminal.signals import Terminated, terminate_by_exception
 from mlxchat.terminal.editor import Editor
 
 terminate_by_exception()

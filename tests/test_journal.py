@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from mlxchat.chat import transcript
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.store import append_file
 from mlxchat.store.journal import Journal
@@ -382,7 +382,7 @@ def test_a_reply_survives_kill_9_to_the_last_piece_shown(path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.store.journal import Journal
 
 turns = [Turn("one", "yes", finish_reason="stop"), Turn("two")]

@@ -19,7 +19,7 @@ ORDER: dict[str, list[str]] = {
     "": ["errors", "failures", "settings", "platform", "paths", "units", "files"],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
-        *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
+        *("", "documents", "template", "template_args", "reply_format", "thinking", "reply_reader"),
         *("template_probe", "spans", "replies", "tokens", "parts", "stop"),
     ],
     "cache": [
@@ -34,18 +34,25 @@ ORDER: dict[str, list[str]] = {
         *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
     ],
     "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
-    "chat": ["", "ledger", "conversation", "transcript"],
+    "chat": [
+        *("", "ledger", "turn", "watch", "eviction", "held", "random_streams", "rendering"),
+        *("memory", "conversation", "transcript"),
+    ],
     "store": [
         *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file", "reply_part"),
         *("saved", "journal", "lock", "session_names", "session", "session_list", "output_file"),
-        *("metrics", "background", "state_file", "checkpoint", "prefix_index", "prefix_cache"),
-        "block_store",
+        *("metrics", "background", "state_file", "run_record", "checkpoint", "prefix_index"),
+        *("prefix_cache", "block_store"),
     ],
     "distributed": [
         *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
-    "app": ["", "awake", "events"],
+    "app": [
+        *("", "awake", "events", "observer", "ranks", "setup", "prefixes", "blocks", "loading"),
+        *("request", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
+        *("warm", "session", "chat", "verify"),
+    ],
     "bench": [
         *(
             "",
@@ -66,13 +73,13 @@ ORDER: dict[str, list[str]] = {
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
         *("messages", "clipboard", "own_terminal", "restore", "moving", "progress", "typed_lines"),
         *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
-        *("text_output", "reply"),
+        *("text_output", "figures", "reply", "signal_watch", "signals", "chat_lines"),
+        *("chat_screen", "commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "amounts", "template_args", "configured", "completion"),
-        *("options", "setup", "signal_watch", "signals", "ranks", "prefix", "blocks", "loading"),
-        *("long_run", "run", "generate", "keeper", "chat_setup", "piped_chat", "commands", "repl"),
+        *("group", "listing", "version", "amounts", "overnight", "configured", "completion"),
+        *("options", "setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", ""),
     ],

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mlxchat import paths
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.store import lock as lock_module
 from mlxchat.store import session as session_module
@@ -35,7 +35,7 @@ from mlxchat.store.session_names import TRANSCRIPT, check_name, directory_of, na
 
 OPEN_ELSEWHERE = """
 import sys
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.store.session import Session
 
 session = Session.open(sys.argv[1], create=True)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.cli import signal_watch, signals
-from mlxchat.cli.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
-from mlxchat.cli.signals import StopRequest
 from mlxchat.distributed.deferred import undisturbed
 from mlxchat.errors import ExitStatus
+from mlxchat.terminal import signal_watch, signals
 from mlxchat.terminal.live_rows import signals_later
+from mlxchat.terminal.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
+from mlxchat.terminal.signals import StopRequest
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 
@@ -30,7 +30,7 @@ WILL_STOP = "stopping after this step; press Ctrl-C again to quit now"
 SLOW = """
 import ctypes, os, signal, sys
 from mlxchat.cli import main, signal_watch
-from mlxchat.models import model as models
+from mlxchat.models.model import Model as Loaded
 from mlx_lm.models.llama import Model
 
 def busy(seconds):
@@ -47,11 +47,10 @@ def step(model, tokens, *rest, **how):
 
 def make_busily(*given):
     busy(600)
-    return make_cache(*given)
 
 call, Model.__call__ = Model.__call__, step
 if "IN_CACHE" in os.environ:
-    make_cache, models.make_cache = models.make_cache, make_busily
+    Loaded.make_cache = make_busily
 # So long that nobody waits for it, and short enough for a test.
 signal_watch.END_AFTER_S = 0.5
 main()

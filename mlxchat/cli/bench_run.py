@@ -14,22 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mlxchat.app.ranks import check_ranks, lead_or_follow
+from mlxchat.app.setup import Setup, load_model, start
 from mlxchat.bench import plot
 from mlxchat.bench.catalog import Bench, Entry, load
 from mlxchat.bench.machine import Machine, this_machine
 from mlxchat.bench.record import Circumstances, lines
 from mlxchat.bench.subject import Subject
-from mlxchat.cli.ranks import check_ranks, lead_or_follow
-from mlxchat.cli.setup import Setup, find_model, load_model, start
+from mlxchat.cli.setup import find_model
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, ModelError, OutputError, UsageError
 from mlxchat.files import append_line, open_to_append
 from mlxchat.models.skeleton import named_parameters
-from mlxchat.settings import DEFAULT_KEEP, DEFAULT_PREFILL_STEP_SIZE
 from mlxchat.terminal.bench_progress import BenchProgress
 from mlxchat.terminal.bench_table import comment, format_bench_table, paragraph
 from mlxchat.terminal.chart import draw_chart
 from mlxchat.terminal.messages import Messages, show_error
+from mlxchat.terminal.signals import ignore_signals
 from mlxchat.terminal.text_output import Stdout
 
 STDOUT = "-"
@@ -58,12 +59,8 @@ class BenchRequest:
             offline=self.offline,
             device=self.device,
             dtype=self.dtype,
-            window="none",
-            keep=DEFAULT_KEEP,
-            prefill_step_size=DEFAULT_PREFILL_STEP_SIZE,
-            sampling={},
+            window=None,
             seed=0,
-            quiet=self.quiet,
             pipeline=self.pipeline,
         )
 
@@ -71,11 +68,12 @@ class BenchRequest:
 def run_benches(request: BenchRequest) -> int:
     """Measure, and return the exit status: one of several that cannot be measured is told, and
     does not keep the others from it. Raises MlxchatError for all that a user can mend."""
-    return lead_or_follow(lambda ranks: _run_benches(request, ranks))
+    led = lead_or_follow(lambda ranks: _run_benches(request, ranks), ignore_signals)
+    return led or ExitStatus.OK
 
 
 def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
-    check_ranks(request.setup(), ranks)
+    check_ranks(ranks, pipeline=request.pipeline)
     if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
             "under mlx.launch only mlxchat bench decode can be run, without --against: the others "
@@ -84,7 +82,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     messages = Messages(request.quiet)
     _check_outputs(request, messages)
     setup = request.setup()
-    start(setup, messages)
+    start(setup, messages.warn)
     found = find_model(setup, messages)
     machine = this_machine()
     if machine.is_busy:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlxchat import __version__
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.store import reply_part
 from mlxchat.store.append_file import AppendFile

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.store import reply_part
 from mlxchat.store.append_file import open_to_read

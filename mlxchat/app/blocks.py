@@ -1,0 +1,66 @@
+"""Blocks: documents that are read once, kept on the disk, and joined in any order."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from mlx import nn
+
+from mlxchat import paths
+from mlxchat.app.setup import Setup
+from mlxchat.cache import Cache, check_joinable, make_joinable
+from mlxchat.engine.blocks import BlockReader, does_not_fit
+from mlxchat.errors import CacheError
+from mlxchat.models.model import Model
+from mlxchat.store.block_store import DiskBlocks
+from mlxchat.store.prefix_cache import has_room
+from mlxchat.text.tokens import Prompt
+
+
+def block_reader(
+    setup: Setup,
+    model: Model,
+    cache: Cache,
+    prompt: Prompt,
+    *,
+    window: int | None,
+    notify: Callable[[str], None],
+    stack: ExitStack,
+) -> BlockReader | None:
+    """What is to read the prompt into the empty cache; None for ordinary prefill.
+
+    What is open is closed with `stack`. Raises CacheError naming why this model's blocks cannot be
+    joined.
+    """
+    if not prompt.blocks:
+        return None
+    with refused():
+        make_joinable(model.network, cache)
+    if reason := does_not_fit(cache, len(prompt.ids), window):
+        notify(f"blocks are read as other text is: {reason}")
+        return None
+    directory = paths.prefix_cache_dir()
+    limit_bytes = setup.prefix_cache_bytes
+    store = DiskBlocks(directory, model, limit_bytes, has_room(directory, limit_bytes))
+    stack.callback(_close, store, notify)
+    return BlockReader(prompt, store)
+
+
+def check_model(network: nn.Module) -> None:
+    """Raises CacheError if blocks cannot be joined, before any weights are loaded."""
+    with refused():
+        check_joinable(network)
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """A refusal, and what to do about it."""
+    try:
+        yield
+    except CacheError as error:
+        raise CacheError(f"blocks cannot be used: {error}; give the documents as files") from error
+
+
+def _close(store: DiskBlocks, notify: Callable[[str], None]) -> None:
+    store.close()
+    if store.error is not None:
+        notify(f"a block could not be kept: {store.error}")
