@@ -16,7 +16,8 @@ PACKAGE = ROOT / "mlxchat"
 
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
-    "": ["errors", "failures", "settings", "platform", "paths", "units", "files"],
+    "": ["errors", "failures", "settings", "platform", "paths", "units"],
+    "files": ["disk", "atomic", "append", "lock", ""],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
@@ -36,8 +37,8 @@ ORDER: dict[str, list[str]] = {
     "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
     "chat": ["", "ledger", "conversation", "transcript"],
     "store": [
-        *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file", "reply_part"),
-        *("saved", "journal", "lock", "session_names", "session", "session_list", "output_file"),
+        *("", "tensor_file", "fingerprint", "snapshot", "verify", "reply_part"),
+        *("saved", "journal", "session_names", "session", "session_list", "output_file"),
         *("metrics", "background", "state_file", "checkpoint", "prefix_index", "prefix_cache"),
         "block_store",
     ],
@@ -64,7 +65,16 @@ ORDER: dict[str, list[str]] = {
     ],
     "terminal": [
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
-        *("messages", "clipboard", "own_terminal", "restore", "moving", "progress", "typed_lines"),
+        *(
+            "messages",
+            "clipboard",
+            "modes",
+            "own_terminal",
+            "restore",
+            "moving",
+            "progress",
+            "typed_lines",
+        ),
         *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
         *("text_output", "reply"),
     ],
@@ -93,6 +103,8 @@ SOLE_IMPORTERS = {
     "mlx_lm": ["cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"],
     "matplotlib": ["bench.plot"],
     "jinja2": ["text.template"],
+    "termios": ["terminal.modes"],
+    "fcntl": ["files", "terminal.modes"],
 }
 
 

@@ -17,6 +17,7 @@ from mlxchat.cli.keeper import Keeper
 from mlxchat.cli.template_args import parse_template_args
 from mlxchat.errors import InputError, SessionError, UsageError
 from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
+from mlxchat.store.saved import read_messages
 from mlxchat.store.session import Session
 from mlxchat.store.session_list import listing
 from mlxchat.store.session_names import as_saved, check_name, names_by_use
@@ -259,12 +260,14 @@ def _load(chat: Chat, argument: str) -> None:
             raise UsageError(f"this is session {argument!r}")
         chat.change_session(Session.open(argument))
         return
-    system, turns = transcript.load(path)
+    saved = read_messages(path)
     if chat.keeper.session is not None:
         chat.change_session(Session.new())
-    chat.conversation.go_on_with(system, turns)
+    chat.conversation.go_on_with(saved.system, saved.turns)
+    for notice in saved.notices:
+        chat.screen.say(notice)
     chat.screen.say(
-        f"{count(len(turns), 'turn')}; the latest that fit will be read at your next message"
+        f"{count(len(saved.turns), 'turn')}; the latest that fit will be read at your next message"
     )
 
 

@@ -6,7 +6,6 @@ else; what a file holds is trusted only where all of these are the very same.
 """
 
 import hashlib
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -78,7 +77,7 @@ class DiskBlocks:
             # Any method makes the directory that the file is to lie in.
             self._index.chain([key])
             size_bytes = tensor_file.write(
-                self._index.path_of(key), _tensors(block, head, ids), facts, force=os.fsync
+                self._index.path_of(key), _tensors(block, head, ids), facts, full_sync=False
             )
             self._index.add(
                 key,

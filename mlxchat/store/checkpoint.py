@@ -11,6 +11,7 @@ What the state's facts mean is the caller's business.
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,15 @@ import numpy as np
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.pace import from_run_lengths, run_lengths
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
-from mlxchat.files import remove_unfinished, write_atomically
+from mlxchat.files import (
+    Lock,
+    make_private_directory,
+    open_to_read,
+    remove_unfinished,
+    reported_as,
+    write_atomically,
+)
 from mlxchat.store import tensor_file
-from mlxchat.store.lock import Lock
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
 
@@ -44,15 +51,13 @@ class Checkpoint:
     def create(cls, directory: Path) -> "Checkpoint":
         """Make the directory. Raises UsageError where it holds a checkpoint already, OutputError
         where it cannot be made."""
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with reported_as(OutputError, f"make {directory}"):
+            make_private_directory(directory)
             if (directory / "run.json").exists():
                 raise UsageError(
                     f"{directory} holds a checkpoint already: --resume {directory} goes on with it"
                 )
             return cls(directory)
-        except OSError as error:
-            raise OutputError(f"cannot make {directory}: {error.strerror or error}") from error
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
@@ -77,7 +82,8 @@ class Checkpoint:
     def begin(self, asked: dict[str, Any], prompt: TokenIds) -> None:
         """Write down what was asked, JSON, and the prompt `(T,)`. Raises OutputError."""
         ids = Tensor("I32", prompt.shape, prompt.astype(np.int32))
-        self._write(lambda: tensor_file.write(self._path("prompt"), {"ids": ids}, {}))
+        with self._writing():
+            tensor_file.write(self._path("prompt"), {"ids": ids}, {})
         self.run = {"format": FORMAT, "asked": asked, "ended": None}
         self._write_run()
 
@@ -125,7 +131,7 @@ class Checkpoint:
     def _read_run(self) -> dict[str, Any]:
         path = self.directory / "run.json"
         try:
-            with path.open("rb") as file:
+            with open_to_read(path) as file:
                 run = json.loads(file.read(MOST_RUN_BYTES))
         except (OSError, ValueError, RecursionError) as error:
             raise SnapshotBroken(f"cannot read {path}: {error}") from error
@@ -137,11 +143,8 @@ class Checkpoint:
 
     def _write_run(self) -> None:
         data = json.dumps(self.run, ensure_ascii=False, indent=2).encode()
-        self._write(lambda: write_atomically(self.directory / "run.json", data, 0o600))
+        with self._writing():
+            write_atomically(self.directory / "run.json", data)
 
-    def _write(self, write: Any) -> None:
-        try:
-            write()
-        except OSError as error:
-            reason = error.strerror or error
-            raise OutputError(f"cannot write to {self.directory}: {reason}") from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return reported_as(OutputError, f"write to {self.directory}")

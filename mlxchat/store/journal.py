@@ -17,8 +17,8 @@ import numpy as np
 from mlxchat import __version__
 from mlxchat.chat.conversation import Turn
 from mlxchat.errors import SessionError
+from mlxchat.files import AppendFile
 from mlxchat.store import reply_part
-from mlxchat.store.append_file import AppendFile
 from mlxchat.store.reply_part import ReplyPart
 from mlxchat.store.saved import FORMAT, VERSION, Saved, Scalar, add_part, replay
 

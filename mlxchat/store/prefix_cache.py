@@ -8,7 +8,6 @@ tokens up to its end are the very same. Whatever goes wrong costs the time of a 
 Source: the prefix caches of vLLM and SGLang, see `prefix_index`; here they outlive the process.
 """
 
-import os
 import shutil
 import time
 from collections import deque
@@ -238,7 +237,7 @@ class PrefixCache:
         """Write a page, and keep to the limit; False where it has no place any more, because the
         page before was deleted. Raises OSError."""
         size_bytes = tensor_file.write(
-            self.index.path_of(key), tensors, {"model": self._print}, force=os.fsync
+            self.index.path_of(key), tensors, {"model": self._print}, full_sync=False
         )
         added = self.index.add(
             key,

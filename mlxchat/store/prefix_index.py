@@ -25,7 +25,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from mlxchat.files import alone
+from mlxchat.files import alone, make_private_directory, open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -292,8 +292,7 @@ class PrefixIndex:
 
     def _run(self, work: Callable[[sqlite3.Connection], T], writing: bool) -> T:
         if self._connection is None:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._pages.mkdir(mode=0o700, exist_ok=True)
+            make_private_directory(self._pages)
             # Opening, making and setting aside is for one process at a time.
             with alone(self._directory):
                 self._connection = _opened(self._file)
@@ -319,7 +318,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
     Raises sqlite3.DatabaseError for what is none, or none of ours.
     """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    os.close(open_file(path, os.O_RDWR | os.O_CREAT))
     database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA journal_mode = WAL")

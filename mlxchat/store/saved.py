@@ -27,8 +27,8 @@ import numpy as np
 
 from mlxchat.chat.conversation import Turn
 from mlxchat.errors import SessionError
+from mlxchat.files import open_to_read
 from mlxchat.store import reply_part
-from mlxchat.store.append_file import open_to_read
 
 FORMAT = "mlxchat session"
 VERSION = 1
@@ -76,6 +76,14 @@ def read(path: Path) -> Saved:
     """
     saved = replay(path)
     add_part(saved, path.with_name(reply_part.NAME))
+    return saved
+
+
+def read_messages(path: Path) -> Saved:
+    """Read a transcript for a new conversation: texts only, without the tokens and the window that
+    the old one had. Raises SessionError."""
+    saved = replay(path)
+    saved.turns = [Turn(turn.user, turn.reply, thought=turn.thought) for turn in saved.turns]
     return saved
 
 
@@ -222,7 +230,7 @@ class _Replay:
         if self._is_numbered(line):
             return self._turn(line["turn"])
         turn = next(reversed(self._turns.values()), None)
-        if turn is None or turn.reply:
+        if turn is None or turn.reply or turn.thought:
             raise ValueError("it answers no message")
         return turn
 

@@ -21,6 +21,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from mlxchat.errors import InputError
+from mlxchat.files import make_private_directory, open_file
 from mlxchat.terminal import visible
 from mlxchat.terminal.messages import show_error
 from mlxchat.terminal.plain_input import (
@@ -189,7 +190,10 @@ class _PrivateHistory(FileHistory):
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
-            _make_private(Path(os.fsdecode(self.filename)))
+            file = Path(os.fsdecode(self.filename))
+            make_private_directory(file.parent)
+            # A link is the user's own.
+            os.close(open_file(file.resolve(), os.O_CREAT | os.O_WRONLY))
             super().store_string(string)
 
 
@@ -215,9 +219,3 @@ def _edited_or_same(text: str) -> str:
 
 def _is_command_name(text: str) -> bool:
     return text.startswith("/") and not any(c.isspace() for c in text)
-
-
-def _make_private(file: Path) -> None:
-    for directory in reversed([d for d in file.parents if not d.exists()]):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))

@@ -5,13 +5,13 @@ every file is on disk. What is in a model and in its files is `convert`'s busine
 """
 
 import filecmp
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlxchat.errors import ModelBroken, ModelError
+from mlxchat.files import sync_directory
 from mlxchat.models.gguf.source import Source, identify, reason
 
 PARTIAL = ".partial-"
@@ -82,12 +82,12 @@ def _convert_into_place(source: Source, directory: Path) -> None:
         if identify(source.path) != source:
             raise ModelBroken(f"{source.path} changed while it was being converted: try again")
         _share_weights(partial)
-        _sync(partial)
+        sync_directory(partial)
         partial.rename(directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _sync(directory.parent)
+    sync_directory(directory.parent)
 
 
 def _share_weights(partial: Path) -> None:
@@ -109,12 +109,3 @@ def _remove_partial(models_dir: Path) -> None:
     # We hold the lock that every conversion holds, so whoever made these is dead.
     for partial in models_dir.glob(f"{PARTIAL}*"):
         shutil.rmtree(partial)
-
-
-def _sync(directory: Path) -> None:
-    """Make renames and new names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
