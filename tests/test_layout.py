@@ -16,7 +16,7 @@ PACKAGE = ROOT / "mlxchat"
 
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
-    "": ["errors", "failures", "settings", "platform", "paths", "units"],
+    "": ["errors", "failures", "settings", "platform", "paths", "units", "progress", "deferred"],
     "files": ["disk", "atomic", "append", "lock", ""],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
@@ -43,7 +43,7 @@ ORDER: dict[str, list[str]] = {
         "block_store",
     ],
     "distributed": [
-        *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
+        *("", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
     "app": ["", "awake", "events"],

@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat import platform
-from mlxchat.distributed.deferred import undisturbed
+from mlxchat.deferred import undisturbed
 from mlxchat.distributed.sockets import RingSockets, open_sockets
 from mlxchat.errors import ExitStatus, RanksError
 

@@ -3,10 +3,11 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mlxchat.progress import Progress
 from mlxchat.terminal import visible
 from mlxchat.terminal.restore import say_on_own_line, stopped_at_the_end
 
@@ -102,7 +103,7 @@ class Bar:
         if done >= total:
             self.stop()
 
-    def counting(self, what: str, unit: str) -> Callable[[int, int], None]:
+    def counting(self, what: str, unit: str) -> Progress:
         """To be called as the bar is, for something else that comes before or after."""
 
         def count(done: int, total: int) -> None:

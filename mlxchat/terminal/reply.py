@@ -13,9 +13,10 @@ from typing import Literal, Protocol, Self
 
 from rich.console import Console
 
+from mlxchat.deferred import undisturbed
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.live_rows import LiveRows, signals_later
+from mlxchat.terminal.live_rows import LiveRows
 from mlxchat.terminal.reply_parts import Answer, HiddenThoughts, Renderer, Thoughts
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.thinking import OuterWhitespace
@@ -156,6 +157,7 @@ class MarkdownView:
 
     def _draw(self, is_done: bool = False) -> None:
         step = self._part.step(self._renderer, is_done)
-        with signals_later():
+        # No signal comes between what is written and the memory of it.
+        with undisturbed():
             self._screen.draw(step.final, step.live)
             self._part = step.rest

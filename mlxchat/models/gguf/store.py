@@ -6,20 +6,21 @@ every file is on disk. What is in a model and in its files is `convert`'s busine
 
 import filecmp
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlxchat.errors import ModelBroken, ModelError
 from mlxchat.files import sync_directory
 from mlxchat.models.gguf.source import Source, identify, reason
+from mlxchat.progress import Notify
 
 PARTIAL = ".partial-"
 WEIGHTS = "model.safetensors"
 LOCK = ".lock"
 
 
-def import_gguf(path: Path, models_dir: Path, notify: Callable[[str], None]) -> Path:
+def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     """Convert a GGUF file once into a model directory below models_dir and return that directory.
 
     `notify` gets a line when a conversion begins or another process's is waited for, and nothing
@@ -54,7 +55,7 @@ def _told_as_model_error(models_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock(models_dir: Path, notify: Callable[[str], None]) -> Iterator[None]:
+def _lock(models_dir: Path, notify: Notify) -> Iterator[None]:
     """Hold the one lock of all conversions in `models_dir`, saying so if it must be waited for."""
     from filelock import FileLock, Timeout
 

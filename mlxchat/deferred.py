@@ -12,7 +12,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let the signals that end a program come behind the body, as if they had come then."""
+    """Let the signals that end a program come after the body, as if they had come then.
+
+    A signal that nothing handles still ends the program at once.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -30,6 +33,6 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-    for number, frame in came:
-        # Called, not raised again: the signal watch would count two.
-        held[number](number, frame)
+        for number, frame in came:
+            # Called, not raised again: the signal watch would count two.
+            held[number](number, frame)
