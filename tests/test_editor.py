@@ -510,7 +510,8 @@ try:
     with held_typeahead():
         print("busy", flush=True)
         wait_for_bytes(3)
-        print("seen", flush=True)
+        # At once: an unbuffered print writes its newline later, and Ctrl-C can come between.
+        os.write(1, b"seen\n")
         wait_for_bytes(1000)
 except KeyboardInterrupt:
     print("restored", termios.tcgetattr(0) == before, flush=True)
