@@ -173,3 +173,14 @@ def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> N
     for imported in imports(path, path.read_text()):
         allowed = SOLE_IMPORTERS.get(imported.split(".")[0])
         assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported
+
+
+# What only `files` may call: whoever keeps a file leaves to it how it lasts.
+DURABLE = {"fsync", "pwrite", "flock", "mkstemp", "F_FULLFSYNC"}
+
+
+@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
+def test_only_one_folder_forces_files_to_the_disk(name: str, path: Path) -> None:
+    tree = ast.walk(ast.parse(path.read_text()))
+    used = {node.attr for node in tree if isinstance(node, ast.Attribute)}
+    assert name.startswith("files") or not used & DURABLE

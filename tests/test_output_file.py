@@ -335,14 +335,6 @@ def test_a_changed_part_is_refused_before_later_ones_are_removed(out: Path) -> N
     assert files(out.parent) == before
 
 
-def test_text_added_behind_by_another_program_goes_too(out: Path) -> None:
-    at = resumable(out)
-    with out.open("a") as file:
-        file.write("appended")
-    OutputFile.open(out, at).close()
-    assert out.read_text() == "kept " * 2000
-
-
 def test_a_missing_file_is_refused_and_not_made(out: Path) -> None:
     at = resumable(out)
     out.unlink()

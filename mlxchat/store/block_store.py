@@ -76,19 +76,16 @@ class DiskBlocks:
         try:
             # Any method makes the directory that the file is to lie in.
             self._index.chain([key])
-            size_bytes = tensor_file.write(
-                self._index.path_of(key), _tensors(block, head, ids), facts, full_sync=False
-            )
-            self._index.add(
+            tensors = _tensors(block, head, ids)
+            self._index.store(
                 key,
                 ROOT,
+                lambda path: tensor_file.write(path, tensors, facts, full_sync=False),
+                limit_bytes=self._limit_bytes,
                 depth=len(ids),
-                size_bytes=size_bytes,
                 model=self._model.name,
                 kind=BLOCK,
             )
-            if self._index.total_bytes() > self._limit_bytes:
-                self._index.prune(self._limit_bytes)
         except OSError as error:
             self.error = error
 

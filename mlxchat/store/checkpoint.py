@@ -66,10 +66,8 @@ class Checkpoint:
             raise UsageError(
                 f"{directory} holds no checkpoint: --checkpoint {directory} begins one"
             )
-        try:
+        with reported_as(OutputError, f"use {directory}"):
             checkpoint = cls(directory)
-        except OSError as error:
-            raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
         for path in (directory / "run.json", checkpoint.state.path):
             remove_unfinished(path)
         checkpoint.run = checkpoint._read_run()

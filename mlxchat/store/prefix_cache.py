@@ -236,20 +236,16 @@ class PrefixCache:
     ) -> bool:
         """Write a page, and keep to the limit; False where it has no place any more, because the
         page before was deleted. Raises OSError."""
-        size_bytes = tensor_file.write(
-            self.index.path_of(key), tensors, {"model": self._print}, full_sync=False
-        )
-        added = self.index.add(
+        facts = {"model": self._print}
+        return self.index.store(
             key,
             parent,
+            lambda path: tensor_file.write(path, tensors, facts, full_sync=False),
+            limit_bytes=self.limit_bytes,
             depth=depth,
-            size_bytes=size_bytes,
             model=self._model.name,
             has_state=has_state,
         )
-        if self.index.total_bytes() > self.limit_bytes:
-            self.index.prune(self.limit_bytes)
-        return added
 
     def fail(self, error: OSError) -> None:
         self.error = error

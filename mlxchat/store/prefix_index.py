@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlxchat.files import alone, make_private_directory, open_file
 
@@ -191,6 +191,22 @@ class PrefixIndex:
             return True
 
         return self._do(enter, writing=True)
+
+    def store(
+        self,
+        key: str,
+        parent: str,
+        write: Callable[[Path], int],
+        *,
+        limit_bytes: int,
+        **row: Any,
+    ) -> bool:
+        """Have the page's file written, which returns its size, and keep to the limit; `row` is
+        the rest that `add` wants. False as `add` returns it."""
+        added = self.add(key, parent, size_bytes=write(self.path_of(key)), **row)
+        if self.total_bytes() > limit_bytes:
+            self.prune(limit_bytes)
+        return added
 
     def remove(self, key: str) -> None:
         """Forget a page and all that hangs below it, and delete their files."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from mlxchat.terminal import is_dumb
 from mlxchat.terminal.modes import apply, settings_of
 
 _SHOW_CURSOR = b"\x1b[?25h"
@@ -39,7 +40,7 @@ def restorer() -> Callable[[], None]:
             apply(0, before)
         for descriptor in (2, 1):
             if os.isatty(descriptor):
-                cursor = b"" if os.environ.get("TERM", "dumb") in ("", "dumb") else _SHOW_CURSOR
+                cursor = b"" if is_dumb() else _SHOW_CURSOR
                 with suppress(OSError):
                     os.write(descriptor, cursor + b"\r\n")
                 return
