@@ -511,7 +511,7 @@ try:
         print("busy", flush=True)
         wait_for_bytes(3)
         # At once: an unbuffered print writes its newline later, and Ctrl-C can come between.
-        os.write(1, b"seen\n")
+        os.write(1, b"seen\\n")
         wait_for_bytes(1000)
 except KeyboardInterrupt:
     print("restored", termios.tcgetattr(0) == before, flush=True)

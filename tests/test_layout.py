@@ -16,7 +16,7 @@ PACKAGE = ROOT / "mlxchat"
 
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
-    "": ["errors", "failures", "settings", "platform", "paths", "units", "progress", "deferred"],
+    "": ["errors", "failures", "settings", "platform", "paths", "units", "progress", "handlers"],
     "files": ["disk", "atomic", "append", "lock", ""],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [

@@ -17,8 +17,8 @@ import pytest
 from mlxchat.cli import signal_watch, signals
 from mlxchat.cli.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
 from mlxchat.cli.signals import StopRequest
-from mlxchat.deferred import undisturbed
 from mlxchat.errors import ExitStatus
+from mlxchat.handlers import undisturbed
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 

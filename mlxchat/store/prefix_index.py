@@ -13,12 +13,10 @@ SGLang's RadixAttention (Zheng et al., 2023).
 from __future__ import annotations
 
 import hashlib
-import heapq
 import os
 import sqlite3
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
@@ -377,25 +375,25 @@ class _Node:
 def _doomed(nodes: Sequence[_Node], files: set[str], limit_bytes: int) -> list[str]:
     """Keys to delete, in this order: first what cannot be come upon, then leaf by leaf."""
     kept = _reachable(nodes, files)
+    last_used = {key: node.used for key, node in kept.items()}
+    from_leaves = list(reversed(kept.values()))
+    for node in from_leaves:
+        if node.parent != ROOT:
+            # A page goes after all that hangs below it.
+            last_used[node.parent] = max(last_used[node.parent], last_used[node.key])
     doomed = [node.key for node in nodes if node.key not in kept]
-    children = Counter(node.parent for node in kept.values())
-    leaves: list[tuple[float, str]] = [
-        (n.used, n.key) for n in kept.values() if not children[n.key]
-    ]
-    heapq.heapify(leaves)
-    total = sum(node.bytes for node in kept.values())
-    while leaves and total > limit_bytes:
-        node = kept[heapq.heappop(leaves)[1]]
+    total = sum(node.bytes for node in from_leaves)
+    for node in sorted(from_leaves, key=lambda node: last_used[node.key]):
+        if total <= limit_bytes:
+            break
         doomed.append(node.key)
         total -= node.bytes
-        children[node.parent] -= 1
-        if node.parent in kept and not children[node.parent]:
-            heapq.heappush(leaves, (kept[node.parent].used, node.parent))
     return doomed
 
 
 def _reachable(nodes: Sequence[_Node], files: set[str]) -> dict[str, _Node]:
-    """Those to which an unbroken chain of pages leads, all with their files, by their keys."""
+    """Those to which an unbroken chain of pages leads, all with their files, by their keys; each
+    after the page before it."""
     below: dict[str, list[_Node]] = {}
     for node in nodes:
         if node.key in files:

@@ -22,6 +22,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, open_file
+from mlxchat.handlers import handled_by
 from mlxchat.terminal import visible
 from mlxchat.terminal.messages import show_error
 from mlxchat.terminal.plain_input import (
@@ -77,15 +78,12 @@ class Editor:
             told_to_end.append(number)
 
         # What handles them otherwise raises, which inside the prompt's event loop nobody would see.
-        previous = {
-            number: signal.signal(number, end)
-            for number in (signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
-        # The prompt's event loop takes it, and does not give it back.
-        watched = signal.set_wakeup_fd(-1)
+        # That loop takes the signal watch too, and does not give it back.
+        ending = (signal.SIGTERM, signal.SIGHUP)
+        heeded = [each for each in ending if signal.getsignal(each) is not signal.SIG_IGN]
         try:
-            return message_of(self._session.prompt(default=draft))
+            with handled_by(end, heeded):
+                return message_of(self._session.prompt(default=draft))
         except EOFError:
             # The terminal itself has gone, unless it was the signal.
             if not told_to_end:
@@ -94,10 +92,6 @@ class Editor:
             # A terminal that has gone, which is what SIGHUP tells, cannot be tidied up.
             if not told_to_end:
                 raise
-        finally:
-            signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
         signal.raise_signal(told_to_end[0])
         raise EndOfInput
 

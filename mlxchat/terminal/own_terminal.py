@@ -13,15 +13,17 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import suppress
 
 from mlxchat.files import write_all
+from mlxchat.handlers import handled_by
 from mlxchat.terminal.modes import copy_size, raw, set_to
 
 # A key that the launcher does not take in this time it never will: it reads something else.
 LAUNCHER_S = 0.3
+
+# Signals that are meant for the program.
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 # How often the size of the terminal is looked at.
 LOOK_S = 0.1
@@ -45,7 +47,12 @@ def run_again_in_terminal() -> int:
         # The launcher tells the size that its terminal had once.
         environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-    with _signals_for(child), set_to(terminal, raw(terminal)):
+
+    def pass_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    with handled_by(pass_on, PASSED_ON), set_to(terminal, raw(terminal)):
         _Pump(terminal, master).run()
         # Without its terminal it is told to hang up, if it has not ended.
         os.close(master)
@@ -99,22 +106,3 @@ def _read(fd: int) -> bytes:
 def _write(fd: int, data: bytes) -> None:
     with suppress(OSError):
         write_all(fd, data)
-
-
-@contextmanager
-def _signals_for(child: int) -> Iterator[None]:
-    """Signals are meant for the program."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    watched = signal.set_wakeup_fd(-1)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,8 +13,8 @@ from typing import Literal, Protocol, Self
 
 from rich.console import Console
 
-from mlxchat.deferred import undisturbed
 from mlxchat.errors import OutputError
+from mlxchat.handlers import undisturbed
 from mlxchat.terminal import visible
 from mlxchat.terminal.live_rows import LiveRows
 from mlxchat.terminal.reply_parts import Answer, HiddenThoughts, Renderer, Thoughts

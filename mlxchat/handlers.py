@@ -1,8 +1,8 @@
-"""Signals that wait until something is whole."""
+"""Signals while something runs that must not be disturbed, or handles them itself."""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -36,3 +36,19 @@ def undisturbed() -> Iterator[None]:
         for number, frame in came:
             # Called, not raised again: the signal watch would count two.
             held[number](number, frame)
+
+
+@contextmanager
+def handled_by(
+    handler: Callable[[int, FrameType | None], object], numbers: Iterable[int]
+) -> Iterator[None]:
+    """Have `handler`, and no signal watch, handle these signals while the body runs. For the main
+    thread."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    watched = signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
+        for number, previous in before.items():
+            signal.signal(number, previous)
