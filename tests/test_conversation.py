@@ -392,10 +392,10 @@ def test_a_long_transcript_is_cut_to_what_fits_without_trying_every_turn() -> No
     rendered = 0
     render = conversation._render
 
-    def counting(turns: Sequence[Turn]) -> np.ndarray:
+    def counting(turns: Sequence[Turn], on_encode: Any = None) -> np.ndarray:
         nonlocal rendered
         rendered += 1
-        return render(turns)
+        return render(turns, on_encode)
 
     conversation._render = counting  # type: ignore[method-assign]
     say(conversation, "and now?")

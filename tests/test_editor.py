@@ -510,7 +510,7 @@ try:
     with held_typeahead():
         print("busy", flush=True)
         wait_for_bytes(3)
-        # At once: an unbuffered print writes its newline later, and Ctrl-C can come between.
+        # In one write: Ctrl-C may come as soon as it is seen.
         os.write(1, b"seen\\n")
         wait_for_bytes(1000)
 except KeyboardInterrupt:

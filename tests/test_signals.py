@@ -27,7 +27,8 @@ WILL_STOP = "stopping after this step; press Ctrl-C again to quit now"
 # The program, with a model that takes long for many tokens at once, or with a busy `make_cache`.
 SLOW = """
 import ctypes, os, signal, sys
-from mlxchat.cli import main, run, signal_watch
+from mlxchat.cli import main, signal_watch
+from mlxchat.models import model as models
 from mlx_lm.models.llama import Model
 
 def busy(seconds):
@@ -48,7 +49,7 @@ def make_busily(*given):
 
 call, Model.__call__ = Model.__call__, step
 if "IN_CACHE" in os.environ:
-    make_cache, run.make_cache = run.make_cache, make_busily
+    make_cache, models.make_cache = models.make_cache, make_busily
 # So long that nobody waits for it, and short enough for a test.
 signal_watch.END_AFTER_S = 0.5
 main()
