@@ -6,8 +6,6 @@ else; what a file holds is trusted only where all of these are the very same.
 """
 
 import hashlib
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -33,18 +31,12 @@ class DiskBlocks:
 
     For one thread. Nothing is stored where the disk has no room. Nothing here raises for what is on
     the disk, or for one that is full: `error` is why the last block that was not stored was not.
-    `clock` tells the seconds since 1970.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        model: Model,
-        limit_bytes: int,
-        has_room: bool = True,
-        clock: Callable[[], float] = time.time,
+        self, directory: Path, model: Model, limit_bytes: int, has_room: bool = True
     ) -> None:
-        self._index = PrefixIndex(directory, clock)
+        self._index = PrefixIndex(directory)
         self._model = model
         self._made_by = made_by(model)
         self._limit_bytes = limit_bytes

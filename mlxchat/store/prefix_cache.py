@@ -9,7 +9,6 @@ Source: the prefix caches of vLLM and SGLang, see `prefix_index`; here they outl
 """
 
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,18 +42,11 @@ class PrefixCache:
     """The prefixes in `directory` that this model can use, kept to `limit_bytes` of files.
 
     For one thread at a time. Nothing here raises for what is on the disk, or for a disk that is
-    full: `error` is why the last page that was not stored was not. `clock` tells the seconds since
-    1970.
+    full: `error` is why the last page that was not stored was not.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        model: Model,
-        limit_bytes: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.index = PrefixIndex(directory, clock)
+    def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
+        self.index = PrefixIndex(directory)
         self._model = model
         self._print = made_by(model)
         self.limit_bytes = limit_bytes

@@ -50,7 +50,7 @@ FLAGS = {
 
 @dataclass(slots=True)
 class Saved:
-    """A conversation as a file tells it. `created` is ISO 8601, `updated_s` seconds since 1970.
+    """A conversation as a file tells it. `updated_s` counts from 1970.
 
     Of the file's `size_bytes` the first `good_bytes` are whole lines, the last of them perhaps
     without its end; `last_serial` is the highest that was ever given to a turn, undone or not.
@@ -60,7 +60,6 @@ class Saved:
     turns: list[Turn] = field(default_factory=list[Turn])
     serials: list[int] = field(default_factory=list[int])
     settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
-    created: str | None = None
     notices: tuple[str, ...] = ()
     updated_s: float = 0.0
     last_serial: int = 0
@@ -185,7 +184,7 @@ class _Replay:
         self.saved.serials = list(self._turns)
 
     def _header(self, line: Mapping[str, Any]) -> None:
-        version, created = line.get("version"), line.get("created")
+        version = line.get("version")
         _require(line["format"] == FORMAT, "it is the beginning of another kind of file")
         if type(version) is not int or version < 1:
             raise ValueError("its version is no number")
@@ -194,7 +193,6 @@ class _Replay:
                 f"a newer mlxchat has written it, in version {str(version)[:20]} of the format; "
                 f"this one reads version {VERSION}"
             )
-        self.saved.created = None if created is None else _text(created)
 
     def _settings(self, line: Mapping[str, Any]) -> None:
         values = _object(line["settings"], "the settings are no object")
