@@ -16,7 +16,8 @@ PACKAGE = ROOT / "mlxchat"
 
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
-    "": ["errors", "failures", "settings", "platform", "paths", "units", "files"],
+    "": ["errors", "failures", "settings", "platform", "paths", "units", "progress", "handlers"],
+    "files": ["disk", "atomic", "append", "lock", ""],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "template_args", "reply_format", "thinking", "reply_reader"),
@@ -39,13 +40,13 @@ ORDER: dict[str, list[str]] = {
         *("memory", "conversation", "transcript"),
     ],
     "store": [
-        *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file", "reply_part"),
-        *("saved", "journal", "lock", "session_names", "session", "session_list", "output_file"),
+        *("", "tensor_file", "fingerprint", "snapshot", "verify", "reply_part"),
+        *("saved", "journal", "session_names", "session", "session_list", "output_file"),
         *("metrics", "background", "state_file", "run_record", "checkpoint", "prefix_index"),
         *("prefix_cache", "block_store"),
     ],
     "distributed": [
-        *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
+        *("", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
     "app": [
@@ -71,8 +72,16 @@ ORDER: dict[str, list[str]] = {
     ],
     "terminal": [
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
-        *("messages", "clipboard", "own_terminal", "restore", "moving", "progress", "typed_lines"),
-        *("plain_input", "editor", "typeahead", "markdown", "live_rows", "reply_parts"),
+        *("messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
+        *(
+            "typed_lines",
+            "plain_input",
+            "editor",
+            "typeahead",
+            "markdown",
+            "live_rows",
+            "reply_parts",
+        ),
         *("text_output", "figures", "reply", "signal_watch", "signals", "chat_lines"),
         *("chat_screen", "commands", "repl", "piped_chat"),
     ],
@@ -100,6 +109,8 @@ SOLE_IMPORTERS = {
     "mlx_lm": ["cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"],
     "matplotlib": ["bench.plot"],
     "jinja2": ["text.template"],
+    "termios": ["terminal.modes"],
+    "fcntl": ["files", "terminal.modes"],
 }
 
 
@@ -168,3 +179,14 @@ def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> N
     for imported in imports(path, path.read_text()):
         allowed = SOLE_IMPORTERS.get(imported.split(".")[0])
         assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported
+
+
+# What only `files` may call: whoever keeps a file leaves to it how it lasts.
+DURABLE = {"fsync", "pwrite", "flock", "mkstemp", "F_FULLFSYNC"}
+
+
+@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
+def test_only_one_folder_forces_files_to_the_disk(name: str, path: Path) -> None:
+    tree = ast.walk(ast.parse(path.read_text()))
+    used = {node.attr for node in tree if isinstance(node, ast.Attribute)}
+    assert name.startswith("files") or not used & DURABLE

@@ -30,7 +30,6 @@ from mlxchat.app.setup import (
     start,
 )
 from mlxchat.cache import positions_bounded
-from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
 from mlxchat.chat.watch import Watching
@@ -41,6 +40,7 @@ from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
 from mlxchat.store.background import Written
+from mlxchat.store.saved import read_messages
 from mlxchat.store.session import Session
 from mlxchat.store.session_names import as_saved, check_name, names_by_use
 from mlxchat.text.template import thinking_variables
@@ -359,12 +359,14 @@ class Chat:
 
     def resume_file(self, path: Path) -> int:
         """Leave this conversation, saved as it is, and resume one from a file of messages, in a new
-        session; return how many turns there are. Raises InputError."""
-        system, turns = transcript.load(path)
+        session; return how many turns there are. Raises SessionError."""
+        saved = read_messages(path)
         if self.session is not None:
             self._change_session(Session.new())
-        self.conversation.resume(system, turns)
-        return len(turns)
+        self.conversation.resume(saved.system, saved.turns)
+        for notice in saved.notices:
+            self._notify(notice)
+        return len(saved.turns)
 
     def _change_session(self, session: Session) -> None:
         conversation = self.conversation

@@ -42,9 +42,9 @@ from mlxchat.models.weights import (
     needs_mlx_lms_loader,
     weight_files,
 )
+from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 
-Notify = Callable[[str], None]
 Check = Callable[[nn.Module], object] | None
 
 DTYPES: dict[str, mx.Dtype] = {

@@ -10,9 +10,9 @@ What the state's facts mean is the caller's business.
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -20,9 +20,15 @@ import numpy as np
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.pace import from_run_lengths, run_lengths
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
-from mlxchat.files import remove_unfinished, write_atomically
+from mlxchat.files import (
+    Lock,
+    make_private_directory,
+    open_to_read,
+    remove_unfinished,
+    reported_as,
+    write_atomically,
+)
 from mlxchat.store import tensor_file
-from mlxchat.store.lock import Lock
 from mlxchat.store.run_record import RunRecord
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
@@ -45,15 +51,13 @@ class Checkpoint:
     def create(cls, directory: Path) -> "Checkpoint":
         """Make the directory. Raises UsageError where it holds a checkpoint already, OutputError
         where it cannot be made."""
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with reported_as(OutputError, f"make {directory}"):
+            make_private_directory(directory)
             if (directory / "run.json").exists():
                 raise UsageError(
                     f"{directory} holds a checkpoint already: --resume {directory} goes on with it"
                 )
             return cls(directory)
-        except OSError as error:
-            raise OutputError(f"cannot make {directory}: {error.strerror or error}") from error
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
@@ -62,10 +66,8 @@ class Checkpoint:
             raise UsageError(
                 f"{directory} holds no checkpoint: --checkpoint {directory} begins one"
             )
-        try:
+        with reported_as(OutputError, f"use {directory}"):
             checkpoint = cls(directory)
-        except OSError as error:
-            raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
         for path in (directory / "run.json", checkpoint.state.path):
             remove_unfinished(path)
         checkpoint._run = checkpoint._read_run()
@@ -83,7 +85,8 @@ class Checkpoint:
     def begin(self, run: RunRecord, prompt: TokenIds) -> None:
         """Write down what was asked, and the prompt `(T,)`. Raises OutputError."""
         ids = Tensor("I32", prompt.shape, prompt.astype(np.int32))
-        self._write(lambda: tensor_file.write(self._path("prompt"), {"ids": ids}, {}))
+        with self._writing():
+            tensor_file.write(self._path("prompt"), {"ids": ids}, {})
         self._write_run(run)
 
     def end(self, reason: str) -> None:
@@ -127,7 +130,7 @@ class Checkpoint:
     def _read_run(self) -> RunRecord:
         path = self.directory / "run.json"
         try:
-            with path.open("rb") as file:
+            with open_to_read(path) as file:
                 return RunRecord.from_json(json.loads(file.read(MOST_RUN_BYTES)))
         except (OSError, ValueError, RecursionError) as error:
             raise SnapshotBroken(f"cannot read {path}: {error}") from error
@@ -135,11 +138,8 @@ class Checkpoint:
     def _write_run(self, run: RunRecord) -> None:
         self._run = run
         data = json.dumps(run.to_json(), ensure_ascii=False, indent=2).encode()
-        self._write(lambda: write_atomically(self.directory / "run.json", data, 0o600))
+        with self._writing():
+            write_atomically(self.directory / "run.json", data)
 
-    def _write(self, write: Any) -> None:
-        try:
-            write()
-        except OSError as error:
-            reason = error.strerror or error
-            raise OutputError(f"cannot write to {self.directory}: {reason}") from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return reported_as(OutputError, f"write to {self.directory}")

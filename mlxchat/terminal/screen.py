@@ -1,6 +1,5 @@
 """What a chat shows beside replies: dim notices, the rule where memory begins, the window drawn."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,12 +8,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from mlxchat.terminal import visible
-
-
-def is_dumb() -> bool:
-    """Whether the terminal obeys no escape sequences."""
-    return os.environ.get("TERM", "dumb") in ("", "dumb")
+from mlxchat.terminal import is_dumb, visible
 
 
 class Screen:
