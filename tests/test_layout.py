@@ -82,8 +82,8 @@ ORDER: dict[str, list[str]] = {
             "live_rows",
             "reply_parts",
         ),
-        *("text_output", "figures", "reply", "signal_watch", "signals", "chat_lines"),
-        *("chat_screen", "commands", "repl", "piped_chat"),
+        *("reply_parts", "text_output", "figures", "reply", "signal_watch", "signals"),
+        *("chat_lines", "chat_screen", "commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
