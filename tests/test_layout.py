@@ -67,7 +67,7 @@ ORDER: dict[str, list[str]] = {
             "theirs",
         ),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
-        *("startup", "stream"),
+        *("startup", "stream", "measure"),
     ],
     "terminal": [
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
@@ -168,3 +168,15 @@ def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> N
     for imported in imports(path, path.read_text()):
         allowed = SOLE_IMPORTERS.get(imported.split(".")[0])
         assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported
+
+
+APP = [(name, path) for name, path in modules() if name.split(".")[0] == "app"]
+
+
+@pytest.mark.parametrize(("name", "path"), APP, ids=[name for name, _ in APP])
+def test_the_application_prints_nothing(name: str, path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert "print" not in names
+    assert not attributes & {"stdout", "stderr"}
