@@ -68,7 +68,7 @@ ORDER: dict[str, list[str]] = {
             "theirs",
         ),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
-        *("startup", "stream"),
+        *("startup", "stream", "measure"),
     ],
     "terminal": [
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
@@ -190,3 +190,15 @@ def test_only_one_folder_forces_files_to_the_disk(name: str, path: Path) -> None
     tree = ast.walk(ast.parse(path.read_text()))
     used = {node.attr for node in tree if isinstance(node, ast.Attribute)}
     assert name.startswith("files") or not used & DURABLE
+
+
+APP = [(name, path) for name, path in modules() if name.split(".")[0] == "app"]
+
+
+@pytest.mark.parametrize(("name", "path"), APP, ids=[name for name, _ in APP])
+def test_the_application_prints_nothing(name: str, path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert "print" not in names
+    assert not attributes & {"stdout", "stderr"}

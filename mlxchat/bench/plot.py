@@ -20,6 +20,14 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def prepare(directory: Path) -> None:
+    """Make the directory. Raises OutputError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {directory}: {error.strerror or error}") from error
+
+
 def draw(charts: Iterable[Chart], directory: Path, caption: str) -> Iterator[Path]:
     """Write each chart to `directory`, which is made, by its name; yield the files as they are
     there. `caption` says what it was measured on. Raises OutputError."""
