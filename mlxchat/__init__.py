@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
+    from mlxchat.app.chat import Chat, ChatOptions
+    from mlxchat.app.setup import Setup
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
+    from mlxchat.chat.turn import Forgot, Turn
     from mlxchat.engine.blocks import BlockReader
     from mlxchat.engine.generate import Generation, Token
     from mlxchat.errors import MlxchatError
@@ -34,15 +37,20 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockReader",
     "CacheSettings",
+    "Chat",
+    "ChatOptions",
     "Conversation",
     "DiskBlocks",
+    "Forgot",
     "Generation",
     "GenerationSettings",
     "MlxchatError",
     "Model",
     "Part",
     "SamplingSettings",
+    "Setup",
     "Token",
+    "Turn",
     "encode_parts",
     "load",
     "make_cache",
@@ -51,15 +59,20 @@ __all__ = [
 _HOME = {
     "BlockReader": "mlxchat.engine.blocks",
     "CacheSettings": "mlxchat.settings",
+    "Chat": "mlxchat.app.chat",
+    "ChatOptions": "mlxchat.app.chat",
     "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",
+    "Forgot": "mlxchat.chat.turn",
     "Generation": "mlxchat.engine.generate",
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
     "Model": "mlxchat.models.model",
     "Part": "mlxchat.text.parts",
     "SamplingSettings": "mlxchat.settings",
+    "Setup": "mlxchat.app.setup",
     "Token": "mlxchat.engine.generate",
+    "Turn": "mlxchat.chat.turn",
     "encode_parts": "mlxchat.text.parts",
     "load": "mlxchat.models.load",
     "make_cache": "mlxchat.cache",
