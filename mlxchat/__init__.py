@@ -26,6 +26,7 @@ from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
     from mlxchat.app.begin import begin, resume
+    from mlxchat.app.chat import Chat, ChatOptions
     from mlxchat.app.loaded import open_model
     from mlxchat.app.observer import Observer
     from mlxchat.app.request import Overnight, Request
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mlxchat.app.setup import Setup
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
+    from mlxchat.chat.turn import Forgot, Turn
     from mlxchat.engine.blocks import BlockReader
     from mlxchat.engine.generate import Generation, Token
     from mlxchat.errors import MlxchatError
@@ -47,8 +49,11 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockReader",
     "CacheSettings",
+    "Chat",
+    "ChatOptions",
     "Conversation",
     "DiskBlocks",
+    "Forgot",
     "Generation",
     "GenerationSettings",
     "MlxchatError",
@@ -61,6 +66,7 @@ __all__ = [
     "SamplingSettings",
     "Setup",
     "Token",
+    "Turn",
     "begin",
     "encode_parts",
     "load",
@@ -72,8 +78,11 @@ __all__ = [
 _HOME = {
     "BlockReader": "mlxchat.engine.blocks",
     "CacheSettings": "mlxchat.settings",
+    "Chat": "mlxchat.app.chat",
+    "ChatOptions": "mlxchat.app.chat",
     "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",
+    "Forgot": "mlxchat.chat.turn",
     "Generation": "mlxchat.engine.generate",
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
@@ -86,6 +95,7 @@ _HOME = {
     "SamplingSettings": "mlxchat.settings",
     "Setup": "mlxchat.app.setup",
     "Token": "mlxchat.engine.generate",
+    "Turn": "mlxchat.chat.turn",
     "begin": "mlxchat.app.begin",
     "encode_parts": "mlxchat.text.parts",
     "load": "mlxchat.models.load",

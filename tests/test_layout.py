@@ -73,15 +73,7 @@ ORDER: dict[str, list[str]] = {
     "terminal": [
         *("", "table", "screen", "chart", "report", "bench_progress", "bench_table", "ask"),
         *("messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
-        *(
-            "typed_lines",
-            "plain_input",
-            "editor",
-            "typeahead",
-            "markdown",
-            "live_rows",
-            "reply_parts",
-        ),
+        *("typed_lines", "plain_input", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_parts", "text_output", "figures", "reply", "signal_watch", "signals"),
         *("chat_lines", "chat_screen", "commands", "repl", "piped_chat"),
     ],

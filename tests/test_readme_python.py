@@ -38,7 +38,7 @@ def test_the_examples_run(
     )
 
     def resolve_tiny(name: str | None, **options: Any) -> Any:
-        # A resumed run names the directory that it found.
+        # What is resumed, a run or a session, names the directory that it found.
         return resolve_model(str(tiny_model) if name == "smollm2" else name, **options)
 
     monkeypatch.setattr("mlxchat.app.setup.resolve_model", resolve_tiny)
@@ -47,7 +47,7 @@ def test_the_examples_run(
         "directory": tmp_path / "blocks",
         "night": tmp_path / "night",
     }
-    assert len(examples()) >= 3
+    assert len(examples()) >= 6
     for example in examples():
         exec(compile(example, "README.md", "exec"), names)
         assert capsys.readouterr().out

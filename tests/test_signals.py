@@ -27,8 +27,9 @@ WILL_STOP = "stopping after this step; press Ctrl-C again to quit now"
 # The program, with a model that takes long for many tokens at once, or with a busy `make_cache`.
 SLOW = """
 import ctypes, os, signal, sys
-from mlxchat.cli import main, signal_watch
+from mlxchat.cli import main
 from mlxchat.models.model import Model as Loaded
+from mlxchat.terminal import signal_watch
 from mlx_lm.models.llama import Model
 
 def busy(seconds):

@@ -205,15 +205,19 @@ class Chat:
         """Whether there is a conversation already."""
         return self._conversation is not None
 
+    def begin(self) -> Conversation:
+        """Begin the conversation, or resume the one in the session, with the loaded model. Raises
+        what loading raises, and SnapshotError if it cannot be resumed exactly and has to be."""
+        model = self._load(self._found) if self._loading is None else self._loading.wait()
+        conversation = self._conversation_with(model)
+        self._keeper.begin(conversation, self._found, self._setup.dtype)
+        self._conversation = conversation
+        return conversation
+
     @property
     def conversation(self) -> Conversation:
-        """The conversation, once its model is loaded; with what its session holds."""
-        if self._conversation is None:
-            model = self._load(self._found) if self._loading is None else self._loading.wait()
-            conversation = self._begin(model)
-            self._keeper.begin(conversation, self._found, self._setup.dtype)
-            self._conversation = conversation
-        return self._conversation
+        """The conversation, with what its session holds; loads the model first if need be."""
+        return self._conversation or self.begin()
 
     def find(self, name: str) -> ResolvedModel:
         """The files of another model, once they are all on this machine."""
@@ -235,7 +239,7 @@ class Chat:
     def _load(self, found: ResolvedModel) -> Model:
         return load_model(self._setup, found, self._notify, ranks=self._ranks)
 
-    def _begin(self, model: Model) -> Conversation:
+    def _conversation_with(self, model: Model) -> Conversation:
         options = self._options
         conversation = Conversation(
             model,

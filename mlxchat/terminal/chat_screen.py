@@ -61,17 +61,19 @@ class ChatScreen:
         self._restore = restorer()
         self.editor = PlainInput() if is_dumb() else self._line_editor(commands)
 
+    def ready_chat(self) -> Chat:
+        """The chat, as soon as its model is loaded."""
+        if not self.chat.is_ready:
+            if self.chat.is_loading:
+                with self.screen.waiting(f"loading {self.chat.model_name} …"):
+                    self.chat.wait()
+            self.chat.begin()
+            self.say_notices()
+        return self.chat
+
     @property
     def conversation(self) -> Conversation:
-        """The conversation, as soon as its model is loaded."""
-        if self.chat.is_ready:
-            return self.chat.conversation
-        if self.chat.is_loading:
-            with self.screen.waiting(f"loading {self.chat.model_name} …"):
-                self.chat.wait()
-        conversation = self.chat.conversation
-        self.say_notices()
-        return conversation
+        return self.ready_chat().conversation
 
     def say_notices(self) -> None:
         for notice in self.chat.notices:
@@ -123,8 +125,8 @@ class ChatScreen:
 
     def say(self, text: str) -> None:
         """Say it to the model, and show the reply."""
-        _ = self.conversation
-        self._show(lambda **how: self.chat.say(text, **how))
+        chat = self.ready_chat()
+        self._show(lambda **how: chat.say(text, **how))
 
     def retry(self) -> None:
         """Have the last message answered again, and show how."""

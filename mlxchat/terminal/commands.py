@@ -202,18 +202,17 @@ def _save(shown: ChatScreen, argument: str) -> None:
         transcript.save(path, conversation.system, conversation.turns)
         shown.screen.say(f"saved to {path}")
         return
-    shown.chat.save_as(argument)
+    shown.ready_chat().save_as(argument)
     shown.screen.say(f"this session is {argument!r} from now on")
 
 
 @command("/load NAME", "resume another session, or a conversation in a .jsonl file")
 def _load(shown: ChatScreen, argument: str) -> None:
-    _ = shown.conversation
     if (path := _file_path(argument)) is None:
-        shown.chat.change_session(argument)
+        shown.ready_chat().change_session(argument)
         shown.show_last_exchange()
         return
-    turns = count(shown.chat.resume_file(path), "turn")
+    turns = count(shown.ready_chat().resume_file(path), "turn")
     shown.screen.say(f"{turns}; the latest that fit will be read at your next message")
 
 
@@ -238,10 +237,10 @@ def _file_path(name: str) -> Path | None:
 @command("/model [NAME]", "show the model, or change to another")
 def _model(shown: ChatScreen, argument: str) -> None:
     if argument:
-        _ = shown.conversation
-        found = shown.chat.find(argument)
+        chat = shown.ready_chat()
+        found = chat.find(argument)
         with shown.screen.waiting(f"loading {found.name} …"):
-            shown.chat.change_model(found)
+            chat.change_model(found)
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
@@ -271,18 +270,17 @@ def _as_written(value: Any) -> str:
 
 
 def _set_option(shown: ChatScreen, option: str, value: str) -> None:
-    _ = shown.conversation
-    name = option.replace("-", "_")
+    chat, name = shown.ready_chat(), option.replace("-", "_")
     try:
         if option in SAMPLING:
             kind = int if option in ("top-k", "seed") else float
-            shown.chat.set(**{name: kind(value)})
+            chat.set(**{name: kind(value)})
         elif option == "max-tokens":
-            shown.chat.set(max_tokens=int(value))
+            chat.set(max_tokens=int(value))
         elif option == "roll":
-            shown.chat.set(roll=Roll(value))
+            chat.set(roll=Roll(value))
         elif option == "template-arg":
-            shown.chat.set(template_args=parse_template_args([value], option))
+            chat.set(template_args=parse_template_args([value], option))
         else:
             raise UsageError(f"there is no option {option!r}: /set lists them")
     except ValueError:
