@@ -8,6 +8,13 @@ The public interface, loaded when first used so that `mlxchat --help` stays quic
     for token in mlxchat.Generation(model, prompt.ids, cache):
         print(token.text, end="", flush=True)
 
+What the commands do, checkpoints and known prompts included, is in `mlxchat.app`:
+
+    request = mlxchat.Request(mlxchat.Setup("smollm2", window=512), "Hello", max_tokens=100)
+    with mlxchat.begin(request) as run:
+        for piece in run:
+            print(piece.text, end="", flush=True)
+
 Importing this package loads OpenBLAS where there is one and makes mlx-lm's modules importable
 without transformers; both must happen before MLX is imported: see `platform.prepare_imports`.
 """
@@ -18,8 +25,16 @@ from typing import TYPE_CHECKING
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
+    from mlxchat.app.begin import begin, resume
+    from mlxchat.app.chat import Chat, ChatOptions
+    from mlxchat.app.loaded import open_model
+    from mlxchat.app.observer import Observer
+    from mlxchat.app.request import Overnight, Request
+    from mlxchat.app.run import Run
+    from mlxchat.app.setup import Setup
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
+    from mlxchat.chat.turn import Forgot, Turn
     from mlxchat.engine.blocks import BlockReader
     from mlxchat.engine.generate import Generation, Token
     from mlxchat.errors import MlxchatError
@@ -34,35 +49,59 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockReader",
     "CacheSettings",
+    "Chat",
+    "ChatOptions",
     "Conversation",
     "DiskBlocks",
+    "Forgot",
     "Generation",
     "GenerationSettings",
     "MlxchatError",
     "Model",
+    "Observer",
+    "Overnight",
     "Part",
+    "Request",
+    "Run",
     "SamplingSettings",
+    "Setup",
     "Token",
+    "Turn",
+    "begin",
     "encode_parts",
     "load",
     "make_cache",
+    "open_model",
+    "resume",
 ]
 
 _HOME = {
     "BlockReader": "mlxchat.engine.blocks",
     "CacheSettings": "mlxchat.settings",
+    "Chat": "mlxchat.app.chat",
+    "ChatOptions": "mlxchat.app.chat",
     "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",
+    "Forgot": "mlxchat.chat.turn",
     "Generation": "mlxchat.engine.generate",
     "GenerationSettings": "mlxchat.settings",
     "MlxchatError": "mlxchat.errors",
     "Model": "mlxchat.models.model",
+    "Observer": "mlxchat.app.observer",
+    "Overnight": "mlxchat.app.request",
     "Part": "mlxchat.text.parts",
+    "Request": "mlxchat.app.request",
+    "Run": "mlxchat.app.run",
     "SamplingSettings": "mlxchat.settings",
+    "Setup": "mlxchat.app.setup",
     "Token": "mlxchat.engine.generate",
+    "Turn": "mlxchat.chat.turn",
+    "begin": "mlxchat.app.begin",
     "encode_parts": "mlxchat.text.parts",
     "load": "mlxchat.models.load",
     "make_cache": "mlxchat.cache",
+    "open_model": "mlxchat.app.loaded",
+    "resume": "mlxchat.app.begin",
 }
 
 prepare_imports()

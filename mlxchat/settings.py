@@ -12,7 +12,8 @@ from mlxchat.wording import Field
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
 DEFAULT_CHECKPOINT_EVERY = 2_000  # tokens
-DEFAULT_PREFIX_CACHE_SIZE = "4GB"
+DEFAULT_PREFIX_CACHE_BYTES = 4_000_000_000
+DEFAULT_PREFIX_CACHE_SIZE = f"{DEFAULT_PREFIX_CACHE_BYTES // 10**9}GB"  # as an option
 
 
 def _require(condition: bool, field: str, *words: object) -> None:

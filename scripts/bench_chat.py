@@ -23,7 +23,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.bench.chat import FULL, SYSTEM, questions
-from mlxchat.chat.conversation import Conversation, Turn
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Turn
 from mlxchat.engine.generate import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
@@ -93,18 +94,18 @@ def _read(conversation: Conversation, text: str) -> mx.array:
     # Whatever has been prefilled, the last turn's own tokens are looked at.
     own = len(ids) - len(conversation._render([*conversation.retained[:-1], Turn("")]))
     cached = min(conversation._place(ids), len(ids) - own)
-    conversation._held_turns = conversation.retained
+    conversation._held.turns = conversation.retained
     first = ids[len(conversation.held_ids) : len(ids) - own]
     prefill(
         conversation.model.network,
         conversation.cache,
         first,
         step_size=512,
-        on_held=conversation._ledger.add,
+        on_held=conversation.ledger.add,
     )
     rest = ids[max(cached, len(ids) - own) :]
     logits = conversation.model.network(mx.array(rest)[None], cache=conversation.cache)[0]
-    conversation._ledger.add(rest)
+    conversation.ledger.add(rest)
     mx.eval(logits)
     return _logprobs(logits)
 
@@ -119,7 +120,7 @@ def _answer_with(conversation: Conversation, turn: Turn) -> None:
         conversation.cache,
         ids,
         step_size=512,
-        on_held=conversation._ledger.add,
+        on_held=conversation.ledger.add,
     )
 
 

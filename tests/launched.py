@@ -100,7 +100,7 @@ class Process:
         assert self.popen.stdin is not None
         self.popen.stdin.close()
 
-    def ends(self, timeout: float = 100) -> int:
+    def ends(self, timeout: float = 300) -> int:
         """Wait for its end; its exit status."""
         status = self.popen.wait(timeout)
         for reader in self._readers:

@@ -23,6 +23,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlxchat.app.loading import Loading
 from mlxchat.cache import (
     Block,
     Cache,
@@ -34,7 +35,6 @@ from mlxchat.cache import (
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.chat.ledger import Ledger
-from mlxchat.cli.loading import Loading
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.generate import prefill
 from mlxchat.errors import CacheError

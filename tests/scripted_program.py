@@ -13,7 +13,8 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 
 # isort: split
 
-from mlxchat.cli import main, setup
+from mlxchat.app import setup
+from mlxchat.cli import main
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from tests.scripted_model import follow_script

@@ -122,7 +122,7 @@ def failure(run_mlxchat: RunMlxchat, model: Path, *arguments: str) -> tuple[int,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*blocks("a.md"), "--no-prefix-cache"], "drop --no-prefix-cache"),
+        ([*blocks("a.md"), "--no-prefix-cache"], "--block needs the prefix cache"),
         ([*blocks("a.md"), "--checkpoint", "run"], "cannot be combined"),
         ([*blocks("-"), "-f", "-"], "can be given once only"),
     ],
@@ -156,7 +156,7 @@ def test_families_whose_past_cannot_be_joined_are_refused_by_name(
     status, error = failure(run_mlxchat, model, *blocks("a.md"))
     assert status == 1
     assert reason in error
-    assert "give the documents with -f" in error
+    assert "give the documents with --file" in error
 
 
 def test_beyond_the_window_blocks_are_read_as_other_text(

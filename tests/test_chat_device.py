@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
+from mlxchat.app import chat as app_chat
+from mlxchat.app.chat import Chat, ChatOptions
+from mlxchat.app.setup import Setup
 from mlxchat.chat.conversation import Conversation
-from mlxchat.cli import repl
-from mlxchat.cli.chat_setup import ChatRequest
-from mlxchat.cli.repl import Repl
-from mlxchat.cli.setup import Setup
 from mlxchat.errors import ExitStatus
-from mlxchat.settings import Roll
+from mlxchat.settings import GenerationSettings
 from mlxchat.store.journal import Saved
 from mlxchat.store.session import Session
-from mlxchat.terminal import visible
+from mlxchat.terminal import chat_screen, visible
+from mlxchat.terminal.chat_screen import ScreenOptions
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.repl import Repl
 from tests.failing_device import FULL, FailingDevice
 from tests.in_process import run_in_process
 
@@ -125,32 +126,20 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
     """Has a chat in this process, which is saved in a session, and in which lines are typed."""
     monkeypatch.setenv("TERM", "dumb")
     setup = Setup(
-        model=str(tiny_model),
+        str(tiny_model),
         offline=True,
         device="cpu",
         dtype="float32",
-        window="320",
+        window=320,
         keep=0,
         prefill_step_size=64,
-        sampling={},
         seed=1,
-        quiet=False,
     )
-    request = ChatRequest(
-        setup=setup,
-        system=None,
-        roll=Roll.SHIFT,
-        max_tokens=3,
-        stop=(),
-        think="on",
-        plain=True,
-        json_events=False,
-        stats=False,
-    )
+    options = ChatOptions(setup, generation=GenerationSettings(max_tokens=3))
 
     def have(session: Session, *lines: str) -> int:
-        monkeypatch.setattr(repl, "PlainInput", lambda: Typed(*lines))
-        return Repl(request, Messages(), session).run()
+        monkeypatch.setattr(chat_screen, "PlainInput", lambda: Typed(*lines))
+        return Repl(Chat(options, session), ScreenOptions(plain=True), Messages()).run()
 
     return have
 
@@ -192,7 +181,7 @@ def test_a_model_that_fails_while_it_loads_leaves_the_chat_with_the_old_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    load = repl.load_model
+    load = app_chat.load_model
     loads: list[object] = []
 
     def fails_the_second_time(*given: Any, **how: Any) -> Any:
@@ -201,7 +190,7 @@ def test_a_model_that_fails_while_it_loads_leaves_the_chat_with_the_old_one(
             raise RuntimeError(FULL)
         return load(*given, **how)
 
-    monkeypatch.setattr(repl, "load_model", fails_the_second_time)
+    monkeypatch.setattr(app_chat, "load_model", fails_the_second_time)
     with Session.open("mine", create=True) as session:
         assert chat(session, "one", f"/model {tiny_model}", "two") == 0
     assert f"{FAILED}" in capsys.readouterr().out

@@ -252,7 +252,8 @@ def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model:
 
 LOADING_SLOWLY = """
 import pathlib, sys, time
-from mlxchat.cli import main, repl
+from mlxchat.app import chat
+from mlxchat.cli import main
 
 def load_when_told(*args, **kwargs):
     while not told.exists():
@@ -260,7 +261,7 @@ def load_when_told(*args, **kwargs):
     return load(*args, **kwargs)
 
 told = pathlib.Path(sys.argv.pop(1))
-load, repl.load_model = repl.load_model, load_when_told
+load, chat.load_model = chat.load_model, load_when_told
 main()
 """
 

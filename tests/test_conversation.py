@@ -5,7 +5,6 @@ and its position, so a cache in which turns were evicted and keys shifted must g
 of one that is filled afresh with the same tokens.
 """
 
-from collections.abc import Sequence
 from functools import cache as remembered
 from typing import Any
 
@@ -17,9 +16,11 @@ from hypothesis import strategies as st
 
 from mlxchat.cache import make_cache, tokens_held
 from mlxchat.cache.layers import windows
-from mlxchat.chat.conversation import RESERVE, Conversation, Forgot, Turn
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.eviction import RESERVE
+from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.generate import Token
-from mlxchat.errors import CacheError, WindowFull
+from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.text import tokens
@@ -90,7 +91,7 @@ action = st.one_of(
     st.tuples(st.just("stopped"), st.integers(0, 6)),
     st.tuples(st.just("undo"), st.just(0)),
     st.tuples(st.just("retry"), st.just(0)),
-    st.tuples(st.just("go_on"), st.just(0)),
+    st.tuples(st.just("continue"), st.just(0)),
     st.tuples(st.just("take back"), st.just(0)),
     st.tuples(st.just("clear"), st.just(0)),
     st.tuples(st.just("forget"), st.integers(1, 3)),
@@ -136,14 +137,14 @@ def act_on_last(conversation: Conversation, name: str, n: int) -> None:
         conversation.undo()
     elif name == "retry":
         say(conversation, conversation.undo().user)
-    elif name == "go_on":
-        list(conversation.go_on())
+    elif name == "continue":
+        list(conversation.continue_reply())
     elif name == "take back":
         conversation.take_back_continuation()
     elif name == "forget":
         conversation.forget(n)
     elif name == "pin":
-        conversation.turns[-1].pinned = True
+        conversation.pin(len(conversation.turns))
 
 
 def test_a_turn_costs_its_own_tokens_only() -> None:
@@ -311,7 +312,7 @@ def test_a_reply_goes_on_where_it_ended() -> None:
     halves.sampling = SamplingSettings()
     halves.generation = GenerationSettings(max_tokens=10, ignore_eos=True)
     say(halves, "hello")
-    list(halves.go_on())
+    list(halves.continue_reply())
     np.testing.assert_array_equal(halves.turns[0].ids, whole.turns[0].ids)
     assert len(halves.turns) == 1
 
@@ -392,10 +393,10 @@ def test_a_long_transcript_is_cut_to_what_fits_without_trying_every_turn() -> No
     rendered = 0
     render = conversation._render
 
-    def counting(turns: Sequence[Turn]) -> np.ndarray:
+    def counting(*given: Any) -> np.ndarray:
         nonlocal rendered
         rendered += 1
-        return render(turns)
+        return render(*given)
 
     conversation._render = counting  # type: ignore[method-assign]
     say(conversation, "and now?")
@@ -434,9 +435,9 @@ def test_what_a_continuation_added_is_taken_back_alone() -> None:
     conversation = make_conversation(400, max_tokens=5)
     say(conversation, "hello")
     held, reply = conversation.held_ids, conversation.turns[0].reply
-    list(conversation.go_on())
+    list(conversation.continue_reply())
     once = conversation.turns[0].reply
-    list(conversation.go_on())
+    list(conversation.continue_reply())
     assert conversation.take_back_continuation()
     assert conversation.turns[0].reply == once != reply
     assert conversation.take_back_continuation()
@@ -499,6 +500,7 @@ def test_a_long_text_can_be_stopped_while_it_is_turned_into_tokens(
     assert conversation.stats is not None
     assert conversation.stats.finish_reason == "interrupted"
     np.testing.assert_array_equal(conversation.held_ids, before)
+    conversation.generation = GenerationSettings(max_tokens=20, ignore_eos=True)
     list(conversation.retry(should_stop=stopped))
     assert conversation.turns[-1].reply
 
@@ -521,3 +523,93 @@ def test_long_texts_are_encoded_once() -> None:
     conversation._render([first, Turn("and?")])
     conversation._render([first, Turn("and?", "so"), Turn("now")])
     assert len([length for length in encoded if length > 10_000]) == 1
+
+
+def replies(conversation: Conversation) -> list[str]:
+    return [turn.reply for turn in conversation.turns]
+
+
+def drawn(seed: int | None) -> Conversation:
+    conversation = make_conversation(None, max_tokens=12)
+    conversation.sampling = SamplingSettings(temp=1.0, seed=seed)
+    return conversation
+
+
+def test_every_reply_draws_from_a_stream_of_its_own() -> None:
+    """One seed was used for every turn, so a question that was repeated drew the same numbers."""
+    conversation = drawn(7)
+    seeds = []
+    for how in ("say", "say", "retry", "retry", "continue"):
+        said = {
+            "say": lambda: conversation.say("hello"),
+            "retry": conversation.retry,
+            "continue": conversation.continue_reply,
+        }[how]()
+        list(said)
+        seeds.append(conversation.reply_seed)
+    assert seeds[:4] == [7, 8, 9 + 1_000_003, 9 + 2_000_006]
+    assert len(set(seeds)) == 5
+    again = drawn(7)
+    list(again.say("hello"))
+    assert again.turns[0].reply == conversation.turns[0].reply
+
+
+def test_a_conversation_without_a_seed_has_one_that_nobody_chose() -> None:
+    one, other = drawn(None), drawn(None)
+    assert one.seed != other.seed
+    other.sampling = SamplingSettings(temp=1.0, seed=one.seed)
+    for conversation in (one, other):
+        list(conversation.say("hello"))
+        list(conversation.retry())
+    assert replies(one) == replies(other)
+
+
+def test_what_is_yielded_has_a_text_and_together_the_reply() -> None:
+    conversation = make_conversation(200, max_tokens=200)
+    said = [each for n in range(4) for each in conversation.say(f"question {n} " + "x" * 30)]
+    assert any(isinstance(each, Forgot) for each in said)
+    assert "".join(each.text for each in said) == "".join(replies(conversation))
+
+
+def test_another_model_goes_on_with_all_that_was_set() -> None:
+    """Only some of it was taken over, by a caller who had to know what there is."""
+    old = make_conversation(320, system="Be brief.", roll=Roll.REFILL, template_args={"a": 1})
+    say(old, "hello")
+    old.think(False)
+    other = make_model(chat_templates.FORGETS_THOUGHTS)
+    new = old.with_model(other, old.settings, old.sampling)
+    for name in ("settings", "sampling", "generation", "roll", "system", "variables", "turns"):
+        assert getattr(new, name) == getattr(old, name), name
+    assert (new.template_args, new.seed) == ({"a": 1}, old.seed)
+    assert not new.turns[0].exact
+    say(new, "and now?")
+    check_in_step(new)
+
+
+def test_only_a_turn_that_is_in_view_can_be_pinned() -> None:
+    conversation = make_conversation(None)
+    say(conversation, "hello")
+    say(conversation, "again")
+    conversation.forget(1)
+    for number, reason in ((0, "no turn 0"), (3, "no turn 3"), (1, "turn 1 is forgotten already")):
+        with pytest.raises(UsageError, match=reason):
+            conversation.pin(number)
+    conversation.pin(2)
+    assert [turn.pinned for turn in conversation.turns] == [False, True]
+    conversation.unpin()
+    assert not any(turn.pinned for turn in conversation.turns)
+
+
+def test_what_is_recalled_is_each_line_forgotten_or_not() -> None:
+    conversation = make_conversation(None)
+    conversation.turns = [
+        Turn("My name is Ada.\nI live in Paris.", "Hello Ada!", forgotten=True),
+        Turn("Who?", "You are called ADA.", thought="ada it was"),
+    ]
+    assert [(each.turn, each.forgotten, each.line) for each in conversation.recall("ada")] == [
+        (1, True, "My name is Ada."),
+        (1, True, "Hello Ada!"),
+        (2, False, "ada it was"),
+        (2, False, "You are called ADA."),
+    ]
+    assert conversation.recall("Rome") == []

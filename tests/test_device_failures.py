@@ -182,7 +182,7 @@ def test_a_chat_keeps_the_turn_and_reads_all_again(monkeypatch: pytest.MonkeyPat
     assert conversation.stats.cached_tokens == 0
     check_in_step(conversation)
     fresh = conversation_with(model)
-    fresh.go_on_with(None, conversation.turns[:2])
+    fresh.resume(None, conversation.turns[:2])
     assert said(fresh, "three") == conversation.turns[2].reply
 
 
@@ -209,5 +209,5 @@ def test_undo_and_continue_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
         said(conversation, "two")
     mend()
     assert conversation.undo().user == "two"
-    assert [each for each in conversation.go_on() if isinstance(each, Token)]
+    assert [each for each in conversation.continue_reply() if isinstance(each, Token)]
     check_in_step(conversation)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxchat.files import force_to_disk, write_atomically
+from mlxchat.files import AppendFile, force_to_disk, write_atomically
 from mlxchat.models.gguf import convert, weights
 from mlxchat.store import tensor_file
-from mlxchat.store.append_file import AppendFile
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.tensor_file import Tensor
 
@@ -69,6 +68,20 @@ def test_a_file_system_that_cannot_do_so_gets_fsync(mac: Calls, descriptor: int)
         mac.names.clear()
         force_to_disk(descriptor)
         assert mac.names == ["full", "fsync"]
+
+
+def test_a_file_system_that_forces_nothing_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Turns and texts were saved there, while a configuration was refused."""
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    for write in DURABLE.values():
+        write(tmp_path)
+    assert (tmp_path / "file").read_bytes() == b"data"
 
 
 def test_elsewhere_it_is_fsync(calls: Calls, descriptor: int) -> None:
@@ -131,5 +144,5 @@ def test_every_durable_write_empties_the_drives_memory(
 def test_what_can_be_computed_again_does_not_wait_for_that(mac: Calls, tmp_path: Path) -> None:
     """A page takes 128 tokens' time to prefill, about as long as emptying a drive's memory."""
     ones = Tensor("F32", (3,), np.ones(3, np.float32))
-    tensor_file.write(tmp_path / "page", {"ones": ones}, {}, force=os.fsync)
+    tensor_file.write(tmp_path / "page", {"ones": ones}, {}, full_sync=False)
     assert "full" not in mac.names

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxchat.cli import run
+from mlxchat.app.run import Run
 from mlxchat.engine.generate import Generation
 from tests.failing_device import FailingDevice
 from tests.in_process import run_in_process
@@ -24,14 +24,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FailingDevice:
 @pytest.fixture
 def as_it_begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
     """Has something done once the model is loaded and the prompt encoded."""
-    generate = run._generate
+    pieces = Run.pieces
 
     def do(act: Callable[[], None]) -> None:
-        def call(*given: Any) -> int:
+        def call(*given: Any, **how: Any) -> Any:
             act()
-            return generate(*given)
+            return pieces(*given, **how)
 
-        monkeypatch.setattr(run, "_generate", call)
+        monkeypatch.setattr(Run, "pieces", call)
 
     return do
 
@@ -96,8 +96,8 @@ def test_the_checkpoint_before_stands_if_the_last_one_fails(
         return stats.__get__(generation)
 
     monkeypatch.setattr(Generation, "stats", property(broken))
-    monkeypatch.setattr("mlxchat.cli.long_run.Watch.stopped", True)
-    monkeypatch.setattr("mlxchat.cli.long_run.Watch.should_stop", lambda self: self._tokens >= 4)
+    monkeypatch.setattr("mlxchat.app.watch.Watch.stopped", True)
+    monkeypatch.setattr("mlxchat.app.watch.Watch.should_stop", lambda self: self._tokens >= 4)
     done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
     assert done.returncode == 0
     assert f"no checkpoint could be written to {night}: memory ran out: " in done.stderr

@@ -12,17 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.cli.commands import COMMANDS
+from mlxchat.terminal.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mlxchat"
 
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
-    "": ["wording", "errors", "failures", "settings", "platform", "paths", "units", "files"],
+    "": [
+        *("wording", "errors", "failures", "settings", "platform", "paths", "units", "progress"),
+        "handlers",
+    ],
+    "files": ["disk", "atomic", "append", "lock", ""],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
-        *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
+        *("", "documents", "template", "template_args", "reply_format", "thinking", "reply_reader"),
         *("template_probe", "spans", "replies", "tokens", "parts", "stop"),
     ],
     "cache": [
@@ -37,18 +41,25 @@ ORDER: dict[str, list[str]] = {
         *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
     ],
     "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
-    "chat": ["", "ledger", "conversation", "transcript"],
+    "chat": [
+        *("", "ledger", "turn", "watch", "eviction", "held", "random_streams", "rendering"),
+        *("memory", "conversation", "transcript"),
+    ],
     "store": [
-        *("", "tensor_file", "fingerprint", "snapshot", "verify", "append_file"),
-        *("unfinished_reply", "saved", "journal", "lock", "session_names", "session"),
-        *("session_list", "output_file", "metrics", "background", "state_file", "checkpoint"),
-        *("prefix_index", "prefix_cache", "block_store"),
+        *("", "tensor_file", "fingerprint", "snapshot", "verify", "unfinished_reply"),
+        *("saved", "journal", "session_names", "session", "session_list", "output_file"),
+        *("metrics", "background", "state_file", "run_record", "checkpoint", "prefix_index"),
+        *("prefix_cache", "block_store"),
     ],
     "distributed": [
-        *("", "deferred", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
+        *("", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
-    "app": ["", "awake", "events"],
+    "app": [
+        *("", "awake", "events", "observer", "ranks", "setup", "prefixes", "blocks", "loading"),
+        *("request", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
+        *("warm", "session", "chat", "verify"),
+    ],
     "bench": [
         *(
             "",
@@ -63,19 +74,19 @@ ORDER: dict[str, list[str]] = {
             "theirs",
         ),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
-        *("startup", "stream"),
+        *("startup", "stream", "measure"),
     ],
     "terminal": [
         *("", "spelling", "table", "screen", "chart", "report", "bench_progress", "bench_table"),
-        *("ask", "messages", "clipboard", "own_terminal", "restore", "moving", "progress"),
+        *("ask", "messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "editor", "typeahead", "markdown", "live_rows"),
-        *("reply_segments", "text_output", "reply"),
+        *("reply_segments", "text_output", "figures", "reply", "signal_watch", "signals"),
+        *("chat_lines", "chat_screen", "commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "amounts", "template_args", "configured", "completion"),
-        *("options", "setup", "signal_watch", "signals", "ranks", "prefix", "blocks", "loading"),
-        *("long_run", "run", "generate", "keeper", "chat_setup", "piped_chat", "commands", "repl"),
+        *("group", "listing", "version", "amounts", "overnight", "configured", "completion"),
+        *("options", "setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", ""),
     ],
@@ -96,6 +107,8 @@ SOLE_IMPORTERS = {
     "mlx_lm": ["cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"],
     "matplotlib": ["bench.plot"],
     "jinja2": ["text.template"],
+    "termios": ["terminal.modes"],
+    "fcntl": ["files", "terminal.modes"],
 }
 
 
@@ -106,11 +119,11 @@ TYPED = re.compile(
     rf"|({'|'.join(map(re.escape, COMMANDS))})\b)"
 )
 
-# What may stand below app/ all the same: other programs' command lines, names of files, a format.
+# What may stand in them all the same: other programs' command lines, names of files, a format.
 NOT_OURS = [
     *("llama-gguf-split --merge", "iconv -f UTF-16 -t UTF-8"),
     *("uv pip install --no-deps --python", "pip install --no-deps"),
-    *("-wal", "-shm", "mlxchat session"),
+    *("-wal", "-shm", "-i", "-w", "mlxchat session"),
 ]
 
 
@@ -209,10 +222,10 @@ def typed_words(source: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "path"),
-    [each for each in modules() if each[0] in place_names()[: place_names().index("app")]],
+    [each for each in modules() if each[0] in place_names()[: place_names().index("bench")]],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_messages_below_app_name_fields_and_not_what_to_type(name: str, path: Path) -> None:
+def test_messages_of_the_library_name_fields_and_not_what_to_type(name: str, path: Path) -> None:
     assert typed_words(path.read_text()) == []
 
 
@@ -243,3 +256,26 @@ def test_a_flag_or_a_command_in_a_message_is_found(planted: str) -> None:
 )
 def test_what_is_not_typed_is_not_taken_for_it(harmless: str) -> None:
     assert typed_words(harmless) == []
+
+
+# What only `files` may call: whoever keeps a file leaves to it how it lasts.
+DURABLE = {"fsync", "pwrite", "flock", "mkstemp", "F_FULLFSYNC"}
+
+
+@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
+def test_only_one_folder_forces_files_to_the_disk(name: str, path: Path) -> None:
+    tree = ast.walk(ast.parse(path.read_text()))
+    used = {node.attr for node in tree if isinstance(node, ast.Attribute)}
+    assert name.startswith("files") or not used & DURABLE
+
+
+APP = [(name, path) for name, path in modules() if name.split(".")[0] == "app"]
+
+
+@pytest.mark.parametrize(("name", "path"), APP, ids=[name for name, _ in APP])
+def test_the_application_prints_nothing(name: str, path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert "print" not in names
+    assert not attributes & {"stdout", "stderr"}

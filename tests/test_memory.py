@@ -157,8 +157,12 @@ def outcome(
     else:
         (platform.CGROUP / "memory.current").write_text(f"{weights}\n")
     patch.setattr(fit, "kv_bytes_per_token", lambda *_: token_bytes)
-    patch.setattr(fit, "held_bytes", lambda _: 0)
-    model: Any = SimpleNamespace(network=None, dtype=dtype, context_length=CONTEXT)
+    model: Any = SimpleNamespace(
+        shard=None,
+        dtype=dtype,
+        context_length=CONTEXT,
+        free_memory_bytes=platform.free_memory_bytes,
+    )
     return said, automatic_window(model, notices.append)
 
 

@@ -34,7 +34,7 @@ def test_the_time_is_now_with_its_offset(path: Path) -> None:
 
 
 def test_a_line_is_due_at_once_and_then_an_interval_after_each(path: Path) -> None:
-    metrics = MetricsFile(path, interval_s=60)
+    metrics = MetricsFile(path)
     assert metrics.due(1000.0)
     metrics.write({}, now_s=1000.0)
     assert [metrics.due(now_s) for now_s in (1000.0, 1059.9, 1060.0, 2000.0)] == [
@@ -77,7 +77,7 @@ def test_numbers_that_json_does_not_have_become_null(path: Path) -> None:
 
 def test_what_goes_wrong_is_told_once_and_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "later" / "metrics.jsonl"
-    metrics = MetricsFile(path, interval_s=60)
+    metrics = MetricsFile(path)
     told = metrics.write({}, now_s=0)
     assert told == f"cannot write {path}: No such file or directory"
     assert not metrics.due(59)

@@ -4,8 +4,7 @@ import os
 import random
 import re
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,51 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxchat.errors import OutputError, UsageError
-from mlxchat.store.output_file import Disk, OutputFile, Position, volume_path
+from mlxchat.store.output_file import OutputFile, Position, volume_path
+from tests.failing_disk import FailingDisk
 
 CHARACTERS = "abc \n\té€😀"
-
-
-class FailingDisk(Disk):
-    """Does what is asked of it until call number `fails_at`, which fails with `error`.
-
-    It forces nothing to the disk: that takes long, and only a power cut would tell.
-    """
-
-    def __init__(self, fails_at: int = -1, error: int = errno.ENOSPC, most: int = 1 << 30) -> None:
-        self.calls: list[str] = []
-        self._fails_at = fails_at
-        self._error = error
-        self._most = most
-
-    def _call(self, name: str) -> None:
-        self.calls.append(name)
-        if len(self.calls) - 1 == self._fails_at:
-            raise OSError(self._error, os.strerror(self._error))
-
-    def open(self, path: Path, flags: int) -> int:
-        self._call("open")
-        return super().open(path, flags)
-
-    def write(self, descriptor: int, data: memoryview, offset: int) -> int:
-        self._call("write")
-        return super().write(descriptor, data[: self._most], offset)
-
-    def sync(self, descriptor: int) -> None:
-        self._call("sync")
-
-    def truncate(self, descriptor: int, length: int) -> None:
-        self._call("truncate")
-        super().truncate(descriptor, length)
-
-    def unlink(self, path: Path) -> None:
-        self._call("unlink")
-        super().unlink(path)
-
-    def close(self, descriptor: int) -> None:
-        # The system closes a file even where it tells an error.
-        super().close(descriptor)
-        self._call("close")
 
 
 def pieces_of(seed: int, count: int = 60, longest: int = 8) -> list[str]:
@@ -76,10 +34,8 @@ def text_of(directory: Path) -> str:
     return b"".join(path.read_bytes() for path in parts).decode()
 
 
-def write_all(
-    path: Path, pieces: list[str], rotate_bytes: int | None = None, disk: Disk | None = None
-) -> Position:
-    with OutputFile.open(path, rotate_bytes=rotate_bytes, disk=disk) as output:
+def write_all(path: Path, pieces: list[str], rotate_bytes: int | None = None) -> Position:
+    with OutputFile.open(path, rotate_bytes=rotate_bytes) as output:
         for piece in pieces:
             output.write(piece)
         return output.sync()
@@ -90,6 +46,12 @@ def out(tmp_path: Path) -> Path:
     directory = tmp_path / "out"
     directory.mkdir()
     return directory / "OUT.txt"
+
+
+@pytest.fixture
+def disk(out: Path) -> Iterator[FailingDisk]:
+    with FailingDisk(out.parent).used() as disk:
+        yield disk
 
 
 def test_what_is_written_is_in_the_file_at_once_as_utf_8(out: Path) -> None:
@@ -230,7 +192,8 @@ def test_parts_depend_on_the_text_and_not_on_its_pieces(
     text = "".join(pieces)
     for name, each in ("tokens", pieces), ("once", [text]), ("letters", list(text)):
         (directory / name).mkdir()
-        write_all(directory / name / "OUT.txt", each, rotate_bytes, FailingDisk())
+        with FailingDisk(directory).used():
+            write_all(directory / name / "OUT.txt", each, rotate_bytes)
         found.append(files(directory / name))
     assert found[0] == found[1] == found[2]
     assert text_of(directory / "tokens") == text
@@ -258,23 +221,23 @@ def test_killed_and_resumed_anywhere_the_files_are_those_of_an_uninterrupted_run
 ) -> None:
     """Each run is (pieces up to its checkpoint, pieces after it, most bytes a write takes)."""
     pieces = pieces_of(seed)
-    whole = tmp_path_factory.mktemp("whole")
-    write_all(whole / "OUT.txt", pieces, rotate_bytes, FailingDisk())
-    killed = tmp_path_factory.mktemp("killed")
+    whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
     at, done = None, 0
-    for until_checkpoint, lost, most in kills:
-        output = OutputFile.open(killed / "OUT.txt", at, rotate_bytes, FailingDisk(most=most))
-        checkpoint = min(done + until_checkpoint, len(pieces))
-        for piece in pieces[done:checkpoint]:
-            output.write(piece)
-        at, done = output.sync(), checkpoint
-        for piece in pieces[done : done + lost]:
-            output.write(piece)
-        # As a kill does: nothing of ours runs any more, the system closes the file.
-        output.close()
-    with OutputFile.open(killed / "OUT.txt", at, rotate_bytes, FailingDisk()) as output:
-        for piece in pieces[done:]:
-            output.write(piece)
+    with FailingDisk(killed).used() as disk:
+        write_all(whole / "OUT.txt", pieces, rotate_bytes)
+        for until_checkpoint, lost, disk.most_bytes in kills:
+            output = OutputFile.open(killed / "OUT.txt", at, rotate_bytes)
+            checkpoint = min(done + until_checkpoint, len(pieces))
+            for piece in pieces[done:checkpoint]:
+                output.write(piece)
+            at, done = output.sync(), checkpoint
+            for piece in pieces[done : done + lost]:
+                output.write(piece)
+            # As a kill does: nothing of ours runs any more, the system closes the file.
+            output.close()
+        with OutputFile.open(killed / "OUT.txt", at, rotate_bytes) as output:
+            for piece in pieces[done:]:
+                output.write(piece)
     assert files(killed) == files(whole)
 
 
@@ -372,14 +335,6 @@ def test_a_changed_part_is_refused_before_later_ones_are_removed(out: Path) -> N
     assert files(out.parent) == before
 
 
-def test_text_added_behind_by_another_program_goes_too(out: Path) -> None:
-    at = resumable(out)
-    with out.open("a") as file:
-        file.write("appended")
-    OutputFile.open(out, at).close()
-    assert out.read_text() == "kept " * 2000
-
-
 def test_a_missing_file_is_refused_and_not_made(out: Path) -> None:
     at = resumable(out)
     out.unlink()
@@ -432,12 +387,12 @@ def test_without_rotation_files_that_look_like_parts_are_left_alone(out: Path) -
 # Failing disks
 
 
-def run_on(disk: Disk, out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
+def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
     """Write the pieces, a checkpoint every tenth, and return those made before the disk failed."""
     checkpoints: list[tuple[int, Position]] = []
     told = ""
     try:
-        with OutputFile.open(out, rotate_bytes=60, disk=disk) as output:
+        with OutputFile.open(out, rotate_bytes=60) as output:
             for done, piece in enumerate(pieces):
                 if done % 10 == 0:
                     checkpoints.append((done, output.sync()))
@@ -448,25 +403,21 @@ def run_on(disk: Disk, out: Path, pieces: list[str]) -> list[tuple[int, Position
     return checkpoints
 
 
-def calls_of_a_run(out: Path) -> list[str]:
-    disk = FailingDisk()
-    run_on(disk, out, pieces_of(seed=5))
-    return disk.calls
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EDQUOT])
 def test_whichever_call_fails_the_latest_checkpoint_can_be_resumed(
     tmp_path: Path, error: int
 ) -> None:
     pieces = pieces_of(seed=5)
     (tmp_path / "whole").mkdir()
-    calls = calls_of_a_run(tmp_path / "whole" / "OUT.txt")
-    assert set(calls) == {"open", "write", "sync", "close"}
-    for fails_at in range(len(calls)):
+    with FailingDisk(tmp_path).used() as disk:
+        run(tmp_path / "whole" / "OUT.txt", pieces)
+    assert set(disk.calls) == {"open", "write", "sync", "close"}
+    for fails_at in range(len(disk.calls)):
         directory = tmp_path / f"{fails_at}"
         directory.mkdir()
-        disk = FailingDisk(fails_at, error, most=3)
-        checkpoints = run_on(disk, directory / "OUT.txt", pieces)
+        with FailingDisk(directory).used() as disk:
+            disk.failing, disk.error, disk.most_bytes = [fails_at], error, 3
+            checkpoints = run(directory / "OUT.txt", pieces)
         if not checkpoints:
             continue
         done, at = checkpoints[-1]
@@ -477,25 +428,28 @@ def test_whichever_call_fails_the_latest_checkpoint_can_be_resumed(
 
 
 @pytest.mark.parametrize("fails_at", range(6))
-def test_resuming_can_fail_at_any_call_and_be_tried_again(out: Path, fails_at: int) -> None:
+def test_resuming_can_fail_at_any_call_and_be_tried_again(
+    out: Path, disk: FailingDisk, fails_at: int
+) -> None:
     at = resumable(out, rotate_bytes=3000)
-    disk = FailingDisk(fails_at, errno.EIO)
-    # That a directory cannot be forced to the disk is no failure.
-    with suppress(OutputError):
-        OutputFile.open(out, at, 3000, disk).close()
-    assert (
-        disk.calls
-        == ["open", "unlink", "unlink", "unlink", "sync", "truncate", "close"][
-            : 7 if fails_at == 4 else fails_at + 1
-        ]
-    )
+    disk.calls.clear()
+    disk.failing, disk.error = [fails_at], errno.EIO
+    with pytest.raises(OutputError):
+        OutputFile.open(out, at, 3000).close()
+    calls = ["open", "unlink", "unlink", "unlink", "truncate", "close"][: fails_at + 1]
+    # The file that was opened is closed, whatever has failed then.
+    assert disk.calls == calls + ["close"] * (0 < fails_at < 5)
+    disk.failing = ()
     OutputFile.open(out, at, 3000).close()
     assert text_of(out.parent) == "kept " * 2000
     assert len(files(out.parent)) == 4
 
 
-def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(out: Path) -> None:
-    output = OutputFile.open(out, disk=FailingDisk(fails_at=2))
+def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(
+    out: Path, disk: FailingDisk
+) -> None:
+    disk.failing = [2]
+    output = OutputFile.open(out)
     output.write("one ")
     with pytest.raises(OutputError, match="No space left on device"):
         output.write("two ")
@@ -503,53 +457,42 @@ def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(out: Pa
         with pytest.raises(OutputError, match="it failed before"):
             forbidden()
     output.close()
-    assert out.read_text() == "one "
+    assert out.read_text() == "one tw"
 
 
-def test_a_file_that_takes_nothing_and_says_no_error_ends_the_run_too(out: Path) -> None:
+def test_a_file_that_takes_nothing_and_says_no_error_ends_the_run_too(
+    out: Path, disk: FailingDisk
+) -> None:
+    disk.most_bytes = 0
     with (
         pytest.raises(OutputError, match="nothing more can be written to it"),
-        OutputFile.open(out, disk=FailingDisk(most=0)) as output,
+        OutputFile.open(out) as output,
     ):
         output.write("a")
 
 
-def test_a_file_system_that_cannot_force_files_to_the_disk_is_good_enough(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unsupported(_: int) -> None:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "fsync", unsupported)
-    assert write_all(out, ["a"]).bytes == 1
-
-
-def test_a_checkpoint_forces_the_file_and_once_the_directory(out: Path) -> None:
-    disk = FailingDisk()
-    with OutputFile.open(out, rotate_bytes=16, disk=disk) as output:
+def test_a_part_is_forced_to_the_disk_before_the_next_one(out: Path, disk: FailingDisk) -> None:
+    with OutputFile.open(out, rotate_bytes=16) as output:
         output.write("a")
         output.sync()
-        assert disk.calls == ["open", "write", "sync", "sync"]
-        output.write("b")
+        output.write("b" * 16)
         output.sync()
-        assert disk.calls[4:] == ["write", "sync"]
-        output.write("c" * 15)
-        assert disk.calls[6:] == ["write", "sync", "open", "close", "write"]
-        output.sync()
-        assert disk.calls[11:] == ["sync", "sync"]
+    assert disk.calls == [
+        *("open", "write", "sync"),
+        *("write", "sync", "open", "close", "write", "sync", "close"),
+    ]
 
 
-def test_what_the_system_only_tells_at_closing_is_told(out: Path) -> None:
-    output = OutputFile.open(out, disk=FailingDisk(fails_at=2, error=errno.EDQUOT))
+def test_what_the_system_only_tells_at_closing_is_told(out: Path, disk: FailingDisk) -> None:
+    disk.failing, disk.error = [2], errno.EDQUOT
+    output = OutputFile.open(out)
     output.write("a")
     with pytest.raises(OutputError, match=f"^cannot write {out}: {os.strerror(errno.EDQUOT)}$"):
         output.close()
     output.close()
 
 
-def test_a_failure_to_close_hides_no_earlier_one(out: Path) -> None:
-    with (
-        pytest.raises(ValueError, match="first"),
-        OutputFile.open(out, disk=FailingDisk(fails_at=1)),
-    ):
+def test_a_failure_to_close_hides_no_earlier_one(out: Path, disk: FailingDisk) -> None:
+    disk.failing = [1]
+    with pytest.raises(ValueError, match="first"), OutputFile.open(out):
         raise ValueError("first")

@@ -181,7 +181,7 @@ def test_begun_again_it_reads_in_the_steps_that_it_read_in_before(
     begun = json.loads(path.read_text())
     assert begun["steps"][0][0] == 16
     # As if the device were quicker now.
-    begun["asked"]["setup"]["prefill_step_size"] = 512
+    begun["cache"]["prefill_step_size"] = 512
     path.write_text(json.dumps(begun))
     run.ends()
     assert json.loads(path.read_text())["steps"] == begun["steps"]
@@ -234,7 +234,7 @@ def test_a_signal_asks_how_it_goes(night: Callable[..., Night]) -> None:
     assert stderr.count("\n") == 1
     assert "tok/s · " in stderr
     assert " · KV 64 tokens, " in stderr
-    assert " · checkpoint behind " in stderr
+    assert " · checkpoint after " in stderr
 
 
 def test_it_ends_when_its_time_is_over_and_goes_on_the_next_night(
@@ -388,7 +388,7 @@ def test_a_nudge_leads_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> N
         (["--max-bytes", "lots"], "--max-bytes must be a number of bytes"),
         (["--rotate", "1MB"], "--rotate needs a file"),
         (["--checkpoint", "x", "--checkpoint-every", "0"], "at least 1 token"),
-        (["--checkpoint", "x", "--json"], "--json goes with neither"),
+        (["--checkpoint", "x", "--json"], "--json goes with neither --checkpoint nor --max-bytes"),
         (["--resume", "nowhere"], "holds no checkpoint"),
         (["--resume", "nowhere", "--temp", "1"], "leave --temp out"),
         (["--resume", "nowhere", "hello"], "leave the prompt out"),

@@ -2,11 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mlxchat
 from mlxchat.models.load import load
+from mlxchat.models.resolve import resolve_model
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -34,8 +36,18 @@ def test_the_examples_run(
     monkeypatch.setattr(
         "mlxchat.engine.generate.GenerationSettings", lambda: settings(max_tokens=5)
     )
-    names = {"report": "A long report about boats. " * 9, "directory": tmp_path / "blocks"}
-    assert len(examples()) >= 3
+
+    def resolve_tiny(name: str | None, **options: Any) -> Any:
+        # What is resumed, a run or a session, names the directory that it found.
+        return resolve_model(str(tiny_model) if name == "smollm2" else name, **options)
+
+    monkeypatch.setattr("mlxchat.app.setup.resolve_model", resolve_tiny)
+    names = {
+        "report": "A long report about boats. " * 9,
+        "directory": tmp_path / "blocks",
+        "night": tmp_path / "night",
+    }
+    assert len(examples()) >= 6
     for example in examples():
         exec(compile(example, "README.md", "exec"), names)
         assert capsys.readouterr().out

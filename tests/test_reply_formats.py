@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken
 
-from mlxchat.chat.conversation import Conversation, Forgot, Turn
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, TemplateError
 from mlxchat.settings import CacheSettings, GenerationSettings
@@ -144,7 +145,7 @@ def test_a_reply_that_was_cut_is_continued_as_what_it_was(scripted: Scripted, pl
     conversation.generation = GenerationSettings(max_tokens=len(cut))
     first = spoken(say(conversation, "hello"))
     conversation.generation = GenerationSettings()
-    rest = spoken([each for each in conversation.go_on() if isinstance(each, Token)])
+    rest = spoken([each for each in conversation.continue_reply() if isinstance(each, Token)])
     check(conversation.turns[0], scripted)
     if place != "marker":
         assert first[0] + rest[0] == scripted.thought
@@ -171,7 +172,7 @@ def test_a_session_gives_the_thought_back(scripted: Scripted, tmp_path: Path) ->
     journal.record(None, conversation.turns)
     journal.close()
     again = converse(scripted)
-    again.go_on_with(None, saved.read(path).turns)
+    again.resume(None, saved.read(path).turns)
     for turn in again.turns:
         check(turn, scripted)
     again.hold(conversation.cache, conversation.ledger, again.turns)
@@ -201,7 +202,7 @@ def test_another_model_is_told_the_answer_and_not_these_markers(scripted: Script
     conversation = converse(scripted)
     say(conversation, "hello")
     other = converse(replace(QWEN, template=CHAT_TEMPLATE))
-    other.go_on_with(None, conversation.turns)
+    other.resume(None, conversation.turns)
     for turn in other.turns:
         turn.ids, turn.exact = None, False
     say(other, "again")
@@ -252,9 +253,7 @@ def test_a_tag_that_the_answer_speaks_of_is_text() -> None:
 def test_a_tag_that_closes_nothing_stays_in_a_reply_that_is_read_again() -> None:
     """A session whose answer held a stray `</think>` lost all that stood before it."""
     conversation = converse(QWEN)
-    conversation.go_on_with(
-        None, [Turn("a", "so</think> it is"), Turn("b", "<think>so</think>Yes")]
-    )
+    conversation.resume(None, [Turn("a", "so</think> it is"), Turn("b", "<think>so</think>Yes")])
     assert [(turn.thought, turn.reply) for turn in conversation.turns] == [
         ("", "so</think> it is"),
         ("so", "Yes"),
@@ -302,7 +301,7 @@ def test_a_thought_that_never_ends_is_no_answer(scripted: Scripted) -> None:
     say(conversation, "again")
     check(conversation.turns[1], scripted)
     fresh = converse(scripted)
-    fresh.go_on_with(None, conversation.turns)
+    fresh.resume(None, conversation.turns)
     say(fresh, "more")
     say(conversation, "more")
     assert np.array_equal(fresh.held_ids, conversation.held_ids)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxchat.cli import setup
+from mlxchat.app import setup
 from mlxchat.models.model import Model
 from tests.conftest import RunMlxchat
 from tests.reply_formats import FORMATS

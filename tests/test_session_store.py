@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from mlxchat import paths
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
-from mlxchat.store import lock as lock_module
+from mlxchat.files import Lock, holder
+from mlxchat.files import lock as lock_module
 from mlxchat.store import session as session_module
-from mlxchat.store.lock import Lock, holder
 from mlxchat.store.session import SNAPSHOT, Session
 from mlxchat.store.session_list import (
     Find,
@@ -35,7 +35,7 @@ from mlxchat.store.session_names import TRANSCRIPT, check_name, directory_of, na
 
 OPEN_ELSEWHERE = """
 import sys
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.store.session import Session
 
 session = Session.open(sys.argv[1], create=True)
@@ -276,7 +276,7 @@ def test_a_session_where_nothing_could_be_recorded_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     with Session.open("mine", create=True) as session, monkeypatch.context() as context:
-        context.setattr("mlxchat.store.append_file.AppendFile.create", fail)
+        context.setattr("mlxchat.files.AppendFile.create", fail)
         with pytest.raises(SessionError, match="No space left on device: the chat goes on unsaved"):
             session.journal.record(None, [Turn("hello")])
     assert list(sessions.iterdir()) == []

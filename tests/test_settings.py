@@ -31,11 +31,10 @@ from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
         (GenerationSettings, {"logprobs": -1}),
     ],
 )
-def test_an_impossible_value_is_refused_by_its_option(kind: Any, values: dict[str, Any]) -> None:
-    names = ["--" + name.replace("_", "-") for name in values]
+def test_an_impossible_value_is_refused_by_its_field(kind: Any, values: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as error:
         kind(**values)
-    assert any(name in str(error.value) for name in names)
+    assert str(error.value).split()[0] in values
 
 
 def test_the_recommendation_is_taken_from_what_a_model_says_and_no_more() -> None:

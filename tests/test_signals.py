@@ -10,17 +10,15 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlxchat.cli import signal_watch, signals
-from mlxchat.cli.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
-from mlxchat.cli.signals import StopRequest
-from mlxchat.distributed.deferred import undisturbed
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.live_rows import signals_later
+from mlxchat.handlers import undisturbed
+from mlxchat.terminal import signal_watch, signals
+from mlxchat.terminal.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
+from mlxchat.terminal.signals import StopRequest
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 
@@ -29,7 +27,9 @@ WILL_STOP = "stopping after this step; press Ctrl-C again to quit now"
 # The program, with a model that takes long for many tokens at once, or with a busy `make_cache`.
 SLOW = """
 import ctypes, os, signal, sys
-from mlxchat.cli import main, run, signal_watch
+from mlxchat.cli import main
+from mlxchat.models.model import Model as Loaded
+from mlxchat.terminal import signal_watch
 from mlx_lm.models.llama import Model
 
 def busy(seconds):
@@ -46,11 +46,10 @@ def step(model, tokens, *rest, **how):
 
 def make_busily(*given):
     busy(600)
-    return make_cache(*given)
 
 call, Model.__call__ = Model.__call__, step
 if "IN_CACHE" in os.environ:
-    make_cache, run.make_cache = run.make_cache, make_busily
+    Loaded.make_cache = make_busily
 # So long that nobody waits for it, and short enough for a test.
 signal_watch.END_AFTER_S = 0.5
 main()
@@ -150,20 +149,32 @@ def test_a_loop_that_has_ended_may_take_its_time_to_save(left: list[ExitStatus])
     assert (stop.status, left) == (ExitStatus.TERMINATED, [])
 
 
-@pytest.mark.parametrize("later", [undisturbed, signals_later])
-def test_a_signal_that_waits_until_something_is_whole_counts_once(
-    later: Callable[[], object], left: list[ExitStatus]
-) -> None:
+def test_a_signal_that_waits_until_something_is_whole_counts_once(left: list[ExitStatus]) -> None:
     """It was raised again, so the watch saw two: the second one quits."""
     said: list[str] = []
     with StopRequest() as stop:
         stop.say = said.append
-        with later():  # type: ignore[attr-defined]
+        with undisturbed():
             come(signal.SIGINT)
         time.sleep(0.2)
         assert stop.obeyed()
     assert (stop.status, left) == (ExitStatus.INTERRUPTED, [])
     assert len(said) == 1
+
+
+def test_a_signal_that_comes_before_something_fails_is_not_lost(left: list[ExitStatus]) -> None:
+    """Ranks dropped it: the run went on as if nobody had pressed Ctrl-C."""
+
+    def fail() -> None:
+        with undisturbed():
+            come(signal.SIGINT)
+            raise OSError("gone")
+
+    with StopRequest() as stop:
+        with pytest.raises(OSError, match="gone"):
+            fail()
+        assert stop.requested()
+    assert (stop.status, left) == (ExitStatus.INTERRUPTED, [])
 
 
 def test_the_watch_before_is_back_afterwards(left: list[ExitStatus]) -> None:

@@ -1,8 +1,8 @@
 """Snapshots: what is restored goes on to the bit; what is damaged, or another's, is refused."""
 
 import errno
-import io
 import json
+import os
 import random
 import struct
 from pathlib import Path
@@ -28,6 +28,7 @@ from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer, tiny_config
 from tests.conftest import build_random_model
+from tests.failing_disk import FailingDisk
 
 WINDOW, KEEP = 24, 3
 # Empty, filling, one short of full, exactly full, and wrapped at different indices.
@@ -333,56 +334,28 @@ def test_a_file_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) 
         tensor_file.read(path, most_bytes=1 << 30)
 
 
-class FaultyFile(io.FileIO):
-    """A disk that is full, or breaks, after so many bytes: what fits is written."""
-
-    def __init__(self, descriptor: int, room: int, fault: int) -> None:
-        super().__init__(descriptor, "wb")
-        self.room, self.fault = room, fault
-
-    def write(self, data: Any, /) -> int:
-        view = memoryview(data).cast("B")
-        if self.room == 0:
-            raise OSError(self.fault, "injected")
-        # Now and then a disk takes less than it is given.
-        written = super().write(view[: min(self.room, max(len(view) // 2, 1))])
-        self.room -= written
-        return written
-
-
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
 def test_a_fault_while_it_is_written_leaves_the_one_before(
-    call: str,
-    fault: int,
-    saved: tuple[Model, bytes],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fault: int, saved: tuple[Model, bytes], tmp_path: Path
 ) -> None:
     model, data = saved
     path = tmp_path / "snapshot"
     path.write_bytes(data)
     run = begin(model.network)
     run.read(60)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(fault, "injected")
-
-    for room in range(0, len(data) - 200, 997) if call == "write" else [0]:
-        with monkeypatch.context() as patch:
-            if call == "write":
-                patch.setattr(
-                    "mlxchat.files.os.fdopen",
-                    lambda fd, *_, room=room: io.BufferedWriter(FaultyFile(fd, room, fault)),
-                )
-            elif call == "fsync":
-                patch.setattr("mlxchat.files.os.fsync", fail)
-            else:
-                patch.setattr(Path, "replace", fail)
-            with pytest.raises(OSError, match="injected"):
+    with FailingDisk(tmp_path).used() as disk:
+        save(tmp_path / "whole", run, model)
+        assert {"write", "sync", "replace"} <= set(disk.calls)
+        calls = len(disk.calls)
+        (tmp_path / "whole").unlink()
+        disk.error = fault
+        for fails_at in range(calls):
+            disk.calls.clear()
+            disk.failing = [fails_at]
+            with pytest.raises(OSError, match=os.strerror(fault)):
                 save(path, run, model)
-        assert path.read_bytes() == data
-        assert list(tmp_path.iterdir()) == [path]
+            assert path.read_bytes() == data
+            assert list(tmp_path.iterdir()) == [path]
     restore(path, model)
 
 
@@ -411,14 +384,12 @@ def test_a_crash_before_the_renaming_leaves_the_one_before(
 
 
 def test_a_disk_that_takes_less_than_it_is_given_gets_it_all(
-    saved: tuple[Model, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: tuple[Model, bytes], tmp_path: Path
 ) -> None:
     model, _ = saved
     run = begin(model.network)
     run.read(60)
-    monkeypatch.setattr(
-        "mlxchat.files.os.fdopen",
-        lambda fd, *_: io.BufferedWriter(FaultyFile(fd, 1 << 30, errno.EIO)),
-    )
-    save(tmp_path / "snapshot", run, model)
+    with FailingDisk(tmp_path).used() as disk:
+        disk.most_bytes = 1000
+        save(tmp_path / "snapshot", run, model)
     restore(tmp_path / "snapshot", model)

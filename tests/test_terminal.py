@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.cli.piped_chat import turn_line
-from mlxchat.cli.run import stats_line
 from mlxchat.engine.generate import Stats
 from mlxchat.terminal import visible
+from mlxchat.terminal.chat_lines import turn_line
+from mlxchat.terminal.figures import stats_line
 from mlxchat.terminal.messages import Messages, show_error
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.cli.template_args import parse_template_args
 from mlxchat.errors import UsageError
+from mlxchat.text.template_args import parse_template_args
 from tests.reply_formats import HARMONY, MISTRAL
 from tests.terminal_chat import CTRL_D, Chat
 
@@ -77,7 +77,7 @@ def test_raw_text_has_no_format(run: Run) -> None:
     assert done.stdout.startswith("analysisHm, duck?assistantfinalYes!")
     refused = run("generate", "--raw", "--think", "hide", "hello")
     assert refused.returncode == 2
-    assert "--raw leaves out" in refused.stderr
+    assert "which --raw leaves out" in refused.stderr
 
 
 def test_a_piped_chat_and_a_session_have_answers_alone_if_thoughts_are_hidden(run: Run) -> None:
@@ -111,8 +111,7 @@ def test_a_run_that_stopped_within_a_thought_resumes_within_it(run: Run, tmp_pat
     resumed = run("generate", "--resume", str(night), "-n", "200")
     assert resumed.returncode == 0, resumed.stderr
     assert (night / "output.txt").read_text() == "<think>Hm, duck?</think>\n\nYes!"
-    asked = json.loads((night / "run.json").read_text())["asked"]
-    assert (asked["think"], asked["template_args"]) == ("on", {"reasoning_effort": "high"})
+    assert json.loads((night / "run.json").read_text())["hides_thoughts"] is False
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ import copy
 import pickle
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mlxchat.cli.commands import SETTABLE, _set_option
 from mlxchat.errors import MlxchatError, OutputError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
+from mlxchat.terminal.commands import SETTABLE, _set_option
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.spelling import as_flags, as_keys, in_chat
 from mlxchat.wording import Action, Field, Message
@@ -47,7 +48,9 @@ SPELLINGS = [
         *(Field("resume", Path("/a b")), "resume='/a b'", "--resume '/a b'"),
         *('resume = "/a b"', "--resume '/a b'"),
     ),
-    (Field("files"), "files", "--file", "files", "--file"),
+    (Field("files"), "files", "--file", "file", "--file"),
+    (Field("template_args"), "template_args", "--template-arg", *["template-arg"] * 2),
+    (Field("events", True), "events=True", "--json", "json = true", "--json"),
     (PULL, "download it", *["run `mlxchat models pull org/tiny`"] * 3),
     (CLEAR, *["start a new conversation"] * 3, "/clear"),
 ]
@@ -129,14 +132,14 @@ def test_a_setting_is_refused_by_its_flag_on_the_command_line_and_its_key_in_a_f
 
 @pytest.mark.parametrize("option", sorted({*SETTABLE} - {"template-arg"}))
 def test_every_option_that_a_chat_spells_as_set_can_be_set(option: str) -> None:
-    class Chat:
-        sampling = SamplingSettings()
+    changed: dict[str, Any] = {}
 
-        class conversation:
-            generation = GenerationSettings()
-            roll = Roll.STOP
+    class Shown:
+        def ready_chat(self) -> Any:
+            return SimpleNamespace(set=changed.update)
 
-    _set_option(Chat(), option, "shift" if option == "roll" else "1")  # pyright: ignore[reportArgumentType]
+    _set_option(Shown(), option, "shift" if option == "roll" else "1")  # pyright: ignore[reportArgumentType]
+    assert list(changed) == [option.replace("-", "_")]
 
 
 def test_a_chat_complains_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:

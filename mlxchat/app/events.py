@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mlxchat.chat.conversation import Forgot
+from mlxchat.chat.turn import Forgot
 from mlxchat.engine.generate import Stats, Token
 from mlxchat.text.tokens import Tokenizer
 

@@ -13,7 +13,9 @@ from typing import ClassVar
 from mlxchat.bench.paired import Spread, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
-from mlxchat.chat.conversation import RESERVE, Conversation, Turn
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.eviction import RESERVE
+from mlxchat.chat.turn import Turn
 from mlxchat.engine.generate import Token
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll
@@ -94,7 +96,7 @@ def measure(subject: Subject) -> Iterator[Sequence[TurnFigures]]:
         if n % amounts.every == 0 or n == amounts.turns:
             subject.tick(n - 1, amounts.turns, f"turn {n}, reading everything again")
             reader = _conversation(model, None, Roll.SHIFT, 1)
-            reader.go_on_with(SYSTEM, before)
+            reader.resume(SYSTEM, before)
             found.append(_ask(reader, question, EVERYTHING))
             yield found
     subject.tick(amounts.turns, amounts.turns, "")

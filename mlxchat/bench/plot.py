@@ -8,7 +8,7 @@ from typing import Any
 
 from mlxchat.bench.report import Chart
 from mlxchat.errors import OutputError
-from mlxchat.files import write_atomically
+from mlxchat.files import reported_as, write_atomically
 
 INSTALL = "pip install 'mlxchat[plot]'"
 FORMATS = ("svg", "png")
@@ -20,6 +20,14 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def prepare(directory: Path) -> None:
+    """Make the directory. Raises OutputError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {directory}: {error.strerror or error}") from error
+
+
 def draw(charts: Iterable[Chart], directory: Path, caption: str) -> Iterator[Path]:
     """Write each chart to `directory`, which is made, by its name; yield the files as they are
     there. `caption` says what it was measured on. Raises OutputError."""
@@ -27,11 +35,9 @@ def draw(charts: Iterable[Chart], directory: Path, caption: str) -> Iterator[Pat
         figure = _figure(chart, caption)
         for kind in FORMATS:
             path = directory / f"{chart.name}.{kind}"
-            try:
+            with reported_as(OutputError, f"write {path}"):
                 directory.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, _rendered(figure, kind), mode=0o644)
-            except OSError as error:
-                raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
             yield path
 
 

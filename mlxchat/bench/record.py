@@ -3,11 +3,16 @@ follow figures through time. README's "Benchmarks" says what is in it."""
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from mlxchat.bench.machine import Machine
+from mlxchat.errors import OutputError
+from mlxchat.files import append_line, open_to_append
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,27 @@ def lines(found: Sequence[Any], circumstances: Circumstances) -> Iterator[str]:
     for figures in found:
         record = asdict(circumstances) | {"kind": figures.kind, "figures": asdict(figures)}
         yield json.dumps(_for_json(record), ensure_ascii=False, allow_nan=False)
+
+
+class RecordFile:
+    """Lines appended to a file. Raises OutputError if it cannot be written, already when made."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._failing():
+            os.close(open_to_append(path))
+
+    def append(self, records: Iterable[str]) -> None:
+        with self._failing():
+            for record in records:
+                append_line(self._path, record)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(f"cannot write {self._path}: {error.strerror or error}") from error
 
 
 def _for_json(value: Any) -> Any:

@@ -12,6 +12,7 @@ from mlxchat.bench.text import MOST_CHARS_A_TOKEN, Text, find_text, read_text
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import InputError
 from mlxchat.models.model import Model
+from mlxchat.progress import Notify
 
 # A prompt of which only the length matters.
 SENTENCES = (
@@ -38,7 +39,7 @@ class Subject:
         quick: bool = False,
         against: bool = False,
         text: str | None = None,
-        notify: Callable[[str], None],
+        notify: Notify,
     ) -> None:
         self.directory = directory
         self.name = name

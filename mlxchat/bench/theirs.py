@@ -20,6 +20,7 @@ from mlxchat import platform
 from mlxchat.bench.subject import Subject
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import OutputError
+from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
 from mlxchat.units import format_bytes
@@ -124,5 +125,5 @@ def same_weights(subject: Subject) -> Path:
     mx.save_safetensors(str(file), weights, {"format": "mlx"})
     # Only what is on the disk can be put out of memory, for a cold start.
     with file.open("rb") as written:
-        os.fsync(written.fileno())
+        force_to_disk(written.fileno(), full=False)
     return target

@@ -1,14 +1,14 @@
-"""Conversations as files: JSON Lines to be read again, Markdown to be read by people."""
+"""Conversations as files: JSON Lines for programs, Markdown for people.
+
+`store.saved` reads the JSON Lines again."""
 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mlxchat.chat.conversation import Turn
-from mlxchat.errors import InputError, OutputError
-from mlxchat.files import write_atomically
-
-MOST_BYTES = 1 << 30
+from mlxchat.chat.turn import Turn
+from mlxchat.errors import OutputError
+from mlxchat.files import make_private_directory, reported_as, write_atomically
 
 
 def save(path: Path, system: str | None, turns: Iterable[Turn], *, overwrite: bool = True) -> None:
@@ -30,41 +30,6 @@ def messages_of(system: str | None, turns: Iterable[Turn]) -> list[dict[str, str
         thought = {"reasoning_content": turn.thought} if turn.thought else {}
         messages.append({"role": "assistant", "content": turn.reply, **thought})
     return messages
-
-
-def load(path: Path) -> tuple[str | None, list[Turn]]:
-    """Read what `save` wrote. Raises InputError naming the line that is something else."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is too large to be a conversation")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-    system: str | None = None
-    turns: list[Turn] = []
-    for number, line in enumerate(lines, start=1):
-        role, content, thought = _message(path, number, line)
-        if role == "system" and not turns:
-            system = content
-        elif role == "user":
-            turns.append(Turn(content))
-        elif role == "assistant" and turns and not (turns[-1].reply or turns[-1].thought):
-            turns[-1].reply, turns[-1].thought = content, thought
-        else:
-            raise InputError(f"{path}, line {number}: a {role!r} message has no place here")
-    return system, turns
-
-
-def _message(path: Path, number: int, line: str) -> tuple[str, str, str]:
-    try:
-        value = json.loads(line)
-        role, content = value["role"], value["content"]
-        thought = value.get("reasoning_content") or ""
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path}, line {number} is not a message: {error}") from error
-    if not all(isinstance(text, str) for text in (role, content, thought)):
-        raise InputError(f"{path}, line {number}: role and content must be texts")
-    return role, content, thought
 
 
 def export_markdown(
@@ -92,8 +57,6 @@ def _refuse_to_overwrite(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(path, text.encode("utf-8", "replace"), 0o600)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    with reported_as(OutputError, f"write {path}"):
+        make_private_directory(path.parent)
+        write_atomically(path, text.encode("utf-8", "replace"))

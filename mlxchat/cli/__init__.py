@@ -25,11 +25,11 @@ from mlxchat.cli.group import Group
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
-from mlxchat.cli.signals import Terminated, terminate_by_exception
 from mlxchat.cli.version import VersionOption
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
 from mlxchat.failures import device_failures
 from mlxchat.terminal.messages import show_error
+from mlxchat.terminal.signals import Terminated, terminate_by_exception
 
 # Commands that run a model on all ranks; the others run on rank 0 alone.
 TOGETHER = {"bench", "chat", "generate"}

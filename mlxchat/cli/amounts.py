@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from typing import Literal
 
 from mlxchat.errors import UsageError
 
@@ -86,12 +87,11 @@ def parse_bytes(text: str, option: str) -> int:
     return size
 
 
-def parse_window(text: str) -> int | None:
-    """Tokens of a window; None for "auto" and "none", which are no number yet, or never one.
-
-    Raises UsageError where it is anything else.
-    """
-    if text in ("auto", "none"):
+def parse_window(text: str) -> int | Literal["auto"] | None:
+    """Tokens of a window; None for "none", and "auto". Raises UsageError for anything else."""
+    if text == "auto":
+        return "auto"
+    if text == "none":
         return None
     try:
         return int(text)

@@ -64,7 +64,7 @@ Ctrl-C, SIGTERM and SIGHUP, 141 nobody reads on.
 def chat(
     context: typer.Context,
     system: SystemOption = None,
-    go_on: Annotated[
+    latest: Annotated[
         bool,
         typer.Option(
             "-c", "--continue", help="Go on with the last session.", rich_help_panel=SESSION
@@ -179,27 +179,35 @@ def chat(
 
         if has_terminal_elsewhere():
             raise typer.Exit(run_again_in_terminal())
-    # Here, behind the parsing: what follows imports MLX.
+    # Here, after the parsing: what follows imports MLX.
+    from mlxchat.app.chat import ChatOptions
+    from mlxchat.cli.chat_run import ChatRequest
     from mlxchat.cli.chat_run import run as run_chat
-    from mlxchat.cli.chat_setup import ChatRequest
-    from mlxchat.cli.setup import Setup
-    from mlxchat.cli.template_args import parse_template_args
+    from mlxchat.cli.setup import setup_of
+    from mlxchat.text.template_args import parse_template_args
 
-    request = ChatRequest(
-        setup=Setup.of(context.params),
+    given = given_names(context)
+    options = ChatOptions(
+        setup=setup_of(context.params),
         system=system,
         roll=roll,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
+        generation=GenerationSettings(
+            max_tokens=max_tokens, stop=tuple(stop or ()), logprobs=0 if json_events else None
+        ),
+        think=think != "off",
+        template_args=parse_template_args(template_arg or (), "--template-arg"),
+        exact=exact,
+        chosen=given | ({"template_args"} if "template_arg" in given else set()),
+    )
+    request = ChatRequest(
+        options=options,
+        latest=latest,
+        session=session,
+        save=save,
         think=think,
-        template_args=parse_template_args(template_arg or ()),
         plain=plain,
         json_events=json_events,
         stats=bool(stats),
-        go_on=go_on,
-        session=session,
-        save=save,
-        exact=exact,
-        given=given_names(context),
+        quiet=quiet,
     )
     raise typer.Exit(run_chat(request))

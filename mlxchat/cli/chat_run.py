@@ -1,54 +1,75 @@
-"""What `mlxchat chat` does with its options: who is talking, and what is saved of it."""
+"""What `mlxchat chat` does with its options: open the chat, and let a person or a pipe talk."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass
 
-from mlxchat.cli.chat_setup import ChatRequest
-from mlxchat.cli.keeper import open_session, settings_of, template_args_of
-from mlxchat.cli.ranks import check_ranks, lead_or_follow
-from mlxchat.cli.setup import start
+from mlxchat import paths
+from mlxchat.app.chat import Chat, ChatOptions
+from mlxchat.app.ranks import lead_or_follow
+from mlxchat.cli.setup import find_model
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.errors import UsageError
-from mlxchat.store.session import Session
+from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.signals import ignore_signals
+from mlxchat.text.documents import piped_stdin, read_turns
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """The options as they were given; `think` is on, off or hide."""
+
+    options: ChatOptions
+    latest: bool
+    session: str | None
+    save: bool
+    think: str
+    plain: bool
+    json_events: bool
+    stats: bool
+    quiet: bool
 
 
 def run(request: ChatRequest) -> int:
     """Chat, and return the exit status. Raises MlxchatError for all that a user can mend."""
-    messages = Messages(request.setup.quiet)
     # Whatever can be refused is refused before anything takes time.
-    request.setup.cache_settings()
-    request.setup.sampling_settings({})
-    request.generation_settings()
-    if request.go_on and request.session is not None:
+    request.options.setup.check()
+    if request.latest and request.session is not None:
         raise UsageError("--continue is the latest session, --session NAME another: give one")
-    if not request.save and (request.go_on or request.session is not None):
+    if not request.save and (request.latest or request.session is not None):
         raise UsageError("--no-save goes with neither --continue nor --session")
-    return lead_or_follow(lambda ranks: _run(request, messages, ranks))
+    return lead_or_follow(lambda ranks: _run(request, ranks), ignore_signals) or ExitStatus.OK
 
 
-def _run(request: ChatRequest, messages: Messages, ranks: Ranks | None) -> int:
-    check_ranks(request.setup, ranks)
-    start(request.setup, messages)
-    session = open_session(go_on=request.go_on, name=request.session, save=request.save)
-    if session is not None:
-        setup, roll = settings_of(request.setup, request.roll, session, request.given)
-        args = template_args_of(request.template_args, session, request.given)
-        request = replace(request, setup=setup, roll=roll, template_args=args)
-    try:
-        return _chat(request, messages, session, ranks)
-    finally:
-        if session is not None:
-            session.close()
+def _run(request: ChatRequest, ranks: Ranks | None) -> int:
+    messages = Messages(request.quiet)
+    on_terminal = sys.stdin is not None and sys.stdin.isatty() and not request.json_events
+    stdin = None if on_terminal else piped_stdin(to_its_end=False)
+    if not on_terminal and stdin is None:
+        raise UsageError("there are no turns to answer: pipe them in, one a line")
+    with Chat.open(
+        request.options,
+        session=request.session,
+        latest=request.latest,
+        save=request.save,
+        ranks=ranks,
+        find=lambda setup: find_model(setup, messages),
+        # On a terminal they are shown between the replies.
+        notify=None if on_terminal else messages.warn,
+        note=None if on_terminal else messages.note,
+    ) as chat:
+        if stdin is None:
+            return _talk_on_terminal(chat, request, messages)
+        from mlxchat.terminal.piped_chat import PipedChat, PipeOptions
+
+        hides = request.think != "on"
+        options = PipeOptions(request.json_events, hides, request.stats)
+        return PipedChat(chat, options, messages).run(read_turns(stdin))
 
 
-def _chat(
-    request: ChatRequest, messages: Messages, session: Session | None, ranks: Ranks | None
-) -> int:
-    if sys.stdin is not None and sys.stdin.isatty() and not request.json_events:
-        from mlxchat.cli.repl import Repl
+def _talk_on_terminal(chat: Chat, request: ChatRequest, messages: Messages) -> int:
+    from mlxchat.terminal.chat_screen import ScreenOptions
+    from mlxchat.terminal.repl import Repl
 
-        return Repl(request, messages, session, ranks).run()
-    from mlxchat.cli.piped_chat import run_piped
-
-    return run_piped(request, messages, session, ranks)
+    history = paths.history_file() if request.save else None
+    options = ScreenOptions(request.plain, request.think, request.stats, history)
+    return Repl(chat, options, messages).run()

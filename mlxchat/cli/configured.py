@@ -144,12 +144,12 @@ def _check(name: str, value: Any) -> None:
     if value is None:
         return
     from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s, parse_window
-    from mlxchat.cli.template_args import parse_template_args
+    from mlxchat.text.template_args import parse_template_args
 
     match name:
         case "max-kv-size":
             window = parse_window(value)
-            CacheSettings(max_kv_size=window, keep=0)
+            CacheSettings(max_kv_size=None if window == "auto" else window, keep=0)
         case "for":
             parse_duration_s(value, "--for")
         case "until":
@@ -157,7 +157,7 @@ def _check(name: str, value: Any) -> None:
         case "max-bytes" | "rotate" | "prefix-cache-size":
             parse_bytes(value, f"--{name}")
         case "template-arg":
-            parse_template_args(value)
+            parse_template_args(value, "--template-arg")
         case "stop":
             GenerationSettings(stop=tuple(value))
         case _:
@@ -184,7 +184,7 @@ def _tell_of_project(command: Any, context: Any) -> None:
     }
     if not told:
         return
-    goes_on = context.params.get("go_on") or context.params.get("session")
+    goes_on = context.params.get("latest") or context.params.get("session")
     perhaps = [each.key for name, each in told.items() if goes_on and name in OF_SESSIONS]
     parts = [", ".join(each.key for each in told.values() if each.key not in perhaps)]
     if perhaps:

@@ -16,7 +16,7 @@ from mlxchat.config.project import (
     read_project_file,
 )
 from mlxchat.errors import ConfigError, ExitStatus, UsageError
-from mlxchat.settings import DEFAULT_PREFIX_CACHE_SIZE
+from mlxchat.settings import DEFAULT_PREFIX_CACHE_BYTES
 
 if TYPE_CHECKING:
     from mlxchat.doctor import Finding
@@ -109,11 +109,10 @@ def _prefix_cache_bytes(context: typer.Context) -> int:
     from mlxchat.cli.amounts import parse_bytes
 
     root: Any = context.find_root().command
-    size = DEFAULT_PREFIX_CACHE_SIZE
     try:
         settings = read_config().settings("generate", names_of(root.commands["generate"]))
         if "prefix-cache-size" in settings:
-            size = str(settings["prefix-cache-size"].value)
-        return parse_bytes(size, "--prefix-cache-size")
+            return parse_bytes(str(settings["prefix-cache-size"].value), "--prefix-cache-size")
     except (ConfigError, UsageError):
-        return parse_bytes(DEFAULT_PREFIX_CACHE_SIZE, "--prefix-cache-size")
+        return DEFAULT_PREFIX_CACHE_BYTES
+    return DEFAULT_PREFIX_CACHE_BYTES

@@ -255,48 +255,42 @@ def generate(
     version: VersionOption = False,
 ) -> None:
     """Generate text after a prompt, documents, or both: reads a pipe, writes a pipe."""
-    # Here, behind the parsing: what follows imports MLX.
-    from mlxchat.cli.long_run import LongOptions
-    from mlxchat.cli.run import Request, resume_run, run
-    from mlxchat.cli.setup import Setup
-    from mlxchat.cli.template_args import parse_template_args
+    # Here, after the parsing: what follows imports MLX.
+    from mlxchat.app.request import Overnight, Request
+    from mlxchat.cli.overnight import OVERNIGHT_OPTIONS, overnight_values
+    from mlxchat.cli.run import Shown, resume_run, run
+    from mlxchat.cli.setup import setup_of
+    from mlxchat.text.template_args import parse_template_args
 
     if resume is not None:
-        raise typer.Exit(resume_run(resume, _given_anew(context)))
+        anew = _given_anew(context)
+        shown = {name: anew.pop(name) for name in ("quiet", "stats") if name in anew}
+        raise typer.Exit(resume_run(resume, shown, **overnight_values(anew)))
     if raw:
         # What is configured is meant for the chat template.
         given = given_names(context)
         system = system if "system" in given else None
         think = think if "think" in given else None
         template_arg = template_arg if "template_arg" in given else None
+    long = {name: context.params[name] for name in OVERNIGHT_OPTIONS}
     request = Request(
-        setup=Setup.of(context.params),
+        setup=setup_of(context.params),
         prompt=prompt,
         files=tuple(file or ()),
+        blocks=tuple(block or ()),
         system=system,
         raw=raw,
+        think=think,
+        template_args=parse_template_args(template_arg or (), "--template-arg"),
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
-        json_events=json_events,
+        events=json_events,
         logprobs=logprobs,
-        stats=stats,
-        think=think,
-        template_args=parse_template_args(template_arg or ()),
-        long=LongOptions(
-            output=output,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            until=until,
-            lasting=lasting,
-            max_bytes=max_bytes,
-            rotate=rotate,
-            on_loop=on_loop,
-            metrics=metrics,
-        ),
-        blocks=tuple(block or ()),
+        overnight=Overnight(**overnight_values(long)),
+        kept={"quiet": quiet, "stats": stats},
     )
-    raise typer.Exit(run(request))
+    raise typer.Exit(run(request, Shown(quiet, stats)))
 
 
 # What may be asked otherwise when a run goes on: nothing that its text so far depends on.

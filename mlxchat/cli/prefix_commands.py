@@ -23,7 +23,7 @@ from mlxchat.cli.options import (
     TemplateArgOption,
     WindowOption,
 )
-from mlxchat.settings import DEFAULT_KEEP, DEFAULT_PREFILL_STEP_SIZE, DEFAULT_PREFIX_CACHE_SIZE
+from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, DEFAULT_PREFIX_CACHE_SIZE
 
 if TYPE_CHECKING:
     from mlxchat.store.prefix_index import PrefixIndex
@@ -145,25 +145,22 @@ def warm(
     The model, the system prompt, --template-arg and --dtype must be those of later. With --block,
     what begins at once is `mlxchat generate --block FILE`, beside other blocks or alone.
     """
-    from mlxchat.cli.setup import Setup
-    from mlxchat.cli.template_args import parse_template_args
-    from mlxchat.cli.warm import warm_block, warm_document
+    from mlxchat.app.setup import Setup
+    from mlxchat.cli.amounts import parse_bytes, parse_window
+    from mlxchat.cli.warm import warm as warm_up
+    from mlxchat.text.template_args import parse_template_args
 
     setup = Setup(
         model=model,
         offline=offline,
         device=device,
         dtype=dtype,
-        window=max_kv_size,
-        keep=DEFAULT_KEEP,
+        window=parse_window(max_kv_size),
         prefill_step_size=prefill_step_size,
-        sampling={},
-        seed=0,
-        quiet=quiet,
-        prefix_cache_size=prefix_cache_size,
+        prefix_cache_bytes=parse_bytes(prefix_cache_size, "--prefix-cache-size"),
     )
-    read = warm_block if block else warm_document
-    read(setup, file, system, parse_template_args(template_arg or ()))
+    args = parse_template_args(template_arg or (), "--template-arg")
+    warm_up(setup, file, system, args, block=block, quiet=quiet)
 
 
 @contextmanager

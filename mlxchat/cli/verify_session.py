@@ -1,79 +1,19 @@
-"""What `mlxchat session verify` does: a session's state beside one that is computed afresh."""
+"""What `mlxchat session verify` prints."""
 
-from mlxchat.cli.chat_setup import ChatRequest, new_conversation
-from mlxchat.cli.keeper import Keeper, settings_of, template_args_of
-from mlxchat.cli.setup import Setup, find_model, load_model, start
-from mlxchat.errors import SessionError, SnapshotError
-from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, Roll
-from mlxchat.store.session import Session
-from mlxchat.store.verify import compare
+from mlxchat.app import verify
+from mlxchat.cli.setup import observer_of
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import progress, waiting
 from mlxchat.units import count, format_bytes
-
-PROBE = "What have we talked about so far, and what did you say about it?"
 
 
 def verify_session(name: str) -> str:
-    """The verdict in one line. Raises SessionError and SnapshotError where there is none."""
-    messages = Messages()
-    with Session.open(name) as session:
-        if not session.snapshot_path.exists():
-            raise SessionError(f"session {name!r} has no snapshot: it is read again when continued")
-        size_bytes = session.snapshot_path.stat().st_size
-        request = _request(session)
-        start(request.setup, messages)
-        found = find_model(request.setup, messages)
-        told: list[str] = []
-        with waiting(f"loading {found.name} …", request.setup.quiet):
-            model = load_model(request.setup, found, messages.warn)
-            conversation = new_conversation(request, model, messages.warn)
-            Keeper(session, told.append).begin(conversation, found, request.setup.dtype)
-        held = conversation.held_ids
-        if len(held) == 0:
-            raise SnapshotError("; ".join(told) or f"session {name!r} holds nothing")
-        ledger = conversation.ledger
-        with progress("reading", "tokens", request.setup.quiet) as on_progress:
-            agreement = compare(
-                model.network,
-                conversation.cache,
-                model.make_cache(ledger.window, ledger.keep),
-                held,
-                model.tokenizer.encode(PROBE),
-                step_size=conversation.settings.prefill_step_size,
-                on_progress=on_progress,
-            )
+    """The verdict in one line. Raises SessionError and SnapshotError if there is none."""
+    found = verify.verify_session(name, observer_of(Messages()))
+    agreement = found.agreement
     return (
-        f"{name}: {format_bytes(size_bytes)}, checksum right, {count(len(held), 'token')} held · "
+        f"{name}: {format_bytes(found.size_bytes)}, checksum right, "
+        f"{count(found.held_tokens, 'token')} held · "
         f"from a fresh prefill of the same tokens: KL {agreement.kl:.2g} nats a token, largest "
         f"logit difference {agreement.logit_difference:.2g}, same first choice at "
         f"{agreement.same_choice} of {agreement.tokens} tokens\n"
-    )
-
-
-def _request(session: Session) -> ChatRequest:
-    setup = Setup(
-        model=None,
-        offline=False,
-        device="auto",
-        dtype="auto",
-        window="auto",
-        keep=0,
-        prefill_step_size=DEFAULT_PREFILL_STEP_SIZE,
-        sampling={},
-        seed=0,
-        quiet=False,
-    )
-    setup, roll = settings_of(setup, Roll.SHIFT, session, ())
-    return ChatRequest(
-        setup=setup,
-        system=None,
-        roll=roll,
-        max_tokens=-1,
-        stop=(),
-        think="on",
-        plain=True,
-        json_events=False,
-        stats=False,
-        template_args=template_args_of({}, session, ()),
     )

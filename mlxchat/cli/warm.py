@@ -1,113 +1,40 @@
-"""What `mlxchat cache warm` does: prefill a document, for what is kept of it alone."""
+"""What `mlxchat cache warm` shows."""
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
-from mlx import nn
-
-from mlxchat.cache import Cache
-from mlxchat.chat.ledger import TokenIds
-from mlxchat.cli.blocks import block_reader, check_model
-from mlxchat.cli.prefix import LEAST_TOKENS, Prefixes
-from mlxchat.cli.setup import Setup, find_model, fit_window, load_model, start
-from mlxchat.engine.generate import OnHeld, prefill
-from mlxchat.engine.pace import Pace
-from mlxchat.errors import CacheError, ExitStatus, InputError
-from mlxchat.models.model import Model
-from mlxchat.settings import CacheSettings
+from mlxchat.app.setup import Setup
+from mlxchat.app.warm import warm_block, warm_document
+from mlxchat.cli.setup import observer_of
+from mlxchat.errors import ExitStatus
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import progress, waiting
-from mlxchat.text.documents import SEPARATOR, STDIN, name_of, piped_stdin, read_input
-from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.documents import STDIN, piped_stdin
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A document, and the model with the empty cache that is to read it."""
-
-    name: str
-    text: str
-    model: Model
-    settings: CacheSettings
-    cache: Cache
-    messages: Messages
-
-
-def _ready(setup: Setup, file: str, check: Callable[[nn.Module], None] | None = None) -> _Ready:
-    messages = Messages(setup.quiet)
-    setup.cache_settings()
-    document = read_input(None, (file,), piped_stdin() if file == STDIN else None)
-    start(setup, messages)
-    found = find_model(setup, messages)
-    with waiting(f"loading {found.name} …", setup.quiet):
-        model = load_model(setup, found, messages.warn, check)
-        settings = fit_window(setup, model, messages.warn)
-        cache = model.make_cache(settings.max_kv_size, settings.keep)
-    return _Ready(name_of(file), document.text, model, settings, cache, messages)
-
-
-def warm_document(
-    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any]
-) -> int:
-    """Read the document as `generate` would. Raises InputError where it is too short to keep,
-    CacheError where nothing can be kept."""
-    ready = _ready(setup, file)
-    ids = ready.model.tokenizer.prompt(ready.text, system, variables=template_args).ids
-    if len(ids) < LEAST_TOKENS:
-        raise InputError(
-            f"{ready.name} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as "
-            "quickly"
-        )
-    prefixes = Prefixes(setup, _refuse)
-    try:
-        cached, record = prefixes.begin(ready.model, ready.cache, ids, ready.settings.max_kv_size)
-        _read(setup, ready, ids[cached:], prefill, record)
-    finally:
-        prefixes.close()
-    ready.messages.note(f"{ready.name}: {len(ids):,} tokens, {cached:,} of them were known already")
-    return ExitStatus.OK
-
-
-def warm_block(
-    setup: Setup, file: str, system: str | None, template_args: Mapping[str, Any]
-) -> int:
-    """Read the document as a block of `generate`'s. Raises what `warm_document` raises."""
-    ready = _ready(setup, file, check_model)
-    part = Part(ready.text + SEPARATOR, cache=True, name=ready.name)
-    prompt = encode_parts(ready.model.tokenizer, [part], system, variables=template_args)
-    if not prompt.blocks:
-        raise InputError(prompt.notices[0])
-    first, stop = prompt.blocks[0]
-    window = ready.settings.max_kv_size
-    with ExitStack() as stack:
-        reader = block_reader(setup, ready.model, ready.cache, prompt, window, _refuse, stack)
-        assert reader is not None
-        _read(setup, ready, prompt.ids[:stop], reader)
-    known = "which was known already" if reader.reused_tokens else "kept"
-    ready.messages.note(f"{ready.name}: a block of {stop - first:,} tokens, {known}")
-    return ExitStatus.OK
-
-
-def _read(
+def warm(
     setup: Setup,
-    ready: _Ready,
-    ids: TokenIds,
-    read: Callable[..., int],
-    on_held: OnHeld | None = None,
-) -> None:
-    with progress("reading", "tokens", setup.quiet) as on_progress:
-        read(
-            ready.model.network,
-            ready.cache,
-            ids,
-            step_size=ready.settings.prefill_step_size,
-            pace=Pace.of(ready.model.network),
-            on_progress=on_progress,
-            on_held=on_held,
+    file: str,
+    system: str | None,
+    template_args: Mapping[str, Any],
+    *,
+    block: bool,
+    quiet: bool,
+) -> int:
+    """Read the document, and note how much of it was known. Raises what `app.warm` raises."""
+    messages = Messages(quiet)
+    done = (warm_block if block else warm_document)(
+        setup,
+        file,
+        system=system,
+        template_args=template_args,
+        piped=piped_stdin() if file == STDIN else None,
+        observer=observer_of(messages),
+    )
+    if block:
+        known = "which was known already" if done.known else "kept"
+        messages.note(f"{done.name}: a block of {done.tokens:,} tokens, {known}")
+    else:
+        messages.note(
+            f"{done.name}: {done.tokens:,} tokens, {done.known:,} of them were known already"
         )
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise CacheError(reason)
+    return ExitStatus.OK

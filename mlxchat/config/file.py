@@ -14,7 +14,6 @@ the command's to say. All levels together are `config`'s, changing a file is `co
 
 import difflib
 import os
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Any
 
 from mlxchat import paths
 from mlxchat.errors import ConfigError
+from mlxchat.files import open_to_read
 
 COMMANDS = ("chat", "generate")
 
@@ -60,24 +60,17 @@ def read_text(path: Path) -> str:
     The file may come with a project: one that never ends, such as a device, is not read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open_to_read(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
+                raise ConfigError(f"{path}: cannot be read: {size:,} bytes are too many")
+            return file.read(MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         return ""
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{path}: cannot be read: it is not a file")
-        if status.st_size > MOST_BYTES:
-            raise ConfigError(f"{path}: cannot be read: {status.st_size:,} bytes are too many")
-        return os.read(descriptor, MOST_BYTES).decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text, at byte {error.start:,}") from error
-    finally:
-        os.close(descriptor)
 
 
 def parse(path: Path, text: str) -> dict[str, Any]:

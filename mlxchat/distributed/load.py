@@ -17,9 +17,10 @@ from mlxchat.distributed.peers import RankPeers
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
-from mlxchat.models.load import Check, Notify, load_directory, without_overflow
+from mlxchat.models.load import Check, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
+from mlxchat.progress import Notify
 from mlxchat.wording import Field
 
 

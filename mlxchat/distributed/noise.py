@@ -1,10 +1,13 @@
 """Keeps MLX's own lines about broken connections off stderr: one line of ours tells it all."""
 
 import os
+import re
 import sys
 import threading
 
-PREFIXES = (b"[ring]", b"[jaccl]")
+# MLX writes a line in pieces: of two threads that fail at once, the end of one may become a line by
+# itself.
+NOISE = re.compile(rb"\[(?:ring|jaccl)\]|[ \d]*failed with errno ")
 
 
 def hide_backend_messages() -> None:
@@ -19,7 +22,7 @@ def hide_backend_messages() -> None:
     def pass_on() -> None:
         with os.fdopen(reading, "rb") as lines:
             for line in lines:
-                if not line.startswith(PREFIXES):
+                if not NOISE.match(line):
                     os.write(real, line)
 
     threading.Thread(target=pass_on, name="stderr", daemon=True).start()

@@ -22,9 +22,9 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat import platform
-from mlxchat.distributed.deferred import undisturbed
 from mlxchat.distributed.sockets import RingSockets, open_sockets
 from mlxchat.errors import ExitStatus, RanksError
+from mlxchat.handlers import undisturbed
 
 # An evaluation that takes longer than this means that a rank hangs. The longest that is meant to
 # happen is one prefill step of a large model.

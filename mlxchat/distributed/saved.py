@@ -19,6 +19,7 @@ from mlxchat.chat.ledger import Ledger
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import Order
 from mlxchat.errors import SnapshotBroken, SnapshotError
+from mlxchat.files import make_private_directory
 from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
@@ -73,7 +74,7 @@ def save_shard(model: Model, cache: Cache, rank: int, number: int, *, outdated: 
     # Rank 0 alone knows which tokens they are.
     ledger = Ledger(None, 0, np.zeros(tokens_held(cache), np.int32))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(path.parent)
         snapshot.take(cache, ledger, _fingerprint(model), {}).write(path)
     except OSError:
         return False

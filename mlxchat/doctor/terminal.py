@@ -15,7 +15,7 @@ def terminal() -> Iterator[Finding]:
     if sys.stdout is None or not sys.stdout.isatty():
         yield ok("terminal", "stdout is not one: text is written as it is")
     else:
-        from mlxchat.terminal.screen import is_dumb
+        from mlxchat.terminal import is_dumb
 
         size = shutil.get_terminal_size()
         found = f"{size.columns} columns, {size.lines} lines, {_colours(is_dumb())}"

@@ -21,6 +21,7 @@ from mlxchat.errors import CacheError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.platform import wired_limit
+from mlxchat.progress import Progress
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, SamplingSettings
 from mlxchat.text.reply_reader import Reader as ReplyReader
 from mlxchat.text.stop import StopTexts
@@ -32,7 +33,6 @@ CLEAR_EVERY = 256
 # Tokens that the next step may look at: the one that it is given completes the penalty's context.
 LATEST = REPETITION_CONTEXT + 1
 
-Progress = Callable[[int, int], None]
 OnHeld = Callable[[np.ndarray], None]
 ShouldStop = Callable[[], bool]
 

@@ -1,11 +1,10 @@
 """How large a window this machine's memory allows on a loaded model."""
 
-from collections.abc import Callable
-
 from mlxchat import platform
 from mlxchat.cache import kv_bytes_per_token
 from mlxchat.errors import NotEnoughMemory
 from mlxchat.models.model import Model
+from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 from mlxchat.wording import Field, Message
 
@@ -17,8 +16,6 @@ LEAST_WINDOW = 512
 
 # Windows of a round size, so that the same machine comes to the same one from run to run.
 WINDOW_MULTIPLE = 512
-
-Notify = Callable[[str], None]
 
 
 def automatic_window(model: Model, notify: Notify) -> int | None:

@@ -6,7 +6,6 @@ already here without it. What can go wrong is put into words by `hub_errors`.
 
 import shutil
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from mlxchat.models.hub_cache import (
     snapshot_dir,
 )
 from mlxchat.models.hub_errors import one_line_errors
+from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 
 __all__ = ["cached_repos", "cached_snapshot", "download", "remove", "repo_size_bytes"]
@@ -52,7 +52,7 @@ def repo_size_bytes(repo_id: str) -> int:
     return sum(_remote_files(repo_id, QUICK_TIMEOUT_S).size_bytes.values())
 
 
-def download(repo_id: str, *, show_progress: bool, notify: Callable[[str], None]) -> Path:
+def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
     """Bring the repository's main revision into the cache and return its directory.
 
     Files that are there already, from an earlier or an interrupted download, are kept. With

@@ -42,10 +42,10 @@ from mlxchat.models.weights import (
     needs_mlx_lms_loader,
     weight_files,
 )
+from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 from mlxchat.wording import Field
 
-Notify = Callable[[str], None]
 Check = Callable[[nn.Module], object] | None
 
 DTYPES: dict[str, mx.Dtype] = {

@@ -15,6 +15,7 @@ from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import RECOMMENDED, RecommendedModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
+from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 from mlxchat.wording import Action, Field, Message
 
@@ -33,7 +34,7 @@ class _Access:
 
     offline: bool
     ask: Callable[[str], bool] | None
-    notify: Callable[[str], None]
+    notify: Notify
     show_progress: bool
 
 
@@ -42,7 +43,7 @@ def resolve_model(
     *,
     offline: bool,
     ask: Callable[[str], bool] | None,
-    notify: Callable[[str], None],
+    notify: Notify,
     show_progress: bool,
 ) -> ResolvedModel:
     """Bring the model called `name` onto this disk and tell where it is.

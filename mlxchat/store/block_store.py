@@ -6,9 +6,6 @@ else; what a file holds is trusted only where all of these are the very same.
 """
 
 import hashlib
-import os
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -35,18 +32,12 @@ class DiskBlocks:
 
     For one thread. Nothing is stored where the disk has no room. Nothing here raises for what is on
     the disk, or for one that is full: `error` is why the last block that was not stored was not.
-    `clock` tells the seconds since 1970.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        model: Model,
-        limit_bytes: int,
-        has_room: bool = True,
-        clock: Callable[[], float] = time.time,
+        self, directory: Path, model: Model, limit_bytes: int, has_room: bool = True
     ) -> None:
-        self._index = PrefixIndex(directory, clock)
+        self._index = PrefixIndex(directory)
         self._model = model
         self._made_by = made_by(model)
         self._limit_bytes = limit_bytes
@@ -80,19 +71,16 @@ class DiskBlocks:
         try:
             # Any method makes the directory that the file is to lie in.
             self._index.chain([key])
-            size_bytes = tensor_file.write(
-                self._index.path_of(key), _tensors(block, head, ids), facts, force=os.fsync
-            )
-            self._index.add(
+            tensors = _tensors(block, head, ids)
+            self._index.store(
                 key,
                 ROOT,
+                lambda path: tensor_file.write(path, tensors, facts, full_sync=False),
+                limit_bytes=self._limit_bytes,
                 depth=len(ids),
-                size_bytes=size_bytes,
                 model=self._model.name,
                 kind=BLOCK,
             )
-            if self._index.total_bytes() > self._limit_bytes:
-                self._index.prune(self._limit_bytes)
         except OSError as error:
             self.error = error
 

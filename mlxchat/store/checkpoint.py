@@ -1,7 +1,6 @@
 """A long generation in a directory: what was asked, the prompt's tokens, and the latest state.
 
-    run.json              what was asked, as the caller gives it, the sizes of the steps that the
-                          prompt was read in, and how it ended if it has
+    run.json              a RunRecord
     prompt.safetensors    the prompt's token ids
     state.safetensors     a snapshot, replaced by the next one
     lock                  who is at it
@@ -11,8 +10,9 @@ What the state's facts mean is the caller's business.
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -20,41 +20,46 @@ import numpy as np
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.pace import from_run_lengths, run_lengths
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
-from mlxchat.files import remove_unfinished, write_atomically
+from mlxchat.files import (
+    Lock,
+    make_private_directory,
+    open_to_read,
+    remove_unfinished,
+    reported_as,
+    write_atomically,
+)
 from mlxchat.store import tensor_file
-from mlxchat.store.lock import Lock
+from mlxchat.store.run_record import RunRecord
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.wording import Field
 
-FORMAT = 1
 MOST_RUN_BYTES = 1 << 20
 MOST_PROMPT_BYTES = 1 << 34
 
 
 class Checkpoint:
-    """Held open, by this process alone, until `close`. `state` is the latest state."""
+    """Held open, by this process alone, until `close`. `state` is the latest state, `run` what
+    run.json says once it was begun or opened."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state = StateFile(self._path("state"))
-        self.run: dict[str, Any] = {}
+        self._run: RunRecord | None = None
         self._lock = Lock(directory / "lock", f"the checkpoint {directory}")
 
     @classmethod
     def create(cls, directory: Path) -> "Checkpoint":
         """Make the directory. Raises UsageError where it holds a checkpoint already, OutputError
         where it cannot be made."""
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with reported_as(OutputError, f"make {directory}"):
+            make_private_directory(directory)
             if (directory / "run.json").exists():
                 raise UsageError(
                     f"{directory} holds a checkpoint already: continue it with ",
                     Field("resume", directory),
                 )
             return cls(directory)
-        except OSError as error:
-            raise OutputError(f"cannot make {directory}: {error.strerror or error}") from error
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
@@ -63,50 +68,50 @@ class Checkpoint:
             raise UsageError(
                 f"{directory} holds no checkpoint: start one with ", Field("checkpoint", directory)
             )
-        try:
+        with reported_as(OutputError, f"use {directory}"):
             checkpoint = cls(directory)
-        except OSError as error:
-            raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
         for path in (directory / "run.json", checkpoint.state.path):
             remove_unfinished(path)
-        checkpoint.run = checkpoint._read_run()
+        checkpoint._run = checkpoint._read_run()
         return checkpoint
+
+    @property
+    def run(self) -> RunRecord:
+        assert self._run is not None, "not begun"
+        return self._run
 
     def close(self) -> None:
         self.state.background.wait()
         self._lock.release()
 
-    def begin(self, asked: dict[str, Any], prompt: TokenIds) -> None:
-        """Write down what was asked, JSON, and the prompt `(T,)`. Raises OutputError."""
+    def begin(self, run: RunRecord, prompt: TokenIds) -> None:
+        """Write down what was asked, and the prompt `(T,)`. Raises OutputError."""
         ids = Tensor("I32", prompt.shape, prompt.astype(np.int32))
-        self._write(lambda: tensor_file.write(self._path("prompt"), {"ids": ids}, {}))
-        self.run = {"format": FORMAT, "asked": asked, "ended": None}
-        self._write_run()
+        with self._writing():
+            tensor_file.write(self._path("prompt"), {"ids": ids}, {})
+        self._write_run(run)
 
     def end(self, reason: str) -> None:
         """Write down that there is nothing to go on with, and why. Raises OutputError."""
         self.state.background.wait()
-        self.run["ended"] = reason
-        self._write_run()
+        self._write_run(replace(self.run, ended=reason))
 
-    def change(self, asked: dict[str, Any]) -> None:
-        """Replace what was asked, and go on with what had ended. Raises OutputError."""
-        self.run |= {"asked": asked, "ended": None}
-        self._write_run()
+    def change(self, run: RunRecord) -> None:
+        """Replace what was asked, and continue what had ended. Raises OutputError."""
+        self._write_run(replace(run, steps=self.run.steps, ended=None))
 
     def record_steps(self, steps: Sequence[int]) -> None:
         """Write down the sizes of the steps that the prompt was read in, before there is any text:
         read in other steps, it would lead to the same text only nearly. Raises OutputError."""
-        stretches = run_lengths(steps)
-        if self.run.get("steps") != stretches:
-            self.run["steps"] = stretches
-            self._write_run()
+        stretches = tuple(tuple(each) for each in run_lengths(steps))
+        if self.run.steps != stretches:
+            self._write_run(replace(self.run, steps=stretches))
 
     def steps(self) -> list[int]:
         """The sizes of the steps that the whole prompt was read in; empty if that is yet to come.
         Raises SnapshotBroken."""
         try:
-            return from_run_lengths(self.run.get("steps", []))
+            return from_run_lengths(self.run.steps)
         except (TypeError, ValueError) as error:
             raise SnapshotBroken(f"{self.directory}/run.json names no steps: {error}") from error
 
@@ -124,26 +129,19 @@ class Checkpoint:
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.safetensors"
 
-    def _read_run(self) -> dict[str, Any]:
+    def _read_run(self) -> RunRecord:
         path = self.directory / "run.json"
         try:
-            with path.open("rb") as file:
-                run = json.loads(file.read(MOST_RUN_BYTES))
+            with open_to_read(path) as file:
+                return RunRecord.from_json(json.loads(file.read(MOST_RUN_BYTES)))
         except (OSError, ValueError, RecursionError) as error:
             raise SnapshotBroken(f"cannot read {path}: {error}") from error
-        if not isinstance(run, dict) or not isinstance(run.get("asked"), dict):
-            raise SnapshotBroken(f"{path} does not say what was asked")
-        if run.get("format") != FORMAT:
-            raise SnapshotBroken(f"{path} is of format {run.get('format')!r}, not {FORMAT}")
-        return run
 
-    def _write_run(self) -> None:
-        data = json.dumps(self.run, ensure_ascii=False, indent=2).encode()
-        self._write(lambda: write_atomically(self.directory / "run.json", data, 0o600))
+    def _write_run(self, run: RunRecord) -> None:
+        self._run = run
+        data = json.dumps(run.to_json(), ensure_ascii=False, indent=2).encode()
+        with self._writing():
+            write_atomically(self.directory / "run.json", data)
 
-    def _write(self, write: Any) -> None:
-        try:
-            write()
-        except OSError as error:
-            reason = error.strerror or error
-            raise OutputError(f"cannot write to {self.directory}: {reason}") from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return reported_as(OutputError, f"write to {self.directory}")

@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 
 from mlxchat import __version__
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
+from mlxchat.files import AppendFile
 from mlxchat.store import unfinished_reply
-from mlxchat.store.append_file import AppendFile
 from mlxchat.store.saved import FORMAT, VERSION, Saved, Scalar, add_unfinished, replay
 from mlxchat.store.unfinished_reply import UnfinishedReply
 
 Line = dict[str, Any]
+
+# Of a turn; what the user said stays.
+_CAN_CHANGE = ("reply", "thought", "ids", "forgotten", "pinned", "exact", "finish_reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,16 +297,7 @@ def _as_written(saved: Saved) -> _Written:
 
 
 def _is_as_saved(entry: _Entry) -> bool:
-    turn, saved = entry.turn, entry.saved
-    return (
-        turn.reply is saved.reply
-        and turn.thought is saved.thought
-        and turn.ids is saved.ids
-        and turn.forgotten is saved.forgotten
-        and turn.pinned is saved.pinned
-        and turn.exact is saved.exact
-        and turn.finish_reason is saved.finish_reason
-    )
+    return all(getattr(entry.turn, name) is getattr(entry.saved, name) for name in _CAN_CHANGE)
 
 
 def _is_same_answer(saved: Turn, turn: Turn) -> bool:

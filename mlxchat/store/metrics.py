@@ -18,9 +18,8 @@ INTERVAL_S = 60.0
 class MetricsFile:
     """Appends lines to a file, opened anew for each, so that it may be moved away meanwhile."""
 
-    def __init__(self, path: Path, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._interval_s = interval_s
         self._written_s: float | None = None
         self._told = False
 
@@ -28,7 +27,7 @@ class MetricsFile:
         """Whether it is time for a line, by a clock that never goes back: at once, then each
         interval after the latest line.
         """
-        return self._written_s is None or now_s - self._written_s >= self._interval_s
+        return self._written_s is None or now_s - self._written_s >= INTERVAL_S
 
     def write(
         self, facts: dict[str, Any], now_s: float, time: datetime | None = None

@@ -4,11 +4,10 @@ A position names a place in it. Resuming there takes back whatever was written l
 text is in the end the one of a run that was never interrupted. What goes to stdout is not ours.
 """
 
-import errno
 import os
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import count
@@ -16,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.errors import OutputError, UsageError
-from mlxchat.files import force_to_disk
+from mlxchat.files import force_to_disk, reported_as, sync_directory, write_all
 from mlxchat.wording import Field
 
 TAIL_BYTES = 4096
 LONGEST_CHARACTER = 4  # bytes of UTF-8
 LEAST_ROTATE_BYTES = LONGEST_CHARACTER
-
-# What a file system says that cannot force a file to the disk; others say that it failed.
-NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+MODE = 0o644  # of a new part, less what the umask takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +44,6 @@ class Position:
         return cls(**value)
 
 
-class Disk:
-    """The system calls that change something, in one place: a test can let each of them fail."""
-
-    def open(self, path: Path, flags: int) -> int:
-        return os.open(path, flags, 0o644)
-
-    def write(self, descriptor: int, data: memoryview, offset: int) -> int:
-        return os.pwrite(descriptor, data, offset)
-
-    def sync(self, descriptor: int) -> None:
-        try:
-            force_to_disk(descriptor)
-        except OSError as error:
-            if error.errno not in NO_SYNC:
-                raise
-
-    def truncate(self, descriptor: int, length: int) -> None:
-        os.ftruncate(descriptor, length)
-
-    def unlink(self, path: Path) -> None:
-        path.unlink()
-
-    def close(self, descriptor: int) -> None:
-        os.close(descriptor)
-
-
 class OutputFile:
     """Text written to a file and, with `rotate_bytes`, to further volumes of at most that size.
 
@@ -91,7 +62,6 @@ class OutputFile:
         *,
         tail: bytes,
         rotate_bytes: int | None,
-        disk: Disk,
     ) -> None:
         self._path = path
         self._descriptor = descriptor
@@ -100,7 +70,6 @@ class OutputFile:
         self._total_bytes = at.total_bytes
         self._tail = tail
         self._rotate_bytes = rotate_bytes
-        self._disk = disk
         # The directory may not know yet, on the disk, of the latest volume.
         self._directory_is_behind = True
         self._failed = False
@@ -111,25 +80,23 @@ class OutputFile:
         path: Path,
         resume_at: Position | None = None,
         rotate_bytes: int | None = None,
-        disk: Disk | None = None,
     ) -> "OutputFile":
-        """Begin the file, or go on at `resume_at` and take back all that was written later.
+        """Begin the file, or resume it at `resume_at`: all that was written later is taken back.
 
-        A resumed run must rotate as the run did that it goes on. Raises OutputError, before
-        anything is changed, where the file to begin is not empty, where the file to go on with is
-        missing, shorter than the position or has other text before it, where a file that is not
-        ours has the name of a later volume, and where the system refuses.
+        A resumed run must rotate as the run that it resumes. Raises OutputError, before anything
+        is changed, if the file to begin is not empty, if the file to resume is missing, shorter
+        than the position or has other text before it, if a file that is not ours has the name of
+        a later volume, and if the system refuses.
         """
         if rotate_bytes is not None and rotate_bytes < LEAST_ROTATE_BYTES:
-            raise UsageError(Field("rotate"), f" must be at least {LEAST_ROTATE_BYTES} bytes")
-        disk = disk or Disk()
+            raise UsageError(Field("rotate_bytes"), f" must be at least {LEAST_ROTATE_BYTES} bytes")
         if resume_at is None:
-            return cls._begin(path, rotate_bytes, disk)
-        return cls._resume(path, resume_at, rotate_bytes, disk)
+            return cls._begin(path, rotate_bytes)
+        return cls._resume(path, resume_at, rotate_bytes)
 
     @classmethod
-    def _begin(cls, path: Path, rotate_bytes: int | None, disk: Disk) -> "OutputFile":
-        with _telling(path):
+    def _begin(cls, path: Path, rotate_bytes: int | None) -> "OutputFile":
+        with _writing(path):
             size = _file_size(path)
             if size:
                 raise OutputError(
@@ -141,32 +108,30 @@ class OutputFile:
                     f"{volume_path(path, 1)} exists, where this output would go on: choose another "
                     "name, or move it away"
                 )
-            descriptor = disk.open(path, os.O_WRONLY | os.O_CREAT)
-        return cls(path, descriptor, START, tail=b"", rotate_bytes=rotate_bytes, disk=disk)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, MODE)
+        return cls(path, descriptor, START, tail=b"", rotate_bytes=rotate_bytes)
 
     @classmethod
-    def _resume(
-        cls, path: Path, at: Position, rotate_bytes: int | None, disk: Disk
-    ) -> "OutputFile":
+    def _resume(cls, path: Path, at: Position, rotate_bytes: int | None) -> "OutputFile":
         volume = volume_path(path, at.volume)
-        with _telling(volume):
+        with _writing(volume):
             size = _file_size(volume)
             _check_length(volume, size, at)
-            descriptor = disk.open(volume, os.O_RDWR)
+            descriptor = os.open(volume, os.O_RDWR)
         try:
-            with _telling(volume):
+            with _writing(volume):
                 tail = _checked_tail(volume, descriptor, at)
                 later = _later_volumes(path, at.volume, size or 0, rotate_bytes)
                 # The last one first: whenever this is cut short, it can be begun again.
                 for each in reversed(later):
-                    disk.unlink(each)
+                    each.unlink()
                 if later:
-                    _sync_directory(path.parent, disk)
-                disk.truncate(descriptor, at.bytes)
+                    sync_directory(path.parent)
+                os.ftruncate(descriptor, at.bytes)
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(path, descriptor, at, tail=tail, rotate_bytes=rotate_bytes, disk=disk)
+        return cls(path, descriptor, at, tail=tail, rotate_bytes=rotate_bytes)
 
     @property
     def position(self) -> Position:
@@ -204,9 +169,9 @@ class OutputFile:
         """
         self._check_usable()
         with self._failing():
-            self._disk.sync(self._descriptor)
+            force_to_disk(self._descriptor)
         if self._directory_is_behind:
-            _sync_directory(self._path.parent, self._disk)
+            sync_directory(self._path.parent)
             self._directory_is_behind = False
         return self.position
 
@@ -216,7 +181,7 @@ class OutputFile:
             return
         descriptor, self._descriptor = self._descriptor, -1
         with self._failing():
-            self._disk.close(descriptor)
+            os.close(descriptor)
 
     def __enter__(self) -> "OutputFile":
         return self
@@ -227,13 +192,7 @@ class OutputFile:
             self.close()
 
     def _write_all(self, data: bytes) -> None:
-        done = 0
-        while done < len(data):
-            rest = memoryview(data)[done:]
-            written = self._disk.write(self._descriptor, rest, self._bytes + done)
-            if written <= 0:
-                raise OSError(errno.EIO, "nothing more can be written to it")
-            done += written
+        write_all(self._descriptor, data, self._bytes)
         self._bytes += len(data)
         self._total_bytes += len(data)
         self._tail = (self._tail + data)[-TAIL_BYTES:]
@@ -241,10 +200,10 @@ class OutputFile:
     def _begin_next_volume(self) -> None:
         with self._failing():
             # From now on `sync` forces the next volume only.
-            self._disk.sync(self._descriptor)
+            force_to_disk(self._descriptor)
         following = volume_path(self._path, self._volume + 1)
         with self._failing(following):
-            descriptor = self._disk.open(following, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            descriptor = os.open(following, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
         self.close()
         self._descriptor = descriptor
         self._volume += 1
@@ -253,9 +212,9 @@ class OutputFile:
         self._directory_is_behind = True
 
     @contextmanager
-    def _failing(self, path: Path | None = None) -> Generator[None]:
+    def _failing(self, path: Path | None = None) -> Iterator[None]:
         try:
-            with _telling(path or self.volume_path):
+            with _writing(path or self.volume_path):
                 yield
         except BaseException:
             # How much of it is in the file is no longer known.
@@ -266,6 +225,10 @@ class OutputFile:
         if self._failed:
             raise OutputError(f"cannot write {self.volume_path}: it failed before")
         assert self._descriptor >= 0, "closed"
+
+
+def _writing(path: Path) -> AbstractContextManager[None]:
+    return reported_as(OutputError, f"write {path}")
 
 
 def volume_path(path: Path, volume: int) -> Path:
@@ -365,21 +328,3 @@ def _digest(tail: bytes) -> str:
 
 # Where every output begins: resumed there, all that was written is taken back.
 START = Position(0, 0, 0, _digest(b""))
-
-
-def _sync_directory(directory: Path, disk: Disk) -> None:
-    # Some file systems cannot do it: then only the safety from a power cut is lost.
-    with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def _telling(path: Path) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error

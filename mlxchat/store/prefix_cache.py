@@ -8,9 +8,7 @@ tokens up to its end are the very same. Whatever goes wrong costs the time of a 
 Source: the prefix caches of vLLM and SGLang, see `prefix_index`; here they outlive the process.
 """
 
-import os
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,18 +43,11 @@ class PrefixCache:
     """The prefixes in `directory` that this model can use, kept to `limit_bytes` of files.
 
     For one thread at a time. Nothing here raises for what is on the disk, or for a disk that is
-    full: `error` is why the last page that was not stored was not. `clock` tells the seconds since
-    1970.
+    full: `error` is why the last page that was not stored was not.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        model: Model,
-        limit_bytes: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.index = PrefixIndex(directory, clock)
+    def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
+        self.index = PrefixIndex(directory)
         self._model = model
         self._print = made_by(model)
         self.limit_bytes = limit_bytes
@@ -241,20 +232,16 @@ class PrefixCache:
     ) -> bool:
         """Write a page, and keep to the limit; False where it has no place any more, because the
         page before was deleted. Raises OSError."""
-        size_bytes = tensor_file.write(
-            self.index.path_of(key), tensors, {"model": self._print}, force=os.fsync
-        )
-        added = self.index.add(
+        facts = {"model": self._print}
+        return self.index.store(
             key,
             parent,
+            lambda path: tensor_file.write(path, tensors, facts, full_sync=False),
+            limit_bytes=self.limit_bytes,
             depth=depth,
-            size_bytes=size_bytes,
             model=self._model.name,
             has_state=has_state,
         )
-        if self.index.total_bytes() > self.limit_bytes:
-            self.index.prune(self.limit_bytes)
-        return added
 
     def fail(self, error: OSError) -> None:
         self.error = error

@@ -13,19 +13,17 @@ SGLang's RadixAttention (Zheng et al., 2023).
 from __future__ import annotations
 
 import hashlib
-import heapq
 import os
 import sqlite3
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlxchat.files import alone
+from mlxchat.files import alone, make_private_directory, open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -192,6 +190,22 @@ class PrefixIndex:
 
         return self._do(enter, writing=True)
 
+    def store(
+        self,
+        key: str,
+        parent: str,
+        write: Callable[[Path], int],
+        *,
+        limit_bytes: int,
+        **row: Any,
+    ) -> bool:
+        """Have the page's file written, which returns its size, and keep to the limit; `row` is
+        the rest that `add` wants. False as `add` returns it."""
+        added = self.add(key, parent, size_bytes=write(self.path_of(key)), **row)
+        if self.total_bytes() > limit_bytes:
+            self.prune(limit_bytes)
+        return added
+
     def remove(self, key: str) -> None:
         """Forget a page and all that hangs below it, and delete their files."""
 
@@ -292,8 +306,7 @@ class PrefixIndex:
 
     def _run(self, work: Callable[[sqlite3.Connection], T], writing: bool) -> T:
         if self._connection is None:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._pages.mkdir(mode=0o700, exist_ok=True)
+            make_private_directory(self._pages)
             # Opening, making and setting aside is for one process at a time.
             with alone(self._directory):
                 self._connection = _opened(self._file)
@@ -319,7 +332,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
     Raises sqlite3.DatabaseError for what is none, or none of ours.
     """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    os.close(open_file(path, os.O_RDWR | os.O_CREAT))
     database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA journal_mode = WAL")
@@ -362,25 +375,25 @@ class _Node:
 def _doomed(nodes: Sequence[_Node], files: set[str], limit_bytes: int) -> list[str]:
     """Keys to delete, in this order: first what cannot be come upon, then leaf by leaf."""
     kept = _reachable(nodes, files)
+    last_used = {key: node.used for key, node in kept.items()}
+    from_leaves = list(reversed(kept.values()))
+    for node in from_leaves:
+        if node.parent != ROOT:
+            # A page goes after all that hangs below it.
+            last_used[node.parent] = max(last_used[node.parent], last_used[node.key])
     doomed = [node.key for node in nodes if node.key not in kept]
-    children = Counter(node.parent for node in kept.values())
-    leaves: list[tuple[float, str]] = [
-        (n.used, n.key) for n in kept.values() if not children[n.key]
-    ]
-    heapq.heapify(leaves)
-    total = sum(node.bytes for node in kept.values())
-    while leaves and total > limit_bytes:
-        node = kept[heapq.heappop(leaves)[1]]
+    total = sum(node.bytes for node in from_leaves)
+    for node in sorted(from_leaves, key=lambda node: last_used[node.key]):
+        if total <= limit_bytes:
+            break
         doomed.append(node.key)
         total -= node.bytes
-        children[node.parent] -= 1
-        if node.parent in kept and not children[node.parent]:
-            heapq.heappush(leaves, (kept[node.parent].used, node.parent))
     return doomed
 
 
 def _reachable(nodes: Sequence[_Node], files: set[str]) -> dict[str, _Node]:
-    """Those to which an unbroken chain of pages leads, all with their files, by their keys."""
+    """Those to which an unbroken chain of pages leads, all with their files, by their keys; each
+    after the page before it."""
     below: dict[str, list[_Node]] = {}
     for node in nodes:
         if node.key in files:

@@ -25,10 +25,10 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from mlxchat.chat.conversation import Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
+from mlxchat.files import open_to_read
 from mlxchat.store import unfinished_reply
-from mlxchat.store.append_file import open_to_read
 
 FORMAT = "mlxchat session"
 VERSION = 1
@@ -50,7 +50,7 @@ FLAGS = {
 
 @dataclass(slots=True)
 class Saved:
-    """A conversation as a file tells it. `created` is ISO 8601, `updated_s` seconds since 1970.
+    """A conversation as a file tells it. `updated_s` counts from 1970.
 
     Of the file's `size_bytes` the first `good_bytes` are whole lines, the last of them perhaps
     without its end; `last_serial` is the highest that was ever given to a turn, undone or not.
@@ -60,7 +60,6 @@ class Saved:
     turns: list[Turn] = field(default_factory=list[Turn])
     serials: list[int] = field(default_factory=list[int])
     settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
-    created: str | None = None
     notices: tuple[str, ...] = ()
     updated_s: float = 0.0
     last_serial: int = 0
@@ -76,6 +75,14 @@ def read(path: Path) -> Saved:
     """
     saved = replay(path)
     add_unfinished(saved, path.with_name(unfinished_reply.NAME))
+    return saved
+
+
+def read_messages(path: Path) -> Saved:
+    """Read a transcript for a new conversation: texts only, without the tokens and the window that
+    the old one had. Raises SessionError."""
+    saved = replay(path)
+    saved.turns = [Turn(turn.user, turn.reply, thought=turn.thought) for turn in saved.turns]
     return saved
 
 
@@ -177,7 +184,7 @@ class _Replay:
         self.saved.serials = list(self._turns)
 
     def _header(self, line: Mapping[str, Any]) -> None:
-        version, created = line.get("version"), line.get("created")
+        version = line.get("version")
         _require(line["format"] == FORMAT, "it is the beginning of another kind of file")
         if type(version) is not int or version < 1:
             raise ValueError("its version is no number")
@@ -186,7 +193,6 @@ class _Replay:
                 f"a newer mlxchat has written it, in version {str(version)[:20]} of the format; "
                 f"this one reads version {VERSION}"
             )
-        self.saved.created = None if created is None else _text(created)
 
     def _settings(self, line: Mapping[str, Any]) -> None:
         values = _object(line["settings"], "the settings are no object")
@@ -222,7 +228,7 @@ class _Replay:
         if self._is_numbered(line):
             return self._turn(line["turn"])
         turn = next(reversed(self._turns.values()), None)
-        if turn is None or turn.reply:
+        if turn is None or turn.reply or turn.thought:
             raise ValueError("it answers no message")
         return turn
 

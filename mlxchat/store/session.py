@@ -14,10 +14,9 @@ from typing import Self
 
 from mlxchat import paths
 from mlxchat.errors import SessionError
-from mlxchat.files import remove_unfinished, sync_directory
+from mlxchat.files import Lock, make_private_directory, remove_unfinished, sync_directory
 from mlxchat.store import unfinished_reply
 from mlxchat.store.journal import Journal
-from mlxchat.store.lock import Lock
 from mlxchat.store.session_names import (
     TRANSCRIPT,
     as_saved,
@@ -111,7 +110,7 @@ class Session:
         """Make the directory and take the lock; where the transcript is to be. Raises OSError,
         SessionError; what was done is not done again."""
         if self._lock is None:
-            paths.sessions_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(paths.sessions_dir())
             self._make_directory()
             lock = Lock(directory_of(self.name) / LOCK, f"session {self.name!r}")
             if _is_there(self.directory / TRANSCRIPT):

@@ -5,14 +5,13 @@ Nothing here needs a model. A chat that goes on is `session`'s business.
 
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.errors import SessionError
-from mlxchat.files import remove_unfinished
-from mlxchat.store.lock import Lock, holder
+from mlxchat.files import Lock, holder, remove_unfinished
 from mlxchat.store.saved import Saved, read
 from mlxchat.store.session import FILES, LOCK, SNAPSHOT, move
 from mlxchat.store.session_names import (
@@ -161,7 +160,7 @@ def _bytes_in(directory: Path) -> int:
 
 
 @contextmanager
-def _locked(name: str) -> Generator[Path, None, None]:
+def _locked(name: str) -> Iterator[Path]:
     """The directory of a session that nobody has open, and nobody can open meanwhile."""
     directory = directory_of(name)
     with plainly(f"lock session {name!r}"):

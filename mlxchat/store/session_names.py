@@ -6,12 +6,12 @@ What is in a session is `session`'s business.
 import re
 import stat
 import unicodedata
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from mlxchat import paths
 from mlxchat.errors import SessionError
+from mlxchat.files import reported_as
 
 TRANSCRIPT = "transcript.jsonl"
 
@@ -100,10 +100,5 @@ def directory_of(name: str) -> Path:
     return directory
 
 
-@contextmanager
-def plainly(what: str) -> Generator[None, None, None]:
-    """Raise a SessionError, in one line, for an OSError of doing it."""
-    try:
-        yield
-    except OSError as error:
-        raise SessionError(f"cannot {what}: {error.strerror or error}") from error
+def plainly(what: str) -> AbstractContextManager[None]:
+    return reported_as(SessionError, what)

@@ -12,7 +12,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.errors import SnapshotBroken
-from mlxchat.files import force_to_disk, write_atomically
+from mlxchat.files import open_to_read, write_atomically
 
 MOST_HEADER_BYTES = 1 << 24
 MOST_DIMENSIONS = 8
@@ -91,13 +91,13 @@ def write(
     tensors: Mapping[str, Tensor],
     facts: dict[str, Any],
     *,
-    force: Callable[[int], None] = force_to_disk,
+    full_sync: bool = True,
 ) -> int:
     """Write them aside, force them to the disk and rename; return the size in bytes.
 
-    `facts` are JSON. `os.fsync` as `force` is quicker on macOS and enough for what can be computed
-    again: the checksum shows what a power cut has spoiled. Raises OSError; then what was at `path`
-    is as it was.
+    `facts` are JSON. Without `full_sync` it is quicker on macOS, and enough for what can be
+    computed again: the checksum shows what a power cut has spoiled. Raises OSError; then what was
+    at `path` is as it was.
     """
     entries: dict[str, Any] = {}
     end = 0
@@ -116,11 +116,11 @@ def write(
     if len(header) > MOST_HEADER_BYTES:
         raise OSError("the facts are too large for a file")
 
-    def pieces() -> Iterator[Any]:
+    def pieces() -> Iterator[bytes | memoryview]:
         yield struct.pack("<Q", len(header)) + header
         yield from buffers
 
-    write_atomically(path, pieces(), 0o600, force=force)
+    write_atomically(path, pieces(), full_sync=full_sync)
     return 8 + len(header) + end
 
 
@@ -136,7 +136,7 @@ def read_bits(path: Path, most_bytes: int) -> tuple[dict[str, Tensor], dict[str,
     Raises SnapshotBroken for a file that is larger than `most_bytes`, cut off, changed, or no such
     file at all; OSError where it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
             _refuse(path, f"{size:,} bytes are more than it can have")

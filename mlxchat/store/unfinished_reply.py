@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from mlxchat.store.append_file import WRITING, open_to_read, write_all
+from mlxchat.files import open_file, open_to_read, write_all
 
 NAME = "reply.unfinished"
 MOST_BYTES = 1 << 28
@@ -53,10 +53,10 @@ class UnfinishedReply:
             text = THOUGHT_MARK + text
         self._data += text.encode("utf-8", "replace")
         if self._descriptor is None:
-            self._descriptor = os.open(self.path, WRITING | os.O_CREAT | os.O_TRUNC, 0o600)
-        # From a known place, so that it does no harm to write the same twice.
-        os.lseek(self._descriptor, self._written_bytes, os.SEEK_SET)
-        write_all(self._descriptor, bytes(self._data[self._written_bytes :]))
+            self._descriptor = open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        # At a known place, so that it does no harm to write the same twice.
+        rest = bytes(self._data[self._written_bytes :])
+        write_all(self._descriptor, rest, self._written_bytes)
         self._written_bytes = len(self._data)
 
     def remove(self) -> None:

@@ -11,8 +11,9 @@ from mlx import nn
 
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import Progress, prefill
+from mlxchat.engine.generate import prefill
 from mlxchat.engine.pace import Pace
+from mlxchat.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What a terminal shows: the only importers of rich and prompt_toolkit live in this package."""
 
+import os
 import re
 
 # C0 and C1 controls and DEL, except tab and newline: everything that can begin an escape sequence.
@@ -13,6 +14,11 @@ def visible(text: str) -> str:
     set the title or write to the clipboard.
     """
     return _CONTROLS.sub(_picture, text)
+
+
+def is_dumb() -> bool:
+    """Whether the terminal obeys no escape sequences."""
+    return os.environ.get("TERM", "dumb") in ("", "dumb")
 
 
 def _picture(match: re.Match[str]) -> str:

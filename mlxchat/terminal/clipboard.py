@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from mlxchat.terminal.screen import is_dumb
+from mlxchat.terminal import is_dumb
 
 COMMANDS = (["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "-ib"])
 

@@ -21,6 +21,8 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from mlxchat.errors import InputError
+from mlxchat.files import make_private_directory, open_file
+from mlxchat.handlers import handled_by
 from mlxchat.terminal import visible
 from mlxchat.terminal.messages import show_error
 from mlxchat.terminal.plain_input import (
@@ -76,15 +78,12 @@ class Editor:
             told_to_end.append(number)
 
         # What handles them otherwise raises, which inside the prompt's event loop nobody would see.
-        previous = {
-            number: signal.signal(number, end)
-            for number in (signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
-        # The prompt's event loop takes it, and does not give it back.
-        watched = signal.set_wakeup_fd(-1)
+        # That loop takes the signal watch too, and does not give it back.
+        ending = (signal.SIGTERM, signal.SIGHUP)
+        heeded = [each for each in ending if signal.getsignal(each) is not signal.SIG_IGN]
         try:
-            return message_of(self._session.prompt(default=draft))
+            with handled_by(end, heeded):
+                return message_of(self._session.prompt(default=draft))
         except EOFError:
             # The terminal itself has gone, unless it was the signal.
             if not told_to_end:
@@ -93,10 +92,6 @@ class Editor:
             # A terminal that has gone, which is what SIGHUP tells, cannot be tidied up.
             if not told_to_end:
                 raise
-        finally:
-            signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
         signal.raise_signal(told_to_end[0])
         raise EndOfInput
 
@@ -189,7 +184,10 @@ class _PrivateHistory(FileHistory):
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
-            _make_private(Path(os.fsdecode(self.filename)))
+            file = Path(os.fsdecode(self.filename))
+            make_private_directory(file.parent)
+            # A link is the user's own.
+            os.close(open_file(file.resolve(), os.O_CREAT | os.O_WRONLY))
             super().store_string(string)
 
 
@@ -215,9 +213,3 @@ def _edited_or_same(text: str) -> str:
 
 def _is_command_name(text: str) -> bool:
     return text.startswith("/") and not any(c.isspace() for c in text)
-
-
-def _make_private(file: Path) -> None:
-    for directory in reversed([d for d in file.parents if not d.exists()]):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))

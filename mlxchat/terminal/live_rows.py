@@ -1,14 +1,9 @@
-"""Rows at the bottom of a terminal that are replaced in place, and signals held back meanwhile.
+"""Rows at the bottom of a terminal that are replaced in place.
 
 It writes rows as they are given: what they show, and when it becomes permanent, is decided above.
 """
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -70,32 +65,3 @@ class LiveRows:
             self._console.file.flush()
         except OSError as error:
             raise OutputError(f"cannot write to the terminal: {error.strerror}") from error
-
-
-@contextmanager
-def signals_later() -> Iterator[None]:
-    """Let no signal come between what is written and the memory of it."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
-    if threading.current_thread() is not threading.main_thread() or None in handlers.values():
-        yield
-        return
-    came: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    try:
-        for number in numbers:
-            signal.signal(number, remember)
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number in came:
-            handler = handlers[number]
-            # Called, not raised again: the signal watch would count two.
-            if callable(handler):
-                handler(number, None)
-            else:
-                signal.raise_signal(number)

@@ -13,21 +13,21 @@ class Messages:
     """Where a command tells what happened; `quiet` leaves only errors."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
+        self.quiet = quiet
 
     def warn(self, text: str) -> None:
         """Say something that changes what the output means: shown in scripts as well."""
-        if not self._quiet:
+        if not self.quiet:
             _write(f"mlxchat: {as_flags(text)}")
 
     def note(self, text: str) -> None:
         """Say something good to know: shown on a terminal only."""
-        if not self._quiet and _is_terminal():
+        if not self.quiet and _is_terminal():
             _write(f"mlxchat: {as_flags(text)}")
 
     def stats(self, text: str, wanted: bool | None) -> None:
         """Show the closing figures: where asked for, else on a terminal unless quiet."""
-        if wanted or (wanted is None and not self._quiet and _is_terminal()):
+        if wanted or (wanted is None and not self.quiet and _is_terminal()):
             _write(text)
 
     def status(self, text: str) -> None:

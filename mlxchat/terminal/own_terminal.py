@@ -4,28 +4,29 @@ MLX's launcher reads the keyboard and passes it on in a pipe, dies of Ctrl-C, an
 written a tenth of a second later, split anywhere. So the program runs in a pseudo-terminal: its
 keys come out of that pipe, its output goes to the terminal itself, and Ctrl-C is a key.
 
-Only the standard library: whoever calls this forks.
+Nothing heavy is imported: whoever calls this forks.
 """
 
-import fcntl
 import os
 import pty
 import select
 import signal
 import sys
-import termios
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import suppress
+
+from mlxchat.files import write_all
+from mlxchat.handlers import handled_by
+from mlxchat.terminal.modes import copy_size, raw, set_to
 
 # A key that the launcher does not take in this time it never will: it reads something else.
 LAUNCHER_S = 0.3
 
+# Signals that are meant for the program.
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
 # How often the size of the terminal is looked at.
 LOOK_S = 0.1
-
-_IFLAG, _OFLAG, _CFLAG, _LFLAG, _ISPEED, _OSPEED, _CC = range(7)
 
 
 def has_terminal_elsewhere() -> bool:
@@ -46,7 +47,12 @@ def run_again_in_terminal() -> int:
         # The launcher tells the size that its terminal had once.
         environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-    with _signals_for(child), _raw(terminal):
+
+    def pass_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    with handled_by(pass_on, PASSED_ON), set_to(terminal, raw(terminal)):
         _Pump(terminal, master).run()
         # Without its terminal it is told to hang up, if it has not ended.
         os.close(master)
@@ -65,7 +71,7 @@ class _Pump:
     def run(self) -> None:
         """Until the program has ended, or the launcher has."""
         while True:
-            self._resize()
+            self._size = copy_size(self._terminal, self._master, self._size)
             ready, _, _ = select.select([0, self._master], [], [], LOOK_S)
             if self._master in ready:
                 written = _read(self._master)
@@ -78,13 +84,6 @@ class _Pump:
                     return
                 _write(self._master, keys)
             self._take_what_nobody_reads()
-
-    def _resize(self) -> None:
-        with suppress(OSError):
-            size = fcntl.ioctl(self._terminal, termios.TIOCGWINSZ, bytes(8))
-            if size != self._size:
-                fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
-                self._size = size
 
     def _take_what_nobody_reads(self) -> None:
         if not select.select([self._terminal], [], [], 0)[0]:
@@ -106,40 +105,4 @@ def _read(fd: int) -> bytes:
 
 def _write(fd: int, data: bytes) -> None:
     with suppress(OSError):
-        while data:
-            data = data[os.write(fd, data) :]
-
-
-@contextmanager
-def _raw(terminal: int) -> Iterator[None]:
-    """Every key is a byte, Ctrl-C too; what the launcher writes still has its line ends."""
-    before = termios.tcgetattr(terminal)
-    raw = [*before[:_CC], list(before[_CC])]
-    raw[_IFLAG] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON)
-    raw[_LFLAG] &= ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
-    raw[_CC][termios.VMIN], raw[_CC][termios.VTIME] = 1, 0
-    termios.tcsetattr(terminal, termios.TCSANOW, raw)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-@contextmanager
-def _signals_for(child: int) -> Iterator[None]:
-    """Signals are meant for the program."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    watched = signal.set_wakeup_fd(-1)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        write_all(fd, data)

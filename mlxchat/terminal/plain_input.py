@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from mlxchat.errors import InputError
+from mlxchat.handlers import handled_by
 from mlxchat.terminal import visible
 from mlxchat.terminal.typed_lines import TypedLines
 
@@ -102,7 +101,8 @@ def message_of(typed: str) -> str:
 
 def edit(text: str, file_name: str = MESSAGE_FILE) -> str:
     """Run the user's editor from the main thread; Ctrl-C meanwhile is the editor's."""
-    with _interrupts_left_to_the_editor():
+    # A handler of ours, unlike SIG_IGN, is not inherited by the editor.
+    with handled_by(lambda *_: None, [signal.SIGINT]):
         return run_editor(text, file_name)
 
 
@@ -145,15 +145,3 @@ def _editor_command() -> list[str]:
         return shlex.split(wanted)
     except ValueError as error:
         raise InputError(f"cannot understand $VISUAL or $EDITOR: {wanted}: {error}") from None
-
-
-@contextmanager
-def _interrupts_left_to_the_editor() -> Iterator[None]:
-    # A handler of ours, unlike SIG_IGN, is not inherited by the editor.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    watched = signal.set_wakeup_fd(-1)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
-        signal.signal(signal.SIGINT, before)

@@ -3,11 +3,13 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlxchat.terminal import visible
+from mlxchat.progress import Progress
+from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.restore import say_on_own_line, stopped_at_the_end
 
 PATIENCE_S = 0.3
@@ -19,8 +21,7 @@ def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
 
     Nothing is drawn if `quiet` or if stderr is no terminal.
     """
-    drawn = not quiet and sys.stderr is not None and sys.stderr.isatty()
-    bar = Bar(what, unit) if drawn else Bar(what, unit, None)
+    bar = Bar(what, unit, PATIENCE_S if _is_drawn(quiet) else None)
     with stopped_at_the_end(bar.stop):
         yield bar
 
@@ -32,58 +33,85 @@ def waiting(text: str, quiet: bool) -> Iterator[None]:
 
     Nothing is drawn if `quiet` or if stderr is no terminal.
     """
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
+    if not _is_drawn(quiet):
         yield
         return
-    with stopped_at_the_end(_Spinner(text).stop):
+    spinner = _Spinner(text)
+    with stopped_at_the_end(spinner.stop):
+        spinner.begin(PATIENCE_S)
         yield
 
 
-class _Spinner:
-    """Appears after PATIENCE_S, unless it is stopped before; drawn by a thread of its own."""
+def _is_drawn(quiet: bool) -> bool:
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
-    def __init__(self, text: str) -> None:
-        self._text = visible(text)
-        self._lock = threading.Lock()
-        self._stopped = False
+
+class _Late(ABC):
+    """Appears some time after `begin`, unless it is stopped before; drawn by a thread of its own,
+    because the caller may be busy in MLX for minutes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
         self._shown: Any = None
-        self._timer = threading.Timer(PATIENCE_S, self._show)
+
+    def begin(self, patience_s: float) -> None:
+        self._timer = threading.Timer(patience_s, self._show)
         self._timer.daemon = True
         self._timer.start()
 
     def stop(self) -> None:
-        self._timer.cancel()
+        """Remove it, from any thread."""
         with self._lock:
-            self._stopped = True
-            if self._shown is not None:
-                self._shown.stop()
+            timer, self._timer = self._timer, None
+            shown, self._shown = self._shown, None
+        if timer is not None:
+            timer.cancel()
+        if shown is not None:
+            shown.stop()
+
+    @abstractmethod
+    def _plain_line(self) -> str:
+        """What a terminal shows that cannot move its cursor."""
+
+    @abstractmethod
+    def _draw(self) -> Any:
+        """What moves, to be started and stopped."""
 
     def _show(self) -> None:
-        from mlxchat.terminal.moving import moving_line
-        from mlxchat.terminal.screen import is_dumb
-
         with self._lock:
-            if self._stopped:
+            if self._timer is None:
                 return
             if is_dumb():
-                sys.stderr.write(f"{self._text}\n")
+                sys.stderr.write(f"{self._plain_line()}\n")
                 sys.stderr.flush()
                 return
-            self._shown = moving_line(self._text)
+            self._shown = self._draw()
             self._shown.start()
 
 
-class Bar:
+class _Spinner(_Late):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = visible(text)
+
+    def _plain_line(self) -> str:
+        return self._text
+
+    def _draw(self) -> Any:
+        from mlxchat.terminal.moving import moving_line
+
+        return moving_line(self._text)
+
+
+class Bar(_Late):
     """Appears `patience_s` after the first call, never if that is None; shows `unit`s, their rate
-    and the time left. A thread of its own draws it: the caller may be busy in MLX for minutes.
-    """
+    and the time left. Stopped, it appears again with a later call."""
 
     def __init__(self, what: str, unit: str, patience_s: float | None = PATIENCE_S) -> None:
+        super().__init__()
         self._what, self._unit = what, unit
         self._patience_s = patience_s
-        self._lock = threading.RLock()
-        self._timer: threading.Timer | None = None
-        self._shown: Any = None
         self._task: Any = None
         self._done = self._total = 0
         self._begun_s = self._told_s = 0.0
@@ -98,11 +126,12 @@ class Bar:
             if self._shown is not None:
                 self._update()
             elif self._timer is None and done < total:
-                self._begin(self._patience_s)
+                self._begun_s = self._told_s
+                self.begin(self._patience_s)
         if done >= total:
             self.stop()
 
-    def counting(self, what: str, unit: str) -> Callable[[int, int], None]:
+    def counting(self, what: str, unit: str) -> Progress:
         """To be called as the bar is, for something else that comes before or after."""
 
         def count(done: int, total: int) -> None:
@@ -126,37 +155,16 @@ class Bar:
         if not self.say(text):
             say_on_own_line(text)
 
-    def stop(self) -> None:
-        """Remove the bar, from any thread. A later call makes it appear again."""
-        with self._lock:
-            timer, self._timer = self._timer, None
-            shown, self._shown = self._shown, None
-        if timer is not None:
-            timer.cancel()
-        if shown is not None:
-            shown.stop()
+    def _plain_line(self) -> str:
+        return f"{self._what} {self._total:,} {self._unit} …"
 
-    def _begin(self, patience_s: float) -> None:
-        self._begun_s = self._told_s
-        self._timer = threading.Timer(patience_s, self._show)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _show(self) -> None:
+    def _draw(self) -> Any:
         from mlxchat.terminal.moving import MovingBar
-        from mlxchat.terminal.screen import is_dumb
 
-        with self._lock:
-            if self._timer is None:
-                return
-            if is_dumb():
-                sys.stderr.write(f"{self._what} {self._total:,} {self._unit} …\n")
-                sys.stderr.flush()
-                return
-            self._shown = MovingBar(self._unit)
-            self._task = self._shown.add_task(self._what, total=self._total, rate="", left="")
-            self._update()
-            self._shown.start()
+        self._shown = MovingBar(self._unit)
+        self._task = self._shown.add_task(self._what, total=self._total, rate="", left="")
+        self._update()
+        return self._shown
 
     def _update(self) -> None:
         elapsed_s = self._told_s - self._begun_s

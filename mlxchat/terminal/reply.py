@@ -7,15 +7,16 @@ Text from the model is made visible here, so that no control character in it is 
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from rich.console import Console
 
 from mlxchat.errors import OutputError
+from mlxchat.handlers import undisturbed
 from mlxchat.terminal import visible
-from mlxchat.terminal.live_rows import LiveRows, signals_later
+from mlxchat.terminal.live_rows import LiveRows
 from mlxchat.terminal.reply_segments import Answer, HiddenThoughts, Renderer, Thoughts
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.thinking import OuterWhitespace
@@ -46,8 +47,25 @@ class TextSink(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
-class PlainView:
-    """Writes the reply as it comes. `finish` ends the last line; leaving the context does too."""
+class _View(ABC):
+    """A reply as it comes. Leaving the context finishes it, unless it could not be written."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, OutputError):
+            self.finish()
+
+    @abstractmethod
+    def add(self, text: str, thought: bool = False) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None: ...
+
+
+class PlainView(_View):
+    """Writes the reply as it comes. `finish` ends the last line."""
 
     def __init__(self, sink: TextSink, thinking: Thinking = "on") -> None:
         self._sink = sink
@@ -55,18 +73,6 @@ class PlainView:
         self._thoughts = OuterWhitespace()
         self._shown: bool | None = None
         self._last = "\n"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not isinstance(error, OutputError):
-            self.finish()
 
     def add(self, text: str, thought: bool = False) -> None:
         if thought:
@@ -90,7 +96,7 @@ class PlainView:
             self._last = text[-1]
 
 
-class MarkdownView:
+class MarkdownView(_View):
     """Renders the reply as Markdown while it grows, on a terminal that can move its cursor.
 
     What can no longer change is printed once and left to scroll. The rest, no more of it than
@@ -112,18 +118,6 @@ class MarkdownView:
         self._thinking: Thinking = thinking
         self._part: Thoughts | HiddenThoughts | Answer = self._thoughts()
         self._due_s = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not isinstance(error, OutputError):
-            self.finish()
 
     def add(self, text: str, thought: bool = False) -> None:
         if thought and text:
@@ -156,6 +150,7 @@ class MarkdownView:
 
     def _draw(self, is_done: bool = False) -> None:
         step = self._part.step(self._renderer, is_done)
-        with signals_later():
+        # No signal comes between what is written and the memory of it.
+        with undisturbed():
             self._screen.draw(step.final, step.live)
             self._part = step.rest

@@ -3,10 +3,11 @@
 import os
 import signal
 import sys
-import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+
+from mlxchat.terminal import is_dumb
+from mlxchat.terminal.modes import apply, settings_of
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
@@ -28,31 +29,23 @@ def stopped_at_the_end(stop: Callable[[], object]) -> Iterator[None]:
 def restorer() -> Callable[[], None]:
     """What stops whatever is drawn, brings the terminal's settings back to what they are now, shows
     the cursor, and begins a new line for the shell."""
-    before = _settings()
+    before = settings_of(0)
 
     def restore() -> None:
         for stop in reversed(_drawing):
             stop()
-        if before is not None and before != _settings():
+        if before is not None and before != settings_of(0):
             # Else a program in the background would be stopped for it.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
-            with suppress(termios.error, OSError):
-                termios.tcsetattr(0, termios.TCSANOW, before)
+            apply(0, before)
         for descriptor in (2, 1):
             if os.isatty(descriptor):
-                cursor = b"" if os.environ.get("TERM", "dumb") in ("", "dumb") else _SHOW_CURSOR
+                cursor = b"" if is_dumb() else _SHOW_CURSOR
                 with suppress(OSError):
                     os.write(descriptor, cursor + b"\r\n")
                 return
 
     return restore
-
-
-def _settings() -> list[Any] | None:
-    try:
-        return termios.tcgetattr(0)
-    except (termios.error, OSError):
-        return None
 
 
 def say_on_own_line(text: str) -> None:

@@ -1,6 +1,5 @@
 """What a chat shows beside replies: dim notices, the rule where memory begins, the window drawn."""
 
-import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,13 +8,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from mlxchat.terminal import visible
+from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.spelling import in_chat
-
-
-def is_dumb() -> bool:
-    """Whether the terminal obeys no escape sequences."""
-    return os.environ.get("TERM", "dumb") in ("", "dumb")
 
 
 class Screen:

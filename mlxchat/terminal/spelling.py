@@ -9,8 +9,15 @@ from collections.abc import Collection
 
 from mlxchat.wording import Action, Field, Message, Name
 
-# Fields that the command line has another word for than their name.
-ARGUMENTS = {"prompt": "PROMPT", "files": "--file"}
+# Fields whose option has another name.
+OPTIONS = {
+    "blocks": "block",
+    "events": "json",
+    "files": "file",
+    "lasting_s": "for",
+    "rotate_bytes": "rotate",
+    "template_args": "template-arg",
+}
 
 
 def as_flags(message: object) -> str:
@@ -27,8 +34,8 @@ def in_chat(message: object, settable: Collection[str]) -> str:
     """For a chat, whose /set takes the options in `settable`: `/set roll shift`, `/clear`."""
 
     def spell(name: Name) -> str:
-        if isinstance(name, Field) and _kebab(name) in settable:
-            return f"/set {_kebab(name)} {name.value}" if name.has_value else _kebab(name)
+        if isinstance(name, Field) and _option(name) in settable:
+            return f"/set {_option(name)} {name.value}" if name.has_value else _option(name)
         if isinstance(name, Action) and name.name == "clear":
             return "/clear"
         return _as_flag(name)
@@ -39,9 +46,9 @@ def in_chat(message: object, settable: Collection[str]) -> str:
 def _as_flag(name: Name) -> str:
     if isinstance(name, Action):
         return _as_command(name)
-    if name.name in ARGUMENTS:
-        return ARGUMENTS[name.name]
-    option = _kebab(name)
+    if name.name == "prompt":
+        return "PROMPT"
+    option = _option(name)
     if not name.has_value or name.value is True:
         return f"--{option}"
     if name.value is False:
@@ -53,10 +60,10 @@ def _as_key(name: Name) -> str:
     if isinstance(name, Action):
         return _as_command(name)
     if not name.has_value:
-        return _kebab(name)
+        return _option(name)
     value = "none" if name.value is None else name.value
     plain = isinstance(value, bool | int | float)
-    return f"{_kebab(name)} = {json.dumps(value if plain else str(value), ensure_ascii=False)}"
+    return f"{_option(name)} = {json.dumps(value if plain else str(value), ensure_ascii=False)}"
 
 
 def _as_command(action: Action) -> str:
@@ -71,5 +78,5 @@ def _as_command(action: Action) -> str:
             return action.plain
 
 
-def _kebab(field: Field) -> str:
-    return field.name.replace("_", "-")
+def _option(field: Field) -> str:
+    return OPTIONS.get(field.name, field.name.replace("_", "-"))

@@ -6,15 +6,15 @@ What is read here has been echoed or not by the terminal; what a message is deci
 import os
 import select
 import sys
-import termios
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+
+from mlxchat.terminal.modes import set_to, unedited
 
 # Sooner after a line's end nobody types the next one; what is pasted comes without a pause.
 PASTE_PAUSE_S = 0.05
 
 _MOST_BYTES = 1 << 16
-_LFLAG, _CC = 3, 6
 # A key, where the terminal was not to edit lines when it was pressed.
 _END = b"\x04"
 
@@ -81,20 +81,7 @@ def _comes_within(seconds: float) -> bool:
     return bool(select.select([_stdin()], [], [], seconds)[0])
 
 
-@contextmanager
-def _unfinished_lines_readable() -> Iterator[None]:
+def _unfinished_lines_readable() -> AbstractContextManager[None]:
     """Let what is typed be read before its line ends; on no terminal it always can."""
-    if not os.isatty(_stdin()):
-        yield
-        return
-    before = termios.tcgetattr(_stdin())
-    unedited = [*before[:_CC], list(before[_CC])]
-    unedited[_LFLAG] &= ~termios.ICANON
-    unedited[_CC][termios.VMIN], unedited[_CC][termios.VTIME] = 1, 0
-    # TCSANOW, because the other ways may drop what was typed already.
-    termios.tcsetattr(_stdin(), termios.TCSANOW, unedited)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):
-            termios.tcsetattr(_stdin(), termios.TCSANOW, before)
+    terminal = _stdin()
+    return set_to(terminal, unedited(terminal)) if os.isatty(terminal) else nullcontext()

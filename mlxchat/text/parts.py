@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mlxchat.text.tokens import Progress, Prompt, Tokenizer
+from mlxchat.progress import Progress
+from mlxchat.text.tokens import Prompt, Tokenizer
 
 # A shorter block is read as quickly as it is joined.
 LEAST_BLOCK_TOKENS = 64

@@ -143,6 +143,10 @@ class Markers:
         expected = {Place.START: (Role.THOUGHT, Role.ANSWER), Place.THOUGHT: (Role.ANSWER,)}
         return role if role in expected.get(place, ()) else None
 
+    def is_tag(self, id_: int) -> bool:
+        """Whether it depends on the place if the token is a marker."""
+        return id_ in self.roles and id_ not in self.special
+
     def after(self, role: Role, place: Place, header: str) -> Place:
         """The place after a marker."""
         match role:
@@ -187,9 +191,10 @@ class MarkerReader:
         return is_answer and self._markers.role(id_, self._place) is Role.END
 
     def add(self, id_: int) -> list[Piece]:
+        before = self._unfinished_before(id_)
         role = self._markers.role(id_, self._place)
         if role is None:
-            return self._read(self._decoder.add(id_))
+            return [*before, *self._read(self._decoder.add(id_))]
         pieces = [] if self._is_header and role is not Role.END else self._rest()
         header = f"{self._held}{self._decoder.finish()} " if self._is_header else ""
         self._place = self._markers.after(role, self._place, header)
@@ -197,7 +202,14 @@ class MarkerReader:
         self._leads = True
         # What follows is decoded as text after this marker, of which nothing is shown.
         self._decoder.restore([id_], [])
-        return pieces
+        return [*before, *pieces]
+
+    def _unfinished_before(self, id_: int) -> list[Piece]:
+        """Bytes of half a character, if a tag follows that means something only at the beginning:
+        they are text all the same."""
+        if self._place is Place.START and self._markers.is_tag(id_):
+            return self._read(self._decoder.finish())
+        return []
 
     def finish(self) -> list[Piece]:
         pieces = self._rest()

@@ -5,7 +5,7 @@ Works on what the `tokenizers` library loaded; which files that comes from is `m
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import InputError, TemplateError
+from mlxchat.progress import Progress
 from mlxchat.text.replies import Kind, Replies, Segment
 from mlxchat.text.reply_format import UNNAMED, Role, infer_format
 from mlxchat.text.reply_reader import Markers, Reader
@@ -22,8 +23,6 @@ from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
 from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
 from mlxchat.wording import Field
-
-Progress = Callable[[int, int], None]
 
 # Characters given to the tokenizer at once: its own bookkeeping takes some 150 bytes a token, so
 # that a document of 100 MB in one piece would take gigabytes.

@@ -5,21 +5,22 @@ every file is on disk. What is in a model and in its files is `convert`'s busine
 """
 
 import filecmp
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlxchat.errors import ModelBroken, ModelError
+from mlxchat.files import sync_directory
 from mlxchat.models.gguf.source import Source, identify, reason
+from mlxchat.progress import Notify
 
 PARTIAL = ".partial-"
 WEIGHTS = "model.safetensors"
 LOCK = ".lock"
 
 
-def import_gguf(path: Path, models_dir: Path, notify: Callable[[str], None]) -> Path:
+def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     """Convert a GGUF file once into a model directory below models_dir and return that directory.
 
     `notify` gets a line when a conversion begins or another process's is waited for, and nothing
@@ -54,7 +55,7 @@ def _told_as_model_error(models_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock(models_dir: Path, notify: Callable[[str], None]) -> Iterator[None]:
+def _lock(models_dir: Path, notify: Notify) -> Iterator[None]:
     """Hold the one lock of all conversions in `models_dir`, saying so if it must be waited for."""
     from filelock import FileLock, Timeout
 
@@ -82,12 +83,12 @@ def _convert_into_place(source: Source, directory: Path) -> None:
         if identify(source.path) != source:
             raise ModelBroken(f"{source.path} changed while it was being converted: try again")
         _share_weights(partial)
-        _sync(partial)
+        sync_directory(partial)
         partial.rename(directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _sync(directory.parent)
+    sync_directory(directory.parent)
 
 
 def _share_weights(partial: Path) -> None:
@@ -109,12 +110,3 @@ def _remove_partial(models_dir: Path) -> None:
     # We hold the lock that every conversion holds, so whoever made these is dead.
     for partial in models_dir.glob(f"{PARTIAL}*"):
         shutil.rmtree(partial)
-
-
-def _sync(directory: Path) -> None:
-    """Make renames and new names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from mlxchat.cli.signal_watch import STATUS_OF_SIGNAL, SignalWatch, make_leave
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.restore import say_on_own_line
+from mlxchat.terminal.signal_watch import STATUS_OF_SIGNAL, SignalWatch, make_leave
 
 WILL_STOP = "mlxchat: stopping after this step; press Ctrl-C again to quit now"
 
@@ -40,6 +40,12 @@ def terminate_by_exception() -> None:
     watch.begin()
 
 
+def ignore_signals() -> None:
+    """From now on, leave it to others when this process ends."""
+    for number in STATUS_OF_SIGNAL:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _is_ignored(number: int) -> bool:
     """Whether whoever started us wants it so, as `nohup` does with SIGHUP."""
     return signal.getsignal(number) is signal.SIG_IGN
@@ -56,6 +62,11 @@ class StatusRequest:
         for number in STATUS_SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
         return self
+
+    def take(self) -> bool:
+        """Whether it was asked since the last time."""
+        asked, self.asked = self.asked, False
+        return asked
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():

@@ -1,12 +1,11 @@
-"""The prefix cache as a command uses it: when it is worth it, and what is said of it."""
+"""Prompts whose beginnings were read before: when that is worth it, and what is reported of it."""
 
 from collections.abc import Callable
 
 from mlxchat import paths
+from mlxchat.app.setup import Setup
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.cli.amounts import parse_bytes
-from mlxchat.cli.setup import Setup
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.prefixes import lead_prefix
 from mlxchat.engine.generate import OnHeld
@@ -18,10 +17,10 @@ LEAST_TOKENS = 1_024
 
 
 class Prefixes:
-    """Prefixes of prompts that were prefilled before, on the disk; none where `setup` says so."""
+    """The prefix cache on the disk; it holds nothing and keeps nothing if `setup` turns it off."""
 
     def __init__(self, setup: Setup, notify: Callable[[str], None]) -> None:
-        self._limit_bytes = parse_bytes(setup.prefix_cache_size, "--prefix-cache-size")
+        self._limit_bytes = setup.prefix_cache_bytes
         self._wanted = setup.prefix_cache
         self._notify = notify
         self._open: tuple[Model, PrefixCache] | None = None
@@ -34,7 +33,7 @@ class Prefixes:
         window: int | None,
     ) -> tuple[int, OnHeld | None]:
         """Fill the empty cache with the prefix of `ids: (T,)` that is known; return how many tokens
-        that is, and what is to be told the ids of each step that is prefilled."""
+        that is, and what to call with the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < LEAST_TOKENS:
             return 0, None
         directory = paths.prefix_cache_dir()

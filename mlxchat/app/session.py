@@ -1,41 +1,43 @@
 """Saves a chat as it goes: every message when it is said, and what the model holds now and then.
 
-Whatever cannot be saved is told once, and the chat goes on.
+What cannot be saved is reported once, and the chat continues.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
-
-from mlxchat.chat.conversation import Conversation, Turn
-from mlxchat.cli.setup import Setup
-from mlxchat.cli.template_args import check_template_args
+from mlxchat.app.setup import Notify, Setup
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Turn
 from mlxchat.engine.generate import Token
 from mlxchat.errors import DeviceError, RanksError, SessionError, SnapshotError, UsageError
 from mlxchat.failures import device_failures
 from mlxchat.models.load import DTYPE_CHOICES
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.settings import Roll
+from mlxchat.store import session_list
 from mlxchat.store.background import Written
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.session import Session
-from mlxchat.store.session_list import latest, prune_snapshots
+from mlxchat.store.session_list import prune_snapshots
 from mlxchat.store.state_file import StateFile
+from mlxchat.text.template_args import check_template_args
+from mlxchat.wording import Field, Message
 
 # Turns after which a new snapshot is worth writing, and sessions whose snapshots are kept.
 SNAPSHOT_EVERY = 4
 SNAPSHOTS_KEPT = 10
 
-Tell = Callable[[str], None]
 
-
-def open_session(*, go_on: bool, name: str | None, save: bool) -> Session | None:
-    """The session that the options ask for; None where nothing is to be saved.
+def open_session(
+    name: str | None = None, *, latest: bool = False, save: bool = True
+) -> Session | None:
+    """The session of that name, begun if there is none; the one used last; or a new one. None if
+    nothing is to be saved.
 
     Raises SessionError.
     """
@@ -43,57 +45,56 @@ def open_session(*, go_on: bool, name: str | None, save: bool) -> Session | None
         return None
     if name is not None:
         return Session.open(name, create=True)
-    if go_on:
-        name = latest()
-        if name is None:
-            raise SessionError("there is no session to continue yet: mlxchat begins one")
-        return Session.open(name)
-    return Session.new()
+    if not latest:
+        return Session.new()
+    name = session_list.latest()
+    if name is None:
+        raise SessionError("there is no session to continue yet: a new chat begins one")
+    return Session.open(name)
 
 
-def template_args_of(
-    given_args: Mapping[str, Any], session: Session, given: Collection[str]
-) -> dict[str, Any]:
-    """The template's variables that the session was had with, unless others are `given`."""
+def saved_template_args(session: Session) -> dict[str, Any] | None:
+    """The template's variables that were saved with the session, if there are any."""
     saved = session.journal.contents.settings.get("template_args")
-    if "template_arg" in given or not isinstance(saved, str):
-        return dict(given_args)
+    if not isinstance(saved, str):
+        return None
     try:
         return check_template_args(json.loads(saved))
     except (ValueError, RecursionError, UsageError):
-        # A file is trusted in nothing.
-        return dict(given_args)
+        # Nothing in a file is trusted.
+        return None
 
 
-def settings_of(
-    setup: Setup, roll: Roll, session: Session, given: Collection[str]
+def saved_settings(
+    setup: Setup, roll: Roll, session: Session, chosen: Collection[str]
 ) -> tuple[Setup, Roll]:
-    """The model, its dtype and the window of the session, unless `given` anew."""
+    """The model, its dtype and the window that were saved with the session, except those that are
+    `chosen` by name."""
     saved = session.journal.contents.settings
     model, window, keep = saved.get("model"), saved.get("max_kv_size", ""), saved.get("keep")
-    if isinstance(model, str) and "model" not in given:
+    if isinstance(model, str) and "model" not in chosen:
         setup = replace(setup, model=model)
-    if saved.get("dtype") in DTYPE_CHOICES and "dtype" not in given:
+    if saved.get("dtype") in DTYPE_CHOICES and "dtype" not in chosen:
         setup = replace(setup, dtype=str(saved["dtype"]))
-    if (window is None or type(window) is int) and "max_kv_size" not in given:
-        setup = replace(setup, window="none" if window is None else str(window))
-    if type(keep) is int and "keep" not in given:
+    if (window is None or type(window) is int) and "max_kv_size" not in chosen:
+        setup = replace(setup, window=window)
+    if type(keep) is int and "keep" not in chosen:
         setup = replace(setup, keep=keep)
-    if saved.get("roll") in list(Roll) and "roll" not in given:
+    if saved.get("roll") in list(Roll) and "roll" not in chosen:
         roll = Roll(saved["roll"])
     return setup, roll
 
 
 class Keeper:
-    """What is saved of one conversation, in `session`; nothing where that is None.
+    """Saves one conversation in `session`; nothing if that is None.
 
-    `exact` is whether a session whose state cannot be restored must not go on.
+    `exact`: a session whose state cannot be restored to the bit must not be resumed.
     """
 
-    def __init__(self, session: Session | None, tell: Tell, *, exact: bool = False) -> None:
+    def __init__(self, session: Session | None, notify: Notify, *, exact: bool = False) -> None:
         self.session = session
         self._exact = exact
-        self._tell = tell
+        self._notify = notify
         self._state = None if session is None else StateFile(session.snapshot_path)
         self._model: tuple[Any, ModelPrint] | None = None
         self._saved_turns = 0
@@ -101,23 +102,23 @@ class Keeper:
 
     def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
         """Fill the conversation, in which nothing has been said yet, with what the session holds,
-        down to the cache if that can be. A system prompt that it has already stays.
+        down to the cache if possible. A system prompt that it has already stays.
 
-        Raises SnapshotError where the cache has to be exactly what it was, and cannot be.
+        Raises SnapshotError if the cache has to be exactly what it was, and cannot be.
         """
         if self.session is None:
             return
         contents = self.session.journal.contents
         for notice in contents.notices:
-            self._tell(notice)
+            self._notify(notice)
         if contents.turns or contents.system is not None:
             system = contents.system if conversation.system is None else conversation.system
-            conversation.go_on_with(system, contents.turns)
+            conversation.resume(system, contents.turns)
             self._restore(conversation)
         self.describe(conversation, found, dtype)
 
     def describe(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
-        """Save the settings to continue with; `dtype` is the one that was asked for."""
+        """Save the settings to resume with; `dtype` is the one that was asked for."""
         if self.session is None:
             return
         journal = self.session.journal
@@ -139,7 +140,7 @@ class Keeper:
         journal = self.session.journal
         self._guarded(lambda: journal.record(conversation.system, conversation.turns))
         if journal.recovered:
-            self._tell("saving works again: nothing is missing")
+            self._notify("saving works again: nothing is missing")
 
     def show(self, token: Token) -> None:
         """Save text of the reply that is being written, before it is shown."""
@@ -167,7 +168,7 @@ class Keeper:
                 if conversation.turns:
                     self._snapshot(conversation)
             self._state.background.wait()
-            self._tell_error()
+            self._report_error()
             # Old snapshots can be deleted another time as well.
             with suppress(SessionError):
                 prune_snapshots(SNAPSHOTS_KEPT)
@@ -181,11 +182,11 @@ class Keeper:
         journal = self.session.journal
         if not self.session.directory.is_dir() or len(conversation.ledger) == 0:
             return
-        self._tell_error()
+        self._report_error()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.held_turns]
         facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
-        # Where a rank is lost, that is what ends the chat, or will: it is told then.
+        # If a rank is lost, that is what ends the chat, and is reported then.
         with suppress(RanksError):
             try:
                 with device_failures():
@@ -197,9 +198,9 @@ class Keeper:
                         facts,
                     )
             except SnapshotError as error:
-                self._tell(str(error))
+                self._notify(Message(error))
             except DeviceError as error:
-                self._tell(f"what the model holds could not be saved: {error}")
+                self._notify(Message("what the model holds could not be saved: ", error))
 
     def _restore(self, conversation: Conversation) -> None:
         assert self._state is not None
@@ -213,18 +214,23 @@ class Keeper:
         except (SnapshotError, DeviceError) as error:
             if self._exact:
                 raise
-            self._tell(f"{error}: the transcript will be read again with your next message")
+            self._notify(
+                Message(error, ": the transcript will be read again with your next message")
+            )
             return
         except OSError as error:
             if self._exact:
                 raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
-            self._tell(f"cannot read {path}: {error.strerror}")
+            self._notify(f"cannot read {path}: {error.strerror}")
             return
         if restored is None:
             if self._exact and conversation.turns:
-                raise SnapshotError(f"there is no {path}: leave --exact out to read all again")
+                raise SnapshotError(
+                    f"there is no {path}: without ",
+                    Field("exact"),
+                    ", the transcript is read again",
+                )
             return
-        mx.random.seed(restored.random)
         conversation.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))
 
     def _held_turns(self, facts: dict[str, Any]) -> list[Turn]:
@@ -247,11 +253,11 @@ class Keeper:
         try:
             save()
         except SessionError as error:
-            self._tell(str(error))
+            self._notify(Message(error))
 
-    def _tell_error(self) -> None:
+    def _report_error(self) -> None:
         assert self._state is not None
         error = self._state.background.take_error()
         if error is not None and not self._failed:
-            self._tell(f"what the model holds could not be saved: {error.strerror or error}")
+            self._notify(f"what the model holds could not be saved: {error.strerror or error}")
         self._failed = error is not None

@@ -1,4 +1,4 @@
-"""`--template-arg KEY=VALUE`: the chat template's own variables, as they are written."""
+"""The chat template's own variables, as they are written: KEY=VALUE."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from mlxchat.text.template import RESERVED
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-def parse_template_args(written: Iterable[str], name: str = "--template-arg") -> dict[str, Any]:
+def parse_template_args(written: Iterable[str], name: str = "template_args") -> dict[str, Any]:
     """The variables by name; a value that is JSON is what that says, any other is a text.
 
     Raises UsageError naming the first that is malformed or that templates are given already.
@@ -27,8 +27,8 @@ def parse_template_args(written: Iterable[str], name: str = "--template-arg") ->
     return check_template_args(args, name)
 
 
-def check_template_args(args: Any, name: str = "--template-arg") -> dict[str, Any]:
-    """The variables, if they are some. Raises UsageError."""
+def check_template_args(args: Any, name: str = "template_args") -> dict[str, Any]:
+    """The variables, if that is what they are. Raises UsageError."""
     if not isinstance(args, dict):
         raise UsageError(f"{name} must be KEY=VALUE")
     for key in args:

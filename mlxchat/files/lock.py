@@ -1,24 +1,39 @@
-"""Who has a session or a checkpoint open: a lock that dies with its process, and names it."""
+"""Locks between processes: they die with the process that holds them."""
 
 import fcntl
 import os
 import re
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlxchat.errors import SessionError
+from mlxchat.files.disk import open_file
 
-# Whoever asks who holds a lock holds it for an instant.
+# Asking for the holder of a lock takes it for an instant.
 _TRIES = 5
 _PAUSE_S = 0.01
 
 
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """While the body runs, other processes that want to be alone here wait. Leaves no lock file."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        # A network's file system may be unable to lock a directory: then nobody waits.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class Lock:
-    """Held from the beginning until `release`, or until this process ends in whatever way.
+    """Held until `release`, or until this process ends in whatever way.
 
     The file at `path` is made if there is none, and stays. Raises SessionError naming the process
-    that has it open, as `what`, OSError where nothing can be locked.
+    that has it open, as `what`, OSError if nothing can be locked.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -38,26 +53,23 @@ class Lock:
 
 
 def holder(path: Path) -> int | None:
-    """The process that holds the lock; None where none does or that cannot be told."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        # Of a lock that was released nothing is written; one whose process was killed is free.
-        process = _written_in(descriptor)
-        return None if process is None or _lock(descriptor, fcntl.LOCK_SH) else process
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+    """The process that holds the lock; None if none does or it cannot be found out."""
+    with suppress(OSError):
+        descriptor = open_file(path, os.O_RDONLY)
+        try:
+            # A released lock names no process; one whose process was killed is free.
+            process = _written_in(descriptor)
+            return None if process is None or _lock(descriptor, fcntl.LOCK_SH) else process
+        finally:
+            os.close(descriptor)
+    return None
 
 
 def _take(path: Path, what: str) -> int:
     """The descriptor that holds the lock."""
     process: int | None = None
     for _ in range(_TRIES):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             if _lock(descriptor, fcntl.LOCK_EX) and _is_at(descriptor, path):
                 return descriptor
@@ -80,8 +92,8 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file is still the one of that name: it could have been removed or replaced
-    between being opened and being locked."""
+    """Whether the file still has that name: it could have been removed or replaced between being
+    opened and being locked."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:

@@ -1,0 +1,172 @@
+"""Beginning a run, and resuming one from its checkpoint."""
+
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, TypedDict, Unpack
+
+from mlxchat.app.checkpoints import continued
+from mlxchat.app.loaded import Loaded, open_model
+from mlxchat.app.observer import Observer
+from mlxchat.app.ranks import check_ranks
+from mlxchat.app.records import record_of, request_of
+from mlxchat.app.request import Request, encode
+from mlxchat.app.run import Run
+from mlxchat.app.sinks import FileSink, NoSink, Sink
+from mlxchat.cache.layers import windows
+from mlxchat.distributed.ranks import Ranks
+from mlxchat.settings import OnLoop
+from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.store.output_file import START, OutputFile
+from mlxchat.text.tokens import Prompt
+
+
+class Changes(TypedDict, total=False):
+    """What may be asked otherwise when a run is resumed: nothing that its text depends on."""
+
+    until: datetime | None
+    lasting_s: float | None
+    max_bytes: int | None
+    max_tokens: int
+    on_loop: OnLoop
+    metrics: Path | None
+    offline: bool
+    device: str
+    kept: Mapping[str, bool | None]
+
+
+# A run that has ended continues if what ended it is given anew.
+MENDS = {"bytes": "max_bytes", "length": "max_tokens", "loop": "on_loop"}
+
+
+def begin(
+    request: Request,
+    observer: Observer | None = None,
+    *,
+    sink: Sink | None = None,
+    piped: BinaryIO | None = None,
+    ranks: Ranks | None = None,
+) -> Run:
+    """Read the prompt and load the model; the run generates when it is iterated over.
+
+    The text goes to the request's output file if it has one, else to `sink`. `piped` is a document
+    to be read before the files. Raises MlxchatError for whatever a user can mend.
+    """
+    observer = observer or Observer()
+    check_ranks(ranks, pipeline=request.setup.pipeline, blocks=bool(request.blocks))
+    document = request.read(piped)
+    for notice in document.notices:
+        observer.warn(notice)
+    with ExitStack() as stack:
+        checkpoint = None
+        if request.overnight.checkpoint is not None:
+            checkpoint = Checkpoint.create(request.overnight.checkpoint)
+            stack.callback(checkpoint.close)
+        output = _new_file(request, stack) or sink or NoSink()
+        blocks = bool(request.blocks)
+        loaded = open_model(request.setup, observer, blocks=blocks, ranks=ranks)
+        prompt = encode(request, document, loaded.model.tokenizer, observer)
+        for notice in prompt.notices:
+            observer.warn(notice)
+        _warn_of_eviction(len(prompt.ids), loaded, observer)
+        if checkpoint is not None:
+            observer.note(f"the text goes to {request.overnight.output_path()}")
+            checkpoint.begin(record_of(request, loaded), prompt.ids)
+        return Run(
+            request,
+            loaded,
+            prompt,
+            loaded.fresh(),
+            sink=output,
+            checkpoint=checkpoint,
+            observer=observer,
+            open_files=stack.pop_all(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run in a checkpoint, with what is asked otherwise now.
+
+    `ended` is the reason if it has ended, and nothing that is asked otherwise changes that.
+    """
+
+    directory: Path
+    checkpoint: Checkpoint
+    request: Request
+    ended: str | None
+
+    def resume(self, observer: Observer | None = None, *, ranks: Ranks | None = None) -> Run:
+        """Load the model and continue. Raises SnapshotMismatch for another model, OutputError if
+        the file has been changed since."""
+        observer = observer or Observer()
+        request, checkpoint = self.request, self.checkpoint
+        check_ranks(ranks, pipeline=request.setup.pipeline)
+        prompt = Prompt(checkpoint.prompt())
+        loaded = open_model(request.setup, observer, ranks=ranks)
+        fresh = replace(loaded.fresh(), position=START)
+        fingerprint = loaded.fingerprint()
+        begun = continued(checkpoint, loaded.model, fresh, fingerprint, observer.warn)
+        path = request.overnight.output_path()
+        assert path is not None
+        observer.note(f"the text continues in {path}")
+        with ExitStack() as stack:
+            file = OutputFile.open(path, begun.position, request.overnight.rotate_bytes)
+            stack.enter_context(file)
+            checkpoint.change(record_of(request, loaded))
+            return Run(
+                request,
+                loaded,
+                prompt,
+                begun,
+                sink=FileSink(file),
+                checkpoint=checkpoint,
+                observer=observer,
+                open_files=stack.pop_all(),
+            )
+
+
+@contextmanager
+def saved_run(directory: Path, **changes: Unpack[Changes]) -> Generator[SavedRun]:
+    """The run in the checkpoint `directory`, which nobody else can resume while the body runs.
+
+    Raises UsageError if there is none, SnapshotBroken if it is damaged.
+    """
+    checkpoint = Checkpoint.open(directory)
+    try:
+        record = checkpoint.run
+        ended = record.ended
+        if ended is not None and MENDS.get(ended) in changes:
+            ended = None
+        yield SavedRun(directory, checkpoint, request_of(record, directory, changes), ended)
+    finally:
+        checkpoint.close()
+
+
+@contextmanager
+def resume(
+    directory: Path | str, observer: Observer | None = None, **changes: Unpack[Changes]
+) -> Generator[Run]:
+    """Continue the run in the checkpoint `directory` while the body runs."""
+    with saved_run(Path(directory), **changes) as saved, saved.resume(observer) as run:
+        yield run
+
+
+def _new_file(request: Request, stack: ExitStack) -> FileSink | None:
+    path = request.overnight.output_path()
+    if path is None:
+        return None
+    file = OutputFile.open(path, None, request.overnight.rotate_bytes)
+    return FileSink(stack.enter_context(file))
+
+
+def _warn_of_eviction(prompt_tokens: int, loaded: Loaded, observer: Observer) -> None:
+    """A model of recurrent layers alone has no window, and evicts nothing."""
+    window = loaded.settings.max_kv_size
+    if window is not None and prompt_tokens > window and windows(loaded.cache):
+        observer.warn(
+            f"the prompt is {prompt_tokens:,} tokens and the window holds {window:,}: the first "
+            f"{loaded.settings.keep:,} and the latest stay, {prompt_tokens - window:,} are evicted"
+        )

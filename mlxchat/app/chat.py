@@ -1,0 +1,393 @@
+"""A chat with a model, saved as it goes: what `mlxchat chat` does, from Python. Nothing is shown.
+
+    options = ChatOptions(Setup("smollm2", window=512), system="Be brief.")
+    with Chat.open(options, session="holidays") as chat:
+        for said in chat.say("Where shall we go?"):
+            print(said.text, end="", flush=True)
+
+The next `Chat.open(session="holidays")` resumes it, with the same model and window, where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+from mlxchat.app.loading import Loading
+from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.ranks import check_ranks
+from mlxchat.app.session import Keeper, open_session, saved_settings, saved_template_args
+from mlxchat.app.setup import (
+    POSITIONS_RUN_ON,
+    Notify,
+    Setup,
+    find_model,
+    fit_window,
+    load_model,
+    start,
+)
+from mlxchat.cache import positions_bounded
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Said
+from mlxchat.chat.watch import Watching
+from mlxchat.distributed.ranks import Ranks
+from mlxchat.engine.generate import Token
+from mlxchat.errors import CacheError, SessionError, TemplateError, UsageError
+from mlxchat.models.model import Model
+from mlxchat.models.resolve import ResolvedModel
+from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
+from mlxchat.store.background import Written
+from mlxchat.store.saved import read_messages
+from mlxchat.store.session import Session
+from mlxchat.store.session_names import as_saved, check_name, names_by_use
+from mlxchat.text.template import thinking_variables
+from mlxchat.wording import Field, Message
+
+Find = Callable[[Setup], ResolvedModel]
+
+SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
+GENERATION = frozenset(each.name for each in fields(GenerationSettings))
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What a chat is opened with.
+
+    `think` False turns thoughts off. `exact` refuses to resume a session whose cache cannot be
+    restored to the bit. A resumed session brings its own model, dtype, max_kv_size, keep, roll and
+    template_args; `chosen` names those that are to be as they are here. None: all that differ from
+    their defaults.
+    """
+
+    setup: Setup = field(default_factory=lambda: Setup(keep=0))
+    system: str | None = None
+    roll: Roll = Roll.SHIFT
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    think: bool = True
+    template_args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    exact: bool = False
+    chosen: frozenset[str] | None = None
+
+    def resuming(self, session: Session) -> ChatOptions:
+        """These, with what was saved with the session if nothing else was chosen."""
+        chosen = self._differing() if self.chosen is None else self.chosen
+        setup, roll = saved_settings(self.setup, self.roll, session, chosen)
+        saved_args = None if "template_args" in chosen else saved_template_args(session)
+        args = self.template_args if saved_args is None else saved_args
+        return replace(self, setup=setup, roll=roll, template_args=args)
+
+    def _differing(self) -> frozenset[str]:
+        setup, default = self.setup, ChatOptions()
+        differs = {
+            "model": setup.model is not None,
+            "dtype": setup.dtype != default.setup.dtype,
+            "max_kv_size": setup.window != default.setup.window,
+            "keep": setup.keep not in (default.setup.keep, Setup().keep),
+            "roll": self.roll != default.roll,
+            "template_args": bool(self.template_args),
+        }
+        return frozenset(name for name, is_so in differs.items() if is_so)
+
+
+class Chat:
+    """One conversation at a time, its model and its session. Close it, or use it as a context.
+
+    The model is loaded when it is first needed, or by `load_in_background`. Whatever is said is
+    saved before it is yielded. What the user should know, such as that nothing can be saved, is
+    given to `notify`, and is otherwise in `notices`.
+    """
+
+    def __init__(
+        self,
+        options: ChatOptions,
+        session: Session | None,
+        *,
+        ranks: Ranks | None = None,
+        find: Find | None = None,
+        notify: Notify | None = None,
+        note: Notify | None = None,
+    ) -> None:
+        """As `open`, with a session that is open, or None to save nothing."""
+        self.notices: list[str] = []
+        self._notify = notify or self.notices.append
+        self._find = find or (lambda setup: find_model(setup, self._notify))
+        self._options = options if session is None else options.resuming(session)
+        self._ranks = ranks
+        self._keeper = Keeper(session, self._notify, exact=options.exact)
+        # Who leaves nothing on the disk leaves no keys and values there either.
+        wanted = self._setup.prefix_cache and session is not None
+        self._prefixes = Prefixes(replace(self._setup, prefix_cache=wanted), note or self._notify)
+        self._found = self._find(self._setup)
+        self._loading: Loading | None = None
+        self._conversation: Conversation | None = None
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        options: ChatOptions | None = None,
+        *,
+        session: str | None = None,
+        latest: bool = False,
+        save: bool = True,
+        ranks: Ranks | None = None,
+        find: Find | None = None,
+        notify: Notify | None = None,
+        note: Notify | None = None,
+    ) -> Self:
+        """A chat in the session of that name, begun if there is none; in the one used last; or in a
+        new one. `find` finds the model's files; `note` is given what is only good to know.
+
+        Raises SessionError, UsageError, and what finding a model raises.
+        """
+        options = options or ChatOptions()
+        options.setup.check()
+        check_ranks(ranks, pipeline=options.setup.pipeline)
+        notices: list[str] = []
+        start(options.setup, notify or notices.append)
+        opened = open_session(session, latest=latest, save=save)
+        try:
+            chat = cls(options, opened, ranks=ranks, find=find, notify=notify, note=note)
+        except BaseException:
+            if opened is not None:
+                opened.close()
+            raise
+        chat.notices[:0] = notices
+        return chat
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> Written | None:
+        """Save everything, and let others open the session; what the snapshot took."""
+        if self._is_closed:
+            return None
+        self._is_closed = True
+        try:
+            return self._keeper.close(self._conversation)
+        finally:
+            self._prefixes.close()
+
+    # The model
+
+    @property
+    def model_name(self) -> str:
+        return self._found.name
+
+    def load_in_background(self) -> None:
+        """Begin to load the model in a thread of its own."""
+        self._loading = Loading(lambda: self._load(self._found))
+
+    @property
+    def is_loading(self) -> bool:
+        return self._loading is not None and not self._loading.is_done
+
+    @property
+    def failed_to_load(self) -> bool:
+        return self._loading is not None and self._loading.failed
+
+    def wait(self) -> None:
+        """Until the model is loaded. Raises what loading it raised."""
+        if self._loading is not None:
+            self._loading.wait()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a conversation already."""
+        return self._conversation is not None
+
+    def begin(self) -> Conversation:
+        """Begin the conversation, or resume the one in the session, with the loaded model. Raises
+        what loading raises, and SnapshotError if it cannot be resumed exactly and has to be."""
+        model = self._load(self._found) if self._loading is None else self._loading.wait()
+        conversation = self._conversation_with(model)
+        self._keeper.begin(conversation, self._found, self._setup.dtype)
+        self._conversation = conversation
+        return conversation
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation, with what its session holds; loads the model first if need be."""
+        return self._conversation or self.begin()
+
+    def find(self, name: str) -> ResolvedModel:
+        """The files of another model, once they are all on this machine."""
+        return self._find(replace(self._setup, model=name))
+
+    def change_model(self, name: str | ResolvedModel) -> None:
+        """Continue the same conversation with another model, which reads what is retained. What was
+        set stays set. If anything fails, the old model stays."""
+        found = self.find(name) if isinstance(name, str) else name
+        # In a thread of its own, because loading cannot be interrupted.
+        model = Loading(lambda: self._load(found)).wait()
+        sampling = self._setup.sampling_settings(model.generation_config)
+        window = fit_window(self._setup, model, self._notify)
+        self._conversation = self.conversation.with_model(model, window, sampling)
+        self._found = found
+        self._report(self._conversation)
+        self._describe()
+
+    def _load(self, found: ResolvedModel) -> Model:
+        return load_model(self._setup, found, self._notify, ranks=self._ranks)
+
+    def _conversation_with(self, model: Model) -> Conversation:
+        options = self._options
+        conversation = Conversation(
+            model,
+            fit_window(self._setup, model, self._notify),
+            system=options.system,
+            roll=options.roll,
+            sampling=self._setup.sampling_settings(model.generation_config),
+            generation=options.generation,
+            variables=thinking_variables(options.think),
+            template_args=options.template_args,
+            prefixes=self._prefixes,
+        )
+        self._report(conversation)
+        return conversation
+
+    def _report(self, conversation: Conversation) -> None:
+        for notice in conversation.notices:
+            self._notify(notice)
+        bounded = conversation.settings.max_kv_size is not None
+        if bounded and not positions_bounded(conversation.cache):
+            self._notify(POSITIONS_RUN_ON)
+
+    # Turns
+
+    def say(
+        self, text: str, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
+    ) -> Generator[Said]:
+        """Say it; the iterator returned yields the reply, as `Conversation.say` does. `on_end` is
+        called when the reply has ended, before the turn is saved."""
+        return self._saved(self.conversation.say(text, **watching), on_end)
+
+    def retry(
+        self, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
+    ) -> Generator[Said]:
+        """Answer the last message again, as `Conversation.retry` does."""
+        return self._saved(self.conversation.retry(**watching), on_end)
+
+    def continue_reply(
+        self, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
+    ) -> Generator[Said]:
+        """Continue the last reply, as `Conversation.continue_reply` does."""
+        return self._saved(self.conversation.continue_reply(**watching), on_end)
+
+    def _saved(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
+        # The message first: whatever happens, it has been said.
+        self.save()
+        return self._saved_reply(reply, on_end)
+
+    def _saved_reply(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
+        try:
+            with closing(reply):
+                for said in reply:
+                    if isinstance(said, Token):
+                        self._keeper.show(said)
+                    yield said
+        finally:
+            on_end()
+            self._keeper.turn_over(self.conversation)
+
+    # Options
+
+    def set(self, **options: Any) -> None:
+        """Change options by name, from now on and with whatever model: fields of SamplingSettings
+        and of GenerationSettings, `roll`, and `template_args`, of which those not named stay.
+
+        Raises UsageError for an option or a value that there cannot be, and TemplateError if the
+        template refuses its arguments; then it is as it was.
+        """
+        conversation = self.conversation
+        known = SAMPLING | GENERATION | {"roll", "template_args"}
+        for name in sorted(options.keys() - known):
+            raise UsageError(f"there is no option {name!r}")
+        roll = options.get("roll", conversation.roll)
+        if roll not in list(Roll):
+            raise UsageError(Field("roll"), f" must be one of {', '.join(Roll)}, got {roll!r}")
+        sampling = {name: value for name, value in options.items() if name in SAMPLING}
+        new_sampling = replace(conversation.sampling, **sampling)
+        generation = {name: value for name, value in options.items() if name in GENERATION}
+        new_generation = replace(conversation.generation, **generation)
+        if "template_args" in options:
+            args = {**conversation.template_args, **options["template_args"]}
+            conversation.set_template_args(args)
+        conversation.sampling, conversation.generation = new_sampling, new_generation
+        conversation.roll = Roll(roll)
+        seed = sampling.pop("seed", self._setup.seed)
+        chosen = {**self._setup.sampling, **sampling}
+        setup = replace(self._setup, sampling=chosen, seed=seed)
+        self._options = replace(self._options, setup=setup)
+        self._describe()
+
+    # The session
+
+    @property
+    def session(self) -> Session | None:
+        """Where the chat is saved."""
+        return self._keeper.session
+
+    def save(self) -> None:
+        """Save whatever has changed; what `say` and its like do is saved already."""
+        if self._conversation is not None:
+            self._keeper.record(self._conversation)
+
+    def save_as(self, name: str) -> None:
+        """Give the session another name; or save a chat that was not saved so far. Raises
+        SessionError."""
+        if self.session is not None:
+            self.session.rename(name)
+            return
+        check_name(name)
+        if (found := as_saved(name)) in names_by_use():
+            raise SessionError(f"there is a session {found!r} already: choose another name")
+        self._keeper = Keeper(Session.open(name, create=True), self._notify)
+        self._describe()
+
+    def change_session(self, name: str) -> None:
+        """Leave this conversation, saved as it is, and resume another session, with the arguments
+        of its template. Raises SessionError."""
+        if self.session is not None and self.session.name == as_saved(name):
+            raise UsageError(f"this is session {name!r}")
+        self._change_session(Session.open(name))
+
+    def resume_file(self, path: Path) -> int:
+        """Leave this conversation, saved as it is, and resume one from a file of messages, in a new
+        session; return how many turns there are. Raises SessionError."""
+        saved = read_messages(path)
+        if self.session is not None:
+            self._change_session(Session.new())
+        self.conversation.resume(saved.system, saved.turns)
+        for notice in saved.notices:
+            self._notify(notice)
+        return len(saved.turns)
+
+    def _change_session(self, session: Session) -> None:
+        conversation = self.conversation
+        args = saved_template_args(session)
+        self._keeper.close(conversation)
+        conversation.resume(None, [])
+        self._keeper = Keeper(session, self._notify, exact=self._options.exact)
+        try:
+            conversation.set_template_args(conversation.template_args if args is None else args)
+        except (CacheError, TemplateError) as error:
+            self._notify(Message("without this session's template arguments: ", error))
+        self._keeper.begin(conversation, self._found, self._setup.dtype)
+
+    def _describe(self) -> None:
+        self._keeper.describe(self.conversation, self._found, self._setup.dtype)
+
+    @property
+    def _setup(self) -> Setup:
+        return self._options.setup

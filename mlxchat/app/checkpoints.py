@@ -1,0 +1,205 @@
+"""Checkpoints of a run: written while it goes, so that what the file holds and what the cache holds
+agree; and where a run continues."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from itertools import accumulate
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat.app.loop import Loop
+from mlxchat.app.watch import Begun, Saved, Watch
+from mlxchat.engine.generate import ResumePoint, Stats
+from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
+from mlxchat.errors import DeviceError, OutputError, SnapshotBroken, SnapshotError
+from mlxchat.failures import device_failures
+from mlxchat.models.model import Model
+from mlxchat.settings import OnLoop, SamplingSettings
+from mlxchat.store.background import Written
+from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.store.fingerprint import Fingerprint
+from mlxchat.store.output_file import OutputFile, Position
+from mlxchat.store.snapshot import Restored
+from mlxchat.text.thinking import ThoughtsAsText
+from mlxchat.wording import Message
+
+
+class Checkpointer:
+    """Writes a checkpoint every so many tokens, and the last one."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        model: Model,
+        fingerprint: Fingerprint,
+        begun: Begun,
+        *,
+        file: OutputFile,
+        watch: Watch,
+        written: ThoughtsAsText,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._written = written
+        self._checkpoint = checkpoint
+        self._every = checkpoint.run.checkpoint_every
+        self._model = model
+        self._fingerprint = fingerprint
+        self._begun = begun
+        self._file = file
+        self._watch = watch
+        self._warn = warn
+        # Prompt tokens in the cache, and tokens before the latest checkpoint.
+        self._prefilled = begun.prefilled
+        self._steps = list(begun.steps)
+        self._latest = begun.prefilled if begun.midway is None else begun.midway.generated
+
+    def read(self, done: int, total: int) -> None:
+        """So many prompt tokens of all were read in this run: reading alone can take a night."""
+        if self._begun.midway is not None:
+            return
+        step = self._begun.prefilled + done - self._prefilled
+        self._prefilled += step
+        if step:
+            self._steps.append(step)
+        if done == total:
+            self._record_steps()
+        elif self._prefilled - self._latest >= self._every:
+            self._save_reading()
+
+    def paused(self, midway: ResumePoint) -> None:
+        """It has come so far, and everything before it is written."""
+        # Fewer than before if the prompt was long.
+        if midway.generated < self._latest or midway.generated - self._latest >= self._every:
+            self._save_generating(midway)
+
+    def leave(self, midway: ResumePoint | None, stats: Stats) -> Written | None:
+        """Write the last checkpoint, or that the run has ended; return what that took.
+
+        `midway` is where it was stopped, None if that was while reading.
+        """
+        if self._watch.stopped:
+            self._save_last(midway)
+        if not self._watch.stopped or self._watch.ended == "loop":
+            self._file.sync()
+            self._checkpoint.end(stats.finish_reason)
+        background = self._checkpoint.state.background
+        background.wait()
+        self._report_error()
+        return background.written
+
+    def _save_last(self, midway: ResumePoint | None) -> None:
+        try:
+            with device_failures():
+                if midway is not None:
+                    self._save_generating(midway)
+                elif self._prefilled > self._begun.prefilled:
+                    self._save_reading()
+        except DeviceError as error:
+            self._report(error)
+
+    def _record_steps(self) -> None:
+        try:
+            self._checkpoint.record_steps(self._steps)
+        except OutputError as error:
+            self._warn(Message(error))
+
+    def _save_reading(self) -> None:
+        self._latest = self._prefilled
+        steps = run_lengths(self._steps)
+        self._save({"prefilled": self._prefilled, "steps": steps, "midway": None})
+        self._watch.saved = Saved(self._prefilled, reading=True)
+
+    def _save_generating(self, midway: ResumePoint) -> None:
+        self._latest = midway.generated
+        self._save({"prefilled": 0, "midway": asdict(midway)})
+        self._watch.saved = Saved(midway.generated, reading=False)
+
+    def _save(self, facts: dict[str, Any]) -> None:
+        # The text first: a checkpoint may only name what is on the disk.
+        position = self._file.sync()
+        self._report_error()
+        facts |= {"position": position.to_json(), "loop": self._watch.loop.state()}
+        facts["in_thought"] = self._written.inside
+        begun = self._begun
+        try:
+            self._checkpoint.state.save(
+                self._model, begun.cache, begun.ledger, self._fingerprint, facts
+            )
+        except SnapshotError as error:
+            self._report(error)
+
+    def _report_error(self) -> None:
+        error = self._checkpoint.state.background.take_error()
+        if error is not None:
+            self._report(error.strerror or error)
+
+    def _report(self, reason: object) -> None:
+        directory = self._checkpoint.directory
+        self._warn(
+            Message(
+                f"no checkpoint could be written to {directory}: ",
+                reason,
+                "; the one before stands",
+            )
+        )
+
+
+def continued(
+    checkpoint: Checkpoint,
+    model: Model,
+    fresh: Begun,
+    fingerprint: Fingerprint,
+    warn: Callable[[str], None],
+) -> Begun:
+    """Where the checkpoint's state is; or `fresh`, whose cache is empty, if there is no state that
+    can be used: from the beginning a run comes to the same text, only later.
+
+    Raises SnapshotMismatch for a state that was made with something else: then it would not.
+    """
+    try:
+        restored = checkpoint.state.restore(model, fresh.cache, fingerprint)
+        return fresh if restored is None else _begun(restored, fresh.sampling)
+    except SnapshotBroken as error:
+        warn(Message(error, ": beginning again from the prompt"))
+        return fresh
+    except OSError as error:
+        raise OutputError(f"cannot read {checkpoint.directory}: {error}") from error
+
+
+def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> Pace:
+    """How to read the rest of the prompt: in the steps that it was read in once, if the run has
+    come so far before. Raises SnapshotBroken."""
+    steps = [] if checkpoint is None else checkpoint.steps()
+    ends = accumulate(steps)
+    return Pace.of(
+        network, [step for step, end in zip(steps, ends, strict=True) if end > begun.prefilled]
+    )
+
+
+def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
+    facts = restored.facts
+    try:
+        midway = None if facts["midway"] is None else ResumePoint(**_tuples(facts["midway"]))
+        begun = Begun(
+            restored.cache,
+            restored.ledger,
+            replace(sampling, seed=None),
+            prefilled=int(facts["prefilled"]),
+            steps=tuple(from_run_lengths(facts.get("steps", []))),
+            midway=midway,
+            position=Position.from_json(facts["position"]),
+            loop=facts["loop"],
+            in_thought=bool(facts.get("in_thought", False)),
+        )
+        Loop.begin(OnLoop.WARN, sampling, begun.loop)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotBroken(f"the checkpoint's facts make no sense ({error})") from error
+    mx.random.seed(restored.random)
+    return begun
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON's lists as the tuples that they were."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

@@ -1,0 +1,70 @@
+"""A model that is ready to generate: loaded, with its window fitted and an empty cache."""
+
+from dataclasses import dataclass
+
+from mlxchat.app.blocks import check_model
+from mlxchat.app.observer import Observer
+from mlxchat.app.setup import (
+    POSITIONS_RUN_ON,
+    Setup,
+    find_model,
+    fit_window,
+    load_model,
+    start,
+)
+from mlxchat.app.watch import Begun
+from mlxchat.cache import Cache, positions_bounded
+from mlxchat.chat.ledger import Ledger
+from mlxchat.distributed.ranks import Ranks
+from mlxchat.models.model import Model
+from mlxchat.settings import CacheSettings, SamplingSettings
+from mlxchat.store.fingerprint import Fingerprint, ModelPrint
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model and the empty cache that it is to fill. `found` is the model's directory."""
+
+    found: str
+    model: Model
+    settings: CacheSettings
+    sampling: SamplingSettings
+    cache: Cache
+
+    def fresh(self) -> Begun:
+        """The beginning of a run."""
+        window, keep = self.settings.max_kv_size, self._keep()
+        return Begun(self.cache, Ledger(window, keep), self.sampling)
+
+    def fingerprint(self) -> Fingerprint:
+        return ModelPrint(self.model).of(self.settings.max_kv_size, self._keep(), None)
+
+    def _keep(self) -> int:
+        return 0 if self.settings.max_kv_size is None else self.settings.keep
+
+
+def open_model(
+    setup: Setup,
+    observer: Observer | None = None,
+    *,
+    blocks: bool = False,
+    ranks: Ranks | None = None,
+) -> Loaded:
+    """Find the model that `setup` names, load it, and fit its window.
+
+    With `blocks`, a model whose blocks cannot be joined is refused before its weights are read.
+    Raises MlxchatError for whatever a user can mend.
+    """
+    observer = observer or Observer()
+    setup.check()
+    start(setup, observer.warn)
+    found = find_model(setup, observer.warn, observer.ask, show_progress=observer.show_progress)
+    check = check_model if blocks else None
+    with observer.waiting(f"loading {found.name} …"):
+        model = load_model(setup, found, observer.warn, check, ranks)
+        settings = fit_window(setup, model, observer.warn)
+        cache = model.make_cache(settings.max_kv_size, settings.keep)
+    if settings.max_kv_size is not None and not positions_bounded(cache):
+        observer.warn(POSITIONS_RUN_ON)
+    sampling = setup.sampling_settings(model.generation_config)
+    return Loaded(str(found.directory.resolve()), model, settings, sampling, cache)

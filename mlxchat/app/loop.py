@@ -1,0 +1,61 @@
+"""Text that repeats itself: how it is noticed, and what is done about it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlxchat.app.request import NUDGE_EVERY
+from mlxchat.engine.repetition import LoopDetector, Nudge
+from mlxchat.settings import OnLoop, SamplingSettings
+
+
+@dataclass(slots=True)
+class Loop:
+    """`temp` is the temperature in force, which changes only when the generation pauses."""
+
+    action: OnLoop
+    detector: LoopDetector
+    nudge: Nudge
+    temp: float
+    told: bool = False
+
+    @classmethod
+    def begin(
+        cls, action: OnLoop, sampling: SamplingSettings, state: dict[str, Any] | None
+    ) -> "Loop":
+        """A new one, or the one of a `state`."""
+        if state is None:
+            return cls(action, LoopDetector(), Nudge(sampling.temp), sampling.temp)
+        return cls(
+            action,
+            LoopDetector.from_state(state["detector"]),
+            Nudge.from_state(sampling.temp, state["nudge"]),
+            float(state["temp"]),
+            bool(state["told"]),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return {
+            "detector": self.detector.state(),
+            "nudge": self.nudge.state(),
+            "temp": self.temp,
+            "told": self.told,
+        }
+
+    def add(self, id_: int) -> bool:
+        """Take the next token; whether the text began to repeat itself with it."""
+        self.detector.add(id_)
+        began = self.detector.looping and not self.told
+        self.told = self.detector.looping
+        return began
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run is to end because of it."""
+        return self.detector.looping and self.action is OnLoop.STOP
+
+    def sampling(self, base: SamplingSettings, generated: int) -> SamplingSettings:
+        """How to draw the next tokens, once so many have been generated."""
+        if self.action is OnLoop.NUDGE and generated % NUDGE_EVERY == 0:
+            self.temp = self.nudge.temp(self.detector.looping, generated)
+        return replace(base, temp=self.temp)

@@ -1,0 +1,62 @@
+"""The same program on several ranks: rank 0 runs it, the others follow."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from mlxchat import platform
+from mlxchat.errors import UsageError
+from mlxchat.wording import Field
+
+if TYPE_CHECKING:
+    from mlxchat.distributed.ranks import Ranks
+
+T = TypeVar("T")
+
+
+def lead_or_follow(
+    lead: "Callable[[Ranks | None], T]", on_follow: Callable[[], object] = lambda: None
+) -> T | None:
+    """Call `lead` with the ranks, or with None if this process is the only one; on the other ranks
+    call `on_follow`, do what rank 0 says until it ends, and return None.
+
+    Raises RanksError if a rank is lost.
+    """
+    if platform.launched_rank() is None:
+        return lead(None)
+    from mlxchat.distributed.follow import follow
+    from mlxchat.distributed.launcher import end_with_launcher
+    from mlxchat.distributed.load import follow_loading
+    from mlxchat.distributed.noise import hide_backend_messages
+    from mlxchat.distributed.ranks import Ranks
+
+    hide_backend_messages()
+    if platform.launched_rank() == 0:
+        end_with_launcher()
+    ranks = Ranks.join()
+    if ranks.size == 1:
+        return lead(None)
+    if not ranks.leads:
+        on_follow()
+        follow(ranks, follow_loading)
+        return None
+    try:
+        return lead(ranks)
+    except BaseException as error:
+        # Even a signal: once one rank is gone, the launcher ends the others.
+        if not ranks.is_loss(error):
+            raise
+        raise ranks.lost() from error
+    finally:
+        ranks.stop()
+
+
+def check_ranks(ranks: "Ranks | None", *, pipeline: bool = False, blocks: bool = False) -> None:
+    """Raises UsageError for what one process cannot do, or several cannot."""
+    if pipeline and ranks is None:
+        raise UsageError(Field("pipeline"), " needs several ranks: start it under mlx.launch")
+    if blocks and ranks is not None:
+        raise UsageError(
+            Field("blocks"),
+            " cannot be used under mlx.launch: give the documents with ",
+            Field("files"),
+        )

@@ -1,0 +1,89 @@
+"""A run's request as its checkpoint keeps it, and back."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from mlxchat.app.loaded import Loaded
+from mlxchat.app.request import Overnight, Request
+from mlxchat.app.setup import Setup
+from mlxchat.store.run_record import RunRecord
+
+
+def record_of(request: Request, loaded: Loaded) -> RunRecord:
+    """What a later process needs to know, with what was chosen for the user."""
+    setup, long = request.setup, request.overnight
+    model = setup.model
+    if model is None or Path(model).expanduser().exists():
+        model = loaded.found
+    path = long.output_path()
+    assert path is not None
+    return RunRecord(
+        model=model,
+        offline=setup.offline,
+        device=setup.device,
+        dtype=setup.dtype,
+        pipeline=setup.pipeline,
+        cache=loaded.settings,
+        sampling=loaded.sampling,
+        generation=request.generation_settings(),
+        raw=request.raw,
+        hides_thoughts=request.hides_thoughts,
+        output=str(path.resolve()),
+        rotate_bytes=long.rotate_bytes,
+        checkpoint_every=long.checkpoint_every,
+        until_s=long.deadline_s(time.time()),
+        max_bytes=long.max_bytes,
+        on_loop=long.on_loop,
+        metrics=None if long.metrics is None else str(long.metrics.resolve()),
+        kept=dict(request.kept),
+    )
+
+
+def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -> Request:
+    """What was asked when the run began, and what of it is asked otherwise now."""
+    sampling = asdict(record.sampling)
+    seed = sampling.pop("seed")
+    setup = Setup(
+        model=record.model,
+        offline=record.offline,
+        device=record.device,
+        dtype=record.dtype,
+        window=record.cache.max_kv_size,
+        keep=record.cache.keep,
+        prefill_step_size=record.cache.prefill_step_size,
+        sampling=sampling,
+        seed=seed,
+        pipeline=record.pipeline,
+    )
+    until_s = None if changes.keys() & {"until", "lasting_s"} else record.until_s
+    overnight = Overnight(
+        output=Path(record.output),
+        rotate_bytes=record.rotate_bytes,
+        checkpoint=directory,
+        checkpoint_every=record.checkpoint_every,
+        until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
+        max_bytes=record.max_bytes,
+        on_loop=record.on_loop,
+        metrics=None if record.metrics is None else Path(record.metrics),
+    )
+    request = Request(
+        setup=_changed(setup, changes),
+        raw=record.raw,
+        think="hide" if record.hides_thoughts else None,
+        max_tokens=record.generation.max_tokens,
+        stop=record.generation.stop,
+        ignore_eos=record.generation.ignore_eos,
+        overnight=_changed(overnight, changes),
+        kept=record.kept,
+    )
+    return _changed(request, changes)
+
+
+def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
+    """A dataclass with those of its fields that are among the changes."""
+    names = {field.name for field in fields(value)}
+    return replace(value, **{name: new for name, new in changes.items() if name in names})

@@ -1,0 +1,292 @@
+"""One generation with everything that belongs to it: the model's window, prefixes that are known,
+blocks, an output file, checkpoints, limits.
+
+It draws nothing: the caller iterates over what is written, or lets it be written to a sink.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from mlxchat import __version__
+from mlxchat.app.awake import keep_awake
+from mlxchat.app.blocks import block_reader
+from mlxchat.app.checkpoints import Checkpointer, pace_of
+from mlxchat.app.events import EventWriter
+from mlxchat.app.loaded import Loaded
+from mlxchat.app.observer import Observer
+from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.request import Request
+from mlxchat.app.sinks import FileSink, Sink
+from mlxchat.app.watch import Begun, Status, Watch
+from mlxchat.chat.ledger import TokenIds
+from mlxchat.engine.generate import (
+    Generation,
+    OnHeld,
+    Progress,
+    ResumePoint,
+    ShouldStop,
+    Stats,
+    Token,
+)
+from mlxchat.errors import DeviceError
+from mlxchat.models.model import Model
+from mlxchat.settings import SamplingSettings
+from mlxchat.store.background import Written
+from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.text.thinking import ThoughtsAsText
+from mlxchat.text.tokens import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What was written of a run at once; an event that is no token's has none."""
+
+    text: str
+    token: Token | None = None
+
+
+class Run:
+    """Generates once, piece by piece. Used with `with`, which ends the output well.
+
+    Left before its end, it can be resumed from its latest checkpoint.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        loaded: Loaded,
+        prompt: Prompt,
+        begun: Begun,
+        *,
+        sink: Sink,
+        checkpoint: Checkpoint | None,
+        observer: Observer,
+        open_files: ExitStack,
+    ) -> None:
+        self.saved: Written | None = None
+        self._request = request
+        self._loaded = loaded
+        self._prompt = prompt
+        self._begun = begun
+        self._sink = sink
+        self._checkpoint = checkpoint
+        self._observer = observer
+        self._open_files = open_files
+        self._events = EventWriter(loaded.model.tokenizer, request.logprobs is not None)
+        self._pieces: Generator[Piece] | None = None
+        self._generation: Generation | None = None
+        self._watch: Watch | None = None
+        self._is_over = False
+
+    @property
+    def model(self) -> Model:
+        return self._loaded.model
+
+    @property
+    def stats(self) -> Stats:
+        """The figures so far; `finish_reason` is why it ended, once it has."""
+        assert self._generation is not None, "not begun"
+        assert self._watch is not None, "not begun"
+        stats = self._generation.stats
+        return replace(stats, finish_reason=self._watch.ended or stats.finish_reason)
+
+    def status(self) -> Status:
+        """How it is doing, between two pieces or while `should_stop` is asked."""
+        assert self._watch is not None, "not begun"
+        return self._watch.status()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self.pieces()
+
+    def write(self, **how: Any) -> None:
+        """Generate to the end, with the options of `pieces`."""
+        for _ in self.pieces(**how):
+            pass
+
+    def pieces(
+        self,
+        *,
+        should_stop: ShouldStop | None = None,
+        on_prefill: Progress = lambda done, total: None,
+        on_over: Callable[[], object] = lambda: None,
+    ) -> Iterator[Piece]:
+        """Generate, once. Each piece is in the output before it is returned.
+
+        `should_stop` is asked before each token and each prefill step, and `on_over` called after
+        the last token, before the last checkpoint. Raises DeviceError if the device gives out: the
+        text so far is kept, and the checkpoint before stands.
+        """
+        assert self._pieces is None, "a run generates once"
+        self._pieces = self._generate(should_stop, on_prefill, on_over)
+        return self._pieces
+
+    def write_end(self) -> None:
+        """Write the last event, if it is events that are written, and a first one was."""
+        if self._request.events and self._generation is not None:
+            seed = self._request.setup.seed
+            self._sink.write(self._events.done(self.stats, self.model.name, seed))
+
+    def finish(self) -> None:
+        """End the output, after the last piece."""
+        self.write_end()
+        self._sink.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        with self._open_files:
+            if self._pieces is not None:
+                self._pieces.close()
+            if self._is_over:
+                self.finish()
+
+    def _generate(
+        self, should_stop: ShouldStop | None, on_prefill: Progress, on_over: Callable[[], object]
+    ) -> Generator[Piece]:
+        with ExitStack() as stack:
+            if self._request.overnight.keeps_awake:
+                stack.enter_context(keep_awake())
+            beside = self._beside(should_stop, on_prefill, stack)
+            generation = _generation(self._request, self._loaded, self._prompt.ids, beside)
+            self._generation = generation
+            try:
+                yield from self._written(beside, generation)
+            except DeviceError:
+                # The text so far is good. The cache is not: the checkpoint before stands.
+                self._sink.end()
+                raise
+            on_over()
+            if beside.checkpointer is not None:
+                self.saved = beside.checkpointer.leave(generation.resume_point, self.stats)
+            self._is_over = True
+
+    def _written(self, beside: "_Beside", generation: Generation) -> Iterator[Piece]:
+        if self._request.events:
+            text = self._events.start(_start_facts(self._loaded, self._prompt.ids))
+            self._sink.write(text)
+            yield Piece(text)
+        for token in generation:
+            # What only an end would show is not shown if another run continues.
+            is_end = token.id is None and generation.resume_point is not None
+            if is_end and beside.checkpointer is not None and beside.watch.stopped:
+                break
+            text = self._text_of(token, beside.written)
+            if not beside.watch.take(token, token.text if self._request.events else text):
+                break
+            self._sink.write(text)
+            yield Piece(text, token)
+
+    def _text_of(self, token: Token, written: ThoughtsAsText) -> str:
+        if not self._request.events:
+            return written.add(token.text, token.thought)
+        return "" if token.thought and self._request.hides_thoughts else self._events.token(token)
+
+    def _beside(
+        self, should_stop: ShouldStop | None, on_prefill: Progress, stack: ExitStack
+    ) -> "_Beside":
+        request, loaded, begun, observer = self._request, self._loaded, self._begun, self._observer
+        reader = block_reader(
+            request.setup,
+            loaded.model,
+            loaded.cache,
+            self._prompt,
+            window=loaded.settings.max_kv_size,
+            notify=observer.warn,
+            stack=stack,
+        )
+        record: OnHeld | None = None
+        # Begun again from a damaged checkpoint, a run has to come to the very same text: what was
+        # read in other steps is not the same to the last bit.
+        if self._checkpoint is None and reader is None:
+            prefixes = Prefixes(request.setup, observer.note)
+            stack.callback(prefixes.close)
+            begun, record = _with_known_prefix(prefixes, loaded, self._prompt.ids, begun)
+        self._watch = watch = Watch(begun, request.overnight, should_stop, observer.warn)
+        written = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.in_thought)
+        checkpointer = None
+        if self._checkpoint is not None:
+            assert isinstance(self._sink, FileSink)
+            checkpointer = Checkpointer(
+                self._checkpoint,
+                loaded.model,
+                loaded.fingerprint(),
+                begun,
+                file=self._sink.file,
+                watch=watch,
+                written=written,
+                warn=observer.warn,
+            )
+        how = {"settings": request.generation_settings(), "reader": reader}
+        how["pace"] = pace_of(loaded.model.network, begun, self._checkpoint)
+        return _Beside(watch, checkpointer, begun, record, on_prefill, written, how)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a generation calls while it goes on, and `how` it is begun."""
+
+    watch: Watch
+    checkpointer: Checkpointer | None
+    begun: Begun
+    record: OnHeld | None
+    on_prefill: Progress
+    written: ThoughtsAsText
+    how: dict[str, Any]
+
+    def held(self, step: TokenIds) -> None:
+        self.begun.ledger.add(step)
+        if self.record is not None:
+            self.record(step)
+
+    def read(self, done: int, total: int) -> None:
+        self.watch.reads(done, total)
+        if self.checkpointer is not None:
+            self.checkpointer.read(done, total)
+        self.on_prefill(done, total)
+
+    def pause(self, midway: ResumePoint) -> SamplingSettings:
+        if self.checkpointer is not None:
+            self.checkpointer.paused(midway)
+        return self.watch.loop.sampling(self.begun.sampling, midway.generated)
+
+
+def _generation(request: Request, loaded: Loaded, prompt: TokenIds, beside: _Beside) -> Generation:
+    begun = beside.begun
+    how: dict[str, Any] = beside.how | {
+        "prefill_step_size": loaded.settings.prefill_step_size,
+        "on_prefill": beside.read,
+        "on_held": beside.held,
+        "should_stop": beside.watch.should_stop,
+        "reply": loaded.model.tokenizer.reader(None if request.raw else prompt),
+        "pause_every": request.overnight.pause_every(),
+        "on_pause": beside.pause,
+    }
+    midway = begun.midway
+    if midway is None:
+        how |= {"sampling": begun.sampling, "cached_tokens": begun.prefilled}
+        return Generation(loaded.model, prompt, begun.cache, **how)
+    how["sampling"] = beside.watch.loop.sampling(begun.sampling, midway.generated)
+    return Generation.resume(loaded.model, midway, begun.cache, **how)
+
+
+def _with_known_prefix(
+    prefixes: Prefixes, loaded: Loaded, prompt: TokenIds, begun: Begun
+) -> tuple[Begun, OnHeld | None]:
+    """Begin after what is known of the prompt, of which nothing is held yet."""
+    window = loaded.settings.max_kv_size
+    cached, record = prefixes.begin(loaded.model, begun.cache, prompt, window)
+    begun.ledger.add(prompt[:cached])
+    return replace(begun, prefilled=cached), record
+
+
+def _start_facts(loaded: Loaded, prompt: TokenIds) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "model": loaded.model.name,
+        "prompt_tokens": len(prompt),
+        **asdict(loaded.settings),
+        **asdict(loaded.sampling),
+    }

@@ -1,0 +1,31 @@
+"""Where the text of a run goes."""
+
+from typing import Protocol
+
+from mlxchat.store.output_file import OutputFile
+
+
+class Sink(Protocol):
+    def write(self, text: str) -> None: ...
+    def end(self) -> None: ...
+
+
+class FileSink:
+    """A file as a `Sink`."""
+
+    def __init__(self, file: OutputFile) -> None:
+        self.file = file
+
+    def write(self, text: str) -> None:
+        self.file.write(text)
+
+    def end(self) -> None:
+        self.file.sync()
+        self.file.close()
+
+
+class NoSink:
+    """Nowhere: whoever iterates over the run has the text."""
+
+    def write(self, text: str) -> None: ...
+    def end(self) -> None: ...

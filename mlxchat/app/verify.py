@@ -1,0 +1,60 @@
+"""A session's saved state, beside one that is computed afresh from the same tokens."""
+
+from dataclasses import dataclass
+
+from mlxchat.app.chat import Chat, ChatOptions
+from mlxchat.app.observer import Observer
+from mlxchat.app.setup import find_model, start
+from mlxchat.errors import SessionError, SnapshotError
+from mlxchat.store.session import Session
+from mlxchat.store.verify import Agreement, compare
+
+PROBE = "What have we talked about so far, and what did you say about it?"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A snapshot of `size_bytes` whose checksum is right, with so many tokens."""
+
+    size_bytes: int
+    held_tokens: int
+    agreement: Agreement
+
+
+def verify_session(name: str, observer: Observer | None = None) -> Verified:
+    """Raises SessionError and SnapshotError if there is nothing to compare."""
+    shown = observer or Observer()
+    with Session.open(name) as session:
+        if not session.snapshot_path.exists():
+            raise SessionError(f"session {name!r} has no snapshot: it is read again when continued")
+        size_bytes = session.snapshot_path.stat().st_size
+        options = ChatOptions()
+        start(options.setup, shown.warn)
+        # Not closed, so that nothing of the session is replaced.
+        chat = Chat(
+            options,
+            session,
+            find=lambda setup: find_model(
+                setup, shown.warn, shown.ask, show_progress=shown.show_progress
+            ),
+        )
+        with shown.waiting(f"loading {chat.model_name} …"):
+            conversation = chat.conversation
+        held, model = conversation.held_ids, conversation.model
+        if len(held) == 0:
+            joined = [word for notice in chat.notices for word in ("; ", notice)][1:]
+            raise SnapshotError(*joined or [f"session {name!r} holds nothing"])
+        for notice in chat.notices:
+            shown.warn(notice)
+        ledger = conversation.ledger
+        with shown.counting("reading", "tokens") as on_progress:
+            agreement = compare(
+                model.network,
+                conversation.cache,
+                model.make_cache(ledger.window, ledger.keep),
+                held,
+                model.tokenizer.encode(PROBE),
+                step_size=conversation.settings.prefill_step_size,
+                on_progress=on_progress,
+            )
+    return Verified(size_bytes, len(held), agreement)

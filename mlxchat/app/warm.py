@@ -1,0 +1,113 @@
+"""Reading a document ahead of time, for what the prefix cache keeps of it."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NoReturn
+
+from mlxchat.app.blocks import block_reader
+from mlxchat.app.loaded import Loaded, open_model
+from mlxchat.app.observer import Observer
+from mlxchat.app.prefixes import LEAST_TOKENS, Prefixes
+from mlxchat.app.setup import Setup
+from mlxchat.chat.ledger import TokenIds
+from mlxchat.engine.generate import OnHeld, prefill
+from mlxchat.engine.pace import Pace
+from mlxchat.errors import CacheError, InputError
+from mlxchat.text.documents import SEPARATOR, name_of, read_input
+from mlxchat.text.parts import Part, encode_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """A document that is kept now; `known` of its tokens were before."""
+
+    name: str
+    tokens: int
+    known: int
+
+
+def warm_document(
+    setup: Setup,
+    file: str,
+    *,
+    system: str | None = None,
+    template_args: Mapping[str, Any] | None = None,
+    piped: BinaryIO | None = None,
+    observer: Observer | None = None,
+) -> Warmed:
+    """Read the document as a run would. Raises InputError if it is too short to keep, CacheError if
+    nothing can be kept."""
+    observer = observer or Observer()
+    text = read_input(None, (file,), piped).text
+    loaded = open_model(setup, observer)
+    ids = loaded.model.tokenizer.prompt(text, system, variables=template_args or {}).ids
+    if len(ids) < LEAST_TOKENS:
+        raise InputError(
+            f"{name_of(file)} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as "
+            "quickly"
+        )
+    prefixes = Prefixes(setup, _refuse)
+    try:
+        window = loaded.settings.max_kv_size
+        cached, record = prefixes.begin(loaded.model, loaded.cache, ids, window)
+        _read(loaded, ids[cached:], prefill, observer, record)
+    finally:
+        prefixes.close()
+    return Warmed(name_of(file), len(ids), cached)
+
+
+def warm_block(
+    setup: Setup,
+    file: str,
+    *,
+    system: str | None = None,
+    template_args: Mapping[str, Any] | None = None,
+    piped: BinaryIO | None = None,
+    observer: Observer | None = None,
+) -> Warmed:
+    """Read the document as a block of a run. Raises what `warm_document` raises."""
+    observer = observer or Observer()
+    text = read_input(None, (file,), piped).text
+    loaded = open_model(setup, observer, blocks=True)
+    part = Part(text + SEPARATOR, cache=True, name=name_of(file))
+    prompt = encode_parts(loaded.model.tokenizer, [part], system, variables=template_args or {})
+    if not prompt.blocks:
+        raise InputError(prompt.notices[0])
+    first, stop = prompt.blocks[0]
+    with ExitStack() as stack:
+        reader = block_reader(
+            setup,
+            loaded.model,
+            loaded.cache,
+            prompt,
+            window=loaded.settings.max_kv_size,
+            notify=_refuse,
+            stack=stack,
+        )
+        assert reader is not None
+        _read(loaded, prompt.ids[:stop], reader, observer)
+    return Warmed(name_of(file), stop - first, stop - first if reader.reused_tokens else 0)
+
+
+def _read(
+    loaded: Loaded,
+    ids: TokenIds,
+    read: Callable[..., int],
+    observer: Observer,
+    on_held: OnHeld | None = None,
+) -> None:
+    with observer.counting("reading", "tokens") as on_progress:
+        read(
+            loaded.model.network,
+            loaded.cache,
+            ids,
+            step_size=loaded.settings.prefill_step_size,
+            pace=Pace.of(loaded.model.network),
+            on_progress=on_progress,
+            on_held=on_held,
+        )
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise CacheError(reason)

@@ -1,0 +1,171 @@
+"""A run while it goes: when it has to stop, and how it is doing."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from mlxchat import platform
+from mlxchat.app.loop import Loop
+from mlxchat.app.request import Overnight
+from mlxchat.cache import Cache, bytes_held, tokens_held
+from mlxchat.cache.layers import windows
+from mlxchat.chat.ledger import Ledger
+from mlxchat.engine.generate import ResumePoint, ShouldStop, Token
+from mlxchat.settings import SamplingSettings
+from mlxchat.store.metrics import MetricsFile
+from mlxchat.store.output_file import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Where a run begins, or continues.
+
+    `loop` is a state of `Loop`, `steps` the sizes of the steps that read the first `prefilled`
+    tokens, and `in_thought` whether the text so far ends within a thought.
+    """
+
+    cache: Cache
+    ledger: Ledger
+    sampling: SamplingSettings
+    prefilled: int = 0
+    steps: tuple[int, ...] = ()
+    midway: ResumePoint | None = None
+    position: Position | None = None
+    loop: dict[str, Any] | None = None
+    in_thought: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The latest checkpoint comes after so many tokens, of the prompt or generated."""
+
+    tokens: int
+    reading: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a run is doing. `read` are the prompt tokens read so far, and all of them, while it is
+    reading; `repetition` is the share of the latest tokens that has been said before."""
+
+    generated: int
+    tokens_per_s: float
+    text_bytes: int
+    kv_tokens: int
+    kv_bytes: int
+    memory_bytes: int
+    repetition: float
+    read: tuple[int, int] | None
+    saved: Saved | None
+
+
+class Watch:
+    """Sees every token before it is written, and decides when to stop.
+
+    `ended` is the reason, if it was this that ended the generation: "time", "bytes" or "loop".
+    """
+
+    def __init__(
+        self,
+        begun: Begun,
+        overnight: Overnight,
+        should_stop: ShouldStop | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._should_stop = should_stop
+        self._warn = warn
+        self._cache = begun.cache
+        self.loop = Loop.begin(overnight.on_loop, begun.sampling, begun.loop)
+        deadline_s = overnight.deadline_s(time.time())
+        self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self._max_bytes = overnight.max_bytes
+        self._metrics = None if overnight.metrics is None else MetricsFile(overnight.metrics)
+        self._tokens = 0 if begun.midway is None else begun.midway.generated
+        self._tokens_before = self._tokens
+        self._bytes = 0 if begun.position is None else begun.position.total_bytes
+        self._started_s = time.monotonic()
+        self._reading: tuple[int, int] | None = None
+        self.saved: Saved | None = None
+        self.ended: str | None = None
+
+    def should_stop(self) -> bool:
+        """Whether the caller, the wall clock or a loop says so."""
+        # Wall-clock time: a machine may sleep.
+        self._measure()
+        asked = self._is_asked_to_stop()
+        if self.ended is None and time.time() >= self._deadline_s:
+            self.ended = "time"
+        return self.ended is not None or asked
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to stop between two tokens, from where another run can continue."""
+        return self.ended in ("time", "loop") or (self.ended is None and self._is_asked_to_stop())
+
+    def _is_asked_to_stop(self) -> bool:
+        return self._should_stop is not None and self._should_stop()
+
+    def reads(self, done: int, total: int) -> None:
+        """So many prompt tokens of all have been prefilled."""
+        self._reading = (done, total) if done < total else None
+
+    def take(self, token: Token, written: str) -> bool:
+        """Take the next token; False if there is no room for what is to be written of it."""
+        if token.id is not None:
+            self._tokens += 1
+            self._reading = None
+            self._watch_loop(token.id)
+        self._bytes += len(written.encode("utf-8", "replace"))
+        if self._max_bytes is not None and self._bytes > self._max_bytes:
+            self.ended = "bytes"
+            return False
+        return True
+
+    def status(self) -> Status:
+        return Status(
+            generated=self._tokens,
+            tokens_per_s=self._rate(time.monotonic()),
+            text_bytes=self._bytes,
+            kv_tokens=tokens_held(self._cache),
+            kv_bytes=bytes_held(self._cache),
+            memory_bytes=platform.process_memory_bytes(),
+            repetition=self.loop.detector.share,
+            read=self._reading,
+            saved=self.saved,
+        )
+
+    def _watch_loop(self, id_: int) -> None:
+        if self.loop.add(id_):
+            self._warn(
+                f"the text repeats itself at token {self._tokens:,}: "
+                f"{self.loop.detector.share:.0%} of the latest has been said before"
+            )
+        if self.loop.stops:
+            self.ended = "loop"
+
+    def _measure(self) -> None:
+        now_s = time.monotonic()
+        if self._metrics is not None and self._metrics.due(now_s):
+            error = self._metrics.write(self._figures(now_s), now_s)
+            if error is not None:
+                self._warn(error)
+
+    def _rate(self, now_s: float) -> float:
+        return (self._tokens - self._tokens_before) / max(now_s - self._started_s, 1e-9)
+
+    def _figures(self, now_s: float) -> dict[str, Any]:
+        widest = max(windows(self._cache), key=lambda window: window.total, default=None)
+        return {
+            "tokens": self._tokens,
+            "tokens_per_s": round(self._rate(now_s), 3),
+            "memory_bytes": platform.process_memory_bytes(),
+            "mlx_bytes": mx.get_active_memory(),
+            "kv_bytes": bytes_held(self._cache),
+            "offset": 0 if widest is None else widest.offset,
+            "total": 0 if widest is None else widest.total,
+            "repetition": round(self.loop.detector.share, 4),
+        }

@@ -1,0 +1,86 @@
+"""One sub-bench from its beginning to its end, and what it found even if it is interrupted."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mlxchat.bench.catalog import Bench, Entry
+from mlxchat.bench.machine import Machine
+from mlxchat.bench.record import Circumstances
+from mlxchat.bench.subject import Subject
+from mlxchat.errors import ModelError, OutputError
+from mlxchat.models.skeleton import named_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a sub-bench found, one figure at least."""
+
+    bench: Bench
+    found: Sequence[Any]
+    circumstances: Circumstances
+
+
+def measure(
+    bench: Bench,
+    entry: Entry,
+    subject: Subject,
+    machine: Machine,
+    *,
+    command: str,
+    shown: AbstractContextManager[None],
+    hand_out: Callable[[Measured], None],
+    note: Callable[[str], None],
+) -> None:
+    """Measure within `shown`, then hand out what was found, whatever ended it.
+
+    Raises ModelError and OutputError for what MLX and the system report of memory and disks that
+    are full.
+    """
+    found: Sequence[Any] = ()
+    complete = False
+    try:
+        with shown, _in_one_line():
+            for so_far in bench.measure(subject):
+                found = so_far
+        complete = True
+    finally:
+        if not complete:
+            note(f"bench {entry.name} is not complete")
+        if found:
+            circumstances = _circumstances(entry, subject, machine, command, complete=complete)
+            hand_out(Measured(bench, found, circumstances))
+
+
+def _circumstances(
+    entry: Entry, subject: Subject, machine: Machine, command: str, *, complete: bool
+) -> Circumstances:
+    model = subject.model if subject.has_model else None
+    weights = named_parameters(model.network) if model is not None else None
+    return Circumstances(
+        bench=entry.name,
+        time=datetime.now().astimezone().isoformat(timespec="seconds"),
+        command=command,
+        complete=complete,
+        quick=subject.quick,
+        model=subject.name,
+        dtype=subject.dtype if model is None else str(model.dtype).rpartition(".")[2],
+        weights_bytes=None if weights is None else sum(array.nbytes for _, array in weights),
+        text=subject.text_source if entry.reads_text else None,
+        machine=machine,
+    )
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if type(error) not in (RuntimeError, MemoryError):
+            raise
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"MLX could not go on: {first_line}") from error
+    except OSError as error:
+        raise OutputError(f"{error.filename or 'a file'}: {error.strerror or error}") from error

@@ -1,0 +1,20 @@
+"""The random numbers of a conversation: one seed, and from it a stream for each reply."""
+
+import os
+
+RETRY = 1_000_003
+SEEDS = 2**64
+
+
+def any_seed() -> int:
+    """A seed that nobody chose."""
+    return int.from_bytes(os.urandom(4))
+
+
+def stream_of(seed: int, turns: int, retries: int = 0, written: int = 0) -> int:
+    """The seed of one reply in a conversation of so many turns, answered again so many times, of
+    which so many tokens are written already.
+
+    Threefry, MLX's generator, has independent streams for neighbouring seeds.
+    """
+    return (seed + turns + RETRY * retries + (written << 32)) % SEEDS

@@ -1,0 +1,54 @@
+"""Turns as the chat template writes them, in token ids. What the window holds is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.chat.turn import Turn
+from mlxchat.engine.generate import Progress
+from mlxchat.text.tokens import ChatMessage, Tokenizer
+
+NOTHING = np.empty(0, np.int32)
+
+
+@dataclass(slots=True)
+class Rendering:
+    """What the template is given beside the turns. The user's own `template_args` override
+    `variables`. `notices` are those of the latest rendering."""
+
+    tokenizer: Tokenizer
+    system: str | None
+    variables: Mapping[str, Any]
+    template_args: Mapping[str, Any]
+    notices: tuple[str, ...] = ()
+
+    def ids(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
+        """Token ids `(T,)` of complete turns and a last one to be answered, up to where its reply
+        begins."""
+        messages: list[ChatMessage] = []
+        for turn in turns:
+            messages.append(ChatMessage("user", turn.user))
+            ids = turn.ids if turn.exact else None
+            messages.append(ChatMessage("assistant", turn.reply, ids, turn.thought))
+        variables = {**self.variables, **self.template_args}
+        prompt = self.tokenizer.chat(
+            messages[:-1], self.system, variables=variables, on_progress=on_encode
+        )
+        self.notices = prompt.notices
+        return prompt.ids
+
+    def count_pinned(self) -> int:
+        """Tokens before the first user's text, which no turn can change."""
+        one, other = self.ids([Turn("a")]), self.ids([Turn("b")])
+        return Ledger(None, 0, one).common_prefix(other)
+
+    def beginning_of(self, first: Turn, start: int, stop: int) -> TokenIds:
+        """Tokens `start` to `stop` of a text that begins with this turn, as far as they are its
+        own."""
+        alone, with_first = (self.ids([*turns, Turn("a")]) for turns in ([], [first]))
+        return with_first[start : min(stop, start + len(with_first) - len(alone))]

@@ -1,0 +1,57 @@
+"""The figures of a run in one line, for people."""
+
+from mlxchat.app.watch import Saved, Status
+from mlxchat.engine.generate import Stats
+from mlxchat.store.background import Written
+from mlxchat.units import and_rate, count, format_bytes
+
+
+def stats_line(stats: Stats, written: Written | None = None) -> str:
+    """The closing figures, and what the last checkpoint took."""
+    parts = [_prompt_figures(stats)]
+    if stats.ttft_s:
+        generated = count(stats.generated_tokens, "token")
+        parts += [
+            f"generated {generated}{and_rate(stats.decode_tokens_per_s)}",
+            f"first token {stats.ttft_s:.2f} s",
+        ]
+    parts += [
+        f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",
+        f"evicted {stats.evicted_tokens:,}",
+        f"peak memory {format_bytes(stats.peak_memory_bytes)}",
+        f"stopped: {stats.finish_reason}",
+    ]
+    if written is not None:
+        parts.append(f"checkpoint {format_bytes(written.size_bytes)} in {written.seconds:.2f} s")
+    return " · ".join(parts)
+
+
+def status_line(status: Status) -> str:
+    """How a run is doing."""
+    parts = []
+    if status.read is not None:
+        done, total = status.read
+        parts.append(f"read {done:,} of {total:,} tokens")
+    parts += [
+        f"generated {status.generated:,} tokens{and_rate(status.tokens_per_s)}",
+        f"{format_bytes(status.text_bytes)} of text",
+        f"KV {status.kv_tokens:,} tokens, {format_bytes(status.kv_bytes)}",
+        f"memory {format_bytes(status.memory_bytes)}",
+        f"repetition {status.repetition:.0%}",
+    ]
+    if status.saved is not None:
+        parts.append(_saved(status.saved))
+    return " · ".join(parts)
+
+
+def _saved(saved: Saved) -> str:
+    return f"checkpoint after {count(saved.tokens, 'token')}{' read' if saved.reading else ''}"
+
+
+def _prompt_figures(stats: Stats) -> str:
+    parts = [f"prompt {count(stats.prompt_tokens, 'token')}"]
+    if stats.cached_tokens:
+        parts.append(f"{stats.cached_tokens:,} of them known")
+    if stats.cached_tokens + stats.prefilled_tokens < stats.prompt_tokens:
+        parts.append(f"{stats.prefilled_tokens:,} read")
+    return ", ".join(parts) + and_rate(stats.prefill_tokens_per_s)

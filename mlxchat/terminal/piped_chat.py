@@ -1,0 +1,151 @@
+"""A chat with a pipe: one turn a line in, replies or events out. It ends when the input does."""
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlxchat import __version__
+from mlxchat.app.chat import Chat
+from mlxchat.app.events import EventWriter
+from mlxchat.chat.turn import Forgot, Said
+from mlxchat.errors import DeviceError, ExitStatus
+from mlxchat.terminal.chat_lines import forgotten_line, turn_line
+from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.progress import Bar, progress, waiting
+from mlxchat.terminal.signals import StopRequest
+from mlxchat.terminal.text_output import Stdout
+from mlxchat.text.documents import Spoken
+from mlxchat.text.thinking import ThoughtsAsText
+
+
+@dataclass(frozen=True, slots=True)
+class PipeOptions:
+    """How a chat with a pipe writes: `as_events` JSON Lines, else text; `stats` to stderr."""
+
+    as_events: bool
+    hides_thoughts: bool
+    stats: bool
+
+
+class PipedChat:
+    """Answers turns one after the other, on standard output."""
+
+    def __init__(self, chat: Chat, options: PipeOptions, messages: Messages) -> None:
+        self._chat = chat
+        self._options = options
+        self._messages = messages
+        self._stdout = Stdout()
+        self._turn = 0
+
+    def run(self, turns: Iterable[Spoken]) -> int:
+        """Answer each; return the exit status."""
+        quiet = self._messages.quiet
+        with waiting(f"loading {self._chat.model_name} …", quiet):
+            self._conversation = self._chat.conversation
+        self._start()
+        try:
+            for spoken in turns:
+                # Only a reply is ended well: while it waits for the next line, a signal ends it at
+                # once.
+                with StopRequest() as stop, progress("reading", "tokens", quiet) as bar:
+                    self._take(spoken, stop, bar)
+                if stop.status is not None:
+                    return stop.status
+        except DeviceError as error:
+            raise DeviceError(error, f"; {self._how_to_resume()}") from error
+        return ExitStatus.OK
+
+    def _how_to_resume(self) -> str:
+        session = self._chat.session
+        if session is None:
+            return "the chat was not saved (--no-save)"
+        return f"mlxchat --session {shlex.quote(session.name)} continues the chat"
+
+    def _start(self) -> None:
+        if not self._options.as_events:
+            return
+        conversation, session = self._conversation, self._chat.session
+        settings = asdict(conversation.settings)
+        settings["keep"] = max(settings["keep"], conversation.usage().pinned)
+        facts: dict[str, Any] = {
+            "version": __version__,
+            "model": conversation.model.name,
+            "roll": str(conversation.roll),
+            "session": None if session is None else session.name,
+            **settings,
+            **asdict(conversation.sampling),
+        }
+        self._stdout.write(self._events().start(facts))
+
+    def _take(self, spoken: Spoken, stop: StopRequest, bar: Bar) -> None:
+        stop.say = bar.say_anyway
+        stop.before_leaving(bar.stop)
+        if spoken.notice is not None:
+            self._messages.warn(spoken.notice)
+        if spoken.role == "system":
+            self._conversation.set_system(spoken.text)
+            return
+        self._turn += 1
+        started_s = time.perf_counter()
+
+        def on_end() -> None:
+            stop.obeyed()
+            bar.stop()
+
+        reply = self._chat.say(
+            spoken.text,
+            on_encode=bar.counting("tokenizing", "characters"),
+            on_prefill=bar.counting("reading", "tokens"),
+            should_stop=stop.requested,
+            on_end=on_end,
+        )
+        try:
+            with closing(reply):
+                for piece in self._pieces(reply, stop):
+                    self._stdout.write(piece)
+        except DeviceError:
+            self._stdout.end()
+            raise
+        stats = self._conversation.stats
+        assert stats is not None
+        seconds = time.perf_counter() - started_s
+        self._messages.stats(turn_line(self._turn, stats, seconds), self._options.stats)
+
+    def _pieces(self, reply: Iterator[Said], stop: StopRequest) -> Iterator[str]:
+        if self._options.as_events:
+            return self._event_pieces(reply, stop)
+        return self._text_pieces(reply)
+
+    def _event_pieces(self, reply: Iterator[Said], stop: StopRequest) -> Iterator[str]:
+        events = self._events()
+        stop.before_leaving(lambda: self._stdout.write(self._done(events)))
+        for said in reply:
+            if isinstance(said, Forgot):
+                yield events.forgot(said)
+            elif not (said.thought and self._options.hides_thoughts):
+                yield events.token(said)
+        yield self._done(events)
+
+    def _text_pieces(self, reply: Iterator[Said]) -> Iterator[str]:
+        thoughts = ThoughtsAsText(hidden=self._options.hides_thoughts)
+        last = ""
+        for said in reply:
+            if isinstance(said, Forgot):
+                self._messages.warn(forgotten_line(said))
+                continue
+            text = thoughts.add(said.text, said.thought)
+            last = text or last
+            yield text
+        if not last.endswith("\n"):
+            yield "\n"
+
+    def _done(self, events: EventWriter) -> str:
+        conversation = self._conversation
+        assert conversation.stats is not None
+        return events.done(conversation.stats, conversation.model.name, conversation.reply_seed)
+
+    def _events(self) -> EventWriter:
+        return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)

@@ -1,0 +1,105 @@
+"""The chat on a terminal: read a line, answer it or obey it, and again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from contextlib import suppress
+
+from mlxchat.app.chat import Chat
+from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, SnapshotError
+from mlxchat.failures import device_failures
+from mlxchat.store.background import Written
+from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
+from mlxchat.terminal.commands import COMMANDS, SETTABLE, run_command
+from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.typeahead import held_typeahead
+from mlxchat.units import format_bytes
+from mlxchat.wording import Message
+
+
+class Repl:
+    """A chat with a person, until they leave; then the chat is closed."""
+
+    def __init__(self, chat: Chat, options: ScreenOptions, messages: Messages) -> None:
+        self._chat = chat
+        chat.load_in_background()
+        helps = {name: each.help for name, each in COMMANDS.items()}
+        self._shown = ChatScreen(chat, options, messages, helps, SETTABLE)
+
+    def run(self) -> int:
+        """Returns the exit status."""
+        try:
+            with held_typeahead() as released:
+                self._shown.released = released
+                self._converse()
+            self._leave()
+        finally:
+            written = self._chat.close()
+        self._show_where_it_is_saved(written)
+        return ExitStatus.OK
+
+    def _converse(self) -> None:
+        """Until the user leaves."""
+        self._shown.screen.say(f"{self._chat.model_name} · /help · Ctrl-D leaves")
+        self._shown.say_notices()
+        self._shown.show_last_exchange()
+        draft = ""
+        with suppress(EndOfInput):
+            while True:
+                # Ctrl-C may come between a reply, for which it was meant, and the prompt.
+                with suppress(KeyboardInterrupt):
+                    draft = self._turn(draft)
+
+    def _turn(self, draft: str) -> str:
+        """Read once and do as it says; returns a draft for the next prompt."""
+        text = self._shown.read(draft)
+        screen = self._shown.screen
+        try:
+            with device_failures():
+                return self._obey(text)
+        except DeviceError as error:
+            if self._chat.failed_to_load:
+                raise
+            screen.complain(Message(error, "; everything said so far is kept"))
+        except MlxchatError as error:
+            if self._chat.failed_to_load or isinstance(error, SnapshotError):
+                # Without a model, or with a session that cannot be resumed, there is no chat.
+                raise
+            screen.complain(error)
+        except KeyboardInterrupt:
+            # While something else than a reply took its time: what was typed is not lost.
+            screen.say("stopped")
+            return text
+        finally:
+            self._chat.save()
+            self._shown.say_notices()
+        return ""
+
+    def _obey(self, text: str) -> str:
+        """Do as a line says; returns a draft for the next prompt."""
+        if text.startswith("/") and not text.startswith("//"):
+            return run_command(self._shown, text) or ""
+        message = text.removeprefix("/") if text[:2] == "//" else text
+        self._shown.say(self._shown.with_attached(message))
+        return ""
+
+    def _leave(self) -> None:
+        if not self._chat.is_loading:
+            return
+        # MLX cannot be interrupted while it reads weights, and must not outlive the interpreter.
+        sys.stdout.flush()
+        os._exit(ExitStatus.OK)
+
+    def _show_where_it_is_saved(self, written: Written | None) -> None:
+        session = self._chat.session
+        self._shown.say_notices()
+        if session is None or not self._chat.is_ready or not self._chat.conversation.turns:
+            return
+        took = ""
+        if written is not None:
+            took = f" ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
+        name = shlex.quote(session.name)
+        self._shown.screen.say(f"saved{took}: mlxchat --session {name} goes on with it")

@@ -1,0 +1,254 @@
+"""A saved chat from Python: what is said is saved first, resumed as it was, and not printed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat import paths
+from mlxchat.app import chat as app_chat
+from mlxchat.app.chat import Chat, ChatOptions
+from mlxchat.app.setup import Setup
+from mlxchat.chat import transcript
+from mlxchat.chat.turn import Turn
+from mlxchat.errors import ModelNotFound, SessionError, TemplateError, UsageError
+from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.store.session import Session
+from mlxchat.store.session_list import read_session
+
+Options = Callable[..., ChatOptions]
+
+
+@pytest.fixture
+def options(tiny_model: Path) -> Options:
+    """Those of a chat with a tiny model, and more of them."""
+
+    def make(*, sampling: dict[str, Any] | None = None, **others: Any) -> ChatOptions:
+        setup = Setup(
+            str(tiny_model),
+            window=320,
+            keep=0,
+            prefill_step_size=64,
+            sampling=sampling or {},
+            seed=7,
+        )
+        generation = GenerationSettings(max_tokens=6, ignore_eos=True)
+        return ChatOptions(**{"setup": setup, "generation": generation, **others})
+
+    return make
+
+
+def say(chat: Chat, *texts: str) -> list[str]:
+    return ["".join(said.text for said in chat.say(text)) for text in texts]
+
+
+def saved(name: str) -> list[tuple[str, str]]:
+    return [(turn.user, turn.reply) for turn in read_session(name).turns]
+
+
+def test_a_chat_is_saved_and_resumed_where_it_was(
+    options: Options, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Chat.open(options(system="Be brief."), session="mine") as chat:
+        replies = say(chat, "one", "two")
+        written = chat.close()
+    assert written is not None
+    assert saved("mine") == [("one", replies[0]), ("two", replies[1])]
+    with Chat.open(session="mine") as chat:
+        conversation = chat.conversation
+        assert (conversation.system, conversation.settings.max_kv_size) == ("Be brief.", 320)
+        chat.set(max_tokens=2)
+        held = len(conversation.held_ids)
+        say(chat, "three")
+        assert conversation.stats is not None
+        assert conversation.stats.cached_tokens == held > 20
+        assert chat.notices == []
+    assert [user for user, _ in saved("mine")] == ["one", "two", "three"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: Options) -> None:
+    chat = Chat.open(options(), session="mine")
+    shown = ""
+    reply = chat.say("hello")
+    for _ in range(4):
+        shown += next(reply).text
+        assert [user for user, _ in saved("mine")] == ["hello"]
+        # As after a kill: what is beside the transcript counts.
+        on_disk = b"".join(path.read_bytes() for path in (paths.sessions_dir() / "mine").iterdir())
+        assert shown.encode("utf-8", "replace")[:3] in on_disk
+    reply.close()
+    assert saved("mine") == [("hello", shown)]
+    chat.close()
+
+
+def test_on_end_is_called_before_the_turn_is_saved(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    save = app_chat.Keeper.turn_over
+
+    def turn_over(*given: Any) -> None:
+        done.append("saved")
+        save(*given)
+
+    monkeypatch.setattr(app_chat.Keeper, "turn_over", turn_over)
+    with Chat.open(options()) as chat:
+        list(chat.say("hello", on_end=lambda: done.append("ended")))
+        list(chat.retry(on_end=lambda: done.append("ended")))
+        list(chat.continue_reply(on_end=lambda: done.append("ended")))
+    assert done == ["ended", "saved"] * 3
+
+
+def test_what_is_chosen_counts_and_the_session_has_the_rest(
+    options: Options, tiny_model: Path
+) -> None:
+    first = options(roll=Roll.REFILL, template_args={"mood": "calm"})
+    with Chat.open(first, session="mine") as chat:
+        say(chat, "hello")
+
+    def resumed(**others: Any) -> tuple[Any, ...]:
+        with Chat.open(ChatOptions(**others), session="mine") as chat:
+            conversation = chat.conversation
+            settings = conversation.settings
+            return settings.max_kv_size, conversation.roll, dict(conversation.template_args)
+
+    assert resumed() == (320, Roll.REFILL, {"mood": "calm"})
+    assert resumed(roll=Roll.STOP) == (320, Roll.STOP, {"mood": "calm"})
+    # What was chosen is saved with the session in turn.
+    assert resumed() == (320, Roll.STOP, {"mood": "calm"})
+    setup = Setup(window=400, keep=0)
+    assert resumed(setup=setup, template_args={"a": 1}) == (400, Roll.STOP, {"a": 1})
+    # A command line knows that a default was typed.
+    assert resumed(roll=Roll.SHIFT, chosen=frozenset({"roll"})) == (400, Roll.SHIFT, {"a": 1})
+
+
+def test_a_seed_gives_the_text_that_it_gives_a_conversation(options: Options) -> None:
+    hot = options(sampling={"temp": 1.0})
+    texts = []
+    for session in ("mine", None):
+        with Chat.open(hot, session=session, save=session is not None) as chat:
+            texts.append(say(chat, "one", "one"))
+            texts[-1] += ["".join(said.text for said in chat.retry())]
+            assert chat.conversation.reply_seed == 7 + 2 + 1_000_003
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) == 3
+
+
+def test_what_was_set_stays_with_another_model(options: Options, tiny_model: Path) -> None:
+    """`/model` drew with the options of the command line again."""
+    with Chat.open(options(), session="mine") as chat:
+        say(chat, "hello")
+        chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, roll="stop", template_args={"a": 1})
+        chat.conversation.pin(1)
+        before = chat.conversation
+        chat.change_model(str(tiny_model))
+        now = chat.conversation
+        assert now is not before
+        assert (now.sampling.temp, now.sampling.top_k, now.seed) == (0.5, 3, 11)
+        assert (now.generation.max_tokens, now.roll) == (2, Roll.STOP)
+        assert (dict(now.template_args), now.turns[0].pinned) == ({"a": 1}, True)
+        say(chat, "again")
+        with pytest.raises(ModelNotFound):
+            chat.change_model("./nothing-there")
+        say(chat, "still here")
+    assert [user for user, _ in saved("mine")] == ["hello", "again", "still here"]
+
+
+def test_an_option_that_cannot_be_set_changes_nothing(options: Options) -> None:
+    with Chat.open(options(), save=False) as chat:
+        conversation = chat.conversation
+        before = conversation.sampling, conversation.generation, conversation.roll
+        for wrong in ({"heat": 1}, {"temp": -1.0}, {"max_tokens": 0}, {"roll": "over"}):
+            with pytest.raises(UsageError):
+                chat.set(**{"top_k": 5, **wrong})
+        assert (conversation.sampling, conversation.generation, conversation.roll) == before
+
+
+def test_a_chat_that_is_not_saved_leaves_nothing_until_it_is(options: Options) -> None:
+    with Chat.open(options(), save=False) as chat:
+        replies = say(chat, "hello")
+        assert chat.session is None
+        assert not paths.sessions_dir().exists()
+        chat.save_as("late")
+        chat.save()
+        assert saved("late") == [("hello", replies[0])]
+    with Chat.open(options(), save=False) as chat:
+        say(chat, "hello")
+        with pytest.raises(SessionError, match="there is a session 'late' already"):
+            chat.save_as("late")
+
+
+def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
+    with Chat.open(options(), session="old") as chat:
+        say(chat, "one")
+    with Chat.open(options()) as chat:
+        say(chat, "two")
+        chat.save_as("new")
+        with pytest.raises(UsageError):
+            chat.change_session("new")
+        with pytest.raises(SessionError, match="no session 'none'"):
+            chat.change_session("none")
+        say(chat, "three")
+        chat.change_session("old")
+        assert [turn.user for turn in chat.conversation.turns] == ["one"]
+        say(chat, "four")
+        # Others may open what was left.
+        Session.open("new").close()
+    assert [user for user, _ in saved("new")] == ["two", "three"]
+    assert [user for user, _ in saved("old")] == ["one", "four"]
+    with Chat.open(latest=True) as chat:
+        assert chat.session is not None
+        assert chat.session.name == "old"
+
+
+def test_a_file_of_messages_is_resumed_in_a_new_session(options: Options, tmp_path: Path) -> None:
+    transcript.save(tmp_path / "talk.jsonl", "Be kind.", [Turn("who?", "me")])
+    with Chat.open(options(), session="mine") as chat:
+        say(chat, "one")
+        assert chat.resume_file(tmp_path / "talk.jsonl") == 1
+        say(chat, "two")
+        assert chat.session is not None
+        name = chat.session.name
+    assert [user for user, _ in saved("mine")] == ["one"]
+    assert [user for user, _ in saved(name)] == ["who?", "two"]
+
+
+def test_a_model_can_be_loaded_in_the_background_and_fail_there(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Chat.open(options(), save=False) as chat:
+        assert not chat.is_ready
+        chat.load_in_background()
+        chat.wait()
+        assert not chat.is_loading
+        say(chat, "hello")
+        assert chat.is_ready
+
+    def fails(*given: Any, **how: Any) -> Any:
+        raise TemplateError("broken")
+
+    monkeypatch.setattr(app_chat, "load_model", fails)
+    with Chat.open(options(), session="mine") as chat:
+        chat.load_in_background()
+        with pytest.raises(TemplateError):
+            chat.wait()
+        assert chat.failed_to_load
+        with pytest.raises(TemplateError):
+            say(chat, "hello")
+    Session.open("mine", create=True).close()
+
+
+def test_a_session_is_not_left_locked_if_its_model_cannot_be_found(options: Options) -> None:
+    with Chat.open(options(), session="mine") as chat:
+        say(chat, "hello")
+    elsewhere = ChatOptions(Setup("./nothing-there"))
+    with pytest.raises(ModelNotFound):
+        Chat.open(elsewhere, session="mine")
+    Session.open("mine").close()
+
+
+def test_there_has_to_be_a_session_to_continue(options: Options) -> None:
+    with pytest.raises(SessionError, match="no session to continue"):
+        Chat.open(options(), latest=True)

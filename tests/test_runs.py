@@ -1,0 +1,178 @@
+"""Runs from Python: no process, no terminal, and whatever happens the text comes out the same."""
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.app.begin import begin, resume
+from mlxchat.app.observer import Observer
+from mlxchat.app.request import Overnight, Request
+from mlxchat.app.setup import Setup
+from mlxchat.errors import DeviceError, SnapshotBroken, UsageError
+from mlxchat.settings import OnLoop
+
+TEXT = "The sea was calm, and nothing moved. "
+
+Make = Callable[..., Request]
+
+
+@pytest.fixture
+def request_for(tiny_model: Path) -> Make:
+    def make(overnight: Overnight | None = None, **options: Any) -> Request:
+        setup = Setup(str(tiny_model), offline=True, window=64, sampling={"temp": 1.0}, seed=3)
+        options = {"max_tokens": 40, "raw": True, "ignore_eos": True} | options
+        return Request(setup, TEXT, overnight=overnight or Overnight(), **options)
+
+    return make
+
+
+def whole(request: Request) -> str:
+    with begin(request) as run:
+        return "".join(piece.text for piece in run)
+
+
+def test_a_run_is_iterated_over_and_ends_with_its_figures(request_for: Make) -> None:
+    with begin(request_for()) as run:
+        pieces = list(run)
+    assert sum(piece.token is not None for piece in pieces) >= 40
+    assert (run.stats.generated_tokens, run.stats.finish_reason) == (40, "length")
+    assert "".join(piece.text for piece in pieces) == whole(request_for())
+
+
+def test_a_run_that_is_left_is_resumed_from_its_checkpoint(
+    request_for: Make, tmp_path: Path
+) -> None:
+    night = tmp_path / "night"
+    with begin(request_for(Overnight(checkpoint=night, checkpoint_every=5))) as run:
+        left = "".join(piece.text for piece in islice(run, 12))
+    assert json.loads((night / "run.json").read_text())["ended"] is None
+    # Each piece was in the file before it was returned.
+    assert (night / "output.txt").read_bytes().startswith(left.encode())
+    with resume(night) as run:
+        run.write()
+    assert (night / "output.txt").read_text() == whole(request_for())
+    assert run.stats.finish_reason == "length"
+
+
+def test_a_run_that_is_stopped_continues_after_its_very_last_token(
+    request_for: Make, tmp_path: Path
+) -> None:
+    night = tmp_path / "night"
+    seen: list[str] = []
+    with begin(request_for(Overnight(checkpoint=night))) as run:
+        for piece in run.pieces(should_stop=lambda: len(seen) >= 7):
+            seen.append(piece.text)
+        assert run.saved is not None
+    before = (night / "output.txt").read_bytes()
+    with resume(night) as run:
+        first = next(iter(run))
+        assert (night / "output.txt").read_bytes() == before + first.text.encode()
+    with resume(night) as run:
+        run.write()
+    assert (night / "output.txt").read_text() == whole(request_for())
+
+
+def test_a_run_that_has_ended_continues_if_its_end_is_moved(
+    request_for: Make, tmp_path: Path
+) -> None:
+    night = tmp_path / "night"
+    with begin(request_for(Overnight(checkpoint=night))) as run:
+        run.write()
+    assert json.loads((night / "run.json").read_text())["ended"] == "length"
+    with resume(night, max_tokens=60) as run:
+        run.write()
+    assert (night / "output.txt").read_text() == whole(request_for(max_tokens=60))
+
+
+def test_a_run_ends_before_its_text_has_too_many_bytes(request_for: Make, tmp_path: Path) -> None:
+    file = tmp_path / "out.txt"
+    with begin(request_for(Overnight(output=file, max_bytes=20))) as run:
+        run.write()
+    assert run.stats.finish_reason == "bytes"
+    assert file.read_bytes() == whole(request_for()).encode()[: file.stat().st_size]
+    assert 10 < file.stat().st_size <= 20
+
+
+def test_how_a_run_is_doing_can_be_asked_while_it_goes(request_for: Make, tmp_path: Path) -> None:
+    with begin(request_for(Overnight(checkpoint=tmp_path / "n", checkpoint_every=5))) as run:
+        list(islice(run, 12))
+        status = run.status()
+    assert status.generated == 12
+    assert status.saved is not None
+    assert not status.saved.reading
+
+
+def test_a_device_that_fails_leaves_the_text_and_the_checkpoint_before(
+    request_for: Make, tmp_path: Path
+) -> None:
+    night = tmp_path / "night"
+    seen: list[str] = []
+
+    def fail() -> bool:
+        if len(seen) < 12:
+            return False
+        raise DeviceError("memory ran out")
+
+    request = request_for(Overnight(checkpoint=night, checkpoint_every=5))
+    with pytest.raises(DeviceError), begin(request) as run:  # noqa: PT012
+        for piece in run.pieces(should_stop=fail):
+            seen.append(piece.text)
+    assert json.loads((night / "run.json").read_text())["ended"] is None
+    with resume(night) as run:
+        run.write()
+    assert (night / "output.txt").read_text() == whole(request_for())
+
+
+def test_what_a_run_reports_goes_to_its_observer(request_for: Make) -> None:
+    warned: list[str] = []
+    long = Request(request_for().setup, TEXT * 9, raw=True, max_tokens=1)
+    with begin(long, Observer(warn=warned.append)) as run:
+        run.write()
+    assert len(warned) == 1
+    assert "the window holds 64" in warned[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"version": 2}, "not of version 1"),
+        ({"max_bytes": "many"}, "its max_bytes is 'many'"),
+        ({"raw": 1}, "its raw is 1"),
+        ({"on_loop": "dance"}, "dance"),
+        ({"cache": {"max_kv_size": 0, "keep": 4, "prefill_step_size": 512}}, "max-kv-size"),
+        ({"cache": {"keep": 4}}, "lacks a field"),
+        ({"strange": 1}, "strange"),
+        ({"steps": [["many", 1]]}, "its steps is 'many'"),
+    ],
+)
+def test_a_run_json_that_is_not_ours_is_refused(
+    change: dict[str, Any], complaint: str, request_for: Make, tmp_path: Path
+) -> None:
+    night = tmp_path / "night"
+    with begin(request_for(Overnight(checkpoint=night, on_loop=OnLoop.NUDGE))) as run:
+        run.write()
+    path = night / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(SnapshotBroken, match=complaint), resume(night):
+        pass
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Request(raw=True, system="Be brief."),
+        lambda: Request(logprobs=3),
+        lambda: Request(events=True, overnight=Overnight(max_bytes=9)),
+        lambda: Request(blocks=("a",), setup=Setup(prefix_cache=False)),
+        lambda: Request(setup=Setup(window=2, keep=4)),
+        lambda: Overnight(rotate_bytes=100),
+        lambda: Overnight(checkpoint_every=0),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_asked(wrong: Callable[[], object]) -> None:
+    with pytest.raises(UsageError):
+        wrong()
