@@ -143,7 +143,7 @@ def act_on_last(conversation: Conversation, name: str, n: int) -> None:
         conversation.take_back_continuation()
     elif name == "forget":
         conversation.forget(n)
-    elif name == "pin":
+    elif name == "pin" and not conversation.turns[-1].forgotten:
         conversation.pin(len(conversation.turns))
 
 

@@ -115,7 +115,7 @@ def test_documents_are_read_from_pipes_and_files(
         (["--max-kv-size", "many", "x"], "'many'"),
         (["--temp", "-1", "x"], "--temp"),
         (["--top-p", "0", "x"], "--top-p"),
-        (["--logprobs", "3", "x"], "need JSON"),
+        (["--logprobs", "3", "x"], "--logprobs needs --json"),
         (["--stop", "", "x"], "--stop"),
         (["--prefill-step-size", "0", "x"], "--prefill-step-size"),
         (["--raw", "-s", "system", "x"], "which --raw leaves out"),
