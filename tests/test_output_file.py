@@ -134,7 +134,7 @@ def test_a_directory_a_pipe_and_a_missing_directory_are_refused(out: Path) -> No
 
 
 def test_parts_too_small_for_a_character_are_refused(out: Path) -> None:
-    with pytest.raises(UsageError, match="rotate must be at least 4 bytes"):
+    with pytest.raises(UsageError, match="rotate_bytes must be at least 4 bytes"):
         OutputFile.open(out, rotate_bytes=3)
 
 

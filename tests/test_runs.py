@@ -143,7 +143,7 @@ def test_what_a_run_reports_goes_to_its_observer(request_for: Make) -> None:
         ({"max_bytes": "many"}, "its max_bytes is 'many'"),
         ({"raw": 1}, "its raw is 1"),
         ({"on_loop": "dance"}, "dance"),
-        ({"cache": {"max_kv_size": 0, "keep": 4, "prefill_step_size": 512}}, "max-kv-size"),
+        ({"cache": {"max_kv_size": 0, "keep": 4, "prefill_step_size": 512}}, "max_kv_size must be"),
         ({"cache": {"keep": 4}}, "lacks a field"),
         ({"strange": 1}, "strange"),
         ({"steps": [["many", 1]]}, "its steps is 'many'"),
