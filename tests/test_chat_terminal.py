@@ -362,7 +362,7 @@ def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
     chat.send("/set max-tokens 5\r")
     chat.shows("max-tokens 5 ")
     chat.send("/retry\r")
-    chat.shows("^> /retry[^$]*cut at its most")
+    chat.shows("^> /retry[^$]*cut at its most[^$]*\n>$")
     chat.send("/undo\r")
     chat.shows("^taken back")
     chat.send(CTRL_C)

@@ -1,14 +1,22 @@
 """Messages: how the settings and commands that they name are spelled, for whom."""
 
+import ast
 import copy
 import pickle
+from collections.abc import Callable
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
+import mlxchat
+from mlxchat import cli
+from mlxchat.app.request import Overnight, Request
+from mlxchat.app.setup import Setup
 from mlxchat.errors import MlxchatError, OutputError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.terminal.commands import SETTABLE, _set_option
@@ -140,6 +148,72 @@ def test_every_option_that_a_chat_spells_as_set_can_be_set(option: str) -> None:
 
     _set_option(Shown(), option, "shift" if option == "roll" else "1")  # pyright: ignore[reportArgumentType]
     assert list(changed) == [option.replace("-", "_")]
+
+
+REQUESTS: list[tuple[Callable[[], object], str, str]] = [
+    # What is refused, in Python's words and on the command line.
+    (
+        lambda: Request(logprobs=3),
+        "logprobs needs events=True: text has no place for log-probabilities",
+        "--logprobs needs --json: text has no place for log-probabilities",
+    ),
+    (
+        lambda: Request(raw=True, template_args={"a": 1}),
+        "think and template_args need the chat template, which raw leaves out",
+        "--think and --template-arg need the chat template, which --raw leaves out",
+    ),
+    (
+        lambda: Request(blocks=("a.md",), setup=Setup(prefix_cache=False)),
+        "blocks needs the prefix cache: use prefix_cache=True",
+        "--block needs the prefix cache: use --prefix-cache",
+    ),
+    (
+        lambda: Overnight(until=datetime.now(), lasting_s=1),
+        "until and lasting_s both say when to end: give one of them",
+        "--until and --for both say when to end: give one of them",
+    ),
+    (
+        lambda: Overnight(rotate_bytes=100),
+        "rotate_bytes needs a file to write to: output or checkpoint",
+        "--rotate needs a file to write to: --output or --checkpoint",
+    ),
+]
+
+
+@pytest.mark.parametrize(("refused", "python", "flags"), REQUESTS)
+def test_a_request_is_refused_by_fields_in_python_and_flags_on_the_command_line(
+    refused: Callable[[], object], python: str, flags: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        refused()
+    assert (str(error.value), as_flags(error.value)) == (python, flags)
+
+
+def options(command: Any) -> set[str]:
+    """Every option and argument of a command and of those in it, as they are typed."""
+    own = {each for parameter in command.params for each in parameter.opts}
+    own |= {each for parameter in command.params for each in parameter.secondary_opts}
+    inner = getattr(command, "commands", {}).values()
+    return own.union(*(options(each) for each in inner))
+
+
+def named_fields() -> set[str]:
+    """The names in every `Field(…)` of the program that is written with one."""
+    calls = (
+        node
+        for path in Path(mlxchat.__path__[0]).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    )
+    arguments = [call.args[0] for call in calls if call.func.id == "Field" and call.args]  # pyright: ignore[reportAttributeAccessIssue]
+    return {str(each.value) for each in arguments if isinstance(each, ast.Constant)}
+
+
+def test_every_field_that_a_message_names_is_an_option() -> None:
+    """`rotate_bytes` would be `--rotate-bytes`, which no command takes."""
+    typed = options(typer.main.get_command(cli.app)) | {"PROMPT"}
+    assert len(named_fields()) > 20
+    assert {as_flags(Field(name)) for name in named_fields()} <= typed
 
 
 def test_a_chat_complains_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
