@@ -365,8 +365,8 @@ def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
     chat.shows("^> /retry[^$]*cut at its most[^$]*\n>$")
     chat.send("/undo\r")
     chat.shows("^taken back")
-    chat.send(CTRL_C)
-    chat.send(CTRL_D)
+    chat.shows_draft("second " + "y" * 60)
+    chat.drops_draft()
     chat.send(CTRL_D)
     assert chat.ends() == 0
     assert "Traceback" not in chat.written
