@@ -27,7 +27,7 @@ from mlxchat.wording import Message
 
 
 class Checkpointer:
-    """Writes a checkpoint every so many tokens, and the last one."""
+    """Writes checkpoints during a run, and the last one at its end."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ class Loop:
     detector: LoopDetector
     nudge: Nudge
     temp: float
-    told: bool = False
+    reported: bool = False
 
     @classmethod
     def begin(
@@ -30,7 +30,7 @@ class Loop:
             LoopDetector.from_state(state["detector"]),
             Nudge.from_state(sampling.temp, state["nudge"]),
             float(state["temp"]),
-            bool(state["told"]),
+            bool(state["reported"]),
         )
 
     def state(self) -> dict[str, Any]:
@@ -39,14 +39,14 @@ class Loop:
             "detector": self.detector.state(),
             "nudge": self.nudge.state(),
             "temp": self.temp,
-            "told": self.told,
+            "reported": self.reported,
         }
 
     def add(self, id_: int) -> bool:
         """Take the next token; whether the text began to repeat itself with it."""
         self.detector.add(id_)
-        began = self.detector.looping and not self.told
-        self.told = self.detector.looping
+        began = self.detector.looping and not self.reported
+        self.reported = self.detector.looping
         return began
 
     @property

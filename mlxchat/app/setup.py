@@ -1,6 +1,5 @@
 """Opening a model: what may be chosen, the model's files, its weights and its window."""
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import check_bound
+from mlxchat.chat.random_streams import random_seed
 from mlxchat.distributed.load import lead_loading
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError
@@ -33,10 +33,6 @@ Window = int | Literal["auto"] | None
 POSITIONS_RUN_ON = (
     "this model's positions cannot be moved: beyond its trained context quality will fall"
 )
-
-
-def random_seed() -> int:
-    return int.from_bytes(os.urandom(4))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.chat.memory import Memory
-from mlxchat.chat.random_streams import any_seed, stream_of
+from mlxchat.chat.random_streams import random_seed, stream_of
 from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Said, Turn
 from mlxchat.chat.watch import StoppedEncoding, Watch
@@ -82,7 +82,7 @@ class Conversation(Memory):
         self.generation = generation or GenerationSettings()
         # The seed that the last reply was drawn with.
         self.reply_seed = 0
-        self._any_seed = any_seed()
+        self._any_seed = random_seed()
         self._retries = 0
         self._prefixes = prefixes
         self._pace = Pace.of(model.network)

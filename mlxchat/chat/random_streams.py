@@ -6,14 +6,14 @@ RETRY = 1_000_003
 SEEDS = 2**64
 
 
-def any_seed() -> int:
+def random_seed() -> int:
     """A seed that nobody chose."""
     return int.from_bytes(os.urandom(4))
 
 
 def stream_of(seed: int, turns: int, retries: int = 0, written: int = 0) -> int:
-    """The seed of one reply in a conversation of so many turns, answered again so many times, of
-    which so many tokens are written already.
+    """The seed of a reply, from the conversation's `seed`, its number of `turns`, the `retries` of
+    this reply, and the tokens of it already `written`.
 
     Threefry, MLX's generator, has independent streams for neighbouring seeds.
     """

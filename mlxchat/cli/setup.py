@@ -5,7 +5,8 @@ from typing import Any
 
 from mlxchat.app import setup as opening
 from mlxchat.app.observer import Observer
-from mlxchat.app.setup import Setup, random_seed
+from mlxchat.app.setup import Setup
+from mlxchat.chat.random_streams import random_seed
 from mlxchat.cli.amounts import parse_bytes, parse_window
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.terminal.ask import terminal_question
