@@ -26,12 +26,10 @@ from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
     from mlxchat.app.begin import begin, resume
-    from mlxchat.app.chat import Chat, ChatOptions
+    from mlxchat.app.chat import Chat
     from mlxchat.app.loaded import open_model
     from mlxchat.app.observer import Observer
-    from mlxchat.app.request import Overnight, Request
     from mlxchat.app.run import Run
-    from mlxchat.app.setup import Setup
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
     from mlxchat.chat.turn import Forgot, Turn
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from mlxchat.errors import MlxchatError
     from mlxchat.models.load import load
     from mlxchat.models.model import Model
+    from mlxchat.request import ChatOptions, Overnight, Request, Setup
     from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
     from mlxchat.text.parts import Part, encode_parts
@@ -79,7 +78,7 @@ _HOME = {
     "BlockReader": "mlxchat.engine.blocks",
     "CacheSettings": "mlxchat.settings",
     "Chat": "mlxchat.app.chat",
-    "ChatOptions": "mlxchat.app.chat",
+    "ChatOptions": "mlxchat.request",
     "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",
     "Forgot": "mlxchat.chat.turn",
@@ -88,12 +87,12 @@ _HOME = {
     "MlxchatError": "mlxchat.errors",
     "Model": "mlxchat.models.model",
     "Observer": "mlxchat.app.observer",
-    "Overnight": "mlxchat.app.request",
+    "Overnight": "mlxchat.request",
     "Part": "mlxchat.text.parts",
-    "Request": "mlxchat.app.request",
+    "Request": "mlxchat.request",
     "Run": "mlxchat.app.run",
     "SamplingSettings": "mlxchat.settings",
-    "Setup": "mlxchat.app.setup",
+    "Setup": "mlxchat.request",
     "Token": "mlxchat.engine.generate",
     "Turn": "mlxchat.chat.turn",
     "begin": "mlxchat.app.begin",

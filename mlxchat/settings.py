@@ -1,24 +1,17 @@
-"""What can be chosen, as frozen dataclasses: each default once, impossible values refused here."""
+"""Settings of the core, as frozen dataclasses that refuse impossible values."""
 
-import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from mlxchat.errors import UsageError
+from mlxchat.options import Group, Must, above, at_least, between, check_options, option, options_of
 from mlxchat.wording import Field
 
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
-DEFAULT_CHECKPOINT_EVERY = 2_000  # tokens
-DEFAULT_PREFIX_CACHE_BYTES = 4_000_000_000
-DEFAULT_PREFIX_CACHE_SIZE = f"{DEFAULT_PREFIX_CACHE_BYTES // 10**9}GB"  # as an option
-
-
-def _require(condition: bool, field: str, *words: object) -> None:
-    if not condition:
-        raise UsageError(Field(field), *words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +22,39 @@ class CacheSettings:
     have: a window must hold the kept tokens and at least one more.
     """
 
-    max_kv_size: int | None = None
-    keep: int = DEFAULT_KEEP
-    prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE
+    max_kv_size: int | None = option(
+        None, "Window in tokens.", Group.WINDOW, must=at_least(1, "be at least 1 token")
+    )
+    keep: int = option(
+        DEFAULT_KEEP,
+        "First tokens, never evicted.",
+        Group.WINDOW,
+        metavar="TOKENS",
+        must=at_least(0, "not be negative"),
+        project=True,
+        saved=True,
+    )
+    prefill_step_size: int = option(
+        DEFAULT_PREFILL_STEP_SIZE,
+        "Prompt tokens processed at once.",
+        Group.WINDOW,
+        metavar="TOKENS",
+        must=at_least(1, "be at least 1 token"),
+    )
 
     def __post_init__(self) -> None:
-        _require(self.keep >= 0, "keep", f" must not be negative, got {self.keep}")
-        _require(
-            self.prefill_step_size >= 1,
-            "prefill_step_size",
-            f" must be at least 1 token, got {self.prefill_step_size}",
-        )
-        if self.max_kv_size is not None:
-            _require(
-                self.max_kv_size >= 1,
-                "max_kv_size",
-                f" must be at least 1 token, got {self.max_kv_size}",
-            )
-            _require(
-                self.max_kv_size > self.keep,
-                "max_kv_size",
+        check_options(self)
+        if self.max_kv_size is not None and self.max_kv_size <= self.keep:
+            raise UsageError(
+                Field("max_kv_size"),
                 f" {self.max_kv_size} leaves no room beside the {self.keep} kept tokens: make it "
                 "larger than ",
                 Field("keep"),
             )
+
+
+def _sampling(default: Any, help_text: str, **more: Any) -> Any:
+    return option(default, help_text, Group.SAMPLING, project=True, in_chat=True, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,59 +65,77 @@ class SamplingSettings:
     `seed` None leaves MLX's global random state as it is.
     """
 
-    temp: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
+    temp: float = _sampling(0.0, "Temperature; 0 is greedy.", must=at_least(0, "be 0 or more"))
+    top_p: float = _sampling(
+        1.0,
+        "Keep the likeliest tokens up to this total probability; 1: off.",
+        must=Must("be above 0 and at most 1", lambda value: 0 < value <= 1),
+    )
+    top_k: int = _sampling(
+        0,
+        "Keep this many of the likeliest tokens; 0: off.",
+        metavar="TOKENS",
+        must=at_least(0, "be 0 (off) or more"),
+    )
+    min_p: float = _sampling(
+        0.0,
+        "Drop tokens below this share of the likeliest's probability; 0: off.",
+        must=between(0, 1),
+    )
+    repetition_penalty: float = _sampling(
+        1.0,
+        "Divides the logits of the latest 20 tokens; 1: off.",
+        must=above(0, "be above 0 (1 is off)"),
+    )
+    seed: int | None = _sampling(
+        None,
+        "Seed of the random numbers.",
+        if_unset="a random one, shown in JSON",
+        must=Must("be between 0 and 2^64 - 1", lambda value: 0 <= value < 2**64),
+    )
 
     def __post_init__(self) -> None:
-        _require(
-            self.temp >= 0 and math.isfinite(self.temp),
-            "temp",
-            f" must be 0 or more, got {self.temp}",
-        )
-        _require(0 < self.top_p <= 1, "top_p", f" must be above 0 and at most 1, got {self.top_p}")
-        _require(self.top_k >= 0, "top_k", f" must be 0 (off) or more, got {self.top_k}")
-        _require(0 <= self.min_p <= 1, "min_p", f" must be between 0 and 1, got {self.min_p}")
-        _require(
-            self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty),
-            "repetition_penalty",
-            f" must be above 0 (1 is off), got {self.repetition_penalty}",
-        )
-        _require(
-            self.seed is None or 0 <= self.seed < 2**64,
-            "seed",
-            f" must be between 0 and 2^64 - 1, got {self.seed}",
-        )
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
-    """When generation ends and what is told of each token.
+    """When generation ends and what is reported of each token.
 
     `max_tokens` -1 is no limit. `logprobs` None computes no log-probabilities at all, 0 only the
     drawn token's, K > 0 the K likeliest as well.
     """
 
-    max_tokens: int = -1
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
+    max_tokens: int = option(
+        -1,
+        "Maximum tokens to generate; -1: no limit.",
+        Group.END,
+        short="n",
+        metavar="TOKENS",
+        must=Must("be at least 1, or -1 for no limit", lambda value: value == -1 or value >= 1),
+        project=True,
+        unlimited=("-1", "-1.0"),
+        in_chat=True,
+    )
+    stop: tuple[str, ...] = option(
+        (),
+        "Stop before this text; repeatable.",
+        Group.END,
+        metavar="TEXT",
+        must=Must("not be an empty text", bool),
+        project=True,
+    )
+    ignore_eos: bool = option(False, "Continue past the model's end tokens.", Group.END)
+    logprobs: int | None = option(
+        None,
+        "In JSON: each step's K likeliest tokens, with natural log-probabilities.",
+        Group.OUTPUT,
+        metavar="K",
+        must=at_least(0, "not be negative"),
+    )
 
     def __post_init__(self) -> None:
-        _require(
-            self.max_tokens == -1 or self.max_tokens >= 1,
-            "max_tokens",
-            f" must be at least 1, or -1 for no limit, got {self.max_tokens}",
-        )
-        _require(all(self.stop), "stop", " must not be an empty text")
-        _require(
-            self.logprobs is None or self.logprobs >= 0,
-            "logprobs",
-            f" must not be negative, got {self.logprobs}",
-        )
+        check_options(self)
 
 
 class Roll(StrEnum):
@@ -134,23 +154,21 @@ class OnLoop(StrEnum):
     NUDGE = "nudge"
 
 
+def random_seed() -> int:
+    """A seed that nobody chose."""
+    return int.from_bytes(os.urandom(4))
+
+
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling values of a model's generation_config.json, by the names of SamplingSettings.
 
     Without `do_sample` a temperature is taken as meant. Values of the wrong type are left out.
     """
-    names = {
-        "temperature": ("temp", float),
-        "top_p": ("top_p", float),
-        "top_k": ("top_k", int),
-        "min_p": ("min_p", float),
-        "repetition_penalty": ("repetition_penalty", float),
-    }
-    values = {
-        name: kind(generation_config[key])
-        for key, (name, kind) in names.items()
-        if isinstance(generation_config.get(key), (int, float))
-    }
+    values: dict[str, Any] = {}
+    for name, each in options_of(SamplingSettings).items():
+        value = generation_config.get({"temp": "temperature"}.get(name, name))
+        if name != "seed" and isinstance(value, (int, float)):
+            values[name] = each.type(value)
     if generation_config.get("do_sample") is False:
         values["temp"] = 0.0
     return values

@@ -13,7 +13,7 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 
 # isort: split
 
-from mlxchat.app import setup
+from mlxchat.app import opening
 from mlxchat.cli import main
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
@@ -27,5 +27,5 @@ def load_scripted(directory: Path, *args: Any, **options: Any) -> Model:
 
 
 if __name__ == "__main__":
-    setup.load_directory = load_scripted
+    opening.load_directory = load_scripted
     main()

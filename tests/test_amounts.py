@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s
-from mlxchat.errors import UsageError
+from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
 
 SetZone = Callable[[str], None]
 
@@ -44,7 +43,7 @@ def set_zone(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_a_duration_is_numbers_with_their_units(text: str, seconds: float) -> None:
-    assert parse_duration_s(text, "--for") == seconds
+    assert parse_duration_s(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -52,11 +51,11 @@ def test_a_duration_is_numbers_with_their_units(text: str, seconds: float) -> No
     ["", "8", "h", "0h", "-8h", "8x", "30m1h", "1h30", "1,5h", "8h8h", "٨h", "1e3s", "99999999d"],
 )
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError) as told:
-        parse_duration_s(text, "--for")
+    with pytest.raises(ValueError) as told:
+        parse_duration_s(text)
     assert str(told.value) == (
-        f"--for must be a duration above 0 with its unit, d, h, m or s, got {text!r}: "
-        "for example --for 8h or --for 1h30m"
+        f"must be a duration above 0 with its unit, d, h, m or s, got {text!r}: "
+        "for example 8h or 1h30m"
     )
 
 
@@ -79,18 +78,18 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     ],
 )
 def test_a_size_is_bytes_or_has_a_unit(text: str, size_bytes: int) -> None:
-    assert parse_bytes(text, "--rotate") == size_bytes
+    assert parse_bytes(text) == size_bytes
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "0.5", "-1", "MB", "100M", "100 M B", "1,000", "1e6", "100Mbit", "inf", "٤"]
 )
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError) as told:
-        parse_bytes(text, "--max-bytes")
+    with pytest.raises(ValueError) as told:
+        parse_bytes(text)
     assert str(told.value) == (
-        f"--max-bytes must be a number of bytes or a size with its unit, got {text!r}: "
-        "for example --max-bytes 100MB or --max-bytes 50MiB"
+        f"must be a number of bytes or a size with its unit, got {text!r}: "
+        "for example 100MB or 50MiB"
     )
 
 
@@ -116,7 +115,7 @@ def test_a_time_is_the_next_one_and_a_date_is_kept(
     text: str, deadline: str, set_zone: SetZone
 ) -> None:
     set_zone("UTC0")
-    assert parse_deadline(text, "--until", NOON).isoformat() == deadline
+    assert parse_deadline(text, NOON).isoformat() == deadline
 
 
 @pytest.mark.parametrize(
@@ -129,22 +128,21 @@ def test_a_time_is_the_next_one_and_a_date_is_kept(
 )
 def test_what_is_no_time_is_refused_with_an_example(text: str, set_zone: SetZone) -> None:
     set_zone("UTC0")
-    with pytest.raises(UsageError) as told:
-        parse_deadline(text, "--until", NOON)
+    with pytest.raises(ValueError) as told:
+        parse_deadline(text, NOON)
     assert str(told.value) == (
-        f"--until must be a local time, got {text!r}: "
-        "for example --until 07:00 or --until '2026-11-22 07:00'"
+        f"must be a local time, got {text!r}: for example 07:00 or '2026-11-22 07:00'"
     )
 
 
 @pytest.mark.parametrize("text", ["2026-11-21 12:00", "2026-11-21 07:00", "1999-12-31 23:59"])
-def test_a_moment_that_is_over_is_refused(text: str, set_zone: SetZone) -> None:
+def test_a_moment_that_has_passed_is_refused(text: str, set_zone: SetZone) -> None:
     set_zone("UTC0")
-    with pytest.raises(UsageError) as told:
-        parse_deadline(text, "--until", NOON)
+    with pytest.raises(ValueError) as told:
+        parse_deadline(text, NOON)
     assert str(told.value) == (
-        f"--until {text!r} is over already: give a time to come, or one without a date for the "
-        "next one, for example --until 07:00"
+        f"must be in the future, got {text!r}: without a date, such as 07:00, it is the next "
+        "such time"
     )
 
 
@@ -153,21 +151,21 @@ def test_the_beginning_of_the_calendar_is_refused_like_any_wrong_date(
     zone: str, set_zone: SetZone
 ) -> None:
     set_zone(zone)
-    with pytest.raises(UsageError, match="0001-01-01 00:00"):
-        parse_deadline("0001-01-01 00:00", "--until", NOON)
+    with pytest.raises(ValueError, match="0001-01-01 00:00"):
+        parse_deadline("0001-01-01 00:00", NOON)
 
 
 def test_today_is_the_local_day_whatever_the_zone_of_now(set_zone: SetZone) -> None:
     set_zone(NEW_YORK)
     evening = datetime(2026, 11, 21, 20, 0, tzinfo=timezone(timedelta(hours=-5)))
     expected = "2026-11-21T21:00:00-05:00"
-    assert parse_deadline("21:00", "--until", evening).isoformat() == expected
-    assert parse_deadline("21:00", "--until", evening.astimezone(UTC)).isoformat() == expected
+    assert parse_deadline("21:00", evening).isoformat() == expected
+    assert parse_deadline("21:00", evening.astimezone(UTC)).isoformat() == expected
 
 
 def hours_until(text: str, now: str) -> float:
     start = datetime.fromisoformat(now)
-    return (parse_deadline(text, "--until", start) - start).total_seconds() / 3600
+    return (parse_deadline(text, start) - start).total_seconds() / 3600
 
 
 def test_a_night_in_which_the_clocks_go_forward_is_an_hour_shorter(set_zone: SetZone) -> None:

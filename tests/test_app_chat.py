@@ -8,11 +8,11 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.app import chat as app_chat
-from mlxchat.app.chat import Chat, ChatOptions
-from mlxchat.app.setup import Setup
+from mlxchat.app.chat import Chat
 from mlxchat.chat import transcript
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import ModelNotFound, SessionError, TemplateError, UsageError
+from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.store.session import Session
 from mlxchat.store.session_list import read_session

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mlxchat.app import chat as app_chat
-from mlxchat.app.chat import Chat, ChatOptions
-from mlxchat.app.setup import Setup
+from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.errors import ExitStatus
+from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.journal import Saved
 from mlxchat.store.session import Session

@@ -95,9 +95,9 @@ def test_every_option_has_a_variable(project: Path, monkeypatch: pytest.MonkeyPa
     }.items():
         monkeypatch.setenv(variable, value)
     found = parameters("generate")
-    assert found["max_kv_size"] == "512"
-    assert found["json_events"] is True
-    assert found["lasting"] == "8h"
+    assert found["window"] == "512"
+    assert found["events"] is True
+    assert found["lasting_s"] == "8h"
     assert found["stop"] == ["THE END"]
     assert found["on_loop"] == "stop"
     assert found["system"] == "Be brief."
@@ -125,11 +125,11 @@ def test_no_variable_turns_a_chat_into_something_else(
         ("temp = true", "temp: it takes a value, not true"),
         ("temp = [1]", "temp: it takes one value, not a list"),
         ("max-tokens = 0.5", "max-tokens: Input should be a valid integer"),
-        ("max-kv-size = 'big'", "max-kv-size: --max-kv-size must be auto, none or a number"),
+        ("max-kv-size = 'big'", "max-kv-size: max-kv-size must be auto, none or a number"),
         ("max-kv-size = 0", "max-kv-size: max-kv-size must be at least 1"),
         ("roll = 'shitf'", "roll: 'shitf' is not one of 'shift', 'refill', 'stop'"),
         ("save = 'perhaps'", "save: Input should be a valid boolean"),
-        ("prefix-cache-size = 'big'", "prefix-cache-size: --prefix-cache-size must be a number"),
+        ("prefix-cache-size = 'big'", "prefix-cache-size: prefix-cache-size must be a number"),
         ("stop = ['']", "stop: stop must not be an empty text"),
         ("version = true", "version is not an option of chat"),
     ],

@@ -20,13 +20,13 @@ PACKAGE = ROOT / "mlxchat"
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
     "": [
-        *("wording", "errors", "failures", "settings", "platform", "paths", "units", "progress"),
-        "handlers",
+        *("wording", "errors", "failures", "options", "settings", "amounts", "template_args"),
+        *("request", "platform", "paths", "units", "progress", "handlers"),
     ],
     "files": ["disk", "atomic", "append", "lock", ""],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
-        *("", "documents", "template", "template_args", "reply_format", "thinking", "reply_reader"),
+        *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
         *("template_probe", "spans", "replies", "tokens", "parts", "stop"),
     ],
     "cache": [
@@ -56,8 +56,8 @@ ORDER: dict[str, list[str]] = {
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
     "app": [
-        *("", "awake", "events", "observer", "ranks", "setup", "prefixes", "blocks", "loading"),
-        *("request", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
+        *("", "awake", "events", "observer", "ranks", "opening", "prefixes", "blocks", "loading"),
+        *("prompt", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
         *("warm", "session", "chat", "verify"),
     ],
     "bench": [
@@ -85,8 +85,8 @@ ORDER: dict[str, list[str]] = {
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "amounts", "overnight", "configured", "completion"),
-        *("options", "setup", "run", "generate"),
+        *("group", "listing", "version", "completion", "options", "configured", "key_completion"),
+        *("setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", ""),
     ],

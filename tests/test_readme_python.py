@@ -41,7 +41,7 @@ def test_the_examples_run(
         # What is resumed, a run or a session, names the directory that it found.
         return resolve_model(str(tiny_model) if name == "smollm2" else name, **options)
 
-    monkeypatch.setattr("mlxchat.app.setup.resolve_model", resolve_tiny)
+    monkeypatch.setattr("mlxchat.app.opening.resolve_model", resolve_tiny)
     names = {
         "report": "A long report about boats. " * 9,
         "directory": tmp_path / "blocks",

@@ -15,7 +15,8 @@ from mlxchat.errors import CacheError, TemplateError
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.store import saved
 from mlxchat.store.journal import Journal
-from mlxchat.text.template import ChatTemplate, thinking_variables
+from mlxchat.template_args import thinking_variables
+from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.reply_formats import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxchat.app import setup
+from mlxchat.app import opening
 from mlxchat.models.model import Model
 from tests.conftest import RunMlxchat
 from tests.reply_formats import FORMATS
@@ -28,7 +28,7 @@ def run(
     def load(*_: Any, **__: Any) -> Model:
         return scripted.model()
 
-    monkeypatch.setattr(setup, "load_directory", load)
+    monkeypatch.setattr(opening, "load_directory", load)
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
         done = run_here(*arguments, "-m", str(tiny_model), "--no-prefix-cache", stdin=stdin)

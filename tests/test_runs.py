@@ -10,9 +10,8 @@ import pytest
 
 from mlxchat.app.begin import begin, resume
 from mlxchat.app.observer import Observer
-from mlxchat.app.request import Overnight, Request
-from mlxchat.app.setup import Setup
 from mlxchat.errors import DeviceError, SnapshotBroken, UsageError
+from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop
 
 TEXT = "The sea was calm, and nothing moved. "

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.errors import UsageError
-from mlxchat.text.template_args import parse_template_args
+from mlxchat.template_args import parse_template_args
 from tests.reply_formats import HARMONY, MISTRAL
 from tests.terminal_chat import CTRL_D, Chat
 
@@ -127,7 +126,7 @@ def test_a_run_that_stopped_within_a_thought_resumes_within_it(run: Run, tmp_pat
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(written: str, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
+    with pytest.raises(ValueError, match=complaint):
         parse_template_args([written])
 
 
@@ -156,7 +155,7 @@ def test_harmony_in_a_terminal(harmony: Path) -> None:
     chat.says("/set template-arg reasoning_effort=high")
     chat.shows("template-arg reasoning_effort=high")
     chat.says("/set template-arg messages=none")
-    chat.shows("mlxchat itself")
+    chat.shows("template-arg cannot set 'messages'")
     chat.says("again")
     chat.shows("^> again\nYes!$")
     chat.send(CTRL_D)

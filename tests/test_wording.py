@@ -15,11 +15,10 @@ import typer
 
 import mlxchat
 from mlxchat import cli
-from mlxchat.app.request import Overnight, Request
-from mlxchat.app.setup import Setup
 from mlxchat.errors import MlxchatError, OutputError, UsageError
+from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
-from mlxchat.terminal.commands import SETTABLE, _set_option
+from mlxchat.terminal.commands import SETTABLE, _set
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.spelling import as_flags, as_keys, in_chat
 from mlxchat.wording import Action, Field, Message
@@ -108,7 +107,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("repetition_penalty", 0.0, "must be above 0 (1 is off), got 0.0"),
     ("seed", -1, "must be between 0 and 2^64 - 1, got -1"),
     ("max_tokens", 0, "must be at least 1, or -1 for no limit, got 0"),
-    ("stop", ("",), "must not be an empty text"),
+    ("stop", ("",), "must not be an empty text, got ''"),
     ("logprobs", -1, "must not be negative, got -1"),
 ]
 
@@ -141,12 +140,18 @@ def test_a_setting_is_refused_by_its_flag_on_the_command_line_and_its_key_in_a_f
 @pytest.mark.parametrize("option", sorted({*SETTABLE} - {"template-arg"}))
 def test_every_option_that_a_chat_spells_as_set_can_be_set(option: str) -> None:
     changed: dict[str, Any] = {}
-
-    class Shown:
-        def ready_chat(self) -> Any:
-            return SimpleNamespace(set=changed.update)
-
-    _set_option(Shown(), option, "shift" if option == "roll" else "1")  # pyright: ignore[reportArgumentType]
+    conversation = SimpleNamespace(
+        sampling=SamplingSettings(),
+        generation=GenerationSettings(),
+        roll=Roll.SHIFT,
+        template_args={},
+    )
+    shown: Any = SimpleNamespace(
+        ready_chat=lambda: SimpleNamespace(set=changed.update),
+        screen=SimpleNamespace(say=print),
+        conversation=conversation,
+    )
+    _set(shown, f"{option} {'shift' if option == 'roll' else '1'}")
     assert list(changed) == [option.replace("-", "_")]
 
 

@@ -10,13 +10,14 @@ from typing import BinaryIO, TypedDict, Unpack
 from mlxchat.app.checkpoints import continued
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
+from mlxchat.app.prompt import encode, read
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.records import record_of, request_of
-from mlxchat.app.request import Request, encode
 from mlxchat.app.run import Run
 from mlxchat.app.sinks import FileSink, NoSink, Sink
 from mlxchat.cache.layers import windows
 from mlxchat.distributed.ranks import Ranks
+from mlxchat.request import Request
 from mlxchat.settings import OnLoop
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.output_file import START, OutputFile
@@ -56,7 +57,7 @@ def begin(
     """
     observer = observer or Observer()
     check_ranks(ranks, pipeline=request.setup.pipeline, blocks=bool(request.blocks))
-    document = request.read(piped)
+    document = read(request, piped)
     for notice in document.notices:
         observer.warn(notice)
     with ExitStack() as stack:

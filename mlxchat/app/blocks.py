@@ -6,11 +6,11 @@ from contextlib import ExitStack, contextmanager
 from mlx import nn
 
 from mlxchat import paths
-from mlxchat.app.setup import Setup
 from mlxchat.cache import Cache, check_joinable, make_joinable
 from mlxchat.engine.blocks import BlockReader, join_refusal
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
+from mlxchat.request import Setup
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.store.prefix_cache import has_room
 from mlxchat.text.tokens import Prompt

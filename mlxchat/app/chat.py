@@ -10,25 +10,24 @@ The next `Chat.open(session="holidays")` resumes it, with the same model and win
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from mlxchat.app.loading import Loading
-from mlxchat.app.prefixes import Prefixes
-from mlxchat.app.ranks import check_ranks
-from mlxchat.app.session import Keeper, open_session, saved_settings, saved_template_args
-from mlxchat.app.setup import (
+from mlxchat.app.opening import (
     POSITIONS_RUN_ON,
     Notify,
-    Setup,
     find_model,
     fit_window,
     load_model,
     start,
 )
+from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.ranks import check_ranks
+from mlxchat.app.session import Keeper, open_session, resumed, saved_template_args
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
@@ -38,13 +37,14 @@ from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
-from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
+from mlxchat.request import CHAT, ChatOptions, Setup
+from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.saved import read_messages
 from mlxchat.store.session import Session
 from mlxchat.store.session_names import as_saved, check_name, names_by_use
-from mlxchat.text.template import thinking_variables
-from mlxchat.wording import Field, Message
+from mlxchat.template_args import thinking_variables
+from mlxchat.wording import Message
 
 Find = Callable[[Setup], ResolvedModel]
 
@@ -54,46 +54,6 @@ GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
 def _nothing() -> None:
     return
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """What a chat is opened with.
-
-    `think` False turns thoughts off. `exact` refuses to resume a session whose cache cannot be
-    restored to the bit. A resumed session brings its own model, dtype, max_kv_size, keep, roll and
-    template_args; `chosen` names those that are to be as they are here. None: all that differ from
-    their defaults.
-    """
-
-    setup: Setup = field(default_factory=lambda: Setup(keep=0))
-    system: str | None = None
-    roll: Roll = Roll.SHIFT
-    generation: GenerationSettings = field(default_factory=GenerationSettings)
-    think: bool = True
-    template_args: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    exact: bool = False
-    chosen: frozenset[str] | None = None
-
-    def resuming(self, session: Session) -> ChatOptions:
-        """These, with what was saved with the session if nothing else was chosen."""
-        chosen = self._differing() if self.chosen is None else self.chosen
-        setup, roll = saved_settings(self.setup, self.roll, session, chosen)
-        saved_args = None if "template_args" in chosen else saved_template_args(session)
-        args = self.template_args if saved_args is None else saved_args
-        return replace(self, setup=setup, roll=roll, template_args=args)
-
-    def _differing(self) -> frozenset[str]:
-        setup, default = self.setup, ChatOptions()
-        differs = {
-            "model": setup.model is not None,
-            "dtype": setup.dtype != default.setup.dtype,
-            "max_kv_size": setup.window != default.setup.window,
-            "keep": setup.keep not in (default.setup.keep, Setup().keep),
-            "roll": self.roll != default.roll,
-            "template_args": bool(self.template_args),
-        }
-        return frozenset(name for name, is_so in differs.items() if is_so)
 
 
 class Chat:
@@ -118,7 +78,7 @@ class Chat:
         self.notices: list[str] = []
         self._notify = notify or self.notices.append
         self._find = find or (lambda setup: find_model(setup, self._notify))
-        self._options = options if session is None else options.resuming(session)
+        self._options = options if session is None else resumed(options, session)
         self._ranks = ranks
         self._keeper = Keeper(session, self._notify, exact=options.exact)
         # Who leaves nothing on the disk leaves no keys and values there either.
@@ -249,7 +209,7 @@ class Chat:
             roll=options.roll,
             sampling=self._setup.sampling_settings(model.generation_config),
             generation=options.generation,
-            variables=thinking_variables(options.think),
+            variables=thinking_variables(options.think != "off"),
             template_args=options.template_args,
             prefixes=self._prefixes,
         )
@@ -313,9 +273,7 @@ class Chat:
         known = SAMPLING | GENERATION | {"roll", "template_args"}
         for name in sorted(options.keys() - known):
             raise UsageError(f"there is no option {name!r}")
-        roll = options.get("roll", conversation.roll)
-        if roll not in list(Roll):
-            raise UsageError(Field("roll"), f" must be one of {', '.join(Roll)}, got {roll!r}")
+        roll = CHAT["roll"].value_of(options.get("roll", conversation.roll))
         sampling = {name: value for name, value in options.items() if name in SAMPLING}
         new_sampling = replace(conversation.sampling, **sampling)
         generation = {name: value for name, value in options.items() if name in GENERATION}
@@ -324,7 +282,7 @@ class Chat:
             args = {**conversation.template_args, **options["template_args"]}
             conversation.set_template_args(args)
         conversation.sampling, conversation.generation = new_sampling, new_generation
-        conversation.roll = Roll(roll)
+        conversation.roll = roll
         seed = sampling.pop("seed", self._setup.seed)
         chosen = {**self._setup.sampling, **sampling}
         setup = replace(self._setup, sampling=chosen, seed=seed)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from mlxchat.app.blocks import check_model
 from mlxchat.app.observer import Observer
-from mlxchat.app.setup import (
+from mlxchat.app.opening import (
     POSITIONS_RUN_ON,
     Setup,
     find_model,

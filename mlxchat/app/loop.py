@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlxchat.app.request import NUDGE_EVERY
 from mlxchat.engine.repetition import LoopDetector, Nudge
+from mlxchat.request import NUDGE_EVERY
 from mlxchat.settings import OnLoop, SamplingSettings
 
 

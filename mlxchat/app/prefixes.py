@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from mlxchat import paths
-from mlxchat.app.setup import Setup
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.prefixes import lead_prefix
 from mlxchat.engine.generate import OnHeld
 from mlxchat.models.model import Model
+from mlxchat.request import Setup
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 
 # A shorter prompt is read again before it could be found.

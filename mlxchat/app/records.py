@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.app.loaded import Loaded
-from mlxchat.app.request import Overnight, Request
-from mlxchat.app.setup import Setup
+from mlxchat.request import Overnight, Request, Setup
 from mlxchat.store.run_record import RunRecord
 
 

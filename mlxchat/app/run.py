@@ -17,7 +17,6 @@ from mlxchat.app.events import EventWriter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import Prefixes
-from mlxchat.app.request import Request
 from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.chat.ledger import TokenIds
@@ -32,6 +31,7 @@ from mlxchat.engine.generate import (
 )
 from mlxchat.errors import DeviceError
 from mlxchat.models.model import Model
+from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint

@@ -10,22 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mlxchat.app.setup import Notify, Setup
+from mlxchat.app.opening import Notify
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
 from mlxchat.engine.generate import Token
 from mlxchat.errors import DeviceError, RanksError, SessionError, SnapshotError, UsageError
 from mlxchat.failures import device_failures
-from mlxchat.models.load import DTYPE_CHOICES
 from mlxchat.models.resolve import ResolvedModel
-from mlxchat.settings import Roll
+from mlxchat.options import Option, options_of
+from mlxchat.request import ChatOptions, Setup
 from mlxchat.store import session_list
 from mlxchat.store.background import Written
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.session import Session
 from mlxchat.store.session_list import prune_snapshots
 from mlxchat.store.state_file import StateFile
-from mlxchat.text.template_args import check_template_args
+from mlxchat.template_args import check_template_args
 from mlxchat.wording import Field, Message
 
 # Turns after which a new snapshot is worth writing, and sessions whose snapshots are kept.
@@ -53,36 +53,37 @@ def open_session(
     return Session.open(name)
 
 
+def resumed(options: ChatOptions, session: Session) -> ChatOptions:
+    """The options, with what was saved with the session except what is chosen."""
+    chosen = options.chosen_fields()
+    setup = replace(options.setup, **_saved(Setup, session, chosen))
+    return replace(options, setup=setup, **_saved(ChatOptions, session, chosen))
+
+
 def saved_template_args(session: Session) -> dict[str, Any] | None:
     """The template's variables that were saved with the session, if there are any."""
-    saved = session.journal.contents.settings.get("template_args")
-    if not isinstance(saved, str):
-        return None
-    try:
-        return check_template_args(json.loads(saved))
-    except (ValueError, RecursionError, UsageError):
-        # Nothing in a file is trusted.
-        return None
+    return _saved(ChatOptions, session, ()).get("template_args")
 
 
-def saved_settings(
-    setup: Setup, roll: Roll, session: Session, chosen: Collection[str]
-) -> tuple[Setup, Roll]:
-    """The model, its dtype and the window that were saved with the session, except those that are
-    `chosen` by name."""
-    saved = session.journal.contents.settings
-    model, window, keep = saved.get("model"), saved.get("max_kv_size", ""), saved.get("keep")
-    if isinstance(model, str) and "model" not in chosen:
-        setup = replace(setup, model=model)
-    if saved.get("dtype") in DTYPE_CHOICES and "dtype" not in chosen:
-        setup = replace(setup, dtype=str(saved["dtype"]))
-    if (window is None or type(window) is int) and "max_kv_size" not in chosen:
-        setup = replace(setup, window=window)
-    if type(keep) is int and "keep" not in chosen:
-        setup = replace(setup, keep=keep)
-    if saved.get("roll") in list(Roll) and "roll" not in chosen:
-        roll = Roll(saved["roll"])
-    return setup, roll
+def _saved(kind: type, session: Session, chosen: Collection[str]) -> dict[str, Any]:
+    """Fields of the dataclass that were saved with the session. Nothing in a file is trusted."""
+    found = session.journal.contents.settings
+    values: dict[str, Any] = {}
+    for name, each in options_of(kind).items():
+        if each.saved and name in found and name not in chosen:
+            with suppress(TypeError, ValueError, RecursionError, UsageError):
+                values[name] = _checked(each, found[name])
+    return values
+
+
+def _checked(option: Option, value: object) -> Any:
+    """Raises one of those if it is no value of the option."""
+    if option.many:
+        return check_template_args(json.loads(str(value)))
+    texts = option.type is str or bool(option.choices)
+    if not isinstance(value, str if texts else int | None):
+        raise TypeError(value)
+    return option.value_of(value) if option.parse is None else value
 
 
 class Keeper:
@@ -126,7 +127,7 @@ class Keeper:
         settings: dict[str, str | int | None] = {
             "model": str(path.resolve()) if path.exists() else found.name,
             "dtype": dtype,
-            "max_kv_size": conversation.settings.max_kv_size,
+            "window": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,
             "roll": str(conversation.roll),
             "template_args": json.dumps(conversation.template_args),

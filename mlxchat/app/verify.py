@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from mlxchat.app.chat import Chat, ChatOptions
+from mlxchat.app.chat import Chat
 from mlxchat.app.observer import Observer
-from mlxchat.app.setup import find_model, start
+from mlxchat.app.opening import find_model, start
 from mlxchat.errors import SessionError, SnapshotError
+from mlxchat.request import ChatOptions
 from mlxchat.store.session import Session
 from mlxchat.store.verify import Agreement, compare
 

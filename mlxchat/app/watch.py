@@ -10,11 +10,11 @@ import mlx.core as mx
 
 from mlxchat import platform
 from mlxchat.app.loop import Loop
-from mlxchat.app.request import Overnight
 from mlxchat.cache import Cache, bytes_held, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.generate import ResumePoint, ShouldStop, Token
+from mlxchat.request import Overnight
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import Position

@@ -15,7 +15,7 @@ from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.chat.memory import Memory
-from mlxchat.chat.random_streams import random_seed, stream_of
+from mlxchat.chat.random_streams import stream_of
 from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Said, Turn
 from mlxchat.chat.watch import StoppedEncoding, Watch
@@ -31,7 +31,13 @@ from mlxchat.engine.pace import Pace
 from mlxchat.errors import DeviceError, WindowFull
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
-from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
+from mlxchat.settings import (
+    CacheSettings,
+    GenerationSettings,
+    Roll,
+    SamplingSettings,
+    random_seed,
+)
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.thinking import joined
 

@@ -23,7 +23,7 @@ from mlxchat.engine.generate import Progress
 from mlxchat.errors import CacheError, TemplateError, UsageError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, Roll
-from mlxchat.text.template import thinking_variables
+from mlxchat.template_args import thinking_variables
 from mlxchat.wording import Action, Field
 
 

@@ -1,14 +1,7 @@
 """The random numbers of a conversation: one seed, and from it a stream for each reply."""
 
-import os
-
 RETRY = 1_000_003
 SEEDS = 2**64
-
-
-def random_seed() -> int:
-    """A seed that nobody chose."""
-    return int.from_bytes(os.urandom(4))
 
 
 def stream_of(seed: int, turns: int, retries: int = 0, written: int = 0) -> int:

@@ -8,15 +8,8 @@ import typer
 
 from mlxchat.bench.catalog import BENCHES, Entry
 from mlxchat.cli.group import Group
-from mlxchat.cli.options import (
-    OUTPUT,
-    DeviceOption,
-    DtypeOption,
-    ModelOption,
-    OfflineOption,
-    PipelineOption,
-    QuietOption,
-)
+from mlxchat.cli.options import some_of, with_options
+from mlxchat.options import Group as Heading
 
 ALL = "all"
 
@@ -70,7 +63,7 @@ JsonFileOption = Annotated[
         help="Append JSON Lines to FILE, one a figure, with machine and versions; - writes them to "
         "stdout instead of tables.",
         show_default="none",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=Heading.OUTPUT,
     ),
 ]
 PlotOption = Annotated[
@@ -79,7 +72,7 @@ PlotOption = Annotated[
         metavar="DIR",
         help="Draw charts into DIR, as SVG and PNG, with the extra: pip install 'mlxchat\\[plot]'.",
         show_default="none",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=Heading.OUTPUT,
     ),
 ]
 
@@ -88,39 +81,31 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
     """A command with the options that mean something to the sub-bench."""
 
     def command(
-        model: ModelOption = None,
-        offline: OfflineOption = False,
-        device: DeviceOption = "auto",
-        dtype: DtypeOption = "auto",
-        pipeline: PipelineOption = False,
         against: AgainstOption = None,
         text: TextOption = None,
         quick: QuickOption = False,
         json_file: JsonFileOption = None,
         plot: PlotOption = None,
-        quiet: QuietOption = False,
+        **values: Any,
     ) -> None:
         from mlxchat.cli.bench_run import BenchRequest, run_benches
 
         request = BenchRequest(
             entries=entries,
-            model=model,
-            offline=offline,
-            device=device,
-            dtype=dtype,
-            pipeline=pipeline,
             against=against is not None,
             text=text,
             quick=quick,
             json_file=json_file,
             plot=plot,
-            quiet=quiet,
+            **values,
         )
         raise typer.Exit(run_benches(request))
 
+    names = ("model", "offline", "device", "dtype", "pipeline", "quiet")
+    with_options(some_of("generate", *names))(command)
     # Typer makes an option of each parameter that the signature shows.
-    shown = inspect.signature(command)
     special = {"against": entry.compares, "text": entry.reads_text, "pipeline": entry.on_ranks}
+    shown = inspect.signature(command)
     meant = [each for name, each in shown.parameters.items() if special.get(name, True)]
     vars(command)["__signature__"] = shown.replace(parameters=meant)
     return command

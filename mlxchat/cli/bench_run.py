@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from mlxchat.app.opening import load_model, start
 from mlxchat.app.ranks import check_ranks, lead_or_follow
-from mlxchat.app.setup import Setup, load_model, start
 from mlxchat.bench import plot
 from mlxchat.bench.catalog import Entry, load
 from mlxchat.bench.machine import this_machine
@@ -22,6 +22,7 @@ from mlxchat.bench.subject import Subject
 from mlxchat.cli.setup import find_model
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
+from mlxchat.request import Setup
 from mlxchat.terminal.bench_progress import BenchProgress
 from mlxchat.terminal.bench_table import comment, format_bench_table, paragraph
 from mlxchat.terminal.chart import draw_chart
@@ -42,13 +43,13 @@ class BenchRequest:
     offline: bool
     device: str
     dtype: str
-    pipeline: bool
     against: bool
     text: str | None
     quick: bool
     json_file: str | None
     plot: str | None
     quiet: bool
+    pipeline: bool = False
 
     def setup(self) -> Setup:
         return Setup(

@@ -1,7 +1,7 @@
-"""What a shell is told when Tab is pressed: models, sessions, prefixes, keys and their values.
+"""What Tab completes in a shell: models, sessions, prefixes.
 
-It is waited for at each press, so nothing here imports MLX; and whatever goes wrong, nothing is
-written into the line that is being typed. Where nothing fits, the shell offers files.
+The user waits for it, so nothing here imports MLX; and whatever goes wrong, nothing is written into
+the line being typed. If nothing fits, the shell offers files.
 """
 
 import os
@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, suppress
 from functools import wraps
 from io import StringIO
-from typing import Any, ParamSpec
-
-import typer
+from typing import ParamSpec
 
 VARIABLE = "_MLXCHAT_COMPLETE"
 MOST_PREFIXES = 50
@@ -51,7 +49,7 @@ def _join_options_with_their_values() -> None:
     os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(place)}
 
 
-def _quiet(names: Callable[P, Names]) -> Callable[P, list[str | tuple[str, str]]]:
+def quietly(names: Callable[P, Names]) -> Callable[P, list[str | tuple[str, str]]]:
     """No names where they cannot be had: a broken file is told when a command is run."""
 
     @wraps(names)
@@ -71,28 +69,28 @@ def _spelled(name: str | tuple[str, str]) -> str | tuple[str, str]:
     return re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", text)
 
 
-@_quiet
+@quietly
 def complete_model(incomplete: str) -> Names:
     """All names that a model can be meant by; a path is the shell's own to complete."""
     if incomplete.startswith(("/", ".", "~")):
         return []
-    return [*_aliases(), *_built_in_names(), *_names_here()]
+    return [*aliases(), *_built_in_names(), *_names_here()]
 
 
-@_quiet
+@quietly
 def complete_model_here(incomplete: str) -> Names:
     """Models on this disk that mlxchat or the hub keep."""
     return _names_here()
 
 
-@_quiet
+@quietly
 def complete_session(incomplete: str) -> Names:
     from mlxchat.store.session_names import names_by_use
 
     return names_by_use()
 
 
-@_quiet
+@quietly
 def complete_prefix(incomplete: str) -> Names:
     from mlxchat import paths
     from mlxchat.store.prefix_index import PrefixIndex
@@ -104,43 +102,7 @@ def complete_prefix(incomplete: str) -> Names:
     return [(each.key[:12], f"{each.tokens:,} tokens of {each.model}") for each in prefixes]
 
 
-@_quiet
-def complete_key(context: typer.Context, incomplete: str) -> Names:
-    """Keys of `config set`."""
-    from mlxchat.cli.configured import keys_of
-
-    return [*keys_of(context.find_root().command), *(f"aliases.{alias}" for alias in _aliases())]
-
-
-@_quiet
-def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
-    """Keys of `config show`, which takes whole tables as well."""
-    from mlxchat.cli.configured import keys_of
-    from mlxchat.config.file import COMMANDS
-
-    return [
-        *COMMANDS,
-        *keys_of(context.find_root().command),
-        *(f"aliases.{alias}" for alias in _aliases()),
-    ]
-
-
-@_quiet
-def complete_value(context: typer.Context, incomplete: str) -> Names:
-    """Values of the key that is there already."""
-    from mlxchat.cli.configured import options_of
-
-    table, _, name = str(context.params.get("key")).partition(".")
-    if table in ("model", "aliases") or name == "model":
-        return complete_model(incomplete)
-    root: Any = context.find_root().command
-    option = options_of(root.commands[table])[name.replace("_", "-")]
-    if option.is_flag:
-        return ["true", "false"]
-    return [str(each) for each in option.type_descriptor.choices or ()]
-
-
-def _aliases() -> list[str]:
+def aliases() -> list[str]:
     from mlxchat.config.file import read_user_config
 
     with suppress(Exception):

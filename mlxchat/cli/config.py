@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.completion import complete_key, complete_shown_key, complete_value
 from mlxchat.cli.configured import (
     check_layer,
     keys_of,
@@ -18,6 +17,7 @@ from mlxchat.cli.configured import (
     read_setting,
 )
 from mlxchat.cli.group import Group
+from mlxchat.cli.key_completion import complete_key, complete_shown_key, complete_value
 from mlxchat.cli.listing import write, write_json_lines, write_table
 from mlxchat.config.file import (
     COMMANDS,

@@ -5,21 +5,20 @@ command before it, `chat.max-kv-size`.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 from typer.exceptions import TyperException
 
-from mlxchat.config.file import COMMANDS
+from mlxchat.cli.options import COMMANDS
 from mlxchat.config.layers import Config, Layer, Level, Setting, read_config
 from mlxchat.errors import ConfigError, UsageError
-from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.request import CHAT
 from mlxchat.terminal.spelling import as_keys
 
-# Options of which a session that goes on has its own.
-OF_SESSIONS = {"model", "max-kv-size", "keep", "roll", "system"}
+# Options that a session has of its own.
+OF_SESSIONS = {"system", *(each.name for each in CHAT.values() if each.saved)}
 
 # What pydantic, by which Typer checks values, puts before what is wrong with one.
 FROM_PYDANTIC = "Value error, "
@@ -124,7 +123,9 @@ def option_value(option: TyperOption, name: str, written: Any, context: Any) -> 
         value = option.process_value(context, written)
     except TyperException as error:
         raise UsageError(error.message.removeprefix(FROM_PYDANTIC)) from error
-    _check(name, value)
+    for options in COMMANDS.values():
+        if option.name in options and options[option.name].name == name:
+            options[option.name].value_of(value)
     return value
 
 
@@ -137,37 +138,6 @@ def _as_parameter(option: TyperOption, setting: Setting) -> Setting:
 
 def _long_names(option: TyperOption) -> list[str]:
     return [flag.removeprefix("--") for flag in option.opts if flag.startswith("--")]
-
-
-def _check(name: str, value: Any) -> None:
-    """Refuse what no run could have, though the type is right. Raises UsageError."""
-    if value is None:
-        return
-    from mlxchat.cli.amounts import parse_bytes, parse_deadline, parse_duration_s, parse_window
-    from mlxchat.text.template_args import parse_template_args
-
-    match name:
-        case "max-kv-size":
-            window = parse_window(value)
-            CacheSettings(max_kv_size=None if window == "auto" else window, keep=0)
-        case "for":
-            parse_duration_s(value, "--for")
-        case "until":
-            parse_deadline(value, "--until", datetime.now().astimezone())
-        case "max-bytes" | "rotate" | "prefix-cache-size":
-            parse_bytes(value, f"--{name}")
-        case "template-arg":
-            parse_template_args(value, "--template-arg")
-        case "stop":
-            GenerationSettings(stop=tuple(value))
-        case _:
-            _check_as_settings(name.replace("-", "_"), value)
-
-
-def _check_as_settings(name: str, value: Any) -> None:
-    for settings in (SamplingSettings, GenerationSettings, CacheSettings):
-        if name in {field.name for field in fields(settings)}:
-            settings(**{name: value})
 
 
 def _tell_of_project(command: Any, context: Any) -> None:

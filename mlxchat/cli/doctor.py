@@ -16,7 +16,8 @@ from mlxchat.config.project import (
     read_project_file,
 )
 from mlxchat.errors import ConfigError, ExitStatus, UsageError
-from mlxchat.settings import DEFAULT_PREFIX_CACHE_BYTES
+from mlxchat.options import options_of
+from mlxchat.request import Setup
 
 if TYPE_CHECKING:
     from mlxchat.doctor import Finding
@@ -105,14 +106,13 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
 
 
 def _prefix_cache_bytes(context: typer.Context) -> int:
-    """The most that the prefix cache is to take; the default where that cannot be read."""
-    from mlxchat.cli.amounts import parse_bytes
-
+    """The maximum size of the prefix cache; the default if what is configured cannot be read."""
+    option = options_of(Setup)["prefix_cache_bytes"]
     root: Any = context.find_root().command
     try:
         settings = read_config().settings("generate", names_of(root.commands["generate"]))
-        if "prefix-cache-size" in settings:
-            return parse_bytes(str(settings["prefix-cache-size"].value), "--prefix-cache-size")
+        if option.name in settings:
+            return option.value_of(str(settings[option.name].value))
     except (ConfigError, UsageError):
-        return DEFAULT_PREFIX_CACHE_BYTES
-    return DEFAULT_PREFIX_CACHE_BYTES
+        return option.default
+    return option.default

@@ -1,198 +1,117 @@
-"""The options that several commands have, each defined once: its flags, its help, its panel."""
+"""Options as Typer knows them, made from their declarations; and the command line's own."""
 
-from typing import Annotated, Literal
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from mlxchat.cli.completion import complete_model
-from mlxchat.settings import SamplingSettings as Sampling
+from mlxchat import request
+from mlxchat.cli.completion import complete_model, complete_session
+from mlxchat.options import Group, Option, option, options_of
+from mlxchat.settings import SamplingSettings
 
-INPUT, SESSION, WINDOW, SAMPLING, END, OUTPUT, OVERNIGHT, MODEL = (
-    "Input",
-    "Session",
-    "Window",
-    "Sampling (defaults: the model's generation_config.json, else those given)",
-    "When to end",
-    "Output",
-    "Overnight",
-    "Model and machine",
-)
-DEFAULT = Sampling()
+COMPLETIONS = {"model": complete_model, "session": complete_session}
 
-SystemOption = Annotated[
-    str | None,
-    typer.Option(
-        "-s",
-        "--system",
-        "--system-prompt",
-        metavar="TEXT",
-        help="System prompt.",
-        show_default="the chat template's own",
-        rich_help_panel=INPUT,
-    ),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        autocompletion=complete_model,
-        help="Directory, .gguf file, alias or hub id.",
-        show_default="the configured one, a recommended one that fits, the embedded one",
-        rich_help_panel=MODEL,
-    ),
-]
-OfflineOption = Annotated[
-    bool,
-    typer.Option(
-        "--offline/--no-offline",
-        help="Never use the network, as with HF_HUB_OFFLINE=1.",
-        rich_help_panel=MODEL,
-    ),
-]
-DeviceOption = Annotated[
-    Literal["auto", "cpu", "gpu"],
-    typer.Option(help="Where to compute. auto: gpu if there is one.", rich_help_panel=MODEL),
-]
-DtypeOption = Annotated[
-    Literal["auto", "float16", "bfloat16", "float32", "stored"],
-    typer.Option(
-        help="Form to hold the weights in. auto: stored on a GPU, float32 on a CPU where that "
-        "fits.",
-        rich_help_panel=MODEL,
-    ),
-]
-WindowOption = Annotated[
-    str,
-    typer.Option(
-        "--max-kv-size",
-        metavar="auto|none|TOKENS",
-        help="Window in tokens; older ones are forgotten. auto: the trained context or what "
-        "fits in memory; none: unbounded.",
-        rich_help_panel=WINDOW,
-    ),
-]
-StepOption = Annotated[
-    int,
-    typer.Option(metavar="TOKENS", help="Prompt tokens processed at once.", rich_help_panel=WINDOW),
-]
-PipelineOption = Annotated[
-    bool,
-    typer.Option(
-        "--pipeline/--no-pipeline",
-        help="Under mlx.launch: give each rank some of the layers, instead of a part of each.",
-        rich_help_panel=MODEL,
-    ),
-]
-PrefixCacheOption = Annotated[
-    bool,
-    typer.Option(
-        "--prefix-cache/--no-prefix-cache",
-        help="Keep what long prompts begin with on the disk, so that it is read only once.",
-        rich_help_panel=WINDOW,
-    ),
-]
-PrefixCacheSizeOption = Annotated[
-    str,
-    typer.Option(
-        metavar="SIZE",
-        help="Most that is kept of them; what was used least lately goes first.",
-        rich_help_panel=WINDOW,
-    ),
-]
-TempOption = Annotated[
-    float | None,
-    typer.Option(
-        "--temp",
-        help="Temperature, no unit; 0 is greedy.",
-        show_default=str(DEFAULT.temp),
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopPOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Least likely tokens beyond this probability are left out; 1 is off.",
-        show_default=str(DEFAULT.top_p),
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopKOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="TOKENS",
-        help="Only this many likeliest tokens; 0 is off.",
-        show_default=str(DEFAULT.top_k),
-        rich_help_panel=SAMPLING,
-    ),
-]
-MinPOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Tokens below this share of the likeliest's probability are left out; 0 is off.",
-        show_default=str(DEFAULT.min_p),
-        rich_help_panel=SAMPLING,
-    ),
-]
-PenaltyOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Divides the logits of the latest 20 tokens; 1 is off.",
-        show_default=str(DEFAULT.repetition_penalty),
-        rich_help_panel=SAMPLING,
-    ),
-]
-SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Whole number that fixes the sampling.",
-        show_default="random, told by --json",
-        rich_help_panel=SAMPLING,
-    ),
-]
-StopOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT",
-        help="End before this text; repeatable.",
-        show_default="none",
-        rich_help_panel=END,
-    ),
-]
-JsonOption = Annotated[
-    bool,
-    typer.Option(
-        "--json/--no-json", help="Write JSON Lines instead of text.", rich_help_panel=OUTPUT
-    ),
-]
-ThinkOption = Annotated[
-    Literal["on", "off", "hide"] | None,
-    typer.Option(
-        metavar="on|off|hide",
-        help="A model's thoughts: shown, turned off, or not shown.",
-        show_default="as the template has them, shown",
-        rich_help_panel=OUTPUT,
-    ),
-]
-TemplateArgOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Variable of the chat template, such as reasoning_effort=high; repeatable.",
-        show_default="none",
-        rich_help_panel=INPUT,
-    ),
-]
-QuietOption = Annotated[
-    bool,
-    typer.Option(
-        "--quiet/--no-quiet",
-        "-q",
-        help="No progress, warnings or stats on stderr.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+T = TypeVar("T")
+Options = Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a run shows besides its text; `stats` None is on a terminal only."""
+
+    quiet: bool = option(
+        False, "No progress, warnings or stats on stderr.", Group.OUTPUT, short="q"
+    )
+    stats: bool | None = option(
+        None,
+        "A closing line of figures on stderr.",
+        Group.OUTPUT,
+        if_unset="on a terminal",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatShown:
+    """Which session a chat is, and what it shows."""
+
+    latest: bool = option(
+        False,
+        "Resume the last session.",
+        Group.SESSION,
+        name="continue",
+        short="c",
+        negatable=False,
+    )
+    session: str | None = option(
+        None,
+        "Resume a session, or begin one of that name.",
+        Group.SESSION,
+        metavar="NAME",
+        if_unset="a new one, named after the time",
+        completes="session",
+    )
+    save: bool = option(
+        True, "Save the chat as it goes; otherwise nothing is left on the disk.", Group.SESSION
+    )
+    plain: bool = option(False, "Do not render replies as Markdown.", Group.OUTPUT)
+    events: bool = option(False, "Write JSON Lines instead of text.", Group.OUTPUT, name="json")
+    quiet: bool = option(
+        False, "No progress, warnings or stats on stderr.", Group.OUTPUT, short="q"
+    )
+    stats: bool = option(False, "A line of figures on stderr after each reply.", Group.OUTPUT)
+
+
+def _left_to_the_model(options: Options) -> Options:
+    """Sampling options: a model's own recommendation comes before the defaults."""
+    return {
+        name: replace(each, default=None, if_unset=each.if_unset or str(each.default))
+        if name in options_of(SamplingSettings)
+        else each
+        for name, each in options.items()
+    }
+
+
+# The options of the two commands that can be configured, by field.
+COMMANDS: dict[str, Options] = {
+    "chat": _left_to_the_model(request.CHAT | options_of(ChatShown)),
+    "generate": _left_to_the_model(request.GENERATE | options_of(Shown)),
+}
+
+
+def some_of(command: str, *names: str) -> Options:
+    return {name: COMMANDS[command][name] for name in names}
+
+
+def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options beside its own parameters; it takes them as `**values`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [
+            each
+            for each in inspect.signature(command, eval_str=True).parameters.values()
+            if each.kind is not each.VAR_KEYWORD
+        ]
+        keyword = [each.replace(kind=each.KEYWORD_ONLY) for each in own]
+        declared = [_parameter(each) for each in options.values()]
+        shown = inspect.Signature(sorted([*keyword, *declared], key=_place))
+        # Typer makes an option of each parameter that the signature shows.
+        vars(command)["__signature__"] = shown
+        return command
+
+    return decorate
+
+
+def build(kind: type[T], values: Mapping[str, Any], **others: Any) -> T:
+    """The dataclass, with those of its options that have a value. Raises UsageError."""
+    written = {
+        name: each.value_of(values[name])
+        for name, each in options_of(kind).items()
+        if values.get(name) is not None
+    }
+    return kind(**written | others)
 
 
 def given_names(context: typer.Context) -> frozenset[str]:
@@ -203,3 +122,46 @@ def given_names(context: typer.Context) -> frozenset[str]:
         for name, source in sources.items()
         if source is not None and source.name == "COMMANDLINE"
     )
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """In the order of help's headings; without one, first."""
+    if not hasattr(parameter.annotation, "__metadata__"):
+        return -1
+    heading = parameter.annotation.__metadata__[0].rich_help_panel
+    return next((place for place, group in enumerate(Group) if group == heading), -1)
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    default = option.default if option.written is None else option.written
+    info = typer.Option(
+        *_flags(option),
+        metavar=option.metavar or "|".join(option.choices) or None,
+        autocompletion=COMPLETIONS.get(option.completes),
+        help=option.help,
+        show_default=(option.if_unset or "none") if default in (None, ()) else True,
+        rich_help_panel=str(option.group),
+    )
+    return inspect.Parameter(
+        option.field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if option.many else default,
+        annotation=Annotated[_type(option, optional=default is None), info],
+    )
+
+
+def _flags(option: Option) -> list[str]:
+    names = [f"--{name}" for name in (option.name, *option.aliases)]
+    if option.type is bool and option.negatable:
+        names = [f"--{option.name}/--no-{option.name}"]
+    return [f"-{option.short}", *names] if option.short else names
+
+
+def _type(option: Option, *, optional: bool) -> Any:
+    """The type of what is written."""
+    if option.many:
+        return list[str] | None
+    written: Any = str if option.parse is not None else option.type
+    if option.choices and written is str:
+        written = Literal[option.choices]
+    return written | None if optional else written

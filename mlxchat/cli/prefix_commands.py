@@ -4,26 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlxchat.cli.completion import complete_prefix
 from mlxchat.cli.group import Group
 from mlxchat.cli.listing import write, write_json_lines, write_table
-from mlxchat.cli.options import (
-    DeviceOption,
-    DtypeOption,
-    ModelOption,
-    OfflineOption,
-    PrefixCacheSizeOption,
-    QuietOption,
-    StepOption,
-    SystemOption,
-    TemplateArgOption,
-    WindowOption,
-)
-from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, DEFAULT_PREFIX_CACHE_SIZE
+from mlxchat.cli.options import some_of, with_options
 
 if TYPE_CHECKING:
     from mlxchat.store.prefix_index import PrefixIndex
@@ -45,6 +33,12 @@ generate is the most that is kept, and --no-prefix-cache turns it off.
 
 # What hangs on a prefix's last page is the prefix.
 KINDS = {"page": "prefix", "block": "block"}
+
+WARM = some_of(
+    "generate",
+    *("system", "template_args", "model", "offline", "device", "dtype", "window"),
+    *("prefill_step_size", "prefix_cache_bytes", "quiet"),
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
 
@@ -124,43 +118,31 @@ def clear() -> None:
 
 
 @cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
+@with_options(WARM)
 def warm(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Document, - for stdin.")],
     block: Annotated[
         bool, typer.Option("--block", help="Keep it as a block, for `mlxchat generate --block`.")
     ] = False,
-    system: SystemOption = None,
-    template_arg: TemplateArgOption = None,
-    model: ModelOption = None,
-    offline: OfflineOption = False,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    max_kv_size: WindowOption = "auto",
-    prefill_step_size: StepOption = DEFAULT_PREFILL_STEP_SIZE,
-    prefix_cache_size: PrefixCacheSizeOption = DEFAULT_PREFIX_CACHE_SIZE,
-    quiet: QuietOption = False,
+    **values: Any,
 ) -> None:
     """Read a document now, so that `mlxchat generate -f FILE "question"` begins at once later.
 
     The model, the system prompt, --template-arg and --dtype must be those of later. With --block,
     what begins at once is `mlxchat generate --block FILE`, beside other blocks or alone.
     """
-    from mlxchat.app.setup import Setup
-    from mlxchat.cli.amounts import parse_bytes, parse_window
+    from mlxchat.cli.setup import setup_of
     from mlxchat.cli.warm import warm as warm_up
-    from mlxchat.text.template_args import parse_template_args
 
-    setup = Setup(
-        model=model,
-        offline=offline,
-        device=device,
-        dtype=dtype,
-        window=parse_window(max_kv_size),
-        prefill_step_size=prefill_step_size,
-        prefix_cache_bytes=parse_bytes(prefix_cache_size, "--prefix-cache-size"),
+    template_args = WARM["template_args"].value_of(values["template_args"] or [])
+    warm_up(
+        setup_of(values),
+        file,
+        values["system"],
+        template_args,
+        block=block,
+        quiet=values["quiet"],
     )
-    args = parse_template_args(template_arg or (), "--template-arg")
-    warm_up(setup, file, system, args, block=block, quiet=quiet)
 
 
 @contextmanager

@@ -1,30 +1,22 @@
 """`mlxchat generate`: a run, with what it shows of itself on a terminal, and its exit status."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, begin, saved_run
 from mlxchat.app.ranks import lead_or_follow
-from mlxchat.app.request import Request
 from mlxchat.app.run import Run
+from mlxchat.cli.options import Shown
 from mlxchat.cli.setup import observer_of
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus
+from mlxchat.request import Request
 from mlxchat.terminal.figures import stats_line, status_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a run shows besides its text; `stats` None is on a terminal only."""
-
-    quiet: bool = False
-    stats: bool | None = None
 
 
 def run(request: Request, shown: Shown) -> int:

@@ -3,33 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mlxchat.app import setup as opening
+from mlxchat.app import opening
 from mlxchat.app.observer import Observer
-from mlxchat.app.setup import Setup
-from mlxchat.chat.random_streams import random_seed
-from mlxchat.cli.amounts import parse_bytes, parse_window
+from mlxchat.cli.options import build
 from mlxchat.models.resolve import ResolvedModel
+from mlxchat.options import options_of
+from mlxchat.request import Setup
+from mlxchat.settings import SamplingSettings
 from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress, waiting
 
-SAMPLING_OPTIONS = ("temp", "top_p", "top_k", "min_p", "repetition_penalty")
-SAME_NAMES = (
-    *("model", "offline", "device", "dtype", "keep", "prefill_step_size"),
-    *("prefix_cache", "pipeline"),
-)
 
-
-def setup_of(options: Mapping[str, Any]) -> Setup:
-    """Those of a command's options that are meant here, by the names of its parameters."""
-    seed = options["seed"]
-    return Setup(
-        window=parse_window(options["max_kv_size"]),
-        sampling={name: options[name] for name in SAMPLING_OPTIONS},
-        seed=random_seed() if seed is None else seed,
-        prefix_cache_bytes=parse_bytes(options["prefix_cache_size"], "--prefix-cache-size"),
-        **{name: options[name] for name in SAME_NAMES},
-    )
+def setup_of(values: Mapping[str, Any]) -> Setup:
+    """Those of a command's options that a model is opened with. Raises UsageError."""
+    sampling = {
+        name: each.value_of(values.get(name)) for name, each in options_of(SamplingSettings).items()
+    }
+    seed = sampling.pop("seed")
+    return build(Setup, values, sampling=sampling, **({} if seed is None else {"seed": seed}))
 
 
 def observer_of(messages: Messages) -> Observer:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mlxchat.app.setup import Setup
 from mlxchat.app.warm import warm_block, warm_document
 from mlxchat.cli.setup import observer_of
 from mlxchat.errors import ExitStatus
+from mlxchat.request import Setup
 from mlxchat.terminal.messages import Messages
 from mlxchat.text.documents import STDIN, piped_stdin
 

@@ -2,8 +2,8 @@
 
 It may come with a repository that somebody else has written, so it is not trusted. It chooses how
 a model answers, and nothing else: nothing that reads or writes a file, uses the network, goes on
-for ever, hides a message or changes the form of the output. Which options those are is a list of
-the harmless ones, so that an option that is added later is not among them.
+for ever, hides a message or changes the form of the output. An option is among them only if its
+declaration says so.
 """
 
 import os
@@ -11,22 +11,21 @@ from pathlib import Path
 
 from mlxchat.config.file import ConfigFile, read_config_file
 from mlxchat.errors import ConfigError
+from mlxchat.request import CHAT, GENERATE
 from mlxchat.wording import Field
 
 FILE_NAME = ".mlxchat.toml"
 IGNORE_VARIABLE = "MLXCHAT_NO_PROJECT"
 
-# `model` beside them names a model that is on this disk already: `models.resolve` sees to that.
-OPTIONS = frozenset(
-    {
-        *("system", "system-prompt", "max-kv-size", "keep", "roll"),
-        *("temp", "top-p", "top-k", "min-p", "repetition-penalty", "seed"),
-        *("max-tokens", "stop", "on-loop", "think"),
-    }
-)
-
-# What lets a window or a text grow for ever, where the user may have set a limit.
-UNLIMITED = {"max-tokens": ("-1", "-1.0"), "max-kv-size": ("none",)}
+# What a project may set, by all its names. `model` beside them names a model that is on this disk
+# already: `models.resolve` sees to that.
+ALLOWED = {
+    name: each
+    for options in (CHAT, GENERATE)
+    for each in options.values()
+    if each.project
+    for name in (each.name, *each.aliases)
+}
 
 
 def find_project_file() -> Path | None:
@@ -96,9 +95,9 @@ def refuse_what_projects_may_not(contents: ConfigFile) -> None:
         raise _refusal(contents.path, f"aliases.{alias}")
     for command, options in contents.options.items():
         for name, value in options.items():
-            if name not in OPTIONS:
+            if name not in ALLOWED:
                 raise _refusal(contents.path, f"{command}.{name}")
-            if str(value).strip() in UNLIMITED.get(name, ()):
+            if str(value).strip() in ALLOWED[name].unlimited:
                 raise ConfigError(
                     f"{contents.path}: {command}.{name} = {value}: a project's file can set a "
                     "limit, and take none away"
@@ -108,13 +107,13 @@ def refuse_what_projects_may_not(contents: ConfigFile) -> None:
 def may_be_set(key: str) -> bool:
     """Whether a project may set "model", "chat.temp" and the like."""
     table, _, name = key.partition(".")
-    return key == "model" or (table != "aliases" and name in OPTIONS)
+    return key == "model" or (table != "aliases" and name in ALLOWED)
 
 
 def _refusal(path: Path, key: str) -> ConfigError:
     return ConfigError(
         f"{path}: {key} cannot be set by a project's file: only model, "
-        + ", ".join(sorted(OPTIONS))
+        + ", ".join(sorted(ALLOWED))
         + " can"
     )
 

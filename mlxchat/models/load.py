@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory, UsageError
+from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory
 from mlxchat.models.arrays import evaluate
 from mlxchat.models.dequantize import dequantize
 from mlxchat.models.experts import check_experts
@@ -42,9 +42,10 @@ from mlxchat.models.weights import (
     needs_mlx_lms_loader,
     weight_files,
 )
+from mlxchat.options import options_of
 from mlxchat.progress import Notify
+from mlxchat.request import Setup
 from mlxchat.units import format_bytes
-from mlxchat.wording import Field
 
 Check = Callable[[nn.Module], object] | None
 
@@ -55,8 +56,6 @@ DTYPES: dict[str, mx.Dtype] = {
 }
 # Of the free memory: mlx-lm warns of a model above the same share.
 NEARLY_ALL = 0.9
-
-DTYPE_CHOICES = ("auto", *DTYPES, "stored")
 
 
 class Sharding(Protocol):
@@ -97,16 +96,13 @@ def load_directory(
     check: Check = None,
     sharding: Sharding | None = None,
 ) -> Model:
-    """Load the model in `directory`. `dtype` is one of DTYPE_CHOICES; "auto" suits the device.
+    """Load the model in `directory`. `dtype` is one of Setup's choices; "auto" suits the device.
 
     `check` gets the network before its weights are read, to refuse it while that is quick. With a
     `sharding` only this rank's part of it is ever in memory, and `without_overflow` is left to the
     caller, once all ranks have loaded theirs.
     """
-    if dtype not in DTYPE_CHOICES:
-        raise UsageError(
-            Field("dtype"), f" must be one of {', '.join(DTYPE_CHOICES)}, got {dtype!r}"
-        )
+    options_of(Setup)["dtype"].check(dtype)
     config = read_config(directory)
     # First what is quick to find wrong.
     tokenizer = load_tokenizer(directory, config)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from mlxchat.chat import transcript
+from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import InputError, UsageError
-from mlxchat.settings import Roll, SamplingSettings
+from mlxchat.options import Group, Option
+from mlxchat.request import CHAT
 from mlxchat.store.session_list import listing
+from mlxchat.template_args import format_template_args
 from mlxchat.terminal.chat_screen import ChatScreen
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.text.documents import read_input
-from mlxchat.text.template_args import parse_template_args
 from mlxchat.units import count
 
 # A handler gets the chat on its screen and what was typed after the command's name; what it returns
@@ -244,48 +244,37 @@ def _model(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
-SAMPLING = {field.name.replace("_", "-"): field.name for field in fields(SamplingSettings)}
-SETTABLE = {*SAMPLING, "max-tokens", "roll", "template-arg"}
+def _in_order(option: Option) -> tuple[bool, bool]:
+    """Sampling first, what may be long last."""
+    return option.group is not Group.SAMPLING, option.many
+
+
+SETTABLE = {each.name: each for each in sorted(CHAT.values(), key=_in_order) if each.in_chat}
 
 
 @command("/set [OPTION VALUE]", "show the options, or change one: temp, top-p, max-tokens …")
 def _set(shown: ChatScreen, argument: str) -> None:
-    option, _, value = argument.partition(" ")
-    if option:
-        _set_option(shown, option.lstrip("-"), value.strip())
-    values = {
-        option: getattr(shown.conversation.sampling, name) for option, name in SAMPLING.items()
-    }
-    values |= {
-        "max-tokens": shown.conversation.generation.max_tokens,
-        "roll": str(shown.conversation.roll),
-    }
-    parts = [f"{option} {value}" for option, value in values.items()]
-    args = shown.conversation.template_args.items()
-    parts += [f"template-arg {name}={_as_written(value)}" for name, value in args]
-    shown.screen.say(" · ".join(parts))
+    name, _, value = argument.partition(" ")
+    if name:
+        option = SETTABLE.get(name.lstrip("-").replace("_", "-"))
+        if option is None:
+            raise UsageError(f"unknown option {name!r}: /set lists them")
+        if not value.strip():
+            raise UsageError(f"usage: /set {option.name} {option.metavar or 'VALUE'}")
+        shown.ready_chat().set(**{option.field: option.value_of_text(value.strip())})
+    shown.screen.say(" · ".join(_settings(shown.conversation)))
 
 
-def _as_written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _set_option(shown: ChatScreen, option: str, value: str) -> None:
-    chat, name = shown.ready_chat(), option.replace("-", "_")
-    try:
-        if option in SAMPLING:
-            kind = int if option in ("top-k", "seed") else float
-            chat.set(**{name: kind(value)})
-        elif option == "max-tokens":
-            chat.set(max_tokens=int(value))
-        elif option == "roll":
-            chat.set(roll=Roll(value))
-        elif option == "template-arg":
-            chat.set(template_args=parse_template_args([value], option))
+def _settings(conversation: Conversation) -> Iterator[str]:
+    """The options that can be set, with their values."""
+    for each in SETTABLE.values():
+        if each.many:
+            for written in format_template_args(conversation.template_args):
+                yield f"{each.name} {written}"
         else:
-            raise UsageError(f"there is no option {option!r}: /set lists them")
-    except ValueError:
-        raise UsageError(f"{value!r} is no value for {option}") from None
+            holders = (conversation.sampling, conversation.generation, conversation)
+            holder = next(holder for holder in holders if hasattr(holder, each.field))
+            yield f"{each.name} {getattr(holder, each.field)}"
 
 
 @command("/think on|off|hide", "show the model's thoughts, turn them off, or hide them")

@@ -7,17 +7,11 @@ import json
 import shlex
 from collections.abc import Collection
 
+from mlxchat.request import CHAT, GENERATE
 from mlxchat.wording import Action, Field, Message, Name
 
-# Fields whose option has another name.
-OPTIONS = {
-    "blocks": "block",
-    "events": "json",
-    "files": "file",
-    "lasting_s": "for",
-    "rotate_bytes": "rotate",
-    "template_args": "template-arg",
-}
+# The name of a field's option.
+OPTIONS = {field: each.name for field, each in (GENERATE | CHAT).items()}
 
 
 def as_flags(message: object) -> str:

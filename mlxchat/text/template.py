@@ -18,22 +18,7 @@ from mlxchat.errors import TemplateError
 
 Message = Mapping[str, str]
 
-# What templates are given besides their own variables.
-RESERVED = frozenset(
-    {
-        *("messages", "add_generation_prompt", "tools", "documents", "self"),
-        *("bos_token", "eos_token", "unk_token", "pad_token"),
-        *("raise_exception", "strftime_now"),
-    }
-)
-
 NO_SYSTEM_ROLE = "this model's chat template has no system role: the system text leads the prompt"
-
-
-def thinking_variables(wanted: bool) -> dict[str, Any]:
-    """What turns thoughts on or off. Templates that know only `thinking` may also write how to
-    format an answer if it is true, so it is left to their default unless it has to be false."""
-    return {"enable_thinking": wanted} | ({} if wanted else {"thinking": False})
 
 
 class ChatTemplate:

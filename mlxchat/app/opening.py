@@ -1,15 +1,13 @@
-"""Opening a model: what may be chosen, the model's files, its weights and its window."""
+"""Opening a model: the device, the model's files, its weights and its window."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import replace
 
 from mlx import nn
 
 from mlxchat import platform
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import check_bound
-from mlxchat.chat.random_streams import random_seed
 from mlxchat.distributed.load import lead_loading
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError
@@ -17,60 +15,15 @@ from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
-from mlxchat.settings import (
-    DEFAULT_KEEP,
-    DEFAULT_PREFILL_STEP_SIZE,
-    DEFAULT_PREFIX_CACHE_BYTES,
-    CacheSettings,
-    SamplingSettings,
-    recommended,
-)
+from mlxchat.request import Setup
+from mlxchat.settings import CacheSettings
 from mlxchat.wording import Message
 
 Notify = Callable[[str], None]
-Window = int | Literal["auto"] | None
 
 POSITIONS_RUN_ON = (
     "this model's positions cannot be moved: beyond its trained context quality will fall"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a model is opened with.
-
-    `model` None is the default one. `window` is in tokens; None has no bound, "auto" is what the
-    model and the memory allow. `sampling` holds fields of SamplingSettings; for those it lacks or
-    has as None, the model's makers are followed.
-    """
-
-    model: str | None = None
-    offline: bool = False
-    device: str = "auto"
-    dtype: str = "auto"
-    window: Window = "auto"
-    keep: int = DEFAULT_KEEP
-    prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE
-    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    seed: int = field(default_factory=random_seed)
-    prefix_cache: bool = True
-    prefix_cache_bytes: int = DEFAULT_PREFIX_CACHE_BYTES
-    pipeline: bool = False
-
-    def cache_settings(self) -> CacheSettings:
-        """The window as far as it is known before the model is: none yet if it is "auto"."""
-        window = None if self.window == "auto" else self.window
-        return CacheSettings(window, self.keep, self.prefill_step_size)
-
-    def sampling_settings(self, generation_config: Mapping[str, Any]) -> SamplingSettings:
-        """What was given, else what the model's makers recommend, else the defaults."""
-        given = {name: value for name, value in self.sampling.items() if value is not None}
-        return SamplingSettings(**(recommended(dict(generation_config)) | given), seed=self.seed)
-
-    def check(self) -> None:
-        """Raise UsageError for values that no model can have, before anything takes time."""
-        self.cache_settings()
-        self.sampling_settings({})
 
 
 def start(setup: Setup, notify: Notify) -> None:

@@ -1,11 +1,9 @@
-"""Amounts of time, of bytes and of tokens as people write them on the command line."""
+"""Amounts of time, bytes and tokens as people write them."""
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Literal
-
-from mlxchat.errors import UsageError
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _DURATION = re.compile(
@@ -26,10 +24,10 @@ _TIME = re.compile(
 )
 
 
-def parse_duration_s(text: str, option: str) -> float:
+def parse_duration_s(text: str) -> float:
     """Seconds of a duration such as 8h, 90m, 1h30m, 45s or 2d.
 
-    Raises UsageError naming `option` where it is none, or nothing, or has no unit.
+    Raises ValueError if it is none, or nothing, or has no unit.
     """
     match = _DURATION.fullmatch(text.strip())
     numbers = match.groups() if match else ()
@@ -39,56 +37,56 @@ def parse_duration_s(text: str, option: str) -> float:
         if number is not None
     )
     if not 0 < seconds <= _MOST_DAYS * 86_400:
-        raise UsageError(
-            f"{option} must be a duration above 0 with its unit, d, h, m or s, got {text!r}: "
-            f"for example {option} 8h or {option} 1h30m"
+        raise ValueError(
+            f"must be a duration above 0 with its unit, d, h, m or s, got {text!r}: for example 8h "
+            "or 1h30m"
         )
     return float(seconds)
 
 
-def parse_deadline(text: str, option: str, now: datetime) -> datetime:
+def parse_deadline(text: str, now: datetime | None = None) -> datetime:
     """The moment of a local time such as 07:00, 23:59:30 or 2026-11-22 07:00, with its time zone.
 
-    A time alone is the next such time after `now`, which must know its time zone. Where the clocks
-    go back it is the earliest such time that is still to come; where they go forward, a time that
-    is left out is as long after midnight as if they did not. Raises UsageError naming `option`
-    where it is none, or over already.
+    A time alone is the next such time after `now`, which must know its time zone. When the clocks
+    go back it is the earliest such time that is still to come; when they go forward, a time that
+    is left out is as long after midnight as if they did not. Raises ValueError if it is no time, or
+    has passed.
     """
+    now = now or datetime.now().astimezone()
     try:
         walls = _wall_times(text.strip(), now.astimezone().date())
         moments = [moment for wall in walls for moment in _moments(wall)]
     except (ValueError, OverflowError):
-        raise UsageError(
-            f"{option} must be a local time, got {text!r}: "
-            f"for example {option} 07:00 or {option} '2026-11-22 07:00'"
+        raise ValueError(
+            f"must be a local time, got {text!r}: for example 07:00 or '2026-11-22 07:00'"
         ) from None
     later = [moment for moment in moments if moment > now]
     if not later:
-        raise UsageError(
-            f"{option} {text!r} is over already: give a time to come, or one without a date "
-            f"for the next one, for example {option} 07:00"
+        raise ValueError(
+            f"must be in the future, got {text!r}: without a date, such as 07:00, it is the next "
+            "such time"
         )
     return min(later)
 
 
-def parse_bytes(text: str, option: str) -> int:
+def parse_bytes(text: str) -> int:
     """Bytes of a size such as 4096, 100MB (10^6 each) or 50MiB (2^20 each).
 
-    Raises UsageError naming `option` where it is none, or less than one byte.
+    Raises ValueError if it is none, or less than one byte.
     """
     match = _SIZE.fullmatch(text.strip())
     number, unit = match.groups(default="") if match else ("0", "")
     size = int(Decimal(number) * _FACTORS[unit.lower()])
     if size < 1:
-        raise UsageError(
-            f"{option} must be a number of bytes or a size with its unit, got {text!r}: "
-            f"for example {option} 100MB or {option} 50MiB"
+        raise ValueError(
+            f"must be a number of bytes or a size with its unit, got {text!r}: for example 100MB "
+            "or 50MiB"
         )
     return size
 
 
 def parse_window(text: str) -> int | Literal["auto"] | None:
-    """Tokens of a window; None for "none", and "auto". Raises UsageError for anything else."""
+    """Tokens of a window; None for "none", and "auto". Raises ValueError for anything else."""
     if text == "auto":
         return "auto"
     if text == "none":
@@ -96,13 +94,11 @@ def parse_window(text: str) -> int | Literal["auto"] | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(
-            f"--max-kv-size must be auto, none or a number of tokens, got {text!r}"
-        ) from None
+        raise ValueError(f"must be auto, none or a number of tokens, got {text!r}") from None
 
 
 def _wall_times(text: str, today: date) -> list[datetime]:
-    """What the clocks may show then: today or tomorrow, where no date is given."""
+    """What the clocks may show then: today or tomorrow if no date is given."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -113,7 +109,7 @@ def _wall_times(text: str, today: date) -> list[datetime]:
 
 
 def _moments(wall: datetime) -> list[datetime]:
-    """When the clocks show `wall`: twice where they go back; as if they stood, where forward."""
+    """When the clocks show `wall`: twice if they go back; as if they stood, if forward."""
     # By way of the timestamp: `astimezone` itself puts a time that is skipped before the change.
     stamps = [wall.replace(fold=fold).timestamp() for fold in (0, 1)]
     both = [datetime.fromtimestamp(stamp, UTC).astimezone() for stamp in stamps]

@@ -1,0 +1,34 @@
+"""The prompt of a request: its documents as one text, and that as tokens."""
+
+from typing import BinaryIO
+
+from mlxchat.app.observer import Observer
+from mlxchat.request import Request
+from mlxchat.text.documents import Input, name_of, read_input
+from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.tokens import Prompt, Tokenizer
+
+
+def read(request: Request, piped: BinaryIO | None) -> Input:
+    """The documents and the prompt as one text. Raises InputError."""
+    return read_input(request.prompt, request.files, piped, request.blocks)
+
+
+def encode(request: Request, document: Input, tokenizer: Tokenizer, observer: Observer) -> Prompt:
+    """The tokens of what `request` read."""
+    text = document.text
+    with observer.counting("tokenizing", "characters") as on_progress:
+        if document.blocks:
+            named = zip(document.blocks, request.blocks, strict=True)
+            blocks = [Part(block, cache=True, name=name_of(name)) for block, name in named]
+            return encode_parts(
+                tokenizer,
+                [*blocks, Part(text)],
+                request.system,
+                raw=request.raw,
+                variables=request.variables(),
+                on_progress=on_progress,
+            )
+        if request.raw:
+            return tokenizer.raw_prompt(text, on_progress)
+        return tokenizer.prompt(text, request.system, on_progress, variables=request.variables())

@@ -1,0 +1,38 @@
+"""What Tab completes after `mlxchat config`: keys and their values."""
+
+from typing import Any
+
+import typer
+
+from mlxchat.cli.completion import Names, aliases, complete_model, quietly
+from mlxchat.cli.configured import keys_of, options_of
+from mlxchat.config.file import COMMANDS
+
+
+@quietly
+def complete_key(context: typer.Context, incomplete: str) -> Names:
+    """Keys of `config set`."""
+    return [*keys_of(context.find_root().command), *(f"aliases.{alias}" for alias in aliases())]
+
+
+@quietly
+def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
+    """Keys of `config show`, which takes whole tables as well."""
+    return [
+        *COMMANDS,
+        *keys_of(context.find_root().command),
+        *(f"aliases.{alias}" for alias in aliases()),
+    ]
+
+
+@quietly
+def complete_value(context: typer.Context, incomplete: str) -> Names:
+    """Values of the key that is there already."""
+    table, _, name = str(context.params.get("key")).partition(".")
+    if table in ("model", "aliases") or name == "model":
+        return complete_model(incomplete)
+    root: Any = context.find_root().command
+    option = options_of(root.commands[table])[name.replace("_", "-")]
+    if option.is_flag:
+        return ["true", "false"]
+    return [str(each) for each in option.type_descriptor.choices or ()]

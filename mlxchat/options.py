@@ -1,0 +1,193 @@
+"""Options, each declared once, as a field of the dataclass that holds it.
+
+    temp: float = option(0.0, "Temperature; 0 is greedy.", Group.SAMPLING, must=at_least(0))
+
+Its flag, environment variable, configuration key, `/set`, saved setting, help and check follow.
+Which options there are is for `settings` and `request` to say; how they look, for the command line.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import EnumType, StrEnum
+from functools import cache
+from types import MappingProxyType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from mlxchat.errors import UsageError
+from mlxchat.wording import Field as Name
+
+
+class Group(StrEnum):
+    """The headings of help, in its order."""
+
+    INPUT = "Input"
+    SESSION = "Session"
+    MODEL = "Model and machine"
+    WINDOW = "Window"
+    SAMPLING = "Sampling (defaults: the model's generation_config.json, else those shown)"
+    END = "When to end"
+    OUTPUT = "Output"
+    OVERNIGHT = "Overnight"
+
+
+@dataclass(frozen=True, slots=True)
+class Must:
+    """What holds for every value of an option, as words that follow "must" and as a check."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def at_least(low: float, words: str = "") -> Must:
+    return Must(words or f"be at least {low:g}", lambda value: low <= value < math.inf)
+
+
+def above(low: float, words: str = "") -> Must:
+    return Must(words or f"be above {low:g}", lambda value: low < value < math.inf)
+
+
+def between(low: float, high: float, words: str = "") -> Must:
+    return Must(words or f"be between {low:g} and {high:g}", lambda value: low <= value <= high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How people choose a field's value.
+
+    `name` is the flag without dashes, `aliases` further ones, `short` a letter. `parse` turns what
+    is written into the value and raises ValueError; `written` is how the default is written then.
+    `if_unset` says what happens if nothing is chosen. A `project`'s file may set it, but not to one
+    of its `unlimited` values; `in_chat` it can be set; it is `saved` with a session. `many` can be
+    given several times, and `parse` takes them all.
+    """
+
+    help: str
+    group: Group
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    short: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    must: Must | None = None
+    parse: Callable[[Any], Any] | None = None
+    written: Any = None
+    if_unset: str | None = None
+    completes: str = ""
+    many: bool = False
+    negatable: bool = True
+    project: bool = False
+    unlimited: tuple[str, ...] = ()
+    in_chat: bool = False
+    saved: bool = False
+    field: str = ""
+    type: Any = None
+    default: Any = None
+
+    def value_of(self, written: Any) -> Any:
+        """The field's value, from what is written as its type, or as `parse` takes it.
+
+        Raises UsageError naming the field.
+        """
+        if written is None:
+            return None
+        value = written
+        if self.parse is not None:
+            try:
+                value = self.parse(written)
+            except ValueError as error:
+                raise UsageError(Name(self.field), f" {error}") from error
+        elif self.many:
+            value = tuple(written)
+        elif isinstance(self.type, EnumType) and written in list(self.type):
+            value = self.type(written)
+        self.check(value)
+        return value
+
+    def value_of_text(self, text: str) -> Any:
+        """As `value_of`, from a text. Raises UsageError."""
+        if self.parse is not None or self.many:
+            return self.value_of([text] if self.many else text)
+        try:
+            return self.value_of(self.type(text) if self.type in (int, float) else text)
+        except ValueError:
+            wanted = {int: "a whole number", float: "a number"}[self.type]
+            raise UsageError(Name(self.field), f" must be {wanted}, got {text!r}") from None
+
+    def check(self, value: Any) -> None:
+        """Raise UsageError naming the field if there can be no such value."""
+        if value is None:
+            return
+        for each in value if isinstance(value, tuple) else (value,):
+            if self.choices and each not in self.choices:
+                wanted = f" must be one of {', '.join(self.choices)}"
+                raise UsageError(Name(self.field), f"{wanted}, got {each!r}")
+            if self.must is not None and not self.must.holds(each):
+                raise UsageError(Name(self.field), f" must {self.must.words}, got {each!r}")
+
+
+def option(
+    default: Any,
+    help_text: str,
+    group: Group,
+    *,
+    factory: Callable[[], Any] | None = None,
+    **more: Any,
+) -> Any:
+    """A dataclass's field that people can choose; `more` are fields of Option."""
+    metadata = {"option": Option(help=help_text, group=group, **more)}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def same_as(kind: type, name: str, **other: Any) -> Any:
+    """A field that is declared in another dataclass already; `other` replaces fields of Option."""
+    declared = _fields(kind)[name]
+    metadata = {"option": replace(declared.metadata["option"], **other)}
+    if declared.default_factory is not MISSING:
+        return field(default_factory=declared.default_factory, metadata=metadata)
+    return field(default=declared.default, metadata=metadata)
+
+
+@cache
+def options_of(kind: type) -> MappingProxyType[str, Option]:
+    """The options among the fields of a dataclass, by field."""
+    hints = get_type_hints(kind)
+    return MappingProxyType(
+        {
+            name: replace(
+                each.metadata["option"],
+                field=name,
+                name=each.metadata["option"].name or name.replace("_", "-"),
+                many=each.metadata["option"].many or get_origin(hints[name]) is tuple,
+                choices=each.metadata["option"].choices or _choices(hints[name]),
+                type=_without_none(hints[name]),
+                default=None if each.default is MISSING else each.default,
+            )
+            for name, each in _fields(kind).items()
+            if "option" in each.metadata
+        }
+    )
+
+
+def check_options(value: Any) -> None:
+    """Raise UsageError for the first field that is not as it was declared."""
+    for name, each in options_of(type(value)).items():
+        each.check(getattr(value, name))
+
+
+def _fields(kind: type) -> dict[str, Field[Any]]:
+    return {each.name: each for each in fields(kind)}
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    return tuple(str(each) for each in hint) if isinstance(hint, EnumType) else ()
+
+
+def _without_none(hint: Any) -> Any:
+    """The type of what is chosen, if anything is."""
+    if isinstance(hint, UnionType):
+        kinds = [each for each in get_args(hint) if each is not type(None)]
+        return kinds[0] if len(kinds) == 1 else hint
+    return hint

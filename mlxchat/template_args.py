@@ -1,0 +1,70 @@
+"""The chat template's own variables, as they are written: KEY=VALUE."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# What templates are given besides their own variables.
+RESERVED = frozenset(
+    {
+        *("messages", "add_generation_prompt", "tools", "documents", "self"),
+        *("bos_token", "eos_token", "unk_token", "pad_token"),
+        *("raise_exception", "strftime_now"),
+    }
+)
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def parse_template_args(written: list[str]) -> dict[str, Any]:
+    """The variables by name; a value that is JSON is what that says, any other is a text.
+
+    Raises ValueError naming the first that is malformed or that templates are given already.
+    """
+    args: dict[str, Any] = {}
+    for each in written:
+        key, found, value = each.partition("=")
+        if not found or not _NAME.fullmatch(key):
+            raise ValueError(f"must be KEY=VALUE, such as reasoning_effort=high, got {each!r}")
+        args[key] = _value(value)
+    return check_template_args(args)
+
+
+def check_template_args(args: Any) -> dict[str, Any]:
+    """The variables, if that is what they are. Raises TypeError or ValueError."""
+    if not isinstance(args, dict):
+        raise TypeError("must be KEY=VALUE")
+    for key in args:
+        if key in RESERVED or not _NAME.fullmatch(key):
+            raise ValueError(f"cannot set {key!r}: mlxchat gives it to the template itself")
+    return args
+
+
+def format_template_args(args: Mapping[str, Any]) -> list[str]:
+    """The variables as `parse_template_args` takes them."""
+    return [f"{key}={_as_written(value)}" for key, value in args.items()]
+
+
+def thinking_variables(wanted: bool) -> dict[str, Any]:
+    """What turns thoughts on or off. Templates that know only `thinking` may also write how to
+    format an answer if it is true, so it is left to their default unless it has to be false."""
+    return {"enable_thinking": wanted} | ({} if wanted else {"thinking": False})
+
+
+def _as_written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _value(written: str) -> Any:
+    try:
+        value = json.loads(written, parse_constant=_refuse)
+        # JSON can spell half a character, which no tokenizer takes.
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError):
+        return written
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)

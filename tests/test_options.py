@@ -1,0 +1,191 @@
+"""An option is declared once, and everything that people choose it by follows."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mlxchat import cli
+from mlxchat.app.chat import Chat
+from mlxchat.cli.options import COMMANDS, build, with_options
+from mlxchat.config.project import ALLOWED
+from mlxchat.errors import UsageError
+from mlxchat.options import Group, at_least, check_options, option, options_of, same_as
+from mlxchat.request import CHAT, GENERATE, ChatOptions, Overnight, Request, Setup
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
+from mlxchat.store.session import Session
+from mlxchat.terminal.commands import SETTABLE
+from mlxchat.terminal.spelling import as_flags
+from mlxchat.wording import Field
+
+ROOT: Any = typer.main.get_command(cli.app)
+DECLARED = [
+    (command, name, each) for command, options in COMMANDS.items() for name, each in options.items()
+]
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One option of each kind."""
+
+    length_m: float = option(1.5, "How long it is.", Group.INPUT, must=at_least(0.5))
+    colour: Colour = option(Colour.RED, "Its colour.", Group.OUTPUT, name="paint", short="p")
+    kind: str = option("a", "Its kind.", Group.OUTPUT, choices=("a", "b"))
+    labels: tuple[str, ...] = option((), "What it is called.", Group.INPUT)
+    fast: bool = option(True, "Whether it is fast.", Group.END)
+    born: datetime | None = option(None, "When.", Group.END, parse=datetime.fromisoformat)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+def planted(*arguments: str) -> Planted:
+    """What a command with these options makes of the command line."""
+    app = typer.Typer()
+    made: list[Planted] = []
+
+    @app.command()
+    @with_options(options_of(Planted))
+    def command(**values: Any) -> None:
+        made.append(build(Planted, values))
+
+    done = CliRunner().invoke(app, arguments)
+    if isinstance(done.exception, UsageError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return made[0]
+
+
+def test_without_options_a_command_has_the_defaults_of_the_dataclass() -> None:
+    assert planted() == Planted()
+
+
+def test_each_kind_of_option_is_read_as_its_field_has_it() -> None:
+    written = ["--length-m", "2", "-p", "blue", "--kind=b", "--labels", "x", "--labels", "y"]
+    assert planted(*written, "--no-fast", "--born", "2026-11-22") == Planted(
+        2.0, Colour.BLUE, "b", ("x", "y"), False, datetime(2026, 11, 22)
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "written", "wrong"),
+    [
+        ("length_m", 0.1, "--length-m=0.1", "must be at least 0.5, got 0.1"),
+        ("kind", "c", None, "must be one of a, b, got 'c'"),
+        ("born", None, "--born=now", "Invalid isoformat string: 'now'"),
+    ],
+)
+def test_a_value_is_refused_alike_in_python_and_on_the_command_line(
+    field: str, value: Any, written: str | None, wrong: str
+) -> None:
+    if value is not None:
+        with pytest.raises(UsageError) as refused:
+            Planted(**{field: value})
+        assert str(refused.value) == f"{field} {wrong}"
+    if written is not None:
+        with pytest.raises(UsageError) as refused:
+            planted(written)
+        assert str(refused.value) == f"{field} {wrong}"
+
+
+def test_a_text_is_read_as_the_type_of_the_field() -> None:
+    options = options_of(Planted)
+    assert options["length_m"].value_of_text("3") == 3.0
+    assert options["colour"].value_of_text("blue") is Colour.BLUE
+    assert options["labels"].value_of_text("x") == ("x",)
+    for name, text in (("length_m", "long"), ("colour", "green")):
+        with pytest.raises(UsageError, match=f"^{name} must be "):
+            options[name].value_of_text(text)
+
+
+def test_an_option_of_two_dataclasses_is_declared_in_one() -> None:
+    @dataclass
+    class Other:
+        length_m: float = same_as(Planted, "length_m", help="How long the other is.")
+
+    ours, theirs = options_of(Other)["length_m"], options_of(Planted)["length_m"]
+    assert (ours.default, ours.must, ours.group) == (theirs.default, theirs.must, theirs.group)
+    assert Other().length_m == 1.5
+
+
+@pytest.mark.parametrize(("command", "name", "declared"), DECLARED)
+def test_a_declared_option_is_a_flag_with_its_help_and_its_heading(
+    command: str, name: str, declared: Any
+) -> None:
+    parameter = next(each for each in ROOT.commands[command].params if each.name == name)
+    assert f"--{declared.name}" in parameter.opts
+    assert {f"-{declared.short}"} - {"-"} <= {*parameter.opts}
+    assert (parameter.help, parameter.rich_help_panel) == (declared.help, str(declared.group))
+
+
+@pytest.mark.parametrize(("command", "name", "declared"), DECLARED)
+def test_a_message_spells_a_field_as_its_flag(command: str, name: str, declared: Any) -> None:
+    if name in CHAT | GENERATE:
+        assert as_flags(Field(name)) == f"--{declared.name}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        *((kind, "generate") for kind in (Setup, Overnight, Request, GenerationSettings)),
+        *((kind, "chat") for kind in (ChatOptions, GenerationSettings)),
+    ],
+)
+def test_the_command_lines_default_is_pythons(kind: type, command: str) -> None:
+    """The window's default was written in three places."""
+    context = ROOT.make_context("mlxchat", [command])
+    written = ROOT.commands[command].make_context(command, [], parent=context).params
+    made: Any = build(kind, written)
+    for name in options_of(kind):
+        assert getattr(made, name) == getattr(kind(), name)
+
+
+def test_what_a_project_may_set_is_what_says_so() -> None:
+    """A list of its own would have to be remembered with each new option."""
+    assert {*ALLOWED} == {
+        *("system", "system-prompt", "max-kv-size", "keep", "roll"),
+        *("temp", "top-p", "top-k", "min-p", "repetition-penalty", "seed"),
+        *("max-tokens", "stop", "on-loop", "think"),
+    }
+
+
+def test_every_way_to_sample_can_be_set_in_a_chat_and_by_a_project_and_recommended() -> None:
+    names = {each.name for each in options_of(SamplingSettings).values()}
+    assert names <= {*SETTABLE}
+    assert names <= {*ALLOWED}
+    config = dict.fromkeys([*options_of(SamplingSettings), "temperature"], 1)
+    assert {*recommended(config), "seed"} == {*options_of(SamplingSettings)}
+
+
+def test_a_session_saves_the_options_that_say_so(tiny_model: Path) -> None:
+    setup = Setup(str(tiny_model), window=320, keep=0)
+    generation = GenerationSettings(max_tokens=1, ignore_eos=True)
+    with Chat.open(ChatOptions(setup, generation=generation), session="mine") as chat:
+        assert list(chat.say("hello"))
+    session = Session.open("mine")
+    session.close()
+    kept = session.journal.contents.settings
+    assert {*kept} == {name for name, each in CHAT.items() if each.saved}
+    assert kept["window"] == 320
+
+
+def test_impossible_settings_are_refused_before_a_model_is_looked_for() -> None:
+    for impossible in (
+        lambda: Setup(window=0),
+        lambda: Setup(dtype="float8"),
+        lambda: Setup(device="tpu"),
+        lambda: Request(think="perhaps"),
+        lambda: CacheSettings(max_kv_size=0),
+    ):
+        with pytest.raises(UsageError):
+            impossible()
