@@ -244,9 +244,9 @@ def _model(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
-def _in_order(option: Option) -> tuple[bool, bool]:
+def _in_order(option: Option) -> tuple[bool, bool, bool]:
     """Sampling first, what may be long last."""
-    return option.group is not Group.SAMPLING, option.many
+    return option.group is not Group.SAMPLING, option.group is not Group.END, option.many
 
 
 SETTABLE = {each.name: each for each in sorted(CHAT.values(), key=_in_order) if each.in_chat}
