@@ -79,8 +79,16 @@ ORDER: dict[str, list[str]] = {
     "terminal": [
         *("", "spelling", "table", "screen", "chart", "report", "bench_progress", "bench_table"),
         *("ask", "messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
-        *("typed_lines", "plain_input", "editor", "typeahead", "markdown", "live_rows"),
-        *("reply_segments", "text_output", "figures", "reply", "signal_watch", "signals"),
+        *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
+        *(
+            "reply_segments",
+            "text_output",
+            "bench_report",
+            "figures",
+            "reply",
+            "signal_watch",
+            "signals",
+        ),
         *("chat_lines", "chat_screen", "commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],

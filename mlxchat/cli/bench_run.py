@@ -1,37 +1,27 @@
-"""What `mlxchat bench` does: each sub-bench in turn, and what it found into all the places where it
-is wanted, also where it was interrupted."""
+"""What `mlxchat bench` does: each sub-bench in turn, reported even if interrupted."""
 
 import shlex
-import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mlxchat.app.opening import load_model, start
 from mlxchat.app.ranks import check_ranks, lead_or_follow
-from mlxchat.bench import plot
 from mlxchat.bench.catalog import Entry, load
 from mlxchat.bench.machine import this_machine
-from mlxchat.bench.measure import Measured, measure
-from mlxchat.bench.record import Circumstances, RecordFile, lines
+from mlxchat.bench.measure import measure
 from mlxchat.bench.subject import Subject
 from mlxchat.cli.setup import find_model
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
 from mlxchat.request import Setup
 from mlxchat.terminal.bench_progress import BenchProgress
-from mlxchat.terminal.bench_table import comment, format_bench_table, paragraph
-from mlxchat.terminal.chart import draw_chart
+from mlxchat.terminal.bench_report import BenchReport
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.signals import ignore_signals
-from mlxchat.terminal.text_output import Stdout
 from mlxchat.wording import Message
-
-STDOUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +68,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             "measure one machine"
         )
     messages = Messages(request.quiet)
-    places = _Places(request, _check_outputs(request, messages), messages)
+    report = BenchReport.prepare(request.json_file, request.plot, messages)
     setup = request.setup()
     start(setup, messages.warn)
     found = find_model(setup, messages)
@@ -113,7 +103,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
                     machine,
                     command=shlex.join(["mlxchat", *sys.argv[1:]]),
                     shown=progress.of(entry.name),
-                    hand_out=places.hand_out,
+                    hand_out=report.hand_out,
                     note=messages.note,
                 )
             except OutputError:
@@ -124,67 +114,3 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
                 show_error(Message(f"bench {entry.name}: ", error))
                 status = ExitStatus.FAILURE
     return status
-
-
-def _check_outputs(request: BenchRequest, messages: Messages) -> RecordFile | None:
-    """Before anything is measured, that what is measured can be kept. Raises OutputError."""
-    Stdout()
-    file = None
-    if request.json_file not in (None, STDOUT):
-        file = RecordFile(Path(request.json_file))
-    if request.plot is not None:
-        plot.prepare(Path(request.plot))
-        if not plot.available():
-            messages.warn(
-                f"no charts will be drawn into {request.plot}: matplotlib is not installed; "
-                f"{plot.INSTALL} brings it"
-            )
-    return file
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where figures go."""
-
-    request: BenchRequest
-    file: RecordFile | None
-    messages: Messages
-
-    def hand_out(self, measured: Measured) -> None:
-        """Into the file, to stdout and as charts: if one of them fails, the rest is done."""
-        records = list(lines(measured.found, measured.circumstances))
-        with ExitStack() as rest:
-            rest.callback(self._draw, measured)
-            rest.callback(self._show, measured, records)
-            if self.file is not None:
-                self.file.append(records)
-
-    def _show(self, measured: Measured, records: Sequence[str]) -> None:
-        stdout = Stdout()
-        if self.request.json_file == STDOUT:
-            stdout.write("".join(f"{record}\n" for record in records))
-            return
-        head = _in_words(measured.circumstances)
-        stdout.write(f"{paragraph(head)}\n" if stdout.is_terminal else comment(head))
-        for table in measured.bench.tables(measured.found):
-            stdout.write(format_bench_table(table, for_terminal=stdout.is_terminal))
-        if stdout.is_terminal:
-            columns = shutil.get_terminal_size().columns
-            for chart in measured.bench.charts(measured.found):
-                stdout.write(draw_chart(chart, columns))
-
-    def _draw(self, measured: Measured) -> None:
-        if self.request.plot is None or not plot.available():
-            return
-        charts = measured.bench.charts(measured.found)
-        caption = _in_words(measured.circumstances)
-        for path in plot.draw(charts, Path(self.request.plot), caption):
-            self.messages.note(f"drawn: {path}")
-
-
-def _in_words(circumstances: Circumstances) -> str:
-    incomplete = "" if circumstances.complete else ", not complete"
-    return (
-        f"{circumstances.command}{incomplete}: {circumstances.model}, {circumstances.dtype}, "
-        f"{circumstances.machine.in_words()}"
-    )

@@ -178,11 +178,12 @@ def edit(context: typer.Context, project: ProjectOption = False) -> None:
     It is a copy that is edited; it replaces the file only when there is nothing wrong with it.
     """
     from mlxchat import paths
+    from mlxchat.terminal.draft import Draft
     from mlxchat.terminal.messages import Messages
 
     path = project_file_to_write() if project else paths.config_file()
     text = read_text(path)
-    draft = _Draft(text or NEW_FILE)
+    draft = Draft(text or NEW_FILE)
     try:
         while draft.edit():
             wrong = _what_is_wrong(context, path, draft.text, project)
@@ -364,36 +365,6 @@ def _tell_what_comes_before(context: typer.Context, path: Path, dotted: str) -> 
 
 
 # Editing
-
-
-class _Draft:
-    """What is being edited; `changed` once it is not what it began as."""
-
-    def __init__(self, text: str) -> None:
-        self.text = self._begun = text
-
-    @property
-    def changed(self) -> bool:
-        return self.text != self._begun
-
-    def edit(self) -> bool:
-        """Run the editor; whether there is anything to be written. Raises InputError."""
-        from mlxchat.terminal.plain_input import edit as run_editor
-
-        edited = run_editor(self.text, "config.toml")
-        if edited != self.text.removesuffix("\n"):
-            self.text = f"{edited}\n" if edited else ""
-        return self.changed
-
-    def keep(self) -> str:
-        """Write the draft to a file of its own; its path."""
-        import tempfile
-
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", prefix="mlxchat-", suffix=".toml", delete=False
-        ) as file:
-            file.write(self.text)
-        return file.name
 
 
 def _what_is_wrong(
