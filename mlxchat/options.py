@@ -141,13 +141,13 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def same_as(kind: type, name: str, **other: Any) -> Any:
+def same_as(kind: type, name: str, *, default: Any = MISSING, **other: Any) -> Any:
     """A field that is declared in another dataclass already; `other` replaces fields of Option."""
     declared = _fields(kind)[name]
     metadata = {"option": replace(declared.metadata["option"], **other)}
-    if declared.default_factory is not MISSING:
+    if default is MISSING and declared.default_factory is not MISSING:
         return field(default_factory=declared.default_factory, metadata=metadata)
-    return field(default=declared.default, metadata=metadata)
+    return field(default=declared.default if default is MISSING else default, metadata=metadata)
 
 
 @cache

@@ -35,7 +35,6 @@ from mlxchat.wording import Field
 
 Window = int | Literal["auto"] | None
 
-THOUGHTS = ("on", "off", "hide")
 
 # A raised temperature holds from one pause to the next.
 NUDGE_EVERY = 64
@@ -301,9 +300,9 @@ class Request:
     )
     think: str | None = option(
         None,
-        "A model's thoughts: on, off, or on but hidden.",
+        "A model's thoughts: shown, turned off, or hidden.",
         Group.OUTPUT,
-        choices=THOUGHTS,
+        choices=("on", "off", "hide"),
         if_unset="as the template has them, shown",
         project=True,
     )
@@ -411,13 +410,7 @@ class ChatOptions:
         in_chat=True,
         saved=True,
     )
-    think: str = option(
-        "on",
-        "A model's thoughts: shown dim, off, or hidden.",
-        Group.OUTPUT,
-        choices=THOUGHTS,
-        project=True,
-    )
+    think: str = same_as(Request, "think", default="on", if_unset=None)
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     chosen: frozenset[str] | None = None
 

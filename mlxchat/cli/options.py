@@ -9,7 +9,7 @@ import typer
 
 from mlxchat import request
 from mlxchat.cli.completion import complete_model, complete_session
-from mlxchat.options import Group, Option, option, options_of
+from mlxchat.options import Group, Option, option, options_of, same_as
 from mlxchat.settings import SamplingSettings
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}
@@ -57,11 +57,15 @@ class ChatShown:
         True, "Save the chat as it goes; otherwise nothing is left on the disk.", Group.SESSION
     )
     plain: bool = option(False, "Do not render replies as Markdown.", Group.OUTPUT)
-    events: bool = option(False, "Write JSON Lines instead of text.", Group.OUTPUT, name="json")
-    quiet: bool = option(
-        False, "No progress, warnings or stats on stderr.", Group.OUTPUT, short="q"
+    events: bool = same_as(request.Request, "events")
+    quiet: bool = same_as(Shown, "quiet")
+    stats: bool = same_as(
+        Shown,
+        "stats",
+        default=False,
+        help="A line of figures on stderr after each reply.",
+        if_unset=None,
     )
-    stats: bool = option(False, "A line of figures on stderr after each reply.", Group.OUTPUT)
 
 
 def _left_to_the_model(options: Options) -> Options:
