@@ -194,6 +194,15 @@ def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> N
         assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported
 
 
+OPENS_A_MODEL = ("distributed", "app.ranks", "app.setup")
+
+
+@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
+def test_only_what_opens_a_model_knows_of_several_machines(name: str, path: Path) -> None:
+    knows = any(each.startswith("mlxchat.distributed") for each in imports(path, path.read_text()))
+    assert name.startswith(OPENS_A_MODEL) or not knows
+
+
 def texts(source: str) -> Iterator[str]:
     """Every string in the source but docstrings; an f-string whole, with `0` for each value."""
     skipped: set[ast.AST] = set()

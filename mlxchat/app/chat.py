@@ -18,7 +18,7 @@ from typing import Any, Self, Unpack
 
 from mlxchat.app.loading import Loading
 from mlxchat.app.prefixes import Prefixes
-from mlxchat.app.ranks import check_ranks
+from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.session import Keeper, open_session, saved_settings, saved_template_args
 from mlxchat.app.setup import (
     POSITIONS_RUN_ON,
@@ -33,7 +33,6 @@ from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
 from mlxchat.chat.watch import Watching
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from mlxchat.app.blocks import check_model
 from mlxchat.app.observer import Observer
+from mlxchat.app.ranks import Ranks
 from mlxchat.app.setup import (
     POSITIONS_RUN_ON,
     Setup,
@@ -15,7 +16,6 @@ from mlxchat.app.setup import (
 from mlxchat.app.watch import Begun
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.chat.ledger import Ledger
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, SamplingSettings
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint

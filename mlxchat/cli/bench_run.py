@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mlxchat.app.ranks import check_ranks, lead_or_follow
+from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.app.setup import Setup, load_model, start
 from mlxchat.bench import plot
 from mlxchat.bench.catalog import Entry, load
@@ -20,7 +20,6 @@ from mlxchat.bench.measure import Measured, measure
 from mlxchat.bench.record import Circumstances, RecordFile, lines
 from mlxchat.bench.subject import Subject
 from mlxchat.cli.setup import find_model
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
 from mlxchat.terminal.bench_progress import BenchProgress
 from mlxchat.terminal.bench_table import comment, format_bench_table, paragraph

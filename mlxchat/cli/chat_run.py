@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from mlxchat import paths
 from mlxchat.app.chat import Chat, ChatOptions
-from mlxchat.app.ranks import lead_or_follow
+from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.cli.setup import find_model
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.signals import ignore_signals

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, begin, saved_run
-from mlxchat.app.ranks import lead_or_follow
+from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.app.request import Request
 from mlxchat.app.run import Run
 from mlxchat.cli.setup import observer_of
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.figures import stats_line, status_line
 from mlxchat.terminal.messages import Messages

@@ -1,5 +1,5 @@
 """The prefix cache on several ranks: each keeps its own shard of every page on its own disk, and a
-prefix is known where all of them know it."""
+prefix is known once all of them know it."""
 
 import mlx.core as mx
 import numpy as np
@@ -10,7 +10,7 @@ from mlxchat.chat.ledger import TokenIds
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
 from mlxchat.engine.generate import OnHeld
-from mlxchat.models.model import Model
+from mlxchat.models.model import Model, Prefixes
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 
 # The largest number that ranks can tell one another.
@@ -20,12 +20,12 @@ MOST_TOLD = 2**31 - 1
 def lead_prefix(
     network: Leader,
     cache: SharedCache,
-    pages: PrefixCache,
+    pages: Prefixes,
     ids: TokenIds,
     window: int | None,
 ) -> tuple[int, OnHeld | None]:
     """Fill the empty cache, on all ranks, with the prefix of `ids: (T,)` that all know; return how
-    many tokens that is, and what is to be told the ids of each step that is prefilled here."""
+    many tokens that is, and what to call with the ids of each step that is prefilled here."""
     ranks = network.ranks
     with ranks.in_step():
         width = -1 if window is None else window
@@ -83,7 +83,7 @@ class FollowedPrefixes:
 
 
 def _agree(
-    ranks: Ranks, pages: PrefixCache, cache: Cache, ids: TokenIds, window: int | None
+    ranks: Ranks, pages: Prefixes, cache: Cache, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld | None]:
     with ranks.patience():
         agreed = min(ranks.gather(pages.known(cache, ids, window)))
