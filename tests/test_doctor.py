@@ -139,7 +139,7 @@ def test_a_check_that_breaks_down_is_a_finding():
     assert first.verdict is Verdict.OK
     assert (second.verdict, second.found) == (
         Verdict.PROBLEM,
-        "it cannot be told: KeyError: 'what'",
+        "it cannot be read: KeyError: 'what'",
     )
 
 

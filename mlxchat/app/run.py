@@ -247,10 +247,10 @@ class _Beside:
             self.checkpointer.read(done, total)
         self.on_prefill(done, total)
 
-    def pause(self, midway: ResumePoint) -> SamplingSettings:
+    def pause(self, point: ResumePoint) -> SamplingSettings:
         if self.checkpointer is not None:
-            self.checkpointer.paused(midway)
-        return self.watch.loop.sampling(self.begun.sampling, midway.generated)
+            self.checkpointer.paused(point)
+        return self.watch.loop.sampling(self.begun.sampling, point.generated)
 
 
 def _generation(request: Request, loaded: Loaded, prompt: TokenIds, beside: _Beside) -> Generation:
@@ -264,12 +264,12 @@ def _generation(request: Request, loaded: Loaded, prompt: TokenIds, beside: _Bes
         "pause_every": request.overnight.pause_every(),
         "on_pause": beside.pause,
     }
-    midway = begun.midway
-    if midway is None:
+    point = begun.resume_point
+    if point is None:
         how |= {"sampling": begun.sampling, "cached_tokens": begun.prefilled}
         return Generation(loaded.model, prompt, begun.cache, **how)
-    how["sampling"] = beside.watch.loop.sampling(begun.sampling, midway.generated)
-    return Generation.resume(loaded.model, midway, begun.cache, **how)
+    how["sampling"] = beside.watch.loop.sampling(begun.sampling, point.generated)
+    return Generation.resume(loaded.model, point, begun.cache, **how)
 
 
 def _with_known_prefix(

@@ -33,7 +33,7 @@ class Begun:
     sampling: SamplingSettings
     prefilled: int = 0
     steps: tuple[int, ...] = ()
-    midway: ResumePoint | None = None
+    resume_point: ResumePoint | None = None
     position: Position | None = None
     loop: dict[str, Any] | None = None
     in_thought: bool = False
@@ -84,7 +84,7 @@ class Watch:
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._max_bytes = overnight.max_bytes
         self._metrics = None if overnight.metrics is None else MetricsFile(overnight.metrics)
-        self._tokens = 0 if begun.midway is None else begun.midway.generated
+        self._tokens = 0 if begun.resume_point is None else begun.resume_point.generated
         self._tokens_before = self._tokens
         self._bytes = 0 if begun.position is None else begun.position.total_bytes
         self._started_s = time.monotonic()

@@ -108,8 +108,9 @@ def rm(
             found = [each.key for each in index.prefixes() if each.key.startswith(id_)]
             if len(found) != 1 or not id_:
                 what = "nothing" if not found else "more than one"
-                told = f"{what} of what is kept begins with {id_!r}: see mlxchat cache list"
-                raise UsageError(told)
+                raise UsageError(
+                    f"{what} of what is kept begins with {id_!r}: see mlxchat cache list"
+                )
             index.remove_prefix(found[0])
 
 

@@ -13,8 +13,8 @@ from mlxchat.engine.generate import OnHeld
 from mlxchat.models.model import Model, Prefixes
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 
-# The largest number that ranks can tell one another.
-MOST_TOLD = 2**31 - 1
+# The largest number that ranks can send one another.
+MOST_SENT = 2**31 - 1
 
 
 def lead_prefix(
@@ -29,8 +29,8 @@ def lead_prefix(
     ranks = network.ranks
     with ranks.in_step():
         width = -1 if window is None else window
-        ranks.tell(Order.PREFIX, network.number, cache.number, len(ids), width)
-        ranks.share(mx.array([min(pages.limit_bytes // KIB, MOST_TOLD), *ids.tolist()]))
+        ranks.send(Order.PREFIX, network.number, cache.number, len(ids), width)
+        ranks.share(mx.array([min(pages.limit_bytes // KIB, MOST_SENT), *ids.tolist()]))
         return _agree(ranks, pages, cache, ids, window)
 
 
@@ -54,12 +54,12 @@ class FollowedPrefixes:
     ) -> None:
         """Beside `lead_prefix`, for as many ids as it has."""
         with self._ranks.patience():
-            told = np.array(self._ranks.share(mx.zeros((1 + tokens,), mx.int32)))
+            sent = np.array(self._ranks.share(mx.zeros((1 + tokens,), mx.int32)))
         if model_number not in self._pages:
-            limit_bytes = int(told[0]) * KIB
+            limit_bytes = int(sent[0]) * KIB
             self._pages[model_number] = PrefixCache(paths.prefix_cache_dir(), model, limit_bytes)
         pages = self._pages[model_number]
-        _, self._records[cache_number] = _agree(self._ranks, pages, cache, told[1:], window)
+        _, self._records[cache_number] = _agree(self._ranks, pages, cache, sent[1:], window)
 
     def hold(self, cache_number: int, ids: mx.array) -> None:
         """A cache has been given `ids: (1, S)`."""

@@ -45,4 +45,4 @@ def found_by(topic: str, check: Check) -> Iterator[Finding]:
         yield from check()
     except Exception as error:  # noqa: BLE001
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        yield problem(topic, f"it cannot be told: {reason}", "see whether it is installed whole")
+        yield problem(topic, f"it cannot be read: {reason}", "see whether it is installed whole")

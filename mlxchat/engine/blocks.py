@@ -112,7 +112,7 @@ class _Reading:
     on_held: OnHeld | None
     should_stop: ShouldStop | None
     done: int = 0
-    told: int = 0
+    reported: int = 0
 
     def compute(self, stop: int) -> bool:
         """Prefill up to `stop`; False if it was stopped before."""
@@ -127,7 +127,7 @@ class _Reading:
             ids,
             step_size=self.step_size,
             pace=self.pace,
-            on_progress=lambda done, _: self._tell(self.done + done),
+            on_progress=lambda done, _: self._report(self.done + done),
             on_held=on_held,
             should_stop=self.should_stop,
         )
@@ -142,10 +142,10 @@ class _Reading:
             self.done = last
             if self.on_held is not None:
                 self.on_held(self.ids[first:last])
-        self._tell(self.done)
+        self._report(self.done)
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         # A block that is not known yet is first prefilled, which takes the time, and then joined.
-        self.told = max(self.told, done)
+        self.reported = max(self.reported, done)
         if self.on_progress is not None:
-            self.on_progress(self.told, len(self.ids))
+            self.on_progress(self.reported, len(self.ids))

@@ -137,11 +137,11 @@ def decode(
         if penalize is not None:
             logits = penalize(latest, logits)
         token = draw(logits)
-        told = None if logprobs is None else log_probs(logits, token, logprobs)
-        mx.async_eval(token, *(told.arrays() if told is not None else ()))
-        return token, told
+        scores = None if logprobs is None else log_probs(logits, token, logprobs)
+        mx.async_eval(token, *(scores.arrays() if scores is not None else ()))
+        return token, scores
 
-    token, told = finish_step(logits)
+    token, scores = finish_step(logits)
     count = 0
     while True:
         count += 1
@@ -150,25 +150,25 @@ def decode(
             if penalize is not None:
                 latest = mx.concatenate([latest, token])[-REPETITION_CONTEXT:]
             following = finish_step(run(token))
-        decoded = _decoded(token, told)
+        decoded = _decoded(token, scores)
         if following is not None and on_held is not None:
             on_held(np.array([decoded.id], ids.dtype))
         yield decoded
         if following is None:
             return
-        token, told = following
+        token, scores = following
         if count % CLEAR_EVERY == 0:
             mx.clear_cache()
 
 
-def _decoded(token: mx.array, told: LogProbs | None) -> Decoded:
+def _decoded(token: mx.array, scores: LogProbs | None) -> Decoded:
     # MLX declares every scalar as possibly complex.
     id_: Any = token.item()
-    if told is None:
+    if scores is None:
         return Decoded(id_)
-    logprob: Any = told.drawn.item()
-    ids: Any = told.top_ids.tolist()
-    values: Any = told.top.tolist()
+    logprob: Any = scores.drawn.item()
+    ids: Any = scores.top_ids.tolist()
+    values: Any = scores.top.tolist()
     return Decoded(id_, logprob, tuple(zip(ids[0], values[0], strict=True)))
 
 
@@ -242,9 +242,9 @@ class Generation:
 
     `reply` reads what is generated; without it nothing is a thought.
 
-    Every `pause_every` tokens `on_pause` is told where it stands, and tells how to draw the next
-    ones: nothing is being computed then, and all that was yielded has been handled. From there, or
-    from `resume_point` after it was interrupted between two tokens, `resume` goes on.
+    Every `pause_every` tokens `on_pause` is given where it stands, and returns how to draw the
+    next ones: nothing is being computed then, and all that was yielded has been handled. `resume`
+    continues from there, or from `resume_point` after an interruption between two tokens.
     """
 
     def __init__(

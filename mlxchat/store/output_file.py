@@ -136,7 +136,7 @@ class OutputFile:
     @property
     def position(self) -> Position:
         """The end of what has been written. It is no place to resume at before `sync` says so."""
-        self._check_usable()
+        self._check_writable()
         return Position(self._volume, self._bytes, self._total_bytes, _digest(self._tail))
 
     @property
@@ -151,7 +151,7 @@ class OutputFile:
 
     def write(self, text: str) -> None:
         """Write the text as UTF-8 to its last byte. Raises OutputError where that fails."""
-        self._check_usable()
+        self._check_writable()
         data = text.encode("utf-8", "replace")
         while data:
             fitting = bytes_before_cut(data, self._bytes, self._tail[-1:], self._rotate_bytes)
@@ -167,7 +167,7 @@ class OutputFile:
 
         Raises OutputError where that fails.
         """
-        self._check_usable()
+        self._check_writable()
         with self._failing():
             force_to_disk(self._descriptor)
         if self._directory_is_behind:
@@ -221,7 +221,7 @@ class OutputFile:
             self._failed = True
             raise
 
-    def _check_usable(self) -> None:
+    def _check_writable(self) -> None:
         if self._failed:
             raise OutputError(f"cannot write {self.volume_path}: it failed before")
         assert self._descriptor >= 0, "closed"

@@ -81,7 +81,7 @@ class PrefixCache:
         """
         keys = self._keys_to_fill(cache, ids, window)
         with suppress(OSError):
-            while chain := self._usable_chain(keys):
+            while chain := self._fillable_chain(keys):
                 loaded = self._load(cache, ids, chain)
                 if loaded is not None:
                     self._restore(cache, loaded, len(chain) * PAGE)
@@ -92,7 +92,7 @@ class PrefixCache:
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """How many tokens `fill` will put in, where all that is stored can be read."""
         with suppress(OSError):
-            return len(self._usable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
+            return len(self._fillable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
         return 0
 
     def recorder(
@@ -144,7 +144,7 @@ class PrefixCache:
         most = _most_tokens(cache, window, len(ids) - 1)
         return page_keys(self._print, ids[:most], PAGE)
 
-    def _usable_chain(self, keys: Sequence[str]) -> list[Page]:
+    def _fillable_chain(self, keys: Sequence[str]) -> list[Page]:
         # Where nothing can be stored, not even the directory is made.
         chain = self.index.chain(keys) if keys else []
         needs_state = bool(recurrent_states(self.like))

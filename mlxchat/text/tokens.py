@@ -122,8 +122,8 @@ class Tokenizer:
         if format_ is not None and format_.needs <= added.keys():
             found = {text: added[text] for text in format_.markers if text in added}
             roles = {id_: format_.markers[text] for text, (id_, _) in found.items()}
-            never_text = {i for text, (i, t) in found.items() if t.special or "|" in text}
-            markers = Markers(format_, roles, frozenset(never_text))
+            markers_only = {i for text, (i, t) in found.items() if t.special or "|" in text}
+            markers = Markers(format_, roles, frozenset(markers_only))
         return Replies(format_, markers, self.decode, self._spelled, self.stream_decoder)
 
     @cached_property

@@ -32,7 +32,7 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     """
     source = identify(path)
     directory = models_dir / source.directory_name()
-    with _told_as_model_error(models_dir):
+    with _as_model_error(models_dir):
         if directory.is_dir():
             return directory
         models_dir.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
 
 
 @contextmanager
-def _told_as_model_error(models_dir: Path) -> Iterator[None]:
+def _as_model_error(models_dir: Path) -> Iterator[None]:
     # Failures to read the GGUF file are ModelBroken by now, so what is left is ours to write.
     try:
         yield
