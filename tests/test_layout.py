@@ -42,8 +42,8 @@ ORDER: dict[str, list[str]] = {
     ],
     "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
     "chat": [
-        *("", "ledger", "turn", "watch", "eviction", "held", "random_streams", "rendering"),
-        *("memory", "conversation", "transcript"),
+        *("", "ledger", "turn", "watch", "turns", "eviction", "held"),
+        *("random_streams", "rendering", "view", "conversation", "transcript"),
     ],
     "store": [
         *("", "tensor_file", "fingerprint", "snapshot", "verify", "unfinished_reply"),
