@@ -27,7 +27,16 @@ ORDER: dict[str, list[str]] = {
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "template_args", "reply_format", "thinking", "reply_reader"),
-        *("template_probe", "spans", "replies", "tokens", "parts", "stop"),
+        *(
+            "template_probe",
+            "spans",
+            "encoder",
+            "stream_decoder",
+            "replies",
+            "tokens",
+            "parts",
+            "stop",
+        ),
     ],
     "cache": [
         *("positions", "originals", "window", "chunk", "layers", "block", "trial", "build", ""),
