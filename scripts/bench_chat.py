@@ -25,7 +25,7 @@ import numpy as np
 from mlxchat.bench.chat import FULL, SYSTEM, questions
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll

@@ -15,7 +15,7 @@ import pytest
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.errors import SnapshotMismatch
 from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file

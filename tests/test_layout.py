@@ -39,7 +39,19 @@ ORDER: dict[str, list[str]] = {
         ),
     ],
     "cache": [
-        *("positions", "originals", "window", "chunk", "layers", "block", "trial", "build", ""),
+        *(
+            "positions",
+            "originals",
+            "mask",
+            "placement",
+            "window",
+            "chunk",
+            "layers",
+            "block",
+            "trial",
+            "build",
+            "",
+        ),
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
@@ -49,7 +61,7 @@ ORDER: dict[str, list[str]] = {
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
         *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
     ],
-    "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
+    "engine": ["", "sampling", "pace", "loops", "generate", "blocks", "repetition"],
     "chat": [
         *("", "ledger", "turn", "watch", "turns", "eviction", "held"),
         *("random_streams", "rendering", "view", "conversation", "transcript"),

@@ -6,7 +6,7 @@ from mlxchat import paths
 from mlxchat.app.setup import Setup
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import OnHeld
+from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 

@@ -21,17 +21,11 @@ from mlxchat.app.request import Request
 from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import (
-    Generation,
-    OnHeld,
-    Progress,
-    ResumePoint,
-    ShouldStop,
-    Stats,
-    Token,
-)
+from mlxchat.engine.generate import Generation, ResumePoint, Stats, Token
+from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.errors import DeviceError
 from mlxchat.models.model import Model
+from mlxchat.progress import Progress
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint

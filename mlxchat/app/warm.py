@@ -11,7 +11,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import LEAST_TOKENS, Prefixes
 from mlxchat.app.setup import Setup
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import OnHeld, prefill
+from mlxchat.engine.loops import OnHeld, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, InputError
 from mlxchat.text.documents import SEPARATOR, name_of, read_input

@@ -14,7 +14,8 @@ from mlxchat.app.request import Overnight
 from mlxchat.cache import Cache, bytes_held, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.generate import ResumePoint, ShouldStop, Token
+from mlxchat.engine.generate import ResumePoint, Token
+from mlxchat.engine.loops import ShouldStop
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import Position

@@ -19,7 +19,7 @@ from mlxchat.bench.subject import Subject
 from mlxchat.cache import Cache, make_cache
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.text.parts import Part, encode_parts

@@ -16,7 +16,8 @@ from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, 
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import Generation, prefill
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.prefix_cache import PAGE, PrefixCache

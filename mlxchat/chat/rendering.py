@@ -10,7 +10,7 @@ import numpy as np
 
 from mlxchat.chat.ledger import Ledger, TokenIds
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.generate import Progress
+from mlxchat.progress import Progress
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 
 NOTHING = np.empty(0, np.int32)

@@ -20,9 +20,10 @@ from mlxchat.chat.ledger import Ledger, TokenIds
 from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Turn, Usage
 from mlxchat.chat.turns import Turns
-from mlxchat.engine.generate import OnHeld, Progress
+from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import CacheError, TemplateError, WindowFull
 from mlxchat.models.model import Model
+from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings, Roll
 from mlxchat.wording import Action, Field
 

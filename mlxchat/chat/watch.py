@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from mlxchat.engine.generate import Progress, ShouldStop
+from mlxchat.engine.loops import ShouldStop
+from mlxchat.progress import Progress
 
 
 class Watching(TypedDict, total=False):

@@ -9,7 +9,7 @@ from mlxchat.distributed.leader import Leader
 from mlxchat.distributed.prefixes import lead_prefix
 from mlxchat.distributed.saved import lead_restoring, lead_saving
 from mlxchat.distributed.traffic import lead_timing
-from mlxchat.engine.generate import OnHeld
+from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Prefixes, Spent, TokenTiming
 from mlxchat.text.spans import TokenIds
 

@@ -9,7 +9,7 @@ from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
-from mlxchat.engine.generate import OnHeld
+from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model, Prefixes
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from mlx import nn
 
 from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, most_positions
-from mlxchat.engine.generate import OnHeld, ShouldStop, prefill
+from mlxchat.engine.loops import OnHeld, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
 from mlxchat.text.tokens import Prompt, TokenIds

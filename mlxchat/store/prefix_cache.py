@@ -21,8 +21,8 @@ import numpy as np
 
 from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
 from mlxchat.cache.layers import leaves, recurrent_states, windows
-from mlxchat.cache.window import Entries, Placement
-from mlxchat.engine.generate import OnHeld
+from mlxchat.cache.placement import Entries, Placement
+from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import SnapshotBroken
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file

@@ -17,7 +17,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, WindowCache, run_lazily, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.cache.window import Entries, Placement
+from mlxchat.cache.placement import Entries, Placement
 from mlxchat.chat.ledger import Ledger, TokenIds
 from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
 from mlxchat.store import tensor_file

@@ -11,7 +11,7 @@ from mlx import nn
 
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
 
