@@ -21,7 +21,8 @@ from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file
 from mlxchat.store.background import Background
 from mlxchat.store.fingerprint import ModelPrint
-from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
+from mlxchat.store.page_recorder import PAGES_IN_FLIGHT
+from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from tests.test_prefix_cache import PLENTY, build, make_model, text
 
 FAMILIES = ["llama", "gemma3_text", "qwen3_next"]

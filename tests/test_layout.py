@@ -69,8 +69,8 @@ ORDER: dict[str, list[str]] = {
     "store": [
         *("", "tensor_file", "fingerprint", "snapshot", "verify", "unfinished_reply"),
         *("saved", "journal", "session_names", "session", "session_list", "output_file"),
-        *("metrics", "background", "state_file", "run_record", "checkpoint", "prefix_index"),
-        *("prefix_cache", "block_store"),
+        *("metrics", "background", "state_file", "run_record", "checkpoint", "database"),
+        *("prefix_index", "page_recorder", "prefix_cache", "block_store"),
     ],
     "distributed": [
         *("", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
