@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mlxchat.app import warm as app
 from mlxchat.app.setup import Setup
-from mlxchat.app.warm import warm_block, warm_document
 from mlxchat.cli.setup import observer_of
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.messages import Messages
@@ -22,9 +22,10 @@ def warm(
 ) -> int:
     """Read the document, and note how much of it was known. Raises what `app.warm` raises."""
     messages = Messages(quiet)
-    done = (warm_block if block else warm_document)(
+    done = app.warm(
         setup,
         file,
+        block=block,
         system=system,
         template_args=template_args,
         piped=piped_stdin() if file == STDIN else None,

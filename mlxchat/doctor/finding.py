@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `mend` says what to do, where anything is to be done."""
+    """One line. `mend` says what to do, if anything. Both texts may be `Message`s."""
 
     topic: str
     verdict: Verdict
