@@ -5,10 +5,10 @@ from collections.abc import Callable
 from mlxchat import paths
 from mlxchat.app.setup import Setup
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import PrefixCache, has_room
+from mlxchat.text.spans import TokenIds
 
 # A shorter prompt is read again before it could be found.
 LEAST_TOKENS = 1_024

@@ -20,7 +20,6 @@ from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.request import Request
 from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.generate import Generation, ResumePoint, Stats, Token
 from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.errors import DeviceError
@@ -29,6 +28,7 @@ from mlxchat.progress import Progress
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
 

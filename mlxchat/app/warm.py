@@ -10,12 +10,12 @@ from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import LEAST_TOKENS, Prefixes
 from mlxchat.app.setup import Setup
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.loops import OnHeld, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, InputError
 from mlxchat.text.documents import SEPARATOR, name_of, read_input
 from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from mlxchat.bench.paired import Tick
 from mlxchat.bench.text import MOST_CHARS_A_TOKEN, Text, find_text, read_text
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import InputError
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
+from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Field, Message
 
 # A prompt of which only the length matters.

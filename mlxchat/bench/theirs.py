@@ -18,11 +18,11 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import OutputError
 from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
+from mlxchat.text.spans import TokenIds
 from mlxchat.units import format_bytes
 from mlxchat.wording import Field
 

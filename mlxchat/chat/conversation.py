@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.random_streams import random_seed, stream_of
 from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Mention, Said, Turn, Usage
@@ -26,6 +26,7 @@ from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.text.reply_reader import Reader
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.template import thinking_variables
 from mlxchat.text.thinking import joined
 

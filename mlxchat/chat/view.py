@@ -16,7 +16,7 @@ from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
 from mlxchat.chat.eviction import RESERVE, forget_until_it_fits, is_too_long, may_be_forgotten
 from mlxchat.chat.held import Before, Held
-from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Turn, Usage
 from mlxchat.chat.turns import Turns
@@ -25,6 +25,7 @@ from mlxchat.errors import CacheError, TemplateError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings, Roll
+from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Action, Field
 
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from mlxchat import paths
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
 from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model, Prefixes
 from mlxchat.store.prefix_cache import PrefixCache, has_room
+from mlxchat.text.spans import TokenIds
 
 # The largest number that ranks can send one another.
 MOST_SENT = 2**31 - 1

@@ -53,17 +53,17 @@ class Stats:
     """
 
     finish_reason: str
-    prompt_tokens: int
-    cached_tokens: int
-    prefilled_tokens: int
-    generated_tokens: int
-    evicted_tokens: int
-    ttft_s: float
-    prefill_tokens_per_s: float
-    decode_tokens_per_s: float
-    kv_tokens: int
-    kv_bytes: int
-    peak_memory_bytes: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    evicted_tokens: int = 0
+    ttft_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    decode_tokens_per_s: float = 0.0
+    kv_tokens: int = 0
+    kv_bytes: int = 0
+    peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,15 +310,8 @@ class Generation:
 def nothing_done(cache: Cache) -> Stats:
     """Those of a generation that was stopped before it began."""
     return Stats(
-        finish_reason="interrupted",
-        prompt_tokens=0,
-        cached_tokens=0,
-        prefilled_tokens=0,
-        generated_tokens=0,
+        "interrupted",
         evicted_tokens=tokens_evicted(cache),
-        ttft_s=0.0,
-        prefill_tokens_per_s=0.0,
-        decode_tokens_per_s=0.0,
         kv_tokens=tokens_held(cache),
         kv_bytes=bytes_held(cache),
         peak_memory_bytes=mx.get_peak_memory(),

@@ -6,7 +6,7 @@ They know arrays only: what the tokens mean, and when a text ends, is `generate`
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict, Unpack
 
 import mlx.core as mx
 import numpy as np
@@ -17,18 +17,19 @@ from mlxchat.engine.pace import Pace
 from mlxchat.engine.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
 from mlxchat.progress import Progress
 from mlxchat.settings import SamplingSettings
+from mlxchat.text.spans import TokenIds
 
 # MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
 CLEAR_EVERY = 256
 
-OnHeld = Callable[[np.ndarray], None]
+OnHeld = Callable[[TokenIds], None]
 ShouldStop = Callable[[], bool]
 
 
 def prefill(
     network: nn.Module,
     cache: Cache,
-    ids: np.ndarray,
+    ids: TokenIds,
     *,
     step_size: int,
     pace: Pace | None = None,
@@ -63,22 +64,23 @@ def prefill(
     return done
 
 
+class Reading(TypedDict, total=False):
+    """How a prompt is to be read: what `prefill` takes besides the prompt."""
+
+    step_size: Required[int]
+    pace: Pace | None
+    on_progress: Progress | None
+    on_held: OnHeld | None
+    should_stop: ShouldStop | None
+
+
 class Reader(Protocol):
     """Puts a prompt's ids into the cache as `prefill` does, but may know some of them already."""
 
     reused_tokens: int
 
     def __call__(
-        self,
-        network: nn.Module,
-        cache: Cache,
-        ids: np.ndarray,
-        *,
-        step_size: int,
-        pace: Pace | None = None,
-        on_progress: Progress | None = None,
-        on_held: OnHeld | None = None,
-        should_stop: ShouldStop | None = None,
+        self, network: nn.Module, cache: Cache, ids: TokenIds, **how: Unpack[Reading]
     ) -> int: ...
 
 
@@ -94,7 +96,7 @@ class Decoded:
 def decode(
     network: nn.Module,
     cache: Cache,
-    ids: np.ndarray,
+    ids: TokenIds,
     *,
     sampling: SamplingSettings,
     max_tokens: int = -1,

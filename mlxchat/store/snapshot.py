@@ -18,11 +18,12 @@ from mlxchat import platform
 from mlxchat.cache import Cache, WindowCache, run_lazily, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.placement import Entries, Placement
-from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.chat.ledger import Ledger
 from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.tensor_file import Tensor
+from mlxchat.text.spans import TokenIds
 
 
 @dataclass(frozen=True, slots=True)
