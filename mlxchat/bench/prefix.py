@@ -85,9 +85,7 @@ class TrieFigures:
     look_up_s: Spread
 
 
-def measure(
-    subject: Subject,
-) -> Iterator[Sequence[QuestionFigures | DiskFigures | TrieFigures]]:
+def measure(subject: Subject) -> Iterator[Sequence[QuestionFigures | DiskFigures | TrieFigures]]:
     amounts = QUICK if subject.quick else FULL
     found: list[QuestionFigures | DiskFigures | TrieFigures] = []
     for part in (_questions(subject, amounts), _trie(subject, amounts)):

@@ -18,11 +18,7 @@ MOST_SENT = 2**31 - 1
 
 
 def lead_prefix(
-    network: Leader,
-    cache: SharedCache,
-    pages: Prefixes,
-    ids: TokenIds,
-    window: int | None,
+    network: Leader, cache: SharedCache, pages: Prefixes, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld | None]:
     """Fill the empty cache, on all ranks, with the prefix of `ids: (T,)` that all know; return how
     many tokens that is, and what to call with the ids of each step that is prefilled here."""

@@ -162,12 +162,7 @@ class Generation:
         """
         ids = np.array(point.latest, np.int32)
         generation = cls(
-            model,
-            ids,
-            cache,
-            cached_tokens=len(ids) - 1,
-            generated=point.generated,
-            **options,
+            model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **options
         )
         generation._reply.restore(point.reading, point.shown, point.pending)
         generation._in_thought = generation._reply.is_thought

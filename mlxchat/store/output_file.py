@@ -55,13 +55,7 @@ class OutputFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        descriptor: int,
-        at: Position,
-        *,
-        tail: bytes,
-        rotate_bytes: int | None,
+        self, path: Path, descriptor: int, at: Position, *, tail: bytes, rotate_bytes: int | None
     ) -> None:
         self._path = path
         self._descriptor = descriptor
@@ -76,10 +70,7 @@ class OutputFile:
 
     @classmethod
     def open(
-        cls,
-        path: Path,
-        resume_at: Position | None = None,
-        rotate_bytes: int | None = None,
+        cls, path: Path, resume_at: Position | None = None, rotate_bytes: int | None = None
     ) -> "OutputFile":
         """Begin the file, or resume it at `resume_at`: all that was written later is taken back.
 

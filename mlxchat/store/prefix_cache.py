@@ -69,12 +69,7 @@ class PrefixCache:
             return "its prompts are padded"
         return None
 
-    def fill(
-        self,
-        cache: Cache,
-        ids: np.ndarray,
-        window: int | None,
-    ) -> int:
+    def fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """Put the longest stored prefix of `ids: (T,)` into the empty cache; return its tokens.
 
         Whole pages, at most T - 1 tokens and at most `window`, the cache's own (None: unbounded);

@@ -185,13 +185,7 @@ class PrefixIndex:
         return self._do(enter, writing=True)
 
     def store(
-        self,
-        key: str,
-        parent: str,
-        write: Callable[[Path], int],
-        *,
-        limit_bytes: int,
-        **row: Any,
+        self, key: str, parent: str, write: Callable[[Path], int], *, limit_bytes: int, **row: Any
     ) -> bool:
         """Have the page's file written, which returns its size, and keep to the limit; `row` is
         the rest that `add` wants. False as `add` returns it."""

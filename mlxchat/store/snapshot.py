@@ -49,12 +49,7 @@ class Restored:
     facts: dict[str, Any]
 
 
-def take(
-    cache: Cache,
-    ledger: Ledger,
-    fingerprint: Fingerprint,
-    facts: dict[str, Any],
-) -> Snapshot:
+def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str, Any]) -> Snapshot:
     """Hold the state still: at most one copy of the window."""
     assert len(ledger) >= tokens_held(cache)
     arrays: dict[str, mx.array | None] = {}
