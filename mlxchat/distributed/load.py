@@ -52,24 +52,14 @@ def lead_loading(
     """
     path = Path(found.name).expanduser()
     name = str(path.resolve()) if path.exists() else found.name
+    wanted = Wanted(name, device, dtype, pipeline, offline)
     number = ranks.new_number()
     with ranks.in_step():
         ranks.send(Order.LOAD, number)
     # Loading takes long, and may be interrupted.
     ranks.is_in_step = True
-    ranks.text(json.dumps(asdict(Wanted(name, device, dtype, pipeline, offline))))
-
-    def load() -> Model:
-        return load_directory(
-            found.directory,
-            found.name,
-            dtype=dtype,
-            notify=notify,
-            check=lambda network: _check(network, check, pipeline),
-            sharding=Sharding(ranks.group, pipeline),
-        )
-
-    model = _agreed(ranks, load, dtype, notify)
+    ranks.text(json.dumps(asdict(wanted)))
+    model = _agreed(ranks, lambda: _load(ranks, found, wanted, notify, check), dtype, notify)
     leader = Leader(model.network, ranks, number, pipelined=pipeline)
     return replace(model, network=leader, peers=RankPeers(leader))
 
@@ -84,19 +74,26 @@ def follow_loading(ranks: Ranks) -> Model | None:
         found = resolve_model(
             wanted.name, offline=wanted.offline, ask=None, notify=_silent, show_progress=False
         )
-        return load_directory(
-            found.directory,
-            found.name,
-            dtype=wanted.dtype,
-            notify=_silent,
-            check=lambda network: _check(network, None, wanted.pipeline),
-            sharding=Sharding(ranks.group, wanted.pipeline),
-        )
+        return _load(ranks, found, wanted, _silent)
 
     try:
         return _agreed(ranks, load, wanted.dtype, _silent)
     except MlxchatError:
         return None
+
+
+def _load(
+    ranks: Ranks, found: ResolvedModel, wanted: Wanted, notify: Notify, check: Check = None
+) -> Model:
+    """This rank's part of the model."""
+    return load_directory(
+        found.directory,
+        found.name,
+        dtype=wanted.dtype,
+        notify=notify,
+        check=lambda network: _check(network, check, wanted.pipeline),
+        sharding=Sharding(ranks.group, wanted.pipeline),
+    )
 
 
 def _check(network: nn.Module, check: Check, pipeline: bool) -> None:
