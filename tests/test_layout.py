@@ -102,7 +102,7 @@ ORDER: dict[str, list[str]] = {
         *("ask", "messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_segments", "text_output", "figures", "reply", "signal_watch", "signals"),
-        *("chat_lines", "chat_screen", "commands", "repl", "piped_chat"),
+        *("chat_screen", "commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [

@@ -11,7 +11,7 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.chat.turn import Forgot, Said
 from mlxchat.errors import DeviceError, ExitStatus
-from mlxchat.terminal.chat_lines import forgotten_line, turn_line
+from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
