@@ -59,72 +59,55 @@ class ConfigError(MlxchatError):
     exit_status = ExitStatus.USAGE
 
 
-class InputError(MlxchatError):
-    pass
+class InputError(MlxchatError): ...
 
 
-class ModelError(MlxchatError):
-    pass
+class ModelError(MlxchatError): ...
 
 
-class ModelNotFound(ModelError):
-    pass
+class ModelNotFound(ModelError): ...
 
 
-class ModelBroken(ModelError):
-    pass
+class ModelBroken(ModelError): ...
 
 
-class ModelUnsupported(ModelError):
-    pass
+class ModelUnsupported(ModelError): ...
 
 
-class NotEnoughMemory(ModelError):
-    pass
+class NotEnoughMemory(ModelError): ...
 
 
-class DeviceError(MlxchatError):
-    pass
+class DeviceError(MlxchatError): ...
 
 
-class HubError(MlxchatError):
-    pass
+class HubError(MlxchatError): ...
 
 
-class CacheError(MlxchatError):
-    pass
+class CacheError(MlxchatError): ...
 
 
-class WindowFull(MlxchatError):
-    pass
+class WindowFull(MlxchatError): ...
 
 
-class TemplateError(MlxchatError):
-    pass
+class TemplateError(MlxchatError): ...
 
 
-class SessionError(MlxchatError):
-    pass
+class SessionError(MlxchatError): ...
 
 
-class SnapshotError(MlxchatError):
-    pass
+class SnapshotError(MlxchatError): ...
 
 
-class SnapshotBroken(SnapshotError):
-    pass
+class SnapshotBroken(SnapshotError): ...
 
 
-class SnapshotMismatch(SnapshotError):
-    pass
+class SnapshotMismatch(SnapshotError): ...
 
 
-class RanksError(MlxchatError):
-    pass
+class RanksError(MlxchatError): ...
 
 
-class OutputError(MlxchatError):
-    pass
+class OutputError(MlxchatError): ...
 
 
 class ClosedPipe(OutputError):

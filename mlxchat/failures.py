@@ -30,7 +30,7 @@ def device_failures() -> Iterator[None]:
 
 def _in_words(error: RuntimeError | MemoryError) -> str | None:
     """What happened and what to do, or None if the device is not to blame."""
-    said = (str(error).strip().splitlines() or ["no memory"])[0]
+    said = first_line(error)
     failed = said.startswith(FAILED_COMMANDS)
     words = METAL_OUT_OF_MEMORY if failed else OUT_OF_MEMORY
     if isinstance(error, MemoryError) or any(each in said for each in words):
@@ -41,3 +41,8 @@ def _in_words(error: RuntimeError | MemoryError) -> str | None:
     if failed:
         return f"the GPU failed: try again, in smaller steps if it timed out ({said})"
     return None
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says, without what follows; its kind if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

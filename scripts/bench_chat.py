@@ -25,7 +25,7 @@ import numpy as np
 from mlxchat.bench.chat import FULL, SYSTEM, questions
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll
@@ -87,14 +87,13 @@ def _logprobs(logits: mx.array) -> mx.array:
 
 def _read(conversation: Conversation, text: str) -> mx.array:
     """Say it without asking for an answer; log-probabilities `(T, vocabulary)` of what was new."""
-    conversation._begin_turn()
+    conversation.view.begin_turn()
     conversation.turns.append(Turn(text))
-    list(conversation._make_room(lambda _, __: None))
-    ids = conversation._prompt
+    list(conversation.view.make_room(lambda _, __: None))
+    ids = conversation.view.prompt
     # Whatever has been prefilled, the last turn's own tokens are looked at.
-    own = len(ids) - len(conversation._render([*conversation.retained[:-1], Turn("")]))
-    cached = min(conversation._place(ids), len(ids) - own)
-    conversation._held.turns = conversation.retained
+    own = len(ids) - len(conversation.view.render([*conversation.retained[:-1], Turn("")]))
+    cached = min(conversation.view.begin(ids)[0], len(ids) - own)
     first = ids[len(conversation.held_ids) : len(ids) - own]
     prefill(
         conversation.model.network,

@@ -81,7 +81,7 @@ def generated(state: Path) -> int:
     with state.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     facts = json.loads(header["__metadata__"]["facts"])["facts"]
-    return facts["midway"]["generated"]
+    return facts["resume_point"]["generated"]
 
 
 def report(samples: list[dict[str, float]], tokens: int) -> None:

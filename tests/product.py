@@ -36,7 +36,7 @@ from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.errors import CacheError
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model

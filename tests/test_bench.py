@@ -187,7 +187,7 @@ def test_the_longest_text_is_found() -> None:
 
 
 def test_where_there_is_no_text_the_option_is_named() -> None:
-    with pytest.raises(InputError, match="--text FILE"):
+    with pytest.raises(InputError, match="name one with text"):
         text.find_text([texts()])
 
 
@@ -218,7 +218,7 @@ def test_a_text_that_is_too_short_is_refused_by_name(subject: Subject, tmp_path:
         notify=lambda _: None,
     )
     assert len(named.text_ids(10, 20)) == 10
-    with pytest.raises(InputError, match=r"short\.txt is 10 tokens, and 11 are needed.*--text"):
+    with pytest.raises(InputError, match=r"short\.txt is 10 tokens, and 11 are needed.*text"):
         named.text_ids(11, 20)
 
 

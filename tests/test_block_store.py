@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlxchat.cache import Block, BlockTaker, make_cache
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.block_store import DiskBlocks

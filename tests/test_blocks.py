@@ -11,7 +11,7 @@ from mlx import nn
 from mlxchat.cache import Block, Cache, make_cache, make_joinable
 from mlxchat.cache.layers import windows
 from mlxchat.engine.blocks import BlockReader, join_refusal
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.errors import CacheError
 from mlxchat.text.tokens import Prompt
 from scripts.families import build_family

@@ -89,7 +89,7 @@ def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
         else:
             assert done.returncode == 1
             assert done.stderr.startswith(f"mlxchat: error: {FAILED}")
-            assert done.stderr.endswith(f"; mlxchat --session {name} continues the chat\n")
+            assert done.stderr.endswith(f"; --session {name} continues the chat\n")
             assert done.stderr.count("\n") == 1
         again = piped(tiny_model, name, "four\n")
         assert (again.returncode, again.stderr) == (0, "")

@@ -23,7 +23,7 @@ from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
-from mlxchat.text import tokens
+from mlxchat.text import encoder
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
@@ -389,16 +389,16 @@ def test_a_reply_without_tokens_is_still_a_turn() -> None:
 
 def test_a_long_transcript_is_cut_to_what_fits_without_trying_every_turn() -> None:
     conversation = make_conversation(300, system="Be brief.")
-    conversation.turns = [Turn(f"question {n}", f"answer {n}") for n in range(2000)]
+    conversation.turns[:] = [Turn(f"question {n}", f"answer {n}") for n in range(2000)]
     rendered = 0
-    render = conversation._render
+    render = conversation.view.render
 
     def counting(*given: Any) -> np.ndarray:
         nonlocal rendered
         rendered += 1
         return render(*given)
 
-    conversation._render = counting  # type: ignore[method-assign]
+    conversation.view.render = counting  # type: ignore[method-assign]
     say(conversation, "and now?")
     assert rendered < 20
     assert 3 < len(conversation.retained) < 10
@@ -478,7 +478,7 @@ def test_a_long_text_can_be_stopped_while_it_is_turned_into_tokens(
 ) -> None:
     """The first Ctrl-C had no effect until a text of 20 MB was encoded, once for each turn that
     might be forgotten."""
-    monkeypatch.setattr(tokens, "CHUNK_CHARS", 1000)
+    monkeypatch.setattr(encoder, "CHUNK_CHARS", 1000)
     conversation = make_conversation()
     say(conversation, "hello")
     before = conversation.held_ids
@@ -508,7 +508,7 @@ def test_a_long_text_can_be_stopped_while_it_is_turned_into_tokens(
 def test_long_texts_are_encoded_once() -> None:
     """Each turn encoded all that was ever said again, several times if turns were forgotten."""
     conversation = make_conversation(None, max_tokens=1)
-    backend, encoded = conversation.model.tokenizer._backend, []
+    backend, encoded = conversation.model.tokenizer._encoder._backend, []
 
     class Counting:
         def encode(self, text: str, **how: Any) -> Any:
@@ -518,10 +518,10 @@ def test_long_texts_are_encoded_once() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(backend, name)
 
-    conversation.model.tokenizer._backend = Counting()  # type: ignore[assignment]
+    conversation.model.tokenizer._encoder._backend = Counting()  # type: ignore[assignment]
     first = Turn("many words " * 10_000, "yes", np.array(list(b"yes"), np.int32), exact=True)
-    conversation._render([first, Turn("and?")])
-    conversation._render([first, Turn("and?", "so"), Turn("now")])
+    conversation.view.render([first, Turn("and?")])
+    conversation.view.render([first, Turn("and?", "so"), Turn("now")])
     assert len([length for length in encoded if length > 10_000]) == 1
 
 
@@ -602,7 +602,7 @@ def test_only_a_turn_that_is_in_view_can_be_pinned() -> None:
 
 def test_what_is_recalled_is_each_line_forgotten_or_not() -> None:
     conversation = make_conversation(None)
-    conversation.turns = [
+    conversation.turns[:] = [
         Turn("My name is Ada.\nI live in Paris.", "Hello Ada!", forgotten=True),
         Turn("Who?", "You are called ADA.", thought="ada it was"),
     ]

@@ -19,6 +19,7 @@ from mlxchat.doctor.finding import found_by
 from mlxchat.models.catalog import RECOMMENDED
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.terminal.report import format_line
+from mlxchat.terminal.spelling import as_flags
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo
 from tests.pseudo_terminal import PseudoTerminal
@@ -139,7 +140,7 @@ def test_a_check_that_breaks_down_is_a_finding():
     assert first.verdict is Verdict.OK
     assert (second.verdict, second.found) == (
         Verdict.PROBLEM,
-        "it cannot be told: KeyError: 'what'",
+        "it cannot be read: KeyError: 'what'",
     )
 
 
@@ -283,7 +284,7 @@ def test_the_model_that_is_meant_is_told(
         "model", Verdict.OK, f"{tiny_model}, named by MLXCHAT_MODEL"
     )
     monkeypatch.setenv("MLXCHAT_MODEL", "org/absent")
-    assert only(hub.model()).mend == "mlxchat models pull org/absent"
+    assert as_flags(only(hub.model()).mend) == "run `mlxchat models pull org/absent`"
     monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")
     finding = only(hub.model())
     assert finding.verdict is Verdict.PROBLEM
@@ -300,7 +301,7 @@ def test_a_path_that_a_project_names_is_a_problem(
 
 def test_without_any_model_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hub, "embedded_model", lambda: None)
-    assert only(hub.model()).mend == "mlxchat models pull NAME"
+    assert as_flags(only(hub.model()).mend) == "run `mlxchat models pull NAME`"
 
 
 # The terminal

@@ -15,13 +15,14 @@ import pytest
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.errors import SnapshotMismatch
 from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file
 from mlxchat.store.background import Background
 from mlxchat.store.fingerprint import ModelPrint
-from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
+from mlxchat.store.page_recorder import PAGES_IN_FLIGHT
+from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from tests.test_prefix_cache import PLENTY, build, make_model, text
 
 FAMILIES = ["llama", "gemma3_text", "qwen3_next"]

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxchat.files import AppendFile, force_to_disk, write_atomically
+from mlxchat.files import AppendFile, alone, force_to_disk, write_atomically
 from mlxchat.models.gguf import convert, weights
 from mlxchat.store import tensor_file
 from mlxchat.store.output_file import OutputFile
@@ -146,3 +147,20 @@ def test_what_can_be_computed_again_does_not_wait_for_that(mac: Calls, tmp_path:
     ones = Tensor("F32", (3,), np.ones(3, np.float32))
     tensor_file.write(tmp_path / "page", {"ones": ones}, {}, full_sync=False)
     assert "full" not in mac.names
+
+
+def test_who_waits_to_be_alone_says_so_first(tmp_path: Path) -> None:
+    asked, entered = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with alone(tmp_path, asked.set):
+            entered.set()
+
+    with alone(tmp_path, lambda: pytest.fail("nobody is there")):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert asked.wait(10)
+        assert not entered.is_set()
+    thread.join(10)
+    assert entered.is_set()
+    assert list(tmp_path.iterdir()) == []

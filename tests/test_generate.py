@@ -11,7 +11,8 @@ import pytest
 from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
-from mlxchat.engine.generate import Generation, ResumePoint, Token, decode, prefill
+from mlxchat.engine.generate import Generation, ResumePoint, Token
+from mlxchat.engine.loops import decode, prefill
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings

@@ -33,7 +33,7 @@ from mlxchat.models.gguf import embedded_gguf, how_to_install, import_gguf, weig
 from mlxchat.models.gguf.convert import convert
 from mlxchat.models.gguf.pretokenize import SPLITTINGS
 from mlxchat.models.gguf.source import FORMAT_VERSION, identify
-from mlxchat.models.gguf.store import LOCK, PARTIAL, WEIGHTS
+from mlxchat.models.gguf.store import PARTIAL, WEIGHTS
 from mlxchat.models.skeleton import build_skeleton
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
 
@@ -675,7 +675,7 @@ def test_a_file_with_a_wrong_byte_is_converted_or_refused(
 
 
 def assert_left_nothing(tmp_path: Path) -> None:
-    assert {entry.name for entry in (tmp_path / "models").iterdir()} <= {LOCK}
+    assert {entry.name for entry in (tmp_path / "models").iterdir()} == set()
 
 
 def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path):
@@ -756,7 +756,7 @@ def test_two_processes_convert_a_file_once(tmp_path: Path):
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len({lines[-1] for lines in outputs}) == 1
     assert sum(line.startswith("converting") for lines in outputs for line in lines) == 1
-    assert len(list((tmp_path / "models").iterdir())) == 2  # the directory and the lock
+    assert len(list((tmp_path / "models").iterdir())) == 1
 
 
 @pytest.mark.parametrize("cause", [OSError(28, "No space left on device"), KeyboardInterrupt()])

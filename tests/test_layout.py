@@ -27,10 +27,23 @@ ORDER: dict[str, list[str]] = {
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
-        *("template_probe", "spans", "replies", "tokens", "parts", "stop"),
+        *("template_probe", "spans", "encoder", "stream_decoder", "replies", "tokens", "parts"),
+        "stop",
     ],
     "cache": [
-        *("positions", "originals", "window", "chunk", "layers", "block", "trial", "build", ""),
+        *(
+            "positions",
+            "originals",
+            "mask",
+            "placement",
+            "window",
+            "chunk",
+            "layers",
+            "block",
+            "trial",
+            "build",
+            "",
+        ),
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
@@ -40,16 +53,16 @@ ORDER: dict[str, list[str]] = {
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
         *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
     ],
-    "engine": ["", "sampling", "pace", "generate", "blocks", "repetition"],
+    "engine": ["", "sampling", "pace", "loops", "generate", "blocks", "repetition"],
     "chat": [
-        *("", "ledger", "turn", "watch", "eviction", "held", "random_streams", "rendering"),
-        *("memory", "conversation", "transcript"),
+        *("", "ledger", "turn", "watch", "turns", "eviction", "held"),
+        *("random_streams", "rendering", "view", "conversation", "transcript"),
     ],
     "store": [
         *("", "tensor_file", "fingerprint", "snapshot", "verify", "unfinished_reply"),
         *("saved", "journal", "session_names", "session", "session_list", "output_file"),
-        *("metrics", "background", "state_file", "run_record", "checkpoint", "prefix_index"),
-        *("prefix_cache", "block_store"),
+        *("metrics", "background", "state_file", "run_record", "checkpoint", "database"),
+        *("prefix_index", "page_recorder", "prefix_cache", "block_store"),
     ],
     "distributed": [
         *("", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),
@@ -80,16 +93,8 @@ ORDER: dict[str, list[str]] = {
         *("", "spelling", "table", "screen", "chart", "report", "bench_progress", "bench_table"),
         *("ask", "messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
-        *(
-            "reply_segments",
-            "text_output",
-            "bench_report",
-            "figures",
-            "reply",
-            "signal_watch",
-            "signals",
-        ),
-        *("chat_lines", "chat_screen", "commands", "repl", "piped_chat"),
+        *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
+        *("signals", "chat_screen", "commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
@@ -129,7 +134,7 @@ TYPED = re.compile(
 
 # What may stand in them all the same: other programs' command lines, names of files, a format.
 NOT_OURS = [
-    *("llama-gguf-split --merge", "iconv -f UTF-16 -t UTF-8"),
+    *("iconv -f UTF-16 -t UTF-8", "to --help"),
     *("uv pip install --no-deps --python", "pip install --no-deps"),
     *("-wal", "-shm", "-i", "-w", "mlxchat session"),
 ]
@@ -202,6 +207,15 @@ def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> N
         assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported
 
 
+OPENS_A_MODEL = ("distributed", "app.ranks", "app.opening")
+
+
+@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
+def test_only_what_opens_a_model_knows_of_several_machines(name: str, path: Path) -> None:
+    knows = any(each.startswith("mlxchat.distributed") for each in imports(path, path.read_text()))
+    assert name.startswith(OPENS_A_MODEL) or not knows
+
+
 def texts(source: str) -> Iterator[str]:
     """Every string in the source but docstrings; an f-string whole, with `0` for each value."""
     skipped: set[ast.AST] = set()
@@ -228,11 +242,19 @@ def typed_words(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [each for each in modules() if each[0] in place_names()[: place_names().index("bench")]],
-    ids=lambda each: each if isinstance(each, str) else "",
-)
+# Those that show a chat's own commands, and that run programs.
+SPELL_THEM = {
+    *("terminal.chat_screen", "terminal.clipboard", "terminal.commands", "terminal.editor"),
+    *("terminal.repl", "terminal.spelling", "bench.startup", "bench.theirs", "bench.chat"),
+}
+LIBRARY = [
+    each
+    for each in modules()
+    if each[0] not in ABOVE and not each[0].startswith("cli") and each[0] not in SPELL_THEM
+]
+
+
+@pytest.mark.parametrize(("name", "path"), LIBRARY, ids=[name for name, _ in LIBRARY])
 def test_messages_of_the_library_name_fields_and_not_what_to_type(name: str, path: Path) -> None:
     assert typed_words(path.read_text()) == []
 

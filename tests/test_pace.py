@@ -9,8 +9,9 @@ import pytest
 from mlx import nn
 
 from mlxchat.cache import make_cache
-from mlxchat.engine import generate
-from mlxchat.engine.generate import Generation, prefill
+from mlxchat.engine import loops
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
 from mlxchat.models.load import load_directory
 from mlxchat.store.verify import compare
@@ -28,7 +29,7 @@ class SlowDevice:
         self.steps: list[int] = []
         self.latency_s, self.token_s = latency_s, token_s
         self._now_s = 0.0
-        monkeypatch.setattr(generate.time, "perf_counter", lambda: self._now_s)
+        monkeypatch.setattr(loops.time, "perf_counter", lambda: self._now_s)
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         self.steps.append(tokens.shape[1])

@@ -20,11 +20,13 @@ from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.engine.generate import Generation, prefill
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import fingerprint, prefix_cache, tensor_file
-from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
+from mlxchat.store.page_recorder import PAGES_IN_FLIGHT, Recorder
+from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from mlxchat.store.prefix_index import PrefixIndex
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
@@ -122,7 +124,7 @@ class Run:
 def record(model: Model, ids: np.ndarray, pages: PrefixCache, **options: Any) -> Run:
     """Run the prompt, and wait until its pages are written."""
     run = Run(model, ids, pages, **options)
-    pages._wait_until_waiting(0)
+    pages._writer.wait_for(0)
     return run
 
 
@@ -358,7 +360,7 @@ def test_what_is_stored_is_not_written_again(
     record(model, ids, pages)
     cache = new_cache(model)
     prefill(model.network, cache, ids, step_size=64, on_held=pages.recorder(cache, ids, 0, WINDOW))
-    pages._wait_until_waiting(0)
+    pages._writer.wait_for(0)
     (after,) = pages.index.prefixes()
     assert after.used > before.used
 
@@ -368,7 +370,7 @@ def test_states_are_added_where_a_later_step_ends_with_a_page(open_pages: Open) 
     pages = open_pages(model)
     record(model, ids, pages, step=100)
     assert Run(model, ids, pages, step=PAGE).cached == 0
-    pages._wait_until_waiting(0)
+    pages._writer.wait_for(0)
     assert len(files(pages)) == 3
     assert Run(model, ids, pages).cached == 3 * PAGE
 
@@ -382,7 +384,7 @@ def test_a_turn_that_begins_within_a_page_stores_that_page_too(
     for begin, end in ((0, 150), (150, 350), (350, 500)):
         held = pages.recorder(cache, ids[:end], begin, WINDOW)
         prefill(model.network, cache, ids[begin:end], step_size=PAGE, on_held=held)
-        pages._wait_until_waiting(0)
+        pages._writer.wait_for(0)
     assert len(files(pages)) == 3
     again = Run(model, ids, pages)
     assert again.cached == 3 * PAGE
@@ -405,13 +407,13 @@ def test_nothing_is_stored_that_could_not_be_found_or_trusted(
     held = pages.recorder(cache, ids, 0, WINDOW)
     other = text_like(ids, PAGE, 2 * PAGE)
     prefill(model.network, cache, other, step_size=PAGE, on_held=held)
-    pages._wait_until_waiting(0)
+    pages._writer.wait_for(0)
     assert len(files(pages)) == 1
     # The cache does not hold what it is said to hold.
     held = pages.recorder(new_cache(model), other, 0, WINDOW)
     assert held is not None
     held(other[: 2 * PAGE])
-    pages._wait_until_waiting(0)
+    pages._writer.wait_for(0)
     assert len(files(pages)) == 1
     # The cache has been used before: its positions are not the text's.
     for window in windows(cache):
@@ -467,7 +469,7 @@ def test_a_key_that_is_the_same_for_other_tokens_is_no_hit(
     other = np.concatenate([text(PAGE, 9), ids[PAGE:]])
     assert files(pages) == {f"{n * PAGE}" for n in (1, 2, 3)}
     assert Run(model, np.concatenate([ids[:PAGE], text(PAGE, 9), ids[:9]]), pages).cached == PAGE
-    pages._wait_until_waiting(0)
+    pages._writer.wait_for(0)
     run = Run(model, other, pages)
     assert run.cached == 0
     np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
@@ -568,7 +570,7 @@ def test_an_index_that_is_no_database_is_begun_anew(model: Model, open_pages: Op
     pages = open_pages(model)
     record(model, ids, pages)
     pages.close()
-    pages.index._file.write_bytes(b"no database " * 999)
+    pages.index._database._file.write_bytes(b"no database " * 999)
     pages = open_pages(model)
     assert record(model, ids, pages).cached == 0
     assert Run(model, ids, pages).cached == 2 * PAGE
@@ -644,14 +646,14 @@ def test_no_more_than_a_few_pages_wait_for_a_slow_disk(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, waiting = open_pages(model), []
-    store = pages.store
+    store = pages._writer.store
 
     def slowly(*arguments: Any) -> bool:
         time.sleep(0.02)
-        waiting.append(sum(not each.done() for each in pages._writes))
+        waiting.append(sum(not each.done() for each in pages._writer._writes))
         return store(*arguments)
 
-    monkeypatch.setattr(pages, "store", slowly)
+    monkeypatch.setattr(pages._writer, "store", slowly)
     record(model, text(12 * PAGE), pages, step=6 * PAGE, window=None)
     assert len(waiting) == 11
     assert max(waiting) <= PAGES_IN_FLIGHT + 1
@@ -669,9 +671,8 @@ def test_what_waits_to_be_written_does_not_hold_on_to_the_cache() -> None:
         window.keys = window.values = mx.concatenate([room, room, window.keys], axis=2)
         window._size = window._next = window.keys.shape[2]
     mx.eval([window.keys for window in windows(cache)])
-    recorder = prefix_cache._Recorder(
-        PrefixCache(Path("unused"), model, 0), cache, ids, ["key"], []
-    )
+    pages = PrefixCache(Path("unused"), model, 0)
+    recorder = Recorder(pages._writer, pages.like, cache, ids, keys=["key"], stored=[])
     before = mx.get_active_memory()
     held = tensor_file.hold(recorder._entries(PAGE, 0))
     for window in windows(cache):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxchat.store import prefix_index
+from mlxchat.store import database
 from mlxchat.store.prefix_index import (
     ROOT,
     STRAY_AFTER_S,
@@ -70,7 +70,7 @@ def found(index: PrefixIndex, text: str) -> str:
 
 
 def rows_and_files(index: PrefixIndex) -> tuple[set[str], set[str]]:
-    with sqlite3.connect(index._file) as database:
+    with sqlite3.connect(index._database._file) as database:
         rows = {row[0] for row in database.execute("SELECT key FROM pages")}
     database.close()
     return rows, index._files()
@@ -183,7 +183,7 @@ def test_pruning_mends_rows_without_files_and_files_without_rows(
 def test_pages_that_hang_in_the_air_are_deleted(index: PrefixIndex) -> None:
     """Whatever has been done to the database: nobody would ever come upon them."""
     add_text(index, "abc")
-    with sqlite3.connect(index._file) as database:
+    with sqlite3.connect(index._database._file) as database:
         database.execute("UPDATE pages SET parent = 'abc' WHERE key = 'a'")
     database.close()
     assert index.prune(100 * SIZE) == 3
@@ -237,9 +237,9 @@ def test_a_damaged_index_is_set_aside_for_an_empty_one(
 ) -> None:
     add_text(index, "abc")
     index.close()
-    damage(index._file, kind)
+    damage(index._database._file, kind)
     assert found(index, "abc") == ""
-    assert index._file.with_suffix(".damaged").exists()
+    assert index._database._file.with_suffix(".damaged").exists()
     add_text(index, "xy")
     assert found(index, "xy") == "xy"
     assert rows_and_files(index) == ({"x", "xy"}, {"a", "ab", "abc", "x", "xy"})
@@ -252,11 +252,11 @@ def test_a_process_that_has_it_open_goes_on_when_another_sets_it_aside(
     index: PrefixIndex, clock: Clock
 ) -> None:
     add_text(index, "abc")
-    other = PrefixIndex(index._directory, clock)
+    other = PrefixIndex(index._database._file.parent, clock)
     assert found(other, "abc") == "abc"
     other.close()
     index.close()
-    damage(index._file, "nonsense")
+    damage(index._database._file, "nonsense")
     assert found(other, "abc") == found(index, "abc") == ""
     add_text(index, "ab")
     assert found(other, "ab") == "ab"
@@ -267,11 +267,11 @@ def test_what_another_process_has_mended_is_not_set_aside_again(
     index: PrefixIndex, clock: Clock
 ) -> None:
     """Both may come upon the damage at once."""
-    other = PrefixIndex(index._directory, clock)
+    other = PrefixIndex(index._database._file.parent, clock)
     add_text(index, "ab")
-    other._set_aside()
+    other._database._set_aside()
     assert found(other, "ab") == found(index, "ab") == "ab"
-    assert not index._file.with_suffix(".damaged").exists()
+    assert not index._database._file.with_suffix(".damaged").exists()
     other.close()
 
 
@@ -281,9 +281,9 @@ def test_what_cannot_be_had_is_an_oserror(
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         PrefixIndex(tmp_path / "file").chain(["a"])
-    monkeypatch.setattr(prefix_index, "BUSY_S", 0.05)
+    monkeypatch.setattr(database, "BUSY_S", 0.05)
     add_text(index, "a")
-    holder = sqlite3.connect(index._file, isolation_level=None)
+    holder = sqlite3.connect(index._database._file, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(OSError, match=r"index\.sqlite cannot be used: database is locked"):
         index.touch(["a"])
@@ -297,11 +297,14 @@ def test_only_the_owner_can_read_it(index: PrefixIndex) -> None:
     before = os.umask(0)
     try:
         index.chain([])
-        modes = {path.name: path.stat().st_mode & 0o777 for path in index._directory.iterdir()}
+        modes = {
+            path.name: path.stat().st_mode & 0o777
+            for path in index._database._file.parent.iterdir()
+        }
     finally:
         os.umask(before)
     assert modes.pop("pages") == 0o700
-    assert index._directory.stat().st_mode & 0o777 == 0o700
+    assert index._database._file.parent.stat().st_mode & 0o777 == 0o700
     assert set(modes) >= {"index.sqlite"}
     assert set(modes.values()) == {0o600}
 

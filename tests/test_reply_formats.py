@@ -176,7 +176,7 @@ def test_a_session_gives_the_thought_back(scripted: Scripted, tmp_path: Path) ->
     again.resume(None, saved.read(path).turns)
     for turn in again.turns:
         check(turn, scripted)
-    again.hold(conversation.cache, conversation.ledger, again.turns)
+    again.view.hold(conversation.cache, conversation.ledger, again.turns)
     say(again, "more")
     assert again.stats is not None
     say(conversation, "more")

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from mlxchat.engine.generate import Stats
 from mlxchat.terminal import visible
-from mlxchat.terminal.chat_lines import turn_line
-from mlxchat.terminal.figures import stats_line
+from mlxchat.terminal.figures import stats_line, turn_line
 from mlxchat.terminal.messages import Messages, show_error
 
 

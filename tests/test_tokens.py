@@ -18,7 +18,7 @@ from tokenizers import (
     trainers,
 )
 
-import mlxchat.text.tokens as tokens_module
+import mlxchat.text.encoder as encoder_module
 from mlxchat.errors import InputError, TemplateError
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
@@ -167,7 +167,7 @@ def test_long_text_is_tokenized_in_chunks_as_if_in_one_piece(
     backend: tokenizers.Tokenizer, chunk_chars: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "".join(f"line {n} of some text, with words;\nand more\n" for n in range(60))
-    monkeypatch.setattr(tokens_module, "CHUNK_CHARS", chunk_chars)
+    monkeypatch.setattr(encoder_module, "CHUNK_CHARS", chunk_chars)
     calls: list[tuple[int, int]] = []
     ids = make_tokenizer(backend).encode(text, lambda done, total: calls.append((done, total)))
     assert ids.tolist() == plain_ids(backend, text)
@@ -178,7 +178,7 @@ def test_long_text_is_tokenized_in_chunks_as_if_in_one_piece(
 def test_long_text_without_lines_or_words_is_still_cut_and_nothing_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tokens_module, "CHUNK_CHARS", 100)
+    monkeypatch.setattr(encoder_module, "CHUNK_CHARS", 100)
     tokenizer = make_tokenizer(BACKENDS["byte level"])
     text = "漢字=" * 500
     assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -11,12 +11,11 @@ from mlxchat.app.checkpoints import continued
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.prompt import encode, read
-from mlxchat.app.ranks import check_ranks
+from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.app.sinks import FileSink, NoSink, Sink
 from mlxchat.cache.layers import windows
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop
 from mlxchat.store.checkpoint import Checkpoint
@@ -104,7 +103,6 @@ class SavedRun:
         the file has been changed since."""
         observer = observer or Observer()
         request, checkpoint = self.request, self.checkpoint
-        check_ranks(ranks, pipeline=request.setup.pipeline)
         prompt = Prompt(checkpoint.prompt())
         loaded = open_model(request.setup, observer, ranks=ranks)
         fresh = replace(loaded.fresh(), position=START)

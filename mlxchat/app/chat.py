@@ -26,13 +26,12 @@ from mlxchat.app.opening import (
     start,
 )
 from mlxchat.app.prefixes import Prefixes
-from mlxchat.app.ranks import check_ranks
+from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.session import Keeper, open_session, resumed, saved_template_args
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
 from mlxchat.chat.watch import Watching
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model

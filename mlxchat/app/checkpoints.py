@@ -53,11 +53,13 @@ class Checkpointer:
         # Prompt tokens in the cache, and tokens before the latest checkpoint.
         self._prefilled = begun.prefilled
         self._steps = list(begun.steps)
-        self._latest = begun.prefilled if begun.midway is None else begun.midway.generated
+        self._latest = (
+            begun.prefilled if begun.resume_point is None else begun.resume_point.generated
+        )
 
     def read(self, done: int, total: int) -> None:
         """So many prompt tokens of all were read in this run: reading alone can take a night."""
-        if self._begun.midway is not None:
+        if self._begun.resume_point is not None:
             return
         step = self._begun.prefilled + done - self._prefilled
         self._prefilled += step
@@ -68,19 +70,19 @@ class Checkpointer:
         elif self._prefilled - self._latest >= self._every:
             self._save_reading()
 
-    def paused(self, midway: ResumePoint) -> None:
+    def paused(self, point: ResumePoint) -> None:
         """It has come so far, and everything before it is written."""
         # Fewer than before if the prompt was long.
-        if midway.generated < self._latest or midway.generated - self._latest >= self._every:
-            self._save_generating(midway)
+        if point.generated < self._latest or point.generated - self._latest >= self._every:
+            self._save_generating(point)
 
-    def leave(self, midway: ResumePoint | None, stats: Stats) -> Written | None:
+    def leave(self, point: ResumePoint | None, stats: Stats) -> Written | None:
         """Write the last checkpoint, or that the run has ended; return what that took.
 
-        `midway` is where it was stopped, None if that was while reading.
+        `point` is where it was stopped, None if that was while reading.
         """
         if self._watch.stopped:
-            self._save_last(midway)
+            self._save_last(point)
         if not self._watch.stopped or self._watch.ended == "loop":
             self._file.sync()
             self._checkpoint.end(stats.finish_reason)
@@ -89,11 +91,11 @@ class Checkpointer:
         self._report_error()
         return background.written
 
-    def _save_last(self, midway: ResumePoint | None) -> None:
+    def _save_last(self, point: ResumePoint | None) -> None:
         try:
             with device_failures():
-                if midway is not None:
-                    self._save_generating(midway)
+                if point is not None:
+                    self._save_generating(point)
                 elif self._prefilled > self._begun.prefilled:
                     self._save_reading()
         except DeviceError as error:
@@ -108,13 +110,13 @@ class Checkpointer:
     def _save_reading(self) -> None:
         self._latest = self._prefilled
         steps = run_lengths(self._steps)
-        self._save({"prefilled": self._prefilled, "steps": steps, "midway": None})
+        self._save({"prefilled": self._prefilled, "steps": steps, "resume_point": None})
         self._watch.saved = Saved(self._prefilled, reading=True)
 
-    def _save_generating(self, midway: ResumePoint) -> None:
-        self._latest = midway.generated
-        self._save({"prefilled": 0, "midway": asdict(midway)})
-        self._watch.saved = Saved(midway.generated, reading=False)
+    def _save_generating(self, point: ResumePoint) -> None:
+        self._latest = point.generated
+        self._save({"prefilled": 0, "resume_point": asdict(point)})
+        self._watch.saved = Saved(point.generated, reading=False)
 
     def _save(self, facts: dict[str, Any]) -> None:
         # The text first: a checkpoint may only name what is on the disk.
@@ -181,14 +183,15 @@ def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
     facts = restored.facts
     try:
-        midway = None if facts["midway"] is None else ResumePoint(**_tuples(facts["midway"]))
+        saved = facts["resume_point"]
+        point = None if saved is None else ResumePoint(**_tuples(saved))
         begun = Begun(
             restored.cache,
             restored.ledger,
             replace(sampling, seed=None),
             prefilled=int(facts["prefilled"]),
             steps=tuple(from_run_lengths(facts.get("steps", []))),
-            midway=midway,
+            resume_point=point,
             position=Position.from_json(facts["position"]),
             loop=facts["loop"],
             in_thought=bool(facts.get("in_thought", False)),

@@ -12,10 +12,10 @@ from mlxchat.app.opening import (
     load_model,
     start,
 )
+from mlxchat.app.ranks import Ranks
 from mlxchat.app.watch import Begun
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.chat.ledger import Ledger
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, SamplingSettings
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint

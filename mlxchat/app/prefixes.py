@@ -4,13 +4,11 @@ from collections.abc import Callable
 
 from mlxchat import paths
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import TokenIds
-from mlxchat.distributed.leader import Leader, SharedCache
-from mlxchat.distributed.prefixes import lead_prefix
-from mlxchat.engine.generate import OnHeld
+from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.request import Setup
 from mlxchat.store.prefix_cache import PrefixCache, has_room
+from mlxchat.text.spans import TokenIds
 
 # A shorter prompt is read again before it could be found.
 LEAST_TOKENS = 1_024
@@ -45,8 +43,8 @@ class Prefixes:
         if reason is not None:
             self._notify(f"the prompt is not kept in the prefix cache: {reason}")
             return 0, None
-        if isinstance(model.network, Leader) and isinstance(cache, SharedCache):
-            return lead_prefix(model.network, cache, prefixes, ids, window)
+        if model.peers is not None:
+            return model.peers.begin_prefix(prefixes, cache, ids, window)
         cached = prefixes.fill(cache, ids, window)
         if not has_room(directory, self._limit_bytes):
             return cached, None

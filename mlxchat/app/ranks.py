@@ -1,20 +1,18 @@
 """The same program on several ranks: rank 0 runs it, the others follow."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mlxchat import platform
+from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import UsageError
 from mlxchat.wording import Field
-
-if TYPE_CHECKING:
-    from mlxchat.distributed.ranks import Ranks
 
 T = TypeVar("T")
 
 
 def lead_or_follow(
-    lead: "Callable[[Ranks | None], T]", on_follow: Callable[[], object] = lambda: None
+    lead: Callable[[Ranks | None], T], on_follow: Callable[[], object] = lambda: None
 ) -> T | None:
     """Call `lead` with the ranks, or with None if this process is the only one; on the other ranks
     call `on_follow`, do what rank 0 says until it ends, and return None.
@@ -27,7 +25,6 @@ def lead_or_follow(
     from mlxchat.distributed.launcher import end_with_launcher
     from mlxchat.distributed.load import follow_loading
     from mlxchat.distributed.noise import hide_backend_messages
-    from mlxchat.distributed.ranks import Ranks
 
     hide_backend_messages()
     if platform.launched_rank() == 0:
@@ -50,7 +47,7 @@ def lead_or_follow(
         ranks.stop()
 
 
-def check_ranks(ranks: "Ranks | None", *, pipeline: bool = False, blocks: bool = False) -> None:
+def check_ranks(ranks: Ranks | None, *, pipeline: bool = False, blocks: bool = False) -> None:
     """Raises UsageError for what one process cannot do, or several cannot."""
     if pipeline and ranks is None:
         raise UsageError(Field("pipeline"), " needs several ranks: start it under mlx.launch")

@@ -19,22 +19,16 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
-from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import (
-    Generation,
-    OnHeld,
-    Progress,
-    ResumePoint,
-    ShouldStop,
-    Stats,
-    Token,
-)
+from mlxchat.engine.generate import Generation, ResumePoint, Stats, Token
+from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.errors import DeviceError
 from mlxchat.models.model import Model
+from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
 
@@ -247,10 +241,10 @@ class _Beside:
             self.checkpointer.read(done, total)
         self.on_prefill(done, total)
 
-    def pause(self, midway: ResumePoint) -> SamplingSettings:
+    def pause(self, point: ResumePoint) -> SamplingSettings:
         if self.checkpointer is not None:
-            self.checkpointer.paused(midway)
-        return self.watch.loop.sampling(self.begun.sampling, midway.generated)
+            self.checkpointer.paused(point)
+        return self.watch.loop.sampling(self.begun.sampling, point.generated)
 
 
 def _generation(request: Request, loaded: Loaded, prompt: TokenIds, beside: _Beside) -> Generation:
@@ -264,12 +258,12 @@ def _generation(request: Request, loaded: Loaded, prompt: TokenIds, beside: _Bes
         "pause_every": request.overnight.pause_every(),
         "on_pause": beside.pause,
     }
-    midway = begun.midway
-    if midway is None:
+    point = begun.resume_point
+    if point is None:
         how |= {"sampling": begun.sampling, "cached_tokens": begun.prefilled}
         return Generation(loaded.model, prompt, begun.cache, **how)
-    how["sampling"] = beside.watch.loop.sampling(begun.sampling, midway.generated)
-    return Generation.resume(loaded.model, midway, begun.cache, **how)
+    how["sampling"] = beside.watch.loop.sampling(begun.sampling, point.generated)
+    return Generation.resume(loaded.model, point, begun.cache, **how)
 
 
 def _with_known_prefix(

@@ -185,7 +185,7 @@ class Keeper:
             return
         self._report_error()
         self._saved_turns = len(conversation.turns)
-        held = [journal.serial_of(turn) for turn in conversation.held_turns]
+        held = [journal.serial_of(turn) for turn in conversation.view.turns]
         facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
         # If a rank is lost, that is what ends the chat, and is reported then.
         with suppress(RanksError):
@@ -232,7 +232,7 @@ class Keeper:
                     ", the transcript is read again",
                 )
             return
-        conversation.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))
+        conversation.view.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))
 
     def _held_turns(self, facts: dict[str, Any]) -> list[Turn]:
         assert self.session is not None

@@ -9,13 +9,14 @@ from mlxchat.app.blocks import block_reader
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import LEAST_TOKENS, Prefixes
-from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import OnHeld, prefill
+from mlxchat.engine.loops import OnHeld, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, InputError
 from mlxchat.request import Setup
 from mlxchat.text.documents import SEPARATOR, name_of, read_input
 from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.spans import TokenIds
+from mlxchat.text.tokens import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +28,36 @@ class Warmed:
     known: int
 
 
-def warm_document(
+def warm(
     setup: Setup,
     file: str,
     *,
+    block: bool = False,
     system: str | None = None,
     template_args: Mapping[str, Any] | None = None,
     piped: BinaryIO | None = None,
     observer: Observer | None = None,
 ) -> Warmed:
-    """Read the document as a run would. Raises InputError if it is too short to keep, CacheError if
-    nothing can be kept."""
+    """Read the document as a run would, or as a `block` of one. Raises InputError if it is too
+    short to keep, CacheError if nothing can be kept."""
     observer = observer or Observer()
     text = read_input(None, (file,), piped).text
-    loaded = open_model(setup, observer)
-    ids = loaded.model.tokenizer.prompt(text, system, variables=template_args or {}).ids
+    loaded = open_model(setup, observer, blocks=block)
+    tokenizer, args, name = loaded.model.tokenizer, template_args or {}, name_of(file)
+    if block:
+        part = Part(text + SEPARATOR, cache=True, name=name)
+        prompt = encode_parts(tokenizer, [part], system, variables=args)
+        return Warmed(name, *_read_block(setup, loaded, prompt, observer))
+    ids = tokenizer.prompt(text, system, variables=args).ids
     if len(ids) < LEAST_TOKENS:
         raise InputError(
-            f"{name_of(file)} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as "
-            "quickly"
+            f"{name} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as quickly"
         )
+    return Warmed(name, len(ids), _read_prefix(setup, loaded, ids, observer))
+
+
+def _read_prefix(setup: Setup, loaded: Loaded, ids: TokenIds, observer: Observer) -> int:
+    """Return how many of its tokens were known."""
     prefixes = Prefixes(setup, _refuse)
     try:
         window = loaded.settings.max_kv_size
@@ -54,24 +65,13 @@ def warm_document(
         _read(loaded, ids[cached:], prefill, observer, record)
     finally:
         prefixes.close()
-    return Warmed(name_of(file), len(ids), cached)
+    return cached
 
 
-def warm_block(
-    setup: Setup,
-    file: str,
-    *,
-    system: str | None = None,
-    template_args: Mapping[str, Any] | None = None,
-    piped: BinaryIO | None = None,
-    observer: Observer | None = None,
-) -> Warmed:
-    """Read the document as a block of a run. Raises what `warm_document` raises."""
-    observer = observer or Observer()
-    text = read_input(None, (file,), piped).text
-    loaded = open_model(setup, observer, blocks=True)
-    part = Part(text + SEPARATOR, cache=True, name=name_of(file))
-    prompt = encode_parts(loaded.model.tokenizer, [part], system, variables=template_args or {})
+def _read_block(
+    setup: Setup, loaded: Loaded, prompt: Prompt, observer: Observer
+) -> tuple[int, int]:
+    """Return how many tokens the block has, and how many of them were known."""
     if not prompt.blocks:
         raise InputError(prompt.notices[0])
     first, stop = prompt.blocks[0]
@@ -87,7 +87,7 @@ def warm_block(
         )
         assert reader is not None
         _read(loaded, prompt.ids[:stop], reader, observer)
-    return Warmed(name_of(file), stop - first, stop - first if reader.reused_tokens else 0)
+    return stop - first, reader.reused_tokens
 
 
 def _read(

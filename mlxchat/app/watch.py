@@ -13,7 +13,8 @@ from mlxchat.app.loop import Loop
 from mlxchat.cache import Cache, bytes_held, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.generate import ResumePoint, ShouldStop, Token
+from mlxchat.engine.generate import ResumePoint, Token
+from mlxchat.engine.loops import ShouldStop
 from mlxchat.request import Overnight
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.metrics import MetricsFile
@@ -33,7 +34,7 @@ class Begun:
     sampling: SamplingSettings
     prefilled: int = 0
     steps: tuple[int, ...] = ()
-    midway: ResumePoint | None = None
+    resume_point: ResumePoint | None = None
     position: Position | None = None
     loop: dict[str, Any] | None = None
     in_thought: bool = False
@@ -84,7 +85,7 @@ class Watch:
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._max_bytes = overnight.max_bytes
         self._metrics = None if overnight.metrics is None else MetricsFile(overnight.metrics)
-        self._tokens = 0 if begun.midway is None else begun.midway.generated
+        self._tokens = 0 if begun.resume_point is None else begun.resume_point.generated
         self._tokens_before = self._tokens
         self._bytes = 0 if begun.position is None else begun.position.total_bytes
         self._started_s = time.monotonic()

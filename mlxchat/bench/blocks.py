@@ -17,12 +17,12 @@ from mlxchat.bench.paired import Spread, ratios, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.cache import Cache, make_cache
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 
 LIMIT_BYTES = 1 << 40

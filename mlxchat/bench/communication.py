@@ -13,7 +13,7 @@ from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios
 from mlxchat.bench.report import Table, middle, range_of
 from mlxchat.bench.subject import Subject
 from mlxchat.cache import Cache
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Peers, Spent, TokenTiming
 
 PROMPT_TOKENS = 16

@@ -11,6 +11,7 @@ from mlxchat.bench.machine import Machine
 from mlxchat.bench.record import Circumstances
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError, OutputError
+from mlxchat.failures import first_line
 from mlxchat.models.skeleton import named_parameters
 
 
@@ -80,7 +81,6 @@ def _in_one_line() -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if type(error) not in (RuntimeError, MemoryError):
             raise
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"MLX could not go on: {first_line}") from error
+        raise ModelError(f"MLX could not go on: {first_line(error)}") from error
     except OSError as error:
         raise OutputError(f"{error.filename or 'a file'}: {error.strerror or error}") from error

@@ -22,10 +22,8 @@ def available() -> bool:
 
 def prepare(directory: Path) -> None:
     """Make the directory. Raises OutputError."""
-    try:
+    with reported_as(OutputError, f"make {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make {directory}: {error.strerror or error}") from error
 
 
 def draw(charts: Iterable[Chart], directory: Path, caption: str) -> Iterator[Path]:

@@ -14,10 +14,10 @@ from mlxchat.bench import theirs
 from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.generate import Generation
 from mlxchat.models.model import Model
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
+from mlxchat.text.spans import TokenIds
 from mlxchat.units import format_bytes
 
 STEPS, QUICK_STEPS = (64, 128, 256, 512, 1_024, 2_048), (64, 128)

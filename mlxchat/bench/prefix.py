@@ -15,12 +15,13 @@ from mlxchat.bench.paired import Spread, ratios, settle
 from mlxchat.bench.report import Chart, Point, Table, figure, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
-from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import Generation, prefill
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from mlxchat.store.prefix_index import page_keys
+from mlxchat.text.spans import TokenIds
 
 LIMIT_BYTES = 1 << 40
 STEP = 512
@@ -84,9 +85,7 @@ class TrieFigures:
     look_up_s: Spread
 
 
-def measure(
-    subject: Subject,
-) -> Iterator[Sequence[QuestionFigures | DiskFigures | TrieFigures]]:
+def measure(subject: Subject) -> Iterator[Sequence[QuestionFigures | DiskFigures | TrieFigures]]:
     amounts = QUICK if subject.quick else FULL
     found: list[QuestionFigures | DiskFigures | TrieFigures] = []
     for part in (_questions(subject, amounts), _trie(subject, amounts)):

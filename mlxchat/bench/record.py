@@ -5,14 +5,13 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mlxchat.bench.machine import Machine
 from mlxchat.errors import OutputError
-from mlxchat.files import append_line, open_to_append
+from mlxchat.files import append_line, open_to_append, reported_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +43,13 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._failing():
+        with reported_as(OutputError, f"write {path}"):
             os.close(open_to_append(path))
 
     def append(self, records: Iterable[str]) -> None:
-        with self._failing():
+        with reported_as(OutputError, f"write {self._path}"):
             for record in records:
                 append_line(self._path, record)
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(f"cannot write {self._path}: {error.strerror or error}") from error
 
 
 def _for_json(value: Any) -> Any:

@@ -211,10 +211,10 @@ def _in_words(whole: WholeFigures) -> Iterator[str]:
         yield f"Over all: {figure(whole.ratio_to_mlx_lm)} times that of mlx-lm's rotating cache."
     if whole.ratio_to_recomputed is not None:
         error = whole.standard_error
-        told = "" if error is None else f" (standard error {figure(error)})"
+        error_text = "" if error is None else f" (standard error {figure(error)})"
         yield (
             f"At {whole.places} places, {STRETCH} tokens each: {figure(whole.ratio_to_recomputed)}"
-            f"{told} times that of tokens behind a window computed from scratch."
+            f"{error_text} times that of tokens behind a window computed from scratch."
         )
 
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from mlxchat.bench.paired import Tick
 from mlxchat.bench.text import MOST_CHARS_A_TOKEN, Text, find_text, read_text
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import InputError
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
+from mlxchat.text.spans import TokenIds
+from mlxchat.wording import Field, Message
 
 # A prompt of which only the length matters.
 SENTENCES = (
@@ -80,7 +81,8 @@ class Subject:
         if len(ids) < least:
             raise InputError(
                 f"{text.source} is {len(ids):,} tokens, and {least:,} are needed: "
-                "name a longer one with --text FILE"
+                "name a longer one with ",
+                Field("text"),
             )
         return ids
 
@@ -93,7 +95,7 @@ class Subject:
     def _text(self) -> Text:
         if self._text_path is None:
             text = find_text()
-            self._notify(f"the text is {text.source}; --text FILE takes another")
+            self._notify(Message(f"the text is {text.source}; ", Field("text"), " takes another"))
             return text
         text = read_text(self._text_path)
         for notice in text.notices:

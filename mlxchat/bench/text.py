@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mlxchat.errors import InputError
 from mlxchat.text.documents import piped_stdin, read_input
+from mlxchat.wording import Field
 
 # More characters than this make a token of no text that a tokenizer was made for.
 MOST_CHARS_A_TOKEN = 16
@@ -36,11 +37,11 @@ def read_text(path: str) -> Text:
 def find_text(candidates: Sequence[Callable[[], Iterator[Text]]] | None = None) -> Text:
     """The longest text that is known to be on this machine.
 
-    Raises InputError, which names --text, where there is none.
+    Raises InputError if there is none.
     """
     found = [text for candidate in candidates or (pydoc_topics, files) for text in candidate()]
     if not found:
-        raise InputError("no long text was found on this machine: name one with --text FILE")
+        raise InputError("no long text was found on this machine: name one with ", Field("text"))
     return max(found, key=lambda text: len(text.text))
 
 

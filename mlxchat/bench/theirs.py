@@ -18,12 +18,13 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.errors import OutputError
 from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
+from mlxchat.text.spans import TokenIds
 from mlxchat.units import format_bytes
+from mlxchat.wording import Field
 
 NAME = "mlx-lm"
 DEFAULT_STEP_SIZE = 2_048
@@ -109,7 +110,9 @@ def same_weights(subject: Subject) -> Path:
     if shutil.disk_usage(subject.scratch).free < size_bytes + DISK_RESERVE_BYTES:
         raise OutputError(
             f"a copy of the weights for mlx-lm takes {format_bytes(size_bytes)} in "
-            f"{subject.scratch}, which has less: set TMPDIR, or leave --against out"
+            f"{subject.scratch}, which has less: set TMPDIR, or leave ",
+            Field("against"),
+            " out",
         )
     target = subject.scratch / "same-weights"
     target.mkdir(exist_ok=True)

@@ -1,11 +1,6 @@
 """Keys and values: what the model remembers. MLX only; no text, no files."""
 
-from mlxchat.cache.block import (
-    Block,
-    BlockTaker,
-    join_block,
-    most_positions,
-)
+from mlxchat.cache.block import Block, BlockTaker, join_block, most_positions
 from mlxchat.cache.build import (
     check_bound,
     check_joinable,
@@ -16,13 +11,7 @@ from mlxchat.cache.build import (
     run_lazily,
 )
 from mlxchat.cache.chunk import ChunkCache
-from mlxchat.cache.layers import (
-    Cache,
-    bytes_held,
-    positions_bounded,
-    tokens_evicted,
-    tokens_held,
-)
+from mlxchat.cache.layers import Cache, bytes_held, positions_bounded, tokens_evicted, tokens_held
 from mlxchat.cache.positions import learned_positions
 from mlxchat.cache.window import WindowCache
 

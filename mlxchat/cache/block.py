@@ -93,9 +93,7 @@ def _latest(window: WindowCache, tokens: int) -> tuple[mx.array, mx.array] | Non
     return mx.contiguous(keys[..., -tokens:, :]), mx.contiguous(values[..., -tokens:, :])
 
 
-def _joined(
-    steps: Sequence[tuple[mx.array, mx.array] | None],
-) -> tuple[mx.array, mx.array] | None:
+def _joined(steps: Sequence[tuple[mx.array, mx.array] | None]) -> tuple[mx.array, mx.array] | None:
     present = [pair for pair in steps if pair is not None]
     if not present:
         return None

@@ -196,10 +196,7 @@ def _possible_of_one(
 
 
 def _fitting(
-    possible: Sequence[list[KeyShift]],
-    near: Sequence[Stored],
-    far: Sequence[Stored],
-    distance: int,
+    possible: Sequence[list[KeyShift]], near: Sequence[Stored], far: Sequence[Stored], distance: int
 ) -> list[list[KeyShift]]:
     """Of each window's possible shifts those that fit, best first."""
     pairs = [

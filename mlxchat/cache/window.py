@@ -9,13 +9,14 @@ is nobody's here. Everything counts in tokens; arrays are keys and values `(B, H
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import asdict
+from typing import Any, ClassVar
 
 import mlx.core as mx
 
+from mlxchat.cache.mask import latest_mask, prefill_mask, ring_mask
 from mlxchat.cache.originals import Originals
+from mlxchat.cache.placement import Entries, Placement, length
 from mlxchat.cache.positions import KeyShift
 from mlxchat.errors import CacheError
 
@@ -26,44 +27,7 @@ GROWTH = 256
 # of K keys a layer, while the gap of positions between them and the window stays below it.
 REANCHOR_EVERY = 64
 
-# What positions can be at all: MLX counts them in 32 bits.
-MOST_POSITIONS = 2**31 - 1
-
 Mask = mx.array | str | None
-
-
-class Entries(NamedTuple):
-    """What a window holds, in temporal order and without padding: keys and values of T tokens, and
-    the keys of the first ones as they were before they were moved."""
-
-    keys: mx.array | None
-    values: mx.array | None
-    originals: mx.array | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a window's entries stand, and what comes next.
-
-    With it each entry gets back into its own slot of the ring, so that sums run in the same order
-    and the logits agree to the bit. `originals` has the tokens and the position of each run.
-    """
-
-    offset: int
-    total: int
-    next: int
-    anchor: int
-    moved: int = 0
-    originals: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> Placement:
-        """From its fields as a file has them: lists for tuples, and nothing for an empty one.
-
-        Raises TypeError or ValueError for what cannot be a placement.
-        """
-        runs = tuple((tokens, position) for tokens, position in saved.get("originals", ()))
-        return cls(**{**saved, "originals": runs})
 
 
 class WindowCache:
@@ -173,7 +137,7 @@ class WindowCache:
         """Mask for the next N tokens, to be called before they are added.
 
         Returns None (all visible), "causal", or a boolean array `(N, T)` that is true where a row
-        may look. `window_size`, where it is smaller than ours, narrows the view to the latest that
+        may look. `window_size`, if it is smaller than ours, narrows the view to the latest that
         many tokens, kept ones not excepted: a layer with a sliding window that shares this cache.
         """
         if window_size is not None and self.max_size is not None and window_size >= self.max_size:
@@ -184,15 +148,7 @@ class WindowCache:
         fits = self.max_size is None or held + N <= self.max_size
         if fits and (window_size is None or held + N <= window_size) and not return_array:
             return "causal"
-        rows = mx.arange(held, held + N)[:, None]
-        columns = mx.arange(held + N)[None]
-        mask = rows >= columns
-        if self.max_size is not None:
-            latest = rows - columns < self.max_size - self.keep
-            mask = mask & (latest | (columns < self.keep))
-        if window_size is not None:
-            mask = mask & (rows - columns < window_size)
-        return mask
+        return prefill_mask(held, N, self.max_size, self.keep, window_size)
 
     # Prefill: temporal order
 
@@ -260,20 +216,13 @@ class WindowCache:
         self.values = _grown(self.values, values, growth)
 
     def _decode_mask(self, window_size: int | None) -> mx.array | None:
-        if window_size is None:
-            return None
         size = self._size + 1 if self.max_size is None else min(self._size + 1, self.max_size)
-        if window_size >= size:
+        if window_size is None or window_size >= size:
             return None
-        visible = mx.arange(size) >= size - window_size
-        wraps = self._size >= size
-        if self.in_order or not wraps:
-            return visible[None]
-        # The token is about to be written at `newest`, and the slots behind it hold ever older
-        # entries, going round: turn the temporal mask of the ring's part to match.
+        if self.in_order or self._size < size:
+            return latest_mask(size, window_size)
         newest = self.keep if self._next >= size else self._next
-        ring = mx.roll(visible[self.keep :], newest - self.keep + 1)
-        return mx.concatenate([visible[: self.keep], ring])[None]
+        return ring_mask(size, window_size, self.keep, newest)
 
     # Evicting, rewinding
 
@@ -525,34 +474,14 @@ class WindowCache:
 
         Raises CacheError, with nothing done, where the numbers contradict the entries or settings.
         """
-        if not self._is_consistent(entries, placement):
+        if not placement.fits(entries, self.max_size, self.keep, self.position_limit):
             raise CacheError("the numbers of a saved layer contradict one another")
         self.offset, self.total = placement.offset, placement.total
         self._next, self._anchor, self._moved = placement.next, placement.anchor, placement.moved
         self._originals = Originals.placed(entries.originals, placement.originals)
-        self._size = _length(entries.keys)
+        self._size = length(entries.keys)
         self.keys = None if entries.keys is None else self._rolled(entries.keys)
         self.values = None if entries.values is None else self._rolled(entries.values)
-
-    def _is_consistent(self, entries: Entries, placement: Placement) -> bool:
-        size = _length(entries.keys)
-        in_ring = size == self.max_size and self.keep <= placement.next <= size
-        originals = [tokens for tokens, _ in placement.originals]
-        positions = [position for _, position in placement.originals]
-        positions += [placement.anchor, placement.moved]
-        return (
-            size == _length(entries.values)
-            and (placement.next == size or in_ring)
-            and all(tokens > 0 for tokens in originals)
-            and sum(originals) == _length(entries.originals) <= size
-            and size <= placement.total
-            and 0 <= placement.offset < 2 * (self.position_limit or MOST_POSITIONS)
-            and all(abs(position) <= MOST_POSITIONS for position in positions)
-        )
-
-
-def _length(x: mx.array | None) -> int:
-    return 0 if x is None else x.shape[2]
 
 
 def _without(x: mx.array, start: int, stop: int) -> mx.array:

@@ -1,32 +1,25 @@
 """A conversation: saying something, answering again, continuing a reply. No input, no output.
 
-What the model sees of it is `memory`'s business.
+What the model sees of it is `view`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Unpack
 
 import numpy as np
 
 from mlxchat.cache import Cache
-from mlxchat.cache.layers import windows
-from mlxchat.chat.ledger import TokenIds
-from mlxchat.chat.memory import Memory
+from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.random_streams import stream_of
 from mlxchat.chat.rendering import NOTHING, Rendering
-from mlxchat.chat.turn import Forgot, Said, Turn
-from mlxchat.chat.watch import StoppedEncoding, Watch
-from mlxchat.engine.generate import (
-    Generation,
-    OnHeld,
-    Progress,
-    ShouldStop,
-    Stats,
-    nothing_done,
-)
+from mlxchat.chat.turn import Forgot, Mention, Said, Turn, Usage
+from mlxchat.chat.turns import Turns
+from mlxchat.chat.view import Prefixes, View
+from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
+from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import DeviceError, WindowFull
 from mlxchat.failures import device_failures
@@ -38,22 +31,13 @@ from mlxchat.settings import (
     SamplingSettings,
     random_seed,
 )
+from mlxchat.template_args import thinking_variables
 from mlxchat.text.reply_reader import Reader
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import joined
 
 
-class Prefixes(Protocol):
-    """Remembers prompt prefixes across conversations."""
-
-    def begin(
-        self, model: Model, cache: Cache, ids: TokenIds, window: int | None
-    ) -> tuple[int, OnHeld | None]:
-        """Fill the empty cache with the known prefix of `ids`; return how many tokens that is, and
-        what to call with the ids of each step that is prefilled after it."""
-        ...
-
-
-class Conversation(Memory):
+class Conversation:
     """Turns with a model at a fixed window.
 
         conversation = Conversation(model, CacheSettings(512), system="Be brief.")
@@ -90,13 +74,14 @@ class Conversation(Memory):
         self.reply_seed = 0
         self._any_seed = random_seed()
         self._retries = 0
-        self._prefixes = prefixes
         self._pace = Pace.of(model.network)
         self._stats: Stats | None = None
         self._generation: Generation | None = None
+        self.turns = Turns()
         args = dict(template_args or {})
         rendering = Rendering(model.tokenizer, system, dict(variables or {}), args)
-        super().__init__(model, settings or CacheSettings(keep=0), rendering, roll)
+        settings = settings or CacheSettings(keep=0)
+        self.view = View(model, settings, rendering, self.turns, roll=roll, prefixes=prefixes)
 
     @property
     def seed(self) -> int:
@@ -108,19 +93,135 @@ class Conversation(Memory):
         """What the last reply took, or so far the one that is being written."""
         return self._stats if self._generation is None else self._generation.stats
 
+    # The conversation so far
+
+    def resume(self, system: str | None, turns: Sequence[Turn]) -> None:
+        """Replace everything by a conversation that was saved: as much of it as fits is prefilled
+        by its next turn. Raises CacheError if its pinned beginning leaves no room."""
+        self.set_system(system)
+        self.turns.become(turns)
+        for turn in self.turns:
+            # A transcript of another program has both in one text.
+            if not turn.thought:
+                turn.thought, turn.reply = self.model.tokenizer.split(turn.reply)
+
+    def undo(self) -> Turn:
+        """Take the last turn back, with all that it made the window forget."""
+        self.view.go_back_to(len(self.turns) - 1)
+        return self.turns.take_back()
+
+    def take_back_continuation(self) -> bool:
+        """Take back what `continue_reply` added to the last reply; False if it was not what came
+        last."""
+        return self.view.take_back_continuation()
+
+    def pin(self, number: int) -> None:
+        """Never forget the turn of this number, counted from 1. Raises UsageError."""
+        self.turns.pin(number)
+
+    def unpin(self) -> None:
+        """Let all pinned turns be forgotten again."""
+        self.turns.unpin()
+
+    def forget(self, count: int) -> int:
+        """Forget that many of the oldest turns that are not pinned; return how many there were."""
+        return self.turns.forget(count)
+
+    def recall(self, word: str) -> list[Mention]:
+        """Every line in which the word occurs, in any case, forgotten or not; the oldest first."""
+        return self.turns.recall(word)
+
+    def clear(self) -> None:
+        """Forget all turns, pinned ones too, and begin again; the transcript keeps them."""
+        self.turns.clear_away()
+        self.view.forget_past()
+        self.view.restart()
+
+    def set_system(self, text: str | None) -> None:
+        """Change the system prompt: all that is retained will be prefilled again after it."""
+        self.view.set_system(text)
+
+    def think(self, wanted: bool) -> None:
+        """Turn thoughts on or off, whatever the user's own variables say of them. Raises what
+        `set_template_args` raises."""
+        names = thinking_variables(False)
+        args = {name: each for name, each in self.template_args.items() if name not in names}
+        self.view.set_variables(thinking_variables(wanted), args)
+
+    def set_template_args(self, args: Mapping[str, Any]) -> None:
+        """Replace the user's own variables of the template. Raises TemplateError if the template
+        refuses them, CacheError if the beginning leaves no room; then they are as they were."""
+        self.view.set_variables(self.variables, args)
+
+    @property
+    def model(self) -> Model:
+        return self.view.model
+
+    @property
+    def settings(self) -> CacheSettings:
+        return self.view.settings
+
+    @property
+    def roll(self) -> Roll:
+        return self.view.roll
+
+    @roll.setter
+    def roll(self, roll: Roll) -> None:
+        self.view.roll = roll
+
+    @property
+    def system(self) -> str | None:
+        return self.view.rendering.system
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        return self.view.rendering.variables
+
+    @property
+    def template_args(self) -> Mapping[str, Any]:
+        return self.view.rendering.template_args
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know of how the template was read."""
+        return self.view.rendering.notices
+
+    @property
+    def retained(self) -> list[Turn]:
+        """The turns that the model can see."""
+        return self.turns.retained
+
+    @property
+    def forgotten(self) -> list[Turn]:
+        return self.turns.forgotten
+
+    @property
+    def last(self) -> Turn | None:
+        """The last turn, if there is one since all was cleared."""
+        return self.turns.last
+
+    @property
+    def cache(self) -> Cache:
+        return self.view.cache
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.view.ledger
+
+    def usage(self) -> Usage:
+        """What the window holds, by turns; tokens are counted as the template renders them."""
+        return self.view.usage()
+
+    @property
+    def held_ids(self) -> TokenIds:
+        """What the cache holds, `(T,)`, in temporal order."""
+        return self.view.ledger.ids
+
     # Turns
 
-    def say(
-        self,
-        text: str,
-        *,
-        on_encode: Progress | None = None,
-        on_prefill: Progress | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> Generator[Said]:
+    def say(self, text: str, **watching: Unpack[Watching]) -> Generator[Said]:
         """Add a turn; the iterator returned yields the tokens of the reply, and what was forgotten
-        to make room for it. `on_encode` counts characters of long texts that are turned into
-        tokens, `on_prefill` tokens.
+        to make room for it. See `Watching` for what can be watched.
 
         A reply that ends early, for whatever reason, is closed properly when the next turn begins.
         Stopped before its first token, the turn is taken back. The iterator raises WindowFull if
@@ -129,34 +230,22 @@ class Conversation(Memory):
         reply, and the next turn reads again all that is retained.
         """
         self._retries = 0
-        return self._say(text, self._next_stream(), Watch(on_encode, on_prefill, should_stop))
+        return self._say(text, self._next_stream(), Watch(**watching))
 
-    def retry(
-        self,
-        *,
-        on_encode: Progress | None = None,
-        on_prefill: Progress | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> Generator[Said]:
+    def retry(self, **watching: Unpack[Watching]) -> Generator[Said]:
         """Answer the last turn again, with other random numbers. If nothing new comes of it, the
         old reply stays. Raises as `say` does."""
         self._retries += 1
         seed = self._next_stream()
         old = self.undo()
         before = len(self.turns)
-        reply = self._say(old.user, seed, Watch(on_encode, on_prefill, should_stop))
+        reply = self._say(old.user, seed, Watch(**watching))
         return self._or_else(reply, before, old)
 
-    def continue_reply(
-        self,
-        *,
-        on_encode: Progress | None = None,
-        on_prefill: Progress | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> Generator[Said]:
+    def continue_reply(self, **watching: Unpack[Watching]) -> Generator[Said]:
         """Continue the last reply where it ended, as if it had not. If nothing comes of it, the
         reply stays as it is. Raises DeviceError as `say` does."""
-        watch = Watch(on_encode, on_prefill, should_stop)
+        watch = Watch(**watching)
         return self._or_let_go(self._continuation(self.turns[-1], watch))
 
     def with_model(
@@ -173,7 +262,7 @@ class Conversation(Memory):
             generation=self.generation,
             variables=self.variables,
             template_args=self.template_args,
-            prefixes=self._prefixes,
+            prefixes=self.view.prefixes,
         )
         other.resume(self.system, self.turns)
         other._any_seed, other._retries = self._any_seed, self._retries
@@ -188,7 +277,7 @@ class Conversation(Memory):
         return stream_of(self.seed, len(self.turns), self._retries, written)
 
     def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
-        self._begin_turn()
+        self.view.begin_turn()
         self.reply_seed = seed
         turn = Turn(text)
         self.turns.append(turn)
@@ -196,7 +285,7 @@ class Conversation(Memory):
 
     def _reply(self, turn: Turn, watch: Watch) -> Generator[Said]:
         try:
-            yield from self._make_room(watch.count_encoding)
+            yield from self.view.make_room(watch.count_encoding)
         except WindowFull:
             self.undo()
             raise
@@ -209,18 +298,18 @@ class Conversation(Memory):
             self.undo()
 
     def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
-        self._begin_turn()
+        self.view.begin_turn()
         turn.forgotten = False
         try:
-            yield from self._make_room(watch.count_encoding)
+            yield from self.view.make_room(watch.count_encoding)
         except StoppedEncoding:
-            self.take_back_continuation()
+            self.view.take_back_continuation()
             self._stats = nothing_done(self.cache)
             return
         written = turn.ids
         if written is None:
             tokenizer = self.model.tokenizer
-            written = tokenizer.encode_reply(turn.reply, turn.thought, self._prompt)
+            written = tokenizer.encode_reply(turn.reply, turn.thought, self.view.prompt)
         self.reply_seed = self._next_stream(len(written))
         old, has_text, failed = replace(turn), False, True
         try:
@@ -251,21 +340,16 @@ class Conversation(Memory):
             with device_failures():
                 yield from reply
         except DeviceError:
-            self._let_go()
+            self.view.let_go()
             raise
 
     # Answering
 
     def _answer(self, turn: Turn, written: TokenIds, watch: Watch) -> Generator[Said]:
         """Generate the reply, or what follows the tokens of it that are `written` already."""
-        if not self.cache:
-            self.restart()
-        ids = np.concatenate([self._prompt, written])
+        ids = np.concatenate([self.view.prompt, written])
         reader = self._reader_after(turn, written)
-        cached, on_held = self._place(ids), self.ledger.add
-        if cached == 0:
-            cached, on_held = self._begin_with_known_prefix(ids)
-        self._held.turns = self.retained
+        cached, on_held = self.view.begin(ids)
         generation = Generation(
             self.model,
             ids,
@@ -281,7 +365,7 @@ class Conversation(Memory):
             should_stop=watch.should_stop,
         )
         self._generation = generation
-        overflowed = self.ledger.overflowed
+        overflowed = self.view.ledger.overflowed
         generated: list[int] = []
         in_place = True
         try:
@@ -293,8 +377,8 @@ class Conversation(Memory):
                 if token.id is not None:
                     generated.append(token.id)
                 yield token
-                while in_place and self._is_full():
-                    tokens = self._forget_oldest_in_place()
+                while in_place and self.view.is_full:
+                    tokens = self.view.forget_oldest_in_place()
                     in_place = tokens > 0
                     if in_place:
                         yield Forgot(1, tokens)
@@ -303,36 +387,17 @@ class Conversation(Memory):
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
             self._stats, self._generation = generation.stats, None
             turn.finish_reason = self._stats.finish_reason
-        if self.ledger.overflowed > overflowed:
-            yield Forgot(0, self.ledger.overflowed - overflowed)
+        if self.view.ledger.overflowed > overflowed:
+            yield Forgot(0, self.view.ledger.overflowed - overflowed)
 
     def _reader_after(self, turn: Turn, written: TokenIds) -> Reader:
         """What reads the rest of the reply, once the tokens of it that are `written` are read."""
-        reader = self.model.tokenizer.reader(self._prompt)
+        reader = self.model.tokenizer.reader(self.view.prompt)
         pieces = [piece for id_ in written.tolist() for piece in reader.add(id_)]
         if turn.exact:
             # What may be half a character or half a tag will be read with what completes it.
             turn.thought, turn.reply = joined(pieces)
         return reader
-
-    def _begin_with_known_prefix(self, ids: TokenIds) -> tuple[int, OnHeld]:
-        """Fill the empty cache with what is known of the prompt; return how many tokens that is,
-        and what to call with those that are prefilled after it."""
-        if self._prefixes is None:
-            return 0, self.ledger.add
-        if any(part.total for part in windows(self.cache)):
-            # What was rewound has left its positions behind.
-            self.restart()
-        ledger, window = self.ledger, self.settings.max_kv_size
-        cached, record = self._prefixes.begin(self.model, self.cache, ids, window)
-        ledger.add(ids[:cached])
-
-        def on_held(step: TokenIds) -> None:
-            ledger.add(step)
-            if record is not None:
-                record(step)
-
-        return cached, on_held
 
     def _within_window(
         self, settings: GenerationSettings, prompt_tokens: int

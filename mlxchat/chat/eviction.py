@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.chat.turn import Turn
+from mlxchat.text.spans import TokenIds
 
 # Tokens left free for a reply, at the least, when a turn begins.
 RESERVE = 64

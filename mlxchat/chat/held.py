@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import CacheError
+from mlxchat.text.spans import TokenIds
 
 
 @dataclass(slots=True)

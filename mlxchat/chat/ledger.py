@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-TokenIds = np.ndarray
+from mlxchat.text.spans import TokenIds
 
 
 def _nothing() -> TokenIds:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.generate import Progress
+from mlxchat.progress import Progress
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 
 NOTHING = np.empty(0, np.int32)

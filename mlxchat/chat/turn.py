@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.generate import Token
+from mlxchat.text.spans import TokenIds
 
 
 @dataclass(slots=True)

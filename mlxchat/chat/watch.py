@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from mlxchat.engine.generate import Progress, ShouldStop
+from mlxchat.engine.loops import ShouldStop
+from mlxchat.progress import Progress
 
 
 class Watching(TypedDict, total=False):
@@ -23,11 +24,11 @@ class StoppedEncoding(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A turn's watching, all of it given."""
+    """The same, as an object."""
 
-    on_encode: Progress | None
-    on_prefill: Progress | None
-    should_stop: ShouldStop | None
+    on_encode: Progress | None = None
+    on_prefill: Progress | None = None
+    should_stop: ShouldStop | None = None
 
     def count_encoding(self, done: int, total: int) -> None:
         """Raises StoppedEncoding if it should stop before the end."""

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from mlxchat.app.opening import load_model, start
-from mlxchat.app.ranks import check_ranks, lead_or_follow
+from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.bench.catalog import Entry, load
 from mlxchat.bench.machine import this_machine
 from mlxchat.bench.measure import measure
 from mlxchat.bench.subject import Subject
 from mlxchat.cli.setup import find_model
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
 from mlxchat.request import Setup
 from mlxchat.terminal.bench_progress import BenchProgress

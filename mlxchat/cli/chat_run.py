@@ -4,10 +4,9 @@ import sys
 
 from mlxchat import paths
 from mlxchat.app.chat import Chat
-from mlxchat.app.ranks import lead_or_follow
+from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.cli.options import ChatShown
 from mlxchat.cli.setup import find_model
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import ChatOptions
 from mlxchat.terminal.messages import Messages

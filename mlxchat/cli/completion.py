@@ -53,12 +53,12 @@ def quietly(names: Callable[P, Names]) -> Callable[P, list[str | tuple[str, str]
     """No names where they cannot be had: a broken file is told when a command is run."""
 
     @wraps(names)
-    def told(*arguments: P.args, **named: P.kwargs) -> list[str | tuple[str, str]]:
+    def quiet(*arguments: P.args, **named: P.kwargs) -> list[str | tuple[str, str]]:
         with suppress(Exception):
             return [_spelled(name) for name in names(*arguments, **named)]
         return []
 
-    return told
+    return quiet
 
 
 def _spelled(name: str | tuple[str, str]) -> str | tuple[str, str]:

@@ -1,7 +1,7 @@
 """`mlxchat doctor`: is everything as it should be, and if not, what to do."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,8 +60,11 @@ def _show(finding: "Finding", as_json: bool) -> None:
     import sys
 
     from mlxchat.terminal.report import format_line
+    from mlxchat.terminal.spelling import as_flags
     from mlxchat.terminal.table import format_table
 
+    mend = None if finding.mend is None else as_flags(finding.mend)
+    finding = replace(finding, found=as_flags(finding.found), mend=mend)
     cells = (str(finding.verdict), finding.topic, finding.found, finding.mend)
     if as_json:
         write_json_lines([asdict(finding)])
@@ -74,7 +77,7 @@ def _show(finding: "Finding", as_json: bool) -> None:
 def _configuration(context: typer.Context) -> Iterator["Finding"]:
     from mlxchat import paths
     from mlxchat.doctor import ok, problem, warning
-    from mlxchat.terminal.spelling import as_flags
+    from mlxchat.wording import Message
 
     root: Any = context.find_root().command
     path = paths.config_file()
@@ -82,7 +85,7 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
         check_layer(layer_of(read_user_config(), Level.USER), root, context)
         yield ok(CONFIGURATION, str(path) if path.exists() else f"none at {path}")
     except ConfigError as error:
-        yield problem(CONFIGURATION, as_flags(error), "mlxchat config edit")
+        yield problem(CONFIGURATION, Message(error), "mlxchat config edit")
     try:
         project = read_project_file()
         if project is not None:
@@ -90,7 +93,7 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
             yield ok(CONFIGURATION, f"{project.path}, of this project")
     except ConfigError as error:
         mend = f"mlxchat config edit --project, or set {IGNORE_VARIABLE}=1"
-        yield problem(CONFIGURATION, as_flags(error), mend)
+        yield problem(CONFIGURATION, Message(error), mend)
     for path in foreign_project_files():
         yield warning(
             CONFIGURATION,
@@ -100,9 +103,7 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
     try:
         check_layer(environment(), root, context)
     except ConfigError as error:
-        yield problem(
-            CONFIGURATION, as_flags(error), "unset the variable, or give it another value"
-        )
+        yield problem(CONFIGURATION, Message(error), "unset the variable, or give it another value")
 
 
 def _prefix_cache_bytes(context: typer.Context) -> int:

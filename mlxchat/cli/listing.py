@@ -2,7 +2,12 @@
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
 
 
 def write(text: str) -> None:
@@ -29,3 +34,8 @@ def write_table(
         stdout.write(
             format_table(headers, rows, right_aligned=right_aligned, for_terminal=for_terminal)
         )
+
+
+def minute(seconds: float) -> str:
+    """A time in seconds since 1970, as lists show it."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -8,7 +8,7 @@ import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
 from mlxchat.cli.group import Group
-from mlxchat.cli.listing import write, write_json_lines, write_table
+from mlxchat.cli.listing import Json, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
     from mlxchat.models.describe import ModelFacts
@@ -48,8 +48,6 @@ NameHere = Annotated[
         autocompletion=complete_model_here,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
-
 COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
 NUMBERS = ("SIZE", "PARAMETERS", "CONTEXT", "KV/TOKEN")
 

@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlxchat.cli.completion import complete_prefix
 from mlxchat.cli.group import Group
-from mlxchat.cli.listing import write, write_json_lines, write_table
+from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 from mlxchat.cli.options import some_of, with_options
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ WARM = some_of(
     *("prefill_step_size", "prefix_cache_bytes", "quiet"),
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
-
 
 @cache_app.command("list", epilog="Example: mlxchat cache list")
 def list_prefixes(as_json: Json = False) -> None:
@@ -55,7 +52,7 @@ def list_prefixes(as_json: Json = False) -> None:
         write_json_lines(asdict(each) | {"kind": KINDS[each.kind]} for each in prefixes)
         return
     rows = [
-        (each.key[:12], KINDS[each.kind], f"{each.tokens:,}", _when(each.used), each.model)
+        (each.key[:12], KINDS[each.kind], f"{each.tokens:,}", minute(each.used), each.model)
         for each in prefixes
     ]
     write_table(("ID", "KIND", "TOKENS", "USED", "MODEL"), rows, ("TOKENS",))
@@ -76,7 +73,7 @@ def info() -> None:
             f"{each.tokens:,}",
             format_bytes(each.bytes),
             format_bytes(each.bytes / each.tokens),
-            _when(each.used),
+            minute(each.used),
         )
         for each in models
     ]
@@ -102,8 +99,9 @@ def rm(
             found = [each.key for each in index.prefixes() if each.key.startswith(id_)]
             if len(found) != 1 or not id_:
                 what = "nothing" if not found else "more than one"
-                told = f"{what} of what is kept begins with {id_!r}: see mlxchat cache list"
-                raise UsageError(told)
+                raise UsageError(
+                    f"{what} of what is kept begins with {id_!r}: see mlxchat cache list"
+                )
             index.remove_prefix(found[0])
 
 
@@ -150,14 +148,9 @@ def _index() -> "Iterator[PrefixIndex]":
     """Raises OutputError where the disk, or the database on it, cannot be used."""
     from mlxchat import paths
     from mlxchat.errors import OutputError
+    from mlxchat.files import reported_as
     from mlxchat.store.prefix_index import PrefixIndex
 
     directory = paths.prefix_cache_dir()
-    try:
+    with reported_as(OutputError, f"use {directory}"):
         yield PrefixIndex(directory)
-    except OSError as error:
-        raise OutputError(f"cannot use {directory}: {error.strerror or error}") from error
-
-
-def _when(used_s: float) -> str:
-    return datetime.fromtimestamp(used_s).strftime("%Y-%m-%d %H:%M")

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, begin, saved_run
-from mlxchat.app.ranks import lead_or_follow
+from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.app.run import Run
 from mlxchat.cli.options import Shown
 from mlxchat.cli.setup import observer_of
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import ExitStatus
 from mlxchat.request import Request
 from mlxchat.terminal.figures import stats_line, status_line

@@ -1,7 +1,6 @@
 """`mlxchat session`: the chats that were saved, looked at and tidied without a model."""
 
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from mlxchat.cli.completion import complete_session
 from mlxchat.cli.group import Group
-from mlxchat.cli.listing import write, write_json_lines, write_table
+from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 
 session_app = typer.Typer(
     cls=Group,
@@ -28,8 +27,6 @@ A session is a directory of its own, for you alone; README.md says where.
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Session.", autocompletion=complete_session)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
-
 COLUMNS = ("NAME", "USED", "TURNS", "FORGOTTEN", "SIZE", "MODEL", "BEGINS")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
 
@@ -151,11 +148,10 @@ def verify(name: Name) -> None:
 def _row(info: Any) -> tuple[str, ...]:
     from mlxchat.units import format_bytes
 
-    used = datetime.fromtimestamp(info.updated).strftime("%Y-%m-%d %H:%M")
     begins = info.error or info.first
     if info.open_in is not None:
         begins = f"(open in process {info.open_in}) {begins}"
     size = format_bytes(info.bytes)
     turns = "" if info.error else str(info.turns)
     forgotten = "" if info.error else str(info.forgotten)
-    return info.name, used, turns, forgotten, size, info.model or "", begins[:60]
+    return info.name, minute(info.updated), turns, forgotten, size, info.model or "", begins[:60]

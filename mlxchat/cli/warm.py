@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mlxchat.app.warm import warm_block, warm_document
+from mlxchat.app import warm as app
 from mlxchat.cli.setup import observer_of
 from mlxchat.errors import ExitStatus
 from mlxchat.request import Setup
@@ -22,9 +22,10 @@ def warm(
 ) -> int:
     """Read the document, and note how much of it was known. Raises what `app.warm` raises."""
     messages = Messages(quiet)
-    done = (warm_block if block else warm_document)(
+    done = app.warm(
         setup,
         file,
+        block=block,
         system=system,
         template_args=template_args,
         piped=piped_stdin() if file == STDIN else None,

@@ -1,4 +1,4 @@
-"""What every rank but the first does: as rank 0 tells it, on its own shard of the model."""
+"""What every rank but the first does: as rank 0 orders, on its own shard of the model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Load = Callable[[Ranks], Model | None]
 
 
 def follow(ranks: Ranks, load: Load) -> None:
-    """Until rank 0 says that it is over. `load` loads what rank 0 tells of, with all ranks; None
-    where one of them could not.
+    """Until rank 0 stops. `load` loads what rank 0 names, on all ranks; None if one of them could
+    not.
 
     Raises RanksError where a rank is lost. While a model is being loaded, rank 0 may just leave.
     """
@@ -63,7 +63,7 @@ class _Follower:
 
     def run(self) -> None:
         while True:
-            order, numbers, dropped = self._ranks.hear()
+            order, numbers, dropped = self._ranks.receive()
             for number in dropped:
                 self._held.pop(number, None)
                 self._prefixes.drop(number)

@@ -1,6 +1,6 @@
 """Rank 0's side: a network and its caches that tell the other ranks what is done with them.
 
-Whoever uses them need not know. What happens in a forward is told before it happens, and launched
+Their callers need not know. The other ranks learn of a forward before it begins, and it is launched
 here, on all ranks alike: `mx.eval` of what is returned finds nothing left that needs another rank.
 """
 
@@ -30,21 +30,21 @@ class SharedCache(Cache):
     def fork(self) -> SharedCache:
         layers, number = super().fork(), self._ranks.new_number()
         with self._ranks.in_step():
-            self._ranks.tell(Order.FORK, self.number, number)
+            self._ranks.send(Order.FORK, self.number, number)
         return SharedCache(layers, self._ranks, number)
 
-    # What can be refused is refused before the other ranks are told.
+    # What can be refused is refused before the other ranks get the order.
 
     def rewind(self, n: int) -> None:
         self._check_rewindable()
         with self._ranks.in_step():
-            self._ranks.tell(Order.REWIND, self.number, n)
+            self._ranks.send(Order.REWIND, self.number, n)
         super().rewind(n)
 
     def evict(self, start: int, stop: int) -> None:
         self._check_evictable(start, stop)
         with self._ranks.in_step():
-            self._ranks.tell(Order.EVICT, self.number, start, stop)
+            self._ranks.send(Order.EVICT, self.number, start, stop)
         super().evict(start, stop)
 
 
@@ -67,7 +67,7 @@ class Leader(nn.Module):
     def __call__(self, tokens: mx.array, cache: SharedCache) -> Any:
         """`tokens: (1, S)`; returns logits `(1, 1, V)` where S is 1."""
         with self.ranks.in_step():
-            self.ranks.tell(Order.FORWARD, self.number, cache.number, tokens.shape[1])
+            self.ranks.send(Order.FORWARD, self.number, cache.number, tokens.shape[1])
             _, logits = run_shard(self.ranks, self.own, tokens, cache)
             return logits
 
@@ -77,14 +77,14 @@ class Leader(nn.Module):
         number = self.ranks.new_number()
         with self.ranks.in_step():
             window = -1 if max_kv_size is None else max_kv_size
-            self.ranks.tell(Order.NEW_CACHE, self.number, number, window, keep)
+            self.ranks.send(Order.NEW_CACHE, self.number, number, window, keep)
             shard = make_shard(self.own, max_kv_size, keep, self.ranks)
             return SharedCache(shard, self.ranks, number)
 
     def free_memory_bytes(self) -> int:
         """What the rank that has least has free."""
         with self.ranks.in_step():
-            self.ranks.tell(Order.FREE_MEMORY)
+            self.ranks.send(Order.FREE_MEMORY)
             return self.ranks.least_free_memory_bytes()
 
 

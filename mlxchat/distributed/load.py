@@ -26,7 +26,7 @@ from mlxchat.wording import Field
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What rank 0 tells the others of a model: the name to find it by, and how to hold it."""
+    """What rank 0 sends the others about a model: the name to find it by, and how to hold it."""
 
     name: str
     device: str
@@ -52,31 +52,21 @@ def lead_loading(
     """
     path = Path(found.name).expanduser()
     name = str(path.resolve()) if path.exists() else found.name
+    wanted = Wanted(name, device, dtype, pipeline, offline)
     number = ranks.new_number()
     with ranks.in_step():
-        ranks.tell(Order.LOAD, number)
+        ranks.send(Order.LOAD, number)
     # Loading takes long, and may be interrupted.
-    ranks.is_midway = True
-    ranks.text(json.dumps(asdict(Wanted(name, device, dtype, pipeline, offline))))
-
-    def load() -> Model:
-        return load_directory(
-            found.directory,
-            found.name,
-            dtype=dtype,
-            notify=notify,
-            check=lambda network: _check(network, check, pipeline),
-            sharding=Sharding(ranks.group, pipeline),
-        )
-
-    model = _agreed(ranks, load, dtype, notify)
+    ranks.is_in_step = True
+    ranks.text(json.dumps(asdict(wanted)))
+    model = _agreed(ranks, lambda: _load(ranks, found, wanted, notify, check), dtype, notify)
     leader = Leader(model.network, ranks, number, pipelined=pipeline)
     return replace(model, network=leader, peers=RankPeers(leader))
 
 
 def follow_loading(ranks: Ranks) -> Model | None:
-    """This rank's part of the model that rank 0 tells of; None where some rank could not load it:
-    that is rank 0's to tell."""
+    """This rank's part of the model that rank 0 names; None if some rank could not load it, which
+    rank 0 reports."""
     wanted = Wanted(**json.loads(ranks.text()))
 
     def load() -> Model:
@@ -84,19 +74,26 @@ def follow_loading(ranks: Ranks) -> Model | None:
         found = resolve_model(
             wanted.name, offline=wanted.offline, ask=None, notify=_silent, show_progress=False
         )
-        return load_directory(
-            found.directory,
-            found.name,
-            dtype=wanted.dtype,
-            notify=_silent,
-            check=lambda network: _check(network, None, wanted.pipeline),
-            sharding=Sharding(ranks.group, wanted.pipeline),
-        )
+        return _load(ranks, found, wanted, _silent)
 
     try:
         return _agreed(ranks, load, wanted.dtype, _silent)
     except MlxchatError:
         return None
+
+
+def _load(
+    ranks: Ranks, found: ResolvedModel, wanted: Wanted, notify: Notify, check: Check = None
+) -> Model:
+    """This rank's part of the model."""
+    return load_directory(
+        found.directory,
+        found.name,
+        dtype=wanted.dtype,
+        notify=notify,
+        check=lambda network: _check(network, check, wanted.pipeline),
+        sharding=Sharding(ranks.group, wanted.pipeline),
+    )
 
 
 def _check(network: nn.Module, check: Check, pipeline: bool) -> None:
@@ -121,18 +118,18 @@ def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify)
         error = raised
     failed = [rank for rank, could in enumerate(ranks.gather(int(model is None))) if could]
     for rank in failed[:1]:
-        told = ranks.text("" if error is None else str(error), rank)
-        ranks.is_midway = False
+        reason = ranks.text("" if error is None else str(error), rank)
+        ranks.is_in_step = False
         if error is not None:
             raise error
-        raise RanksError(f"rank {rank}: {told}")
+        raise RanksError(f"rank {rank}: {reason}")
     assert model is not None
     others = ranks.differing(
         [model.config, str(model.dtype), __version__, version("mlx"), version("mlx-lm")]
     )
     if not others:
         model = without_overflow(model, dtype, notify)
-    ranks.is_midway = False
+    ranks.is_in_step = False
     if others:
         raise RanksError(
             f"rank {others[0]} has another model of that name, another dtype, or other versions of "

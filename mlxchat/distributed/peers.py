@@ -6,9 +6,12 @@ from mlx import nn
 
 from mlxchat.cache import Cache
 from mlxchat.distributed.leader import Leader
+from mlxchat.distributed.prefixes import lead_prefix
 from mlxchat.distributed.saved import lead_restoring, lead_saving
 from mlxchat.distributed.traffic import lead_timing
-from mlxchat.models.model import Spent, TokenTiming
+from mlxchat.engine.loops import OnHeld
+from mlxchat.models.model import Prefixes, Spent, TokenTiming
+from mlxchat.text.spans import TokenIds
 
 
 class RankPeers:
@@ -40,6 +43,11 @@ class RankPeers:
 
     def restore(self, cache: Any, number: object) -> int:
         return lead_restoring(self._leader, cache, number)
+
+    def begin_prefix(
+        self, prefixes: Prefixes, cache: Any, ids: TokenIds, window: int | None
+    ) -> tuple[int, OnHeld | None]:
+        return lead_prefix(self._leader, cache, prefixes, ids, window)
 
     def time_token(self, cache: Any, spent: Spent, tokens: int) -> TokenTiming:
         return lead_timing(self._leader, cache, spent, tokens)

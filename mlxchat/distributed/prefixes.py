@@ -1,36 +1,32 @@
 """The prefix cache on several ranks: each keeps its own shard of every page on its own disk, and a
-prefix is known where all of them know it."""
+prefix is known once all of them know it."""
 
 import mlx.core as mx
 import numpy as np
 
 from mlxchat import paths
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
-from mlxchat.engine.generate import OnHeld
-from mlxchat.models.model import Model
+from mlxchat.engine.loops import OnHeld
+from mlxchat.models.model import Model, Prefixes
 from mlxchat.store.prefix_cache import PrefixCache, has_room
+from mlxchat.text.spans import TokenIds
 
-# The largest number that ranks can tell one another.
-MOST_TOLD = 2**31 - 1
+# The largest number that ranks can send one another.
+MOST_SENT = 2**31 - 1
 
 
 def lead_prefix(
-    network: Leader,
-    cache: SharedCache,
-    pages: PrefixCache,
-    ids: TokenIds,
-    window: int | None,
+    network: Leader, cache: SharedCache, pages: Prefixes, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld | None]:
     """Fill the empty cache, on all ranks, with the prefix of `ids: (T,)` that all know; return how
-    many tokens that is, and what is to be told the ids of each step that is prefilled here."""
+    many tokens that is, and what to call with the ids of each step that is prefilled here."""
     ranks = network.ranks
     with ranks.in_step():
         width = -1 if window is None else window
-        ranks.tell(Order.PREFIX, network.number, cache.number, len(ids), width)
-        ranks.share(mx.array([min(pages.limit_bytes // KIB, MOST_TOLD), *ids.tolist()]))
+        ranks.send(Order.PREFIX, network.number, cache.number, len(ids), width)
+        ranks.share(mx.array([min(pages.limit_bytes // KIB, MOST_SENT), *ids.tolist()]))
         return _agree(ranks, pages, cache, ids, window)
 
 
@@ -54,12 +50,12 @@ class FollowedPrefixes:
     ) -> None:
         """Beside `lead_prefix`, for as many ids as it has."""
         with self._ranks.patience():
-            told = np.array(self._ranks.share(mx.zeros((1 + tokens,), mx.int32)))
+            sent = np.array(self._ranks.share(mx.zeros((1 + tokens,), mx.int32)))
         if model_number not in self._pages:
-            limit_bytes = int(told[0]) * KIB
+            limit_bytes = int(sent[0]) * KIB
             self._pages[model_number] = PrefixCache(paths.prefix_cache_dir(), model, limit_bytes)
         pages = self._pages[model_number]
-        _, self._records[cache_number] = _agree(self._ranks, pages, cache, told[1:], window)
+        _, self._records[cache_number] = _agree(self._ranks, pages, cache, sent[1:], window)
 
     def hold(self, cache_number: int, ids: mx.array) -> None:
         """A cache has been given `ids: (1, S)`."""
@@ -83,7 +79,7 @@ class FollowedPrefixes:
 
 
 def _agree(
-    ranks: Ranks, pages: PrefixCache, cache: Cache, ids: TokenIds, window: int | None
+    ranks: Ranks, pages: Prefixes, cache: Cache, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld | None]:
     with ranks.patience():
         agreed = min(ranks.gather(pages.known(cache, ids, window)))

@@ -1,6 +1,6 @@
-"""The ranks of one program under MLX's launcher, and what they tell one another.
+"""The ranks of one program under MLX's launcher, and what they send one another.
 
-Everything goes through collective operations of MLX's backends. Rank 0 tells: it puts its numbers
+Everything goes through collective operations of MLX's backends. Rank 0 sends: it puts its numbers
 into a sum to which the others add zeros. What they mean is `leader`'s and `follow`'s business.
 """
 
@@ -34,24 +34,24 @@ PATIENCE_S = 60.0
 # of its own, that is lost and it waits for ever.
 GONE_S = 3.0
 
-# Whoever gives up tells its neighbours, by closing, and they end as well. One that has not after so
+# A rank that gives up closes its sockets, and its neighbours end as well. One that has not after so
 # many seconds is the one that hangs.
 ANSWER_S = 6.0
 
 # What waits fails when its sockets are closed. Where it does not, the process ends so much later.
 GRACE_S = 5.0
 
-# Memory is told in this unit: numbers have 31 bits.
+# Memory is sent in this unit: numbers have 31 bits.
 KIB = 1024
 
-# Objects, of those whose end is to be told, that fit beside one order.
+# How many dropped objects fit beside one order.
 DROPPED = 3
 # What an order takes: itself, four numbers, and those.
 ORDER_NUMBERS = 5 + DROPPED
 
 
 class Order(IntEnum):
-    """What rank 0 tells the others to do beside it."""
+    """What rank 0 has the others do beside it."""
 
     STOP = 1
     LOAD = 2
@@ -81,7 +81,7 @@ class Ranks:
         self._numbers = count(1)
         self._dropped: list[int] = []
         # Whether the others wait for what is still to be done here.
-        self.is_midway = False
+        self.is_in_step = False
         self._is_giving_up = False
         self._lost: RanksError | None = None
         # While it is held, it is being found out who was lost.
@@ -116,29 +116,29 @@ class Ranks:
     def in_step(self) -> Iterator[None]:
         """While the body gives an order and does its own part of it, signals wait: an exception in
         the middle would leave the others behind."""
-        if self.is_midway:
+        if self.is_in_step:
             raise RanksError("the ranks were interrupted out of step: start all of them again")
         with undisturbed():
-            self.is_midway = True
+            self.is_in_step = True
             yield
-            self.is_midway = False
+            self.is_in_step = False
 
     def stop(self) -> None:
-        """Let the others end well; where they cannot be told any more, their sockets tell them."""
-        if not self.is_midway:
+        """Let the others end well; if no message reaches them any more, their sockets close."""
+        if not self.is_in_step:
             with suppress(RuntimeError), self.patience():
-                self.tell(Order.STOP)
+                self.send(Order.STOP)
                 platform.synchronize()
 
-    def tell(self, order: Order, *numbers: int) -> None:
+    def send(self, order: Order, *numbers: int) -> None:
         """Give an order with up to four numbers, without waiting for it to arrive."""
         dropped = [self._dropped.pop() for _ in range(min(DROPPED, len(self._dropped)))]
         numbers = (*numbers, *[0] * (4 - len(numbers)))
-        told = self._sum(mx.array([order, *numbers, *dropped, *[0] * (DROPPED - len(dropped))]))
+        sent = self._sum(mx.array([order, *numbers, *dropped, *[0] * (DROPPED - len(dropped))]))
         with self.patience():
-            mx.async_eval(told)
+            mx.async_eval(sent)
 
-    def hear(self) -> tuple[Order, list[int], list[int]]:
+    def receive(self) -> tuple[Order, list[int], list[int]]:
         """Wait for the next order; its four numbers, and the objects that are to be forgotten.
 
         Waits for ever, without using the processor: rank 0 may be waiting for its user. That it is
@@ -232,10 +232,10 @@ class Ranks:
     def is_loss(self, error: BaseException) -> bool:
         """Whether `error` is MLX's, of a rank that was lost, or comes while this one gives up: the
         launcher ends all ranks once the first has ended, some before they could say why."""
-        told = str(error)
+        message = str(error)
         return self._is_giving_up or (
             isinstance(error, RuntimeError)
-            and any(name in told for name in ("[ring]", "[jaccl]", "[mpi]", "[nccl]"))
+            and any(name in message for name in ("[ring]", "[jaccl]", "[mpi]", "[nccl]"))
         )
 
     def _patience_for(self) -> float:

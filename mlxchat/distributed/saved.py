@@ -39,7 +39,7 @@ def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> in
     ranks = network.ranks
     try:
         with ranks.in_step(), ranks.patience():
-            ranks.tell(Order.SAVE, network.number, cache.number, number, outdated or 0)
+            ranks.send(Order.SAVE, network.number, cache.number, number, outdated or 0)
             failed = ranks.gather(0)
     except RuntimeError as error:
         if not ranks.is_loss(error):
@@ -60,7 +60,7 @@ def lead_restoring(network: Leader, cache: SharedCache, number: object) -> int:
     if type(number) is not int or not 0 < number < 2**31:
         raise SnapshotBroken("the snapshot names no shards of other ranks")
     with network.ranks.in_step(), network.ranks.patience():
-        network.ranks.tell(Order.RESTORE, network.number, cache.number, number)
+        network.ranks.send(Order.RESTORE, network.number, cache.number, number)
         failed = network.ranks.gather(0)
     if any(failed):
         rank = next(rank for rank, each in enumerate(failed) if each)

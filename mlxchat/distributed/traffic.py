@@ -22,7 +22,7 @@ MICROSECONDS = 1e6
 Operation = Callable[..., mx.array]
 
 
-# What a token's time is spent on, by the number that ranks tell one another.
+# What a token's time is spent on, by the number that ranks send one another.
 STAGES = dict(enumerate(Spent))
 
 
@@ -39,7 +39,7 @@ def lead_timing(network: Leader, cache: SharedCache, spent: Spent, tokens: int) 
     `cache` holds, which stays as it is. Raises RanksError if one is gone."""
     with network.ranks.in_step():
         number = list(Spent).index(spent)
-        network.ranks.tell(Order.TIME, network.number, cache.number, number, tokens)
+        network.ranks.send(Order.TIME, network.number, cache.number, number, tokens)
         return time_stage(network.ranks, network.own, cache, spent, tokens)
 
 

@@ -10,6 +10,7 @@ from mlxchat import paths
 from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.units import format_bytes
+from mlxchat.wording import Field, Message
 
 LEAST_FREE_BYTES = 1_000_000_000
 
@@ -34,7 +35,7 @@ def prefix_cache(limit_bytes: int) -> Iterator[Finding]:
         yield warning(
             "prefix cache",
             f"{finding.found}: nothing is kept, since {format_bytes(limit_bytes)} might be",
-            "make room, or set --prefix-cache-size to less",
+            Message("make room, or set ", Field("prefix_cache_size"), " to less"),
         )
     else:
         yield finding

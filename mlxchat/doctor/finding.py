@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `mend` says what to do, where anything is to be done."""
+    """One line. `mend` says what to do, if anything. Both texts may be `Message`s."""
 
     topic: str
     verdict: Verdict
@@ -45,4 +45,4 @@ def found_by(topic: str, check: Check) -> Iterator[Finding]:
         yield from check()
     except Exception as error:  # noqa: BLE001
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        yield problem(topic, f"it cannot be told: {reason}", "see whether it is installed whole")
+        yield problem(topic, f"it cannot be read: {reason}", "see whether it is installed whole")

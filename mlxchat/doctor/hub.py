@@ -10,7 +10,7 @@ from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, token_place
 from mlxchat.models.locate import embedded_model, leads_to_files, locate
-from mlxchat.terminal.spelling import as_flags
+from mlxchat.wording import Action, Message
 
 # The library's own limits are for each step of a connection; finding a name may take much longer.
 PATIENCE_S = 5.0
@@ -29,13 +29,13 @@ def model() -> Iterator[Finding]:
     try:
         located = locate(chosen.value, config.aliases)
     except (ModelError, ConfigError) as error:
-        yield problem("model", f"{as_flags(error)} (named by {chosen.where})", _mend(chosen))
+        yield problem("model", Message(error, f" (named by {chosen.where})"), _mend(chosen))
         return
     if chosen.level is Level.PROJECT and leads_to_files(located):
         yield problem("model", f"{chosen.where} names a path, which it may not", _mend(chosen))
     elif located.path is None and cached_snapshot(located.name) is None:
         found = f"{located.name}, named by {chosen.where}, is not downloaded"
-        yield warning("model", found, f"mlxchat models pull {located.name}")
+        yield warning("model", found, Message(Action("pull", "download it", located.name)))
     else:
         yield ok("model", f"{located.name}, named by {chosen.where}")
 
@@ -70,9 +70,9 @@ def _asked(endpoint: str) -> Finding:
     except ModelNotFound as error:
         if token_place() is None:
             return ok("hub", f"{endpoint} answers")
-        return warning("hub", as_flags(error), "hf auth login: the token may be no longer valid")
+        return warning("hub", Message(error), "hf auth login: the token may be no longer valid")
     except HubError as error:
-        return warning("hub", as_flags(error), "models that are here work without")
+        return warning("hub", Message(error), "models that are here work without")
     return ok("hub", f"{endpoint} answers")
 
 
@@ -82,14 +82,13 @@ def _unnamed() -> Finding:
         here.append(EMBEDDED_ALIAS)
     if here:
         return ok("model", f"none is configured: one that fits is chosen; here: {', '.join(here)}")
-    return warning("model", "none is configured and none is here", "mlxchat models pull NAME")
+    mend = Message(Action("pull", "download one", "NAME"))
+    return warning("model", "none is configured and none is here", mend)
 
 
 def _mend(chosen: Setting) -> str:
     match chosen.level:
-        case Level.ENVIRONMENT:
-            return f"give {chosen.where} another value"
-        case Level.PROJECT:
-            return "mlxchat config set --project model NAME"
+        case Level.USER:
+            return Message(Action("set default", "configure another default"))
         case _:
-            return "mlxchat config set model NAME"
+            return f"give {chosen.where} another value"

@@ -11,15 +11,16 @@ and did not help: see the end of CHANGELOG.md.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from mlx import nn
 
 from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, most_positions
-from mlxchat.engine.generate import OnHeld, ShouldStop, prefill
+from mlxchat.engine.loops import OnHeld, Reading, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
-from mlxchat.text.tokens import Prompt, TokenIds
+from mlxchat.text.spans import TokenIds
+from mlxchat.text.tokens import Prompt
 
 
 class BlockStore(Protocol):
@@ -53,22 +54,13 @@ class BlockReader:
         self.reused_tokens = 0
 
     def __call__(
-        self,
-        network: nn.Module,
-        cache: Cache,
-        ids: TokenIds,
-        *,
-        step_size: int,
-        pace: Pace | None = None,
-        on_progress: Progress | None = None,
-        on_held: OnHeld | None = None,
-        should_stop: ShouldStop | None = None,
+        self, network: nn.Module, cache: Cache, ids: TokenIds, **how: Unpack[Reading]
     ) -> int:
         """Return how many of `ids: (T,)`, the prompt's first, the cache holds now: all of them, or
         those before `should_stop` said so. Raises CacheError if blocks cannot be joined.
         """
         make_joinable(network, cache)
-        reading = _Reading(network, cache, ids, step_size, pace, on_progress, on_held, should_stop)
+        reading = _Reading(network, cache, ids, **how)
         head = self._prompt.head
         if not reading.compute(head):
             return reading.done
@@ -107,12 +99,12 @@ class _Reading:
     cache: Cache
     ids: TokenIds
     step_size: int
-    pace: Pace | None
-    on_progress: Progress | None
-    on_held: OnHeld | None
-    should_stop: ShouldStop | None
+    pace: Pace | None = None
+    on_progress: Progress | None = None
+    on_held: OnHeld | None = None
+    should_stop: ShouldStop | None = None
     done: int = 0
-    told: int = 0
+    reported: int = 0
 
     def compute(self, stop: int) -> bool:
         """Prefill up to `stop`; False if it was stopped before."""
@@ -127,7 +119,7 @@ class _Reading:
             ids,
             step_size=self.step_size,
             pace=self.pace,
-            on_progress=lambda done, _: self._tell(self.done + done),
+            on_progress=lambda done, _: self._report(self.done + done),
             on_held=on_held,
             should_stop=self.should_stop,
         )
@@ -142,10 +134,10 @@ class _Reading:
             self.done = last
             if self.on_held is not None:
                 self.on_held(self.ids[first:last])
-        self._tell(self.done)
+        self._report(self.done)
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         # A block that is not known yet is first prefilled, which takes the time, and then joined.
-        self.told = max(self.told, done)
+        self.reported = max(self.reported, done)
         if self.on_progress is not None:
-            self.on_progress(self.told, len(self.ids))
+            self.on_progress(self.reported, len(self.ids))

@@ -1,22 +1,21 @@
-"""The two loops: prefill, many prompt tokens at a time, and decode, one token at a time.
+"""Generating from a prompt: the loops, put together with text, stop conditions and timing.
 
-`prefill` and `decode` know arrays only; `Generation` puts them together with text, stop conditions
-and timing. Nothing here prints, and nothing knows where the prompt came from.
+Nothing here prints, and nothing knows where the prompt came from.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx import nn
 
 from mlxchat.cache import Cache, bytes_held, learned_positions, tokens_evicted, tokens_held
+from mlxchat.engine.loops import Decoded, OnHeld, Reader, ShouldStop, decode, prefill
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
+from mlxchat.engine.sampling import REPETITION_CONTEXT
 from mlxchat.errors import CacheError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
@@ -27,149 +26,8 @@ from mlxchat.text.reply_reader import Reader as ReplyReader
 from mlxchat.text.stop import StopTexts
 from mlxchat.text.thinking import Piece
 
-# MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
-CLEAR_EVERY = 256
-
 # Tokens that the next step may look at: the one that it is given completes the penalty's context.
 LATEST = REPETITION_CONTEXT + 1
-
-OnHeld = Callable[[np.ndarray], None]
-ShouldStop = Callable[[], bool]
-
-
-def prefill(
-    network: nn.Module,
-    cache: Cache,
-    ids: np.ndarray,
-    *,
-    step_size: int,
-    pace: Pace | None = None,
-    on_progress: Progress | None = None,
-    on_held: OnHeld | None = None,
-    should_stop: ShouldStop | None = None,
-) -> int:
-    """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
-
-    With a `pace`, steps that take too long are shorter. Only the cache's state is ever evaluated,
-    so no logits are computed. `on_held` is given the ids of each step once the cache holds them,
-    `on_progress` how many of all are in: before the first step, and after each. Stops between two
-    steps if `should_stop` says so.
-    """
-    done = 0
-    if on_progress is not None:
-        on_progress(done, len(ids))
-    while done < len(ids) and not (should_stop and should_stop()):
-        size = step_size if pace is None else pace.size(step_size, done)
-        step = ids[done : done + size]
-        begun_s = time.perf_counter()
-        network(mx.array(step)[None], cache=cache)
-        mx.eval([layer.state for layer in cache])
-        mx.clear_cache()
-        if pace is not None:
-            pace.took(len(step), time.perf_counter() - begun_s)
-        done += len(step)
-        if on_held is not None:
-            on_held(step)
-        if on_progress is not None:
-            on_progress(done, len(ids))
-    return done
-
-
-class Reader(Protocol):
-    """Puts a prompt's ids into the cache as `prefill` does, but may know some of them already."""
-
-    reused_tokens: int
-
-    def __call__(
-        self,
-        network: nn.Module,
-        cache: Cache,
-        ids: np.ndarray,
-        *,
-        step_size: int,
-        pace: Pace | None = None,
-        on_progress: Progress | None = None,
-        on_held: OnHeld | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """One decoded token: its id, and log-probabilities (natural log) where they were asked for."""
-
-    id: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-
-
-def decode(
-    network: nn.Module,
-    cache: Cache,
-    ids: np.ndarray,
-    *,
-    sampling: SamplingSettings,
-    max_tokens: int = -1,
-    logprobs: int | None = None,
-    on_held: OnHeld | None = None,
-    should_stop: ShouldStop | None = None,
-) -> Iterator[Decoded]:
-    """Yield tokens that follow `ids: (T,)`, whose last one alone is not in the cache yet.
-
-    While the caller handles a token, the next one is already being computed: when a token is
-    yielded the cache holds it too, except for the very last, of `max_tokens` or once `should_stop`
-    says so. Then nothing is ahead of what was yielded: another `decode` can go on from there as if
-    there had been no end. `on_held` is given each id that the cache holds, before it is yielded.
-    """
-
-    def run(token: mx.array) -> mx.array:
-        return network(token[None], cache=cache)[:, -1, :]
-
-    logits = run(mx.array(ids[-1:]))
-    if on_held is not None:
-        on_held(ids[-1:])
-    draw = make_draw(sampling, vocabulary_size=logits.shape[-1])
-    penalize = make_penalty(sampling)
-    # One short of the whole: the token that each step is given completes it.
-    latest = mx.array(ids[-REPETITION_CONTEXT:])
-
-    def finish_step(logits: mx.array) -> tuple[mx.array, LogProbs | None]:
-        if penalize is not None:
-            logits = penalize(latest, logits)
-        token = draw(logits)
-        told = None if logprobs is None else log_probs(logits, token, logprobs)
-        mx.async_eval(token, *(told.arrays() if told is not None else ()))
-        return token, told
-
-    token, told = finish_step(logits)
-    count = 0
-    while True:
-        count += 1
-        following: tuple[mx.array, LogProbs | None] | None = None
-        if count != max_tokens and not (should_stop and should_stop()):
-            if penalize is not None:
-                latest = mx.concatenate([latest, token])[-REPETITION_CONTEXT:]
-            following = finish_step(run(token))
-        decoded = _decoded(token, told)
-        if following is not None and on_held is not None:
-            on_held(np.array([decoded.id], ids.dtype))
-        yield decoded
-        if following is None:
-            return
-        token, told = following
-        if count % CLEAR_EVERY == 0:
-            mx.clear_cache()
-
-
-def _decoded(token: mx.array, told: LogProbs | None) -> Decoded:
-    # MLX declares every scalar as possibly complex.
-    id_: Any = token.item()
-    if told is None:
-        return Decoded(id_)
-    logprob: Any = told.drawn.item()
-    ids: Any = told.top_ids.tolist()
-    values: Any = told.top.tolist()
-    return Decoded(id_, logprob, tuple(zip(ids[0], values[0], strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +53,17 @@ class Stats:
     """
 
     finish_reason: str
-    prompt_tokens: int
-    cached_tokens: int
-    prefilled_tokens: int
-    generated_tokens: int
-    evicted_tokens: int
-    ttft_s: float
-    prefill_tokens_per_s: float
-    decode_tokens_per_s: float
-    kv_tokens: int
-    kv_bytes: int
-    peak_memory_bytes: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    evicted_tokens: int = 0
+    ttft_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    decode_tokens_per_s: float = 0.0
+    kv_tokens: int = 0
+    kv_bytes: int = 0
+    peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +100,9 @@ class Generation:
 
     `reply` reads what is generated; without it nothing is a thought.
 
-    Every `pause_every` tokens `on_pause` is told where it stands, and tells how to draw the next
-    ones: nothing is being computed then, and all that was yielded has been handled. From there, or
-    from `resume_point` after it was interrupted between two tokens, `resume` goes on.
+    Every `pause_every` tokens `on_pause` is given where it stands, and returns how to draw the
+    next ones: nothing is being computed then, and all that was yielded has been handled. `resume`
+    continues from there, or from `resume_point` after an interruption between two tokens.
     """
 
     def __init__(
@@ -304,12 +162,7 @@ class Generation:
         """
         ids = np.array(point.latest, np.int32)
         generation = cls(
-            model,
-            ids,
-            cache,
-            cached_tokens=len(ids) - 1,
-            generated=point.generated,
-            **options,
+            model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **options
         )
         generation._reply.restore(point.reading, point.shown, point.pending)
         generation._in_thought = generation._reply.is_thought
@@ -452,15 +305,8 @@ class Generation:
 def nothing_done(cache: Cache) -> Stats:
     """Those of a generation that was stopped before it began."""
     return Stats(
-        finish_reason="interrupted",
-        prompt_tokens=0,
-        cached_tokens=0,
-        prefilled_tokens=0,
-        generated_tokens=0,
+        "interrupted",
         evicted_tokens=tokens_evicted(cache),
-        ttft_s=0.0,
-        prefill_tokens_per_s=0.0,
-        decode_tokens_per_s=0.0,
         kv_tokens=tokens_held(cache),
         kv_bytes=bytes_held(cache),
         peak_memory_bytes=mx.get_peak_memory(),

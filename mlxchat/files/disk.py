@@ -27,10 +27,10 @@ def reported_as(error_type: type[MlxchatError], action: str) -> Iterator[None]:
         raise error_type(f"cannot {action}: {error.strerror or error}") from error
 
 
-def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
-    """Open a file without following a link or waiting for the other end of a pipe; a new one gets
-    the permission bits `mode`. Raises OSError."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+def open_file(path: Path, flags: int) -> int:
+    """Open a file without following a link or waiting for the other end of a pipe; a new one is for
+    its owner only. Raises OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def open_to_read(path: Path) -> BinaryIO:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,13 +17,16 @@ _PAUSE_S = 0.01
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """While the body runs, other processes that want to be alone here wait. Leaves no lock file."""
+def alone(directory: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """While the body runs, other processes that want to be alone here wait, after `on_wait`. Leaves
+    no lock file."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         # A network's file system may be unable to lock a directory: then nobody waits.
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _lock(descriptor, fcntl.LOCK_EX):
+                on_wait()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -45,30 +45,10 @@ class RecommendedModel:
 
 # All have plain global attention, so every window works, and answer without thinking aloud first.
 RECOMMENDED = (
-    RecommendedModel(
-        hub_id="mlx-community/Llama-3.2-1B-Instruct-4bit",
-        download_bytes=713_000_000,
-        parameters=1_235_814_400,
-        kv_bytes_per_token=32_768,
-    ),
-    RecommendedModel(
-        hub_id="mlx-community/Qwen3-4B-Instruct-2507-4bit",
-        download_bytes=2_279_000_000,
-        parameters=4_022_468_096,
-        kv_bytes_per_token=147_456,
-    ),
-    RecommendedModel(
-        hub_id="mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
-        download_bytes=4_527_000_000,
-        parameters=8_030_261_248,
-        kv_bytes_per_token=131_072,
-    ),
-    RecommendedModel(
-        hub_id="mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit",
-        download_bytes=17_190_000_000,
-        parameters=30_532_122_624,
-        kv_bytes_per_token=98_304,
-    ),
+    RecommendedModel(HUB_ALIASES["llama3.2-1b"], 713_000_000, 1_235_814_400, 32_768),
+    RecommendedModel(HUB_ALIASES["qwen3-4b"], 2_279_000_000, 4_022_468_096, 147_456),
+    RecommendedModel(HUB_ALIASES["llama3.1-8b"], 4_527_000_000, 8_030_261_248, 131_072),
+    RecommendedModel(HUB_ALIASES["qwen3-30b"], 17_190_000_000, 30_532_122_624, 98_304),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from mlxchat import paths
 from mlxchat.errors import MlxchatError, ModelError, ModelNotFound, UsageError
+from mlxchat.files import reported_as
 from mlxchat.models.describe import ModelFacts, describe, directory_bytes
 from mlxchat.models.hub_cache import CachedRepo, cached_repos, cached_size_bytes, repo_dir
 from mlxchat.models.locate import Located, conversion_dir, embedded_model
@@ -61,10 +62,8 @@ def remove(located: Located) -> None:
 
         hub.remove(located.name)
         return
-    try:
+    with reported_as(ModelError, f"remove {directory}"):
         shutil.rmtree(directory)
-    except OSError as error:
-        raise ModelError(f"cannot remove {directory}: {error.strerror or error}") from error
 
 
 def _made_dir(located: Located) -> Path:

@@ -36,12 +36,7 @@ from mlxchat.models.skeleton import (
     suitable_dtype,
 )
 from mlxchat.models.tokenizer_files import load_tokenizer
-from mlxchat.models.weights import (
-    arrays_of,
-    fitting,
-    needs_mlx_lms_loader,
-    weight_files,
-)
+from mlxchat.models.weights import arrays_of, fitting, needs_mlx_lms_loader, weight_files
 from mlxchat.options import options_of
 from mlxchat.progress import Notify
 from mlxchat.request import Setup

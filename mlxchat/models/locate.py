@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from mlxchat import paths
-from mlxchat.errors import (
-    ConfigError,
-    MlxchatError,
-    ModelBroken,
-    ModelNotFound,
-    ModelUnsupported,
-)
+from mlxchat.errors import ConfigError, MlxchatError, ModelBroken, ModelNotFound, ModelUnsupported
 from mlxchat.models.catalog import BUILT_IN_ALIASES, EMBEDDED_ALIAS, HUB_ALIASES
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

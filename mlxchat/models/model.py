@@ -1,5 +1,6 @@
 """A model in memory, and what the other machines can be asked for if they hold it together."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from mlxchat import platform
 from mlxchat.cache import Cache, make_cache
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Tokenizer
 
 
@@ -29,6 +31,20 @@ class TokenTiming:
     by_rank_s: tuple[float, ...]
     messages: int
     message_bytes: int
+
+
+class Prefixes(Protocol):
+    """The beginnings of prompts that this process has stored; see `PrefixCache`."""
+
+    limit_bytes: int
+
+    def known(self, cache: Cache, ids: TokenIds, window: int | None) -> int: ...
+
+    def fill(self, cache: Cache, ids: TokenIds, window: int | None) -> int: ...
+
+    def recorder(
+        self, cache: Cache, ids: TokenIds, cached: int, window: int | None
+    ) -> Callable[[TokenIds], None] | None: ...
 
 
 class Peers(Protocol):
@@ -67,6 +83,13 @@ class Peers(Protocol):
         """Let every other rank fill its shard of `cache`, which is restored here, with the shard
         known by `number`, and return that. Raises SnapshotBroken if one cannot: then `cache` must
         not be used."""
+        ...
+
+    def begin_prefix(
+        self, prefixes: Prefixes, cache: Cache, ids: TokenIds, window: int | None
+    ) -> tuple[int, Callable[[TokenIds], None] | None]:
+        """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored; return
+        how many tokens that is, and what to call with the ids of each further step."""
         ...
 
     def time_token(self, cache: Cache, spent: Spent, tokens: int) -> TokenTiming:

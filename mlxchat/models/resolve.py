@@ -62,14 +62,14 @@ def resolve_model(
     chosen = config.model()
     if chosen is None:
         return _default_model(access)
-    with _told_who_named_it(chosen):
+    with _naming_its_source(chosen):
         if chosen.level is Level.PROJECT:
             return _named_by_project(chosen, config, access)
         return _bring(locate(chosen.value, config.aliases), access)
 
 
 @contextmanager
-def _told_who_named_it(chosen: Setting) -> Iterator[None]:
+def _naming_its_source(chosen: Setting) -> Iterator[None]:
     """Errors say where a name stands that the user may not have in mind."""
     try:
         yield

@@ -12,6 +12,7 @@ from typing import Any
 import tokenizers
 
 from mlxchat.errors import ModelBroken, ModelUnsupported
+from mlxchat.failures import first_line
 from mlxchat.models.skeleton import read_json
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
@@ -48,7 +49,7 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:
-        raise ModelBroken(f"cannot read {path}: {_first_line(error)}") from error
+        raise ModelBroken(f"cannot read {path}: {first_line(error)}") from error
 
 
 def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
@@ -64,7 +65,7 @@ def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
         tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
     except Exception as error:
         raise ModelBroken(
-            f"cannot convert the tokenizer in {directory}: {_first_line(error)}"
+            f"cannot convert the tokenizer in {directory}: {first_line(error)}"
         ) from error
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
@@ -73,10 +74,6 @@ def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
             "mlxchat needs a tokenizer.json"
         )
     return backend
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _special_texts(options: dict[str, Any], directory: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat.errors import ModelBroken
-from mlxchat.failures import device_failures
+from mlxchat.failures import device_failures, first_line
 from mlxchat.models.skeleton import read_json
 
 # A header names each tensor in some 150 bytes; this is room for half a million of them.
@@ -89,9 +89,8 @@ def fitting(directory: Path) -> Iterator[None]:
         with device_failures():
             yield
     except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelBroken(
-            f"the weights in {directory} do not fit its config.json: {first_line}"
+            f"the weights in {directory} do not fit its config.json: {first_line(error)}"
         ) from error
 
 

@@ -22,7 +22,7 @@ from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import made_by
 from mlxchat.store.prefix_index import BLOCK, ROOT, PrefixIndex
 from mlxchat.store.tensor_file import Tensor
-from mlxchat.text.tokens import TokenIds
+from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Field, Message
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.chat.ledger import TokenIds
 from mlxchat.engine.pace import from_run_lengths, run_lengths
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
 from mlxchat.files import (
@@ -32,6 +31,7 @@ from mlxchat.store import tensor_file
 from mlxchat.store.run_record import RunRecord
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
+from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Field
 
 MOST_RUN_BYTES = 1 << 20

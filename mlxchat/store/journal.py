@@ -75,7 +75,7 @@ class Journal:
         # The last reply as it was when it began, or went on, after its thought.
         self._so_far = ("", "")
         self._in_step = False
-        self._has_told = False
+        self._has_reported = False
 
     @classmethod
     def create(
@@ -120,16 +120,16 @@ class Journal:
         self._in_step = self._written is not before
         if self._in_step and not self._is_being_written(turns):
             self._unfinished.remove()
-        self._tell(self._file.path, error)
+        self._report(self._file.path, error)
 
     def settings(self, values: Mapping[str, Scalar]) -> None:
         """Change some of the settings; in an outage the next `record` saves them. Raises
         SessionError."""
         self._settings |= values
-        if self._prepare is None and not self._has_told:
+        if self._prepare is None and not self._has_reported:
             changes = _Changes(self._written)
             changes.settings(self._settings)
-            self._tell(self._file.path, self._save(changes))
+            self._report(self._file.path, self._save(changes))
 
     def show(self, text: str, thought: bool = False) -> None:
         """Save more of the reply, or the thought, that is being written, before it is shown. Raises
@@ -144,7 +144,7 @@ class Journal:
                 self._unfinished.begin(self._written.entries[-1].serial, *self._so_far)
             self._unfinished.add(text, thought)
         except OSError as error:
-            self._tell(self._unfinished.path, error)
+            self._report(self._unfinished.path, error)
 
     def serial_of(self, turn: Turn) -> int | None:
         """The number by which other files may refer to the turn; None before it is recorded."""
@@ -180,7 +180,7 @@ class Journal:
             except (OSError, SessionError) as raised:
                 return raised
             if error is None:
-                self.recovered, self._has_told = self._has_told, False
+                self.recovered, self._has_reported = self._has_reported, False
         self._written, self._serials = after, None
         return error
 
@@ -202,10 +202,10 @@ class Journal:
         )
         return after, error
 
-    def _tell(self, path: Path, error: OSError | SessionError | None) -> None:
-        if error is None or self._has_told:
+    def _report(self, path: Path, error: OSError | SessionError | None) -> None:
+        if error is None or self._has_reported:
             return
-        self._has_told = True
+        self._has_reported = True
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SessionError(f"cannot save {path}: {reason}: the chat goes on unsaved") from error
 

@@ -21,7 +21,7 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written_s: float | None = None
-        self._told = False
+        self._reported = False
 
     def due(self, now_s: float) -> bool:
         """Whether it is time for a line, by a clock that never goes back: at once, then each
@@ -44,8 +44,8 @@ class MetricsFile:
         try:
             append_line(self._path, json.dumps(line, ensure_ascii=False, allow_nan=False))
         except OSError as error:
-            if not self._told:
-                self._told = True
+            if not self._reported:
+                self._reported = True
                 return f"cannot write {self._path}: {error.strerror or error}"
         return None
 

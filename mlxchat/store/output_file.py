@@ -55,13 +55,7 @@ class OutputFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        descriptor: int,
-        at: Position,
-        *,
-        tail: bytes,
-        rotate_bytes: int | None,
+        self, path: Path, descriptor: int, at: Position, *, tail: bytes, rotate_bytes: int | None
     ) -> None:
         self._path = path
         self._descriptor = descriptor
@@ -76,10 +70,7 @@ class OutputFile:
 
     @classmethod
     def open(
-        cls,
-        path: Path,
-        resume_at: Position | None = None,
-        rotate_bytes: int | None = None,
+        cls, path: Path, resume_at: Position | None = None, rotate_bytes: int | None = None
     ) -> "OutputFile":
         """Begin the file, or resume it at `resume_at`: all that was written later is taken back.
 
@@ -136,7 +127,7 @@ class OutputFile:
     @property
     def position(self) -> Position:
         """The end of what has been written. It is no place to resume at before `sync` says so."""
-        self._check_usable()
+        self._check_writable()
         return Position(self._volume, self._bytes, self._total_bytes, _digest(self._tail))
 
     @property
@@ -151,7 +142,7 @@ class OutputFile:
 
     def write(self, text: str) -> None:
         """Write the text as UTF-8 to its last byte. Raises OutputError where that fails."""
-        self._check_usable()
+        self._check_writable()
         data = text.encode("utf-8", "replace")
         while data:
             fitting = bytes_before_cut(data, self._bytes, self._tail[-1:], self._rotate_bytes)
@@ -167,7 +158,7 @@ class OutputFile:
 
         Raises OutputError where that fails.
         """
-        self._check_usable()
+        self._check_writable()
         with self._failing():
             force_to_disk(self._descriptor)
         if self._directory_is_behind:
@@ -221,7 +212,7 @@ class OutputFile:
             self._failed = True
             raise
 
-    def _check_usable(self) -> None:
+    def _check_writable(self) -> None:
         if self._failed:
             raise OutputError(f"cannot write {self.volume_path}: it failed before")
         assert self._descriptor >= 0, "closed"

@@ -13,17 +13,16 @@ SGLang's RadixAttention (Zheng et al., 2023).
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlxchat.files import alone, make_private_directory, open_file
+from mlxchat.files import make_private_directory
+from mlxchat.store.database import Database
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,9 +33,6 @@ ROOT = ""  # the parent of a page that begins a text
 
 # What a row is: a page of a prefix, or a block, which hangs below nothing and nothing below it.
 PAGE, BLOCK = "page", "block"
-
-# How long a process waits for another one's transaction, which takes milliseconds.
-BUSY_S = 10.0
 
 # A file without a row may be another process's that is just being written.
 STRAY_AFTER_S = 600.0
@@ -65,6 +61,7 @@ LEAVES = """
 SELECT key, model, depth, used, kind FROM pages page
 WHERE NOT EXISTS (SELECT 1 FROM pages WHERE parent = page.key) ORDER BY used DESC, key
 """
+
 
 T = TypeVar("T")
 
@@ -129,12 +126,9 @@ class PrefixIndex:
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        self._directory = directory
         self._pages = directory / "pages"
-        self._file = directory / "index.sqlite"
+        self._database = Database(directory / "index.sqlite", SCHEMA, FORMAT)
         self._clock = clock
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
 
     def path_of(self, key: str) -> Path:
         """Where the page's file lies. The directory is there once any method has been called."""
@@ -191,13 +185,7 @@ class PrefixIndex:
         return self._do(enter, writing=True)
 
     def store(
-        self,
-        key: str,
-        parent: str,
-        write: Callable[[Path], int],
-        *,
-        limit_bytes: int,
-        **row: Any,
+        self, key: str, parent: str, write: Callable[[Path], int], *, limit_bytes: int, **row: Any
     ) -> bool:
         """Have the page's file written, which returns its size, and keep to the limit; `row` is
         the rest that `add` wants. False as `add` returns it."""
@@ -262,10 +250,11 @@ class PrefixIndex:
 
     def close(self) -> None:
         """Any method opens it again."""
-        with self._lock, suppress(sqlite3.Error):
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+        self._database.close()
+
+    def _do(self, work: Callable[[sqlite3.Connection], T], writing: bool = False) -> T:
+        make_private_directory(self._pages)
+        return self._database.do(work, writing)
 
     # The files
 
@@ -287,81 +276,6 @@ class PrefixIndex:
                 with suppress(OSError):
                     if path.lstat().st_mtime < written_before:
                         path.unlink()
-
-    # The database
-
-    def _do(self, work: Callable[[sqlite3.Connection], T], writing: bool = False) -> T:
-        """Run the transaction; a second time, on an empty database, where that one is damaged."""
-        with self._lock:
-            try:
-                try:
-                    return self._run(work, writing)
-                except sqlite3.Error as error:
-                    if not _is_damage(error):
-                        raise
-                    self._set_aside()
-                    return self._run(work, writing)
-            except sqlite3.Error as error:
-                raise OSError(f"{self._file} cannot be used: {error}") from error
-
-    def _run(self, work: Callable[[sqlite3.Connection], T], writing: bool) -> T:
-        if self._connection is None:
-            make_private_directory(self._pages)
-            # Opening, making and setting aside is for one process at a time.
-            with alone(self._directory):
-                self._connection = _opened(self._file)
-        if not writing:
-            return work(self._connection)
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            return work(self._connection)
-
-    def _set_aside(self) -> None:
-        self.close()
-        with alone(self._directory):
-            # Another process may have done it already.
-            if not self._file.exists() or _is_sound(self._file):
-                return
-            for suffix in ("-wal", "-shm"):
-                Path(f"{self._file}{suffix}").unlink(missing_ok=True)
-            self._file.replace(self._file.with_suffix(".damaged"))
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open the database, or make it: for its owner alone, as SQLite's own files beside it then are.
-
-    Raises sqlite3.DatabaseError for what is none, or none of ours.
-    """
-    os.close(open_file(path, os.O_RDWR | os.O_CREAT))
-    database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        # A power cut may cost the last rows, never the rest: no wait for the disk at each.
-        database.execute("PRAGMA synchronous = NORMAL")
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, FORMAT):
-            raise sqlite3.DatabaseError(f"its format is {version}")
-        if version == 0:
-            database.executescript(f"{SCHEMA} PRAGMA user_version = {FORMAT};")
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _is_sound(path: Path) -> bool:
-    try:
-        with closing(_opened(path)) as database:
-            return database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
-    except sqlite3.Error as error:
-        if not _is_damage(error):
-            raise
-        return False
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is at fault: SQLite's other errors are of classes below this one."""
-    return type(error) is sqlite3.DatabaseError
 
 
 @dataclass(frozen=True, slots=True)

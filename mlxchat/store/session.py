@@ -53,7 +53,7 @@ class Session:
         check_name(name)
         session = cls(as_saved(name))
         if _is_there(session.directory / TRANSCRIPT):
-            session._go_on()
+            session._reopen()
         elif not create:
             raise SessionError(f"there is no session {name!r}")
         return session
@@ -95,7 +95,7 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _go_on(self) -> None:
+    def _reopen(self) -> None:
         directory = directory_of(self.name)
         with plainly(f"open session {self.name!r}"):
             self._lock = Lock(directory / LOCK, f"session {self.name!r}")

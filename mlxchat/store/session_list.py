@@ -14,13 +14,7 @@ from mlxchat.errors import SessionError
 from mlxchat.files import Lock, holder, remove_unfinished
 from mlxchat.store.saved import Saved, read
 from mlxchat.store.session import FILES, LOCK, SNAPSHOT, move
-from mlxchat.store.session_names import (
-    TRANSCRIPT,
-    directory_of,
-    names_by_use,
-    path_of,
-    plainly,
-)
+from mlxchat.store.session_names import TRANSCRIPT, directory_of, names_by_use, path_of, plainly
 
 FIRST_CHARS = 200
 

@@ -17,12 +17,13 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, WindowCache, run_lazily, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.cache.window import Entries, Placement
-from mlxchat.chat.ledger import Ledger, TokenIds
+from mlxchat.cache.placement import Entries, Placement
+from mlxchat.chat.ledger import Ledger
 from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.tensor_file import Tensor
+from mlxchat.text.spans import TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,7 @@ class Restored:
     facts: dict[str, Any]
 
 
-def take(
-    cache: Cache,
-    ledger: Ledger,
-    fingerprint: Fingerprint,
-    facts: dict[str, Any],
-) -> Snapshot:
+def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str, Any]) -> Snapshot:
     """Hold the state still: at most one copy of the window."""
     assert len(ledger) >= tokens_held(cache)
     arrays: dict[str, mx.array | None] = {}

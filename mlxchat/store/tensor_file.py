@@ -60,9 +60,7 @@ def hold(arrays: Mapping[Name, mx.array]) -> dict[Name, Tensor]:
     mx.eval(list(in_order.values()))
     return {
         name: Tensor(
-            NAME_OF_TYPE[array.dtype],
-            tuple(array.shape),
-            np.array(in_order[name], copy=False),
+            NAME_OF_TYPE[array.dtype], tuple(array.shape), np.array(in_order[name], copy=False)
         )
         for name, array in arrays.items()
     }
@@ -87,11 +85,7 @@ def loaded(tensors: dict[Name, Tensor]) -> dict[Name, mx.array]:
 
 
 def write(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    facts: dict[str, Any],
-    *,
-    full_sync: bool = True,
+    path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any], *, full_sync: bool = True
 ) -> int:
     """Write them aside, force them to the disk and rename; return the size in bytes.
 

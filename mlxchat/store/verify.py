@@ -10,10 +10,10 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import TokenIds
-from mlxchat.engine.generate import prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
+from mlxchat.text.spans import TokenIds
 
 
 @dataclass(frozen=True, slots=True)

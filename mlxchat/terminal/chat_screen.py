@@ -14,7 +14,7 @@ from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot, Said
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.chat_lines import forgotten_line, turn_line
+from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress

@@ -70,12 +70,12 @@ class Editor:
     def read(self, draft: str = "") -> str:
         """Return the next message, edited from `draft`. Raises EndOfInput."""
         self._warned = False
-        told_to_end: list[int] = []
+        received: list[int] = []
 
         def end(number: int, _: FrameType | None) -> None:
-            if not told_to_end:
+            if not received:
                 self._session.app.exit(exception=EOFError())
-            told_to_end.append(number)
+            received.append(number)
 
         # What handles them otherwise raises, which inside the prompt's event loop nobody would see.
         # That loop takes the signal watch too, and does not give it back.
@@ -86,13 +86,13 @@ class Editor:
                 return message_of(self._session.prompt(default=draft))
         except EOFError:
             # The terminal itself has gone, unless it was the signal.
-            if not told_to_end:
+            if not received:
                 raise EndOfInput from None
         except OSError:
-            # A terminal that has gone, which is what SIGHUP tells, cannot be tidied up.
-            if not told_to_end:
+            # A terminal that has gone, which is what SIGHUP means, cannot be tidied up.
+            if not received:
                 raise
-        signal.raise_signal(told_to_end[0])
+        signal.raise_signal(received[0])
         raise EndOfInput
 
     def edit(self, text: str) -> str:

@@ -1,6 +1,7 @@
-"""The figures of a run in one line, for people."""
+"""Figures in one line, for people: of a run, of a chat's turn, of what was forgotten."""
 
 from mlxchat.app.watch import Saved, Status
+from mlxchat.chat.turn import Forgot
 from mlxchat.engine.generate import Stats
 from mlxchat.store.background import Written
 from mlxchat.units import and_rate, count, format_bytes
@@ -42,6 +43,25 @@ def status_line(status: Status) -> str:
     if status.saved is not None:
         parts.append(_saved(status.saved))
     return " · ".join(parts)
+
+
+def turn_line(turn: int, stats: Stats, seconds: float) -> str:
+    """The figures of one turn, for people."""
+    parts = [f"turn {turn}", f"{seconds:.2f} s"]
+    if stats.ttft_s:
+        parts[-1] += f", first token {stats.ttft_s:.2f} s"
+    parts.append(f"prefilled {stats.prefilled_tokens:,} of {stats.prompt_tokens:,} tokens")
+    if stats.ttft_s:
+        parts.append(f"generated {stats.generated_tokens:,}{and_rate(stats.decode_tokens_per_s)}")
+    return " · ".join([*parts, f"stopped: {stats.finish_reason}"])
+
+
+def forgotten_line(forgot: Forgot) -> str:
+    """What has left the window, in words."""
+    if forgot.turns == 0:
+        return f"this turn is larger than the window: {forgot.tokens:,} of its tokens were evicted"
+    turns = count(forgot.turns, "turn")
+    return f"{turns} forgotten ({forgot.tokens:,} tokens), memory begins after that"
 
 
 def _saved(saved: Saved) -> str:

@@ -83,9 +83,9 @@ class _Pump:
                 if not keys:
                     return
                 _write(self._master, keys)
-            self._take_what_nobody_reads()
+            self._discard_unread()
 
-    def _take_what_nobody_reads(self) -> None:
+    def _discard_unread(self) -> None:
         if not select.select([self._terminal], [], [], 0)[0]:
             self._unread_since_s = None
             return

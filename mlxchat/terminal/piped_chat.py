@@ -1,6 +1,5 @@
 """A chat with a pipe: one turn a line in, replies or events out. It ends when the input does."""
 
-import shlex
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -12,13 +11,14 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.chat.turn import Forgot, Said
 from mlxchat.errors import DeviceError, ExitStatus
-from mlxchat.terminal.chat_lines import forgotten_line, turn_line
+from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken
 from mlxchat.text.thinking import ThoughtsAsText
+from mlxchat.wording import Field, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class PipedChat:
                 if stop.status is not None:
                     return stop.status
         except DeviceError as error:
-            raise DeviceError(error, f"; {self._how_to_resume()}") from error
+            raise DeviceError(error, "; ", self._how_to_resume()) from error
         return ExitStatus.OK
 
-    def _how_to_resume(self) -> str:
+    def _how_to_resume(self) -> Message:
         session = self._chat.session
         if session is None:
-            return "the chat was not saved (--no-save)"
-        return f"mlxchat --session {shlex.quote(session.name)} continues the chat"
+            return Message("the chat was not saved (", Field("save", False), ")")
+        return Message(Field("session", session.name), " continues the chat")
 
     def _start(self) -> None:
         if not self._options.as_events:

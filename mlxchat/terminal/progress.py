@@ -114,7 +114,7 @@ class Bar(_Late):
         self._patience_s = patience_s
         self._task: Any = None
         self._done = self._total = 0
-        self._begun_s = self._told_s = 0.0
+        self._begun_s = self._updated_s = 0.0
 
     def __call__(self, done: int, total: int) -> None:
         """So many of all are done. With the last one the bar goes: what comes next may write to
@@ -122,11 +122,11 @@ class Bar(_Late):
         if self._patience_s is None:
             return
         with self._lock:
-            self._done, self._total, self._told_s = done, total, time.monotonic()
+            self._done, self._total, self._updated_s = done, total, time.monotonic()
             if self._shown is not None:
                 self._update()
             elif self._timer is None and done < total:
-                self._begun_s = self._told_s
+                self._begun_s = self._updated_s
                 self.begin(self._patience_s)
         if done >= total:
             self.stop()
@@ -167,7 +167,7 @@ class Bar(_Late):
         return self._shown
 
     def _update(self) -> None:
-        elapsed_s = self._told_s - self._begun_s
+        elapsed_s = self._updated_s - self._begun_s
         rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
         figures = {"rate": "", "left": ""}
         if rate:

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
+from mlxchat.files import reported_as
 from mlxchat.wording import Field
 
 STDIN = "-"
@@ -159,11 +160,8 @@ def _read_file(path: str, stdin: BinaryIO | None) -> Input:
     if path == STDIN:
         assert stdin is not None
         return _decode(_read_bounded(stdin, "standard input"), "standard input")
-    try:
-        with Path(path).open("rb") as stream:
-            data = _read_bounded(stream, path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    with reported_as(InputError, f"read {path}"), Path(path).open("rb") as stream:
+        data = _read_bounded(stream, path)
     return _decode(data, path)
 
 

@@ -4,7 +4,6 @@ Works on what the `tokenizers` library loaded; which files that comes from is `m
 """
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,32 +13,17 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from mlxchat.errors import InputError, TemplateError
+from mlxchat.errors import TemplateError
 from mlxchat.progress import Progress
+from mlxchat.text.encoder import Encoder, announce, unused_marks
 from mlxchat.text.replies import Kind, Replies, Segment
 from mlxchat.text.reply_format import UNNAMED, Role, infer_format
 from mlxchat.text.reply_reader import Markers, Reader
 from mlxchat.text.spans import Known, Spans, TokenIds
+from mlxchat.text.stream_decoder import StreamDecoder
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
 from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
 from mlxchat.wording import Field
-
-# Characters given to the tokenizer at once: its own bookkeeping takes some 150 bytes a token, so
-# that a document of 100 MB in one piece would take gigabytes.
-CHUNK_CHARS = 1 << 18
-
-# A chat encodes its turns again and again: of the latest chunks at least this long, so many are
-# remembered with their ids, 30 million characters in all.
-LONG_CHARS = 1 << 14
-LONG_REMEMBERED = 128
-
-# Unicode's noncharacters are for internal use and never text: they mark cuts and spans.
-_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-
-# What control tokens look like, where neither their flag nor the chat template tells.
-_CONTROL_SHAPE = re.compile(
-    r"<\|.*\|>|<｜.*｜>|</?(?:think|thinking|tool_call|tool_response|tools)>"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +81,10 @@ class Tokenizer:
         self.template = template
         self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
-        # What stands for unknown characters is flagged special as well, but text may contain it.
-        unknown = getattr(backend.model, "unk_token", None)
-        self._encode_long = lru_cache(maxsize=LONG_REMEMBERED)(self._encode_now)
-        self._control_ids = {
-            id_: token.content
-            for id_, token in backend.get_added_tokens_decoder().items()
-            if _is_control(token.content, token.special, source) and token.content != unknown
-        }
-        self._control = _Literals(self._control_ids.values())
+        self._encoder = Encoder(backend, source)
         self._special_ids = frozenset(
             id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        self._anchor = self._encode_piece("\n")
         self._replies = self._find_replies(source)
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered again and again with the same replies.
@@ -122,8 +97,8 @@ class Tokenizer:
         if format_ is not None and format_.needs <= added.keys():
             found = {text: added[text] for text in format_.markers if text in added}
             roles = {id_: format_.markers[text] for text, (id_, _) in found.items()}
-            never_text = {i for text, (i, t) in found.items() if t.special or "|" in text}
-            markers = Markers(format_, roles, frozenset(never_text))
+            markers_only = {i for text, (i, t) in found.items() if t.special or "|" in text}
+            markers = Markers(format_, roles, frozenset(markers_only))
         return Replies(format_, markers, self.decode, self._spelled, self.stream_decoder)
 
     @cached_property
@@ -142,13 +117,15 @@ class Tokenizer:
 
     def _first_control(self, text: str, left_out: Collection[int]) -> int | None:
         """The control token that the text begins with, behind any that are left out."""
-        found = [id_ for id_, content in self._control_ids.items() if text.startswith(content)]
+        found = [
+            id_ for id_, content in self._encoder.control_ids.items() if text.startswith(content)
+        ]
         if not found:
             return None
-        longest = max(found, key=lambda id_: len(self._control_ids[id_]))
+        longest = max(found, key=lambda id_: len(self._encoder.control_ids[id_]))
         if longest not in left_out:
             return longest
-        return self._first_control(text[len(self._control_ids[longest]) :], left_out)
+        return self._first_control(text[len(self._encoder.control_ids[longest]) :], left_out)
 
     def prompt(
         self,
@@ -181,9 +158,9 @@ class Tokenizer:
         """
         template = self._require_template()
         variables = variables or {}
-        mark, span = _unused_marks("".join([system or "", *texts, json.dumps(variables)]))
-        cut = [self._control.cut(text, mark) for text in texts]
-        cut_system = None if system is None else self._control.cut(system, mark)
+        mark, span = unused_marks("".join([system or "", *texts, json.dumps(variables)]))
+        cut = [self._encoder.cut(text, mark) for text in texts]
+        cut_system = None if system is None else self._encoder.cut(system, mark)
         content = span + span.join([*cut, ""])
         written = template.with_system(cut_system, [{"role": "user", "content": content}])
         head, *pieces = template.render(written, **self._cut_in(variables, mark)).split(span)
@@ -191,7 +168,7 @@ class Tokenizer:
             raise TemplateError("the model's chat template does not write texts out as they are")
         pieces[-2:] = ["".join(pieces[-2:])]
         return [
-            self._encode_cut(piece, mark, on_progress, begins=number == 0)
+            self._encoder.encode_cut(piece, mark, on_progress, begins=number == 0)
             for number, piece in enumerate([head, *pieces])
         ]
 
@@ -214,10 +191,10 @@ class Tokenizer:
         variables = variables or {}
         texts = chain.from_iterable((m.content, m.thought) for m in messages)
         whole = "".join([system or "", *texts, json.dumps(variables)])
-        _announce(whole, on_progress)
-        mark, span = _unused_marks(whole)
+        announce(whole, on_progress)
+        mark, span = unused_marks(whole)
         given = self._cut_in(variables, mark)
-        cut_system = None if system is None else self._control.cut(system, mark)
+        cut_system = None if system is None else self._encoder.cut(system, mark)
         written = [self._written(message, mark, given) for message in messages]
         known = list(chain.from_iterable((*each.thought, *each.content) for each in written))
 
@@ -244,7 +221,7 @@ class Tokenizer:
         """The template's variables, cut like other text: what is in them is the user's."""
         match value:
             case str():
-                return self._control.cut(value, mark)
+                return self._encoder.cut(value, mark)
             case Mapping():
                 return {name: self._cut_in(each, mark) for name, each in value.items()}
             case list() | tuple():
@@ -255,7 +232,7 @@ class Tokenizer:
     def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Written:
         """The message as this template takes it."""
         if message.role != "assistant":
-            return _Written(message.role, (Known(self._control.cut(message.content, mark)),))
+            return _Written(message.role, (Known(self._encoder.cut(message.content, mark)),))
         probed = self._probe(variables)
         own = self._own_controls(message)
         ids = message.ids
@@ -285,7 +262,7 @@ class Tokenizer:
         if segment.kind is Kind.MARKER:
             return Known(segment.text)
         ids = None if segment.ids is None else np.array(segment.ids, np.int32)
-        return Known(self._control.cut(segment.text, mark, own), ids)
+        return Known(self._encoder.cut(segment.text, mark, own), ids)
 
     def _probe(self, variables: Mapping[str, Any]) -> Probed:
         key = json.dumps(variables, sort_keys=True, default=str)
@@ -337,11 +314,13 @@ class Tokenizer:
             return ()
         ids = message.ids.tolist()
         markers = self._replies.markers
-        own = set(ids) & self._control_ids.keys() - (markers.roles.keys() if markers else set())
+        own = set(ids) & self._encoder.control_ids.keys() - (
+            markers.roles.keys() if markers else set()
+        )
         text = message.thought + message.content
         return {
             content
-            for id_, content in ((id_, self._control_ids[id_]) for id_ in own)
+            for id_, content in ((id_, self._encoder.control_ids[id_]) for id_ in own)
             if text.count(content) == ids.count(id_)
         }
 
@@ -356,8 +335,7 @@ class Tokenizer:
     ) -> TokenIds:
         """Token ids `(T,)` of plain text, in which nothing is a control token; `begins` False where
         it goes on from other text."""
-        mark, _ = _unused_marks(text)
-        return self._encode_cut(self._control.cut(text, mark), mark, on_progress, begins)
+        return self._encoder.encode(text, on_progress, begins=begins)
 
     def encode_reply(self, reply: str, thought: str, prompt: TokenIds) -> TokenIds:
         """Token ids of a reply to the prompt as this model might have written it, to be continued:
@@ -368,11 +346,11 @@ class Tokenizer:
         pieces = [np.empty(0, np.int32)]
         if thought:
             opens = "" if begun.is_thought else format_.opens + format_.label
-            pieces += [self._encode_piece(opens), self.encode(thought, begins=False)]
+            pieces += [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
         if reply or not thought:
             blank = "" if format_.has_channels else "\n\n"
             between = format_.closes + blank if thought else format_.begins
-            pieces += [self._encode_piece(between), self.encode(reply, begins=False)]
+            pieces += [self._encoder.encode_piece(between), self.encode(reply, begins=False)]
         return np.concatenate(pieces)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -385,14 +363,16 @@ class Tokenizer:
 
     def text_of(self, id_: int) -> str:
         """One token as people read it, control tokens included."""
-        return self._control_ids.get(id_) or self._backend.decode([id_], skip_special_tokens=False)
+        return self._encoder.control_ids.get(id_) or self._backend.decode(
+            [id_], skip_special_tokens=False
+        )
 
     def definition(self) -> str:
         """All that decides how text becomes tokens, to be compared."""
         return self._backend.to_str()
 
-    def stream_decoder(self) -> "StreamDecoder":
-        return StreamDecoder(self)
+    def stream_decoder(self) -> StreamDecoder:
+        return StreamDecoder(self.decode, self.is_silent)
 
     def _encode_segments(
         self,
@@ -404,160 +384,9 @@ class Tokenizer:
         for number, segment in enumerate(segments):
             text, ids, begins = segment.text, segment.ids, number == 0
             encoded.append(
-                self._encode_cut(text, mark, on_progress, begins) if ids is None else ids
+                self._encoder.encode_cut(text, mark, on_progress, begins) if ids is None else ids
             )
         return np.concatenate(encoded)
-
-    def _encode_cut(
-        self, text: str, mark: str, on_progress: Progress | None, begins: bool = True
-    ) -> TokenIds:
-        """Encode text whose marks say where a control token's text was cut in two."""
-        done = 0
-        _announce(text, on_progress)
-        encoded: list[TokenIds] = [np.empty(0, np.int32)]
-        for piece_number, piece in enumerate(text.split(mark)):
-            for chunk_number, chunk in enumerate(_chunks(piece)):
-                first = begins and piece_number == chunk_number == 0
-                encode = self._encode_piece if first else self._encode_anchored
-                encoded.append(encode(chunk))
-                done += len(chunk)
-                if on_progress is not None:
-                    on_progress(done, len(text))
-        ids = np.concatenate(encoded)
-        self._check_no_disguise(ids, text)
-        return ids
-
-    def _encode_piece(self, text: str) -> TokenIds:
-        """Token ids that must not be written into: they may be remembered."""
-        return self._encode_now(text) if len(text) < LONG_CHARS else self._encode_long(text)
-
-    def _encode_now(self, text: str) -> TokenIds:
-        return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
-
-    def _encode_anchored(self, text: str) -> TokenIds:
-        """Encode text that goes on: some tokenizers put a space before whatever comes first."""
-        ids = self._encode_piece("\n" + text)
-        n = len(self._anchor)
-        if np.array_equal(ids[:n], self._anchor):
-            return ids[n:]
-        return self._encode_piece(text)
-
-    def _check_no_disguise(self, ids: TokenIds, text: str) -> None:
-        """A tokenizer that normalizes could still read a control token out of look-alikes."""
-        found = int(np.isin(ids, list(self._control_ids)).sum())
-        if found > self._control.count(text):
-            raise InputError(
-                "the text disguises one of the model's control tokens (look-alike characters), "
-                "which cannot be told from a real one: remove it"
-            )
-
-
-class StreamDecoder:
-    """Text of tokens as they come, in complete characters only.
-
-    The text of a token can depend on the ones before it, so each is decoded behind its
-    predecessors and what those alone give is taken off. Source: the prefix method of Hugging
-    Face's text-generation-inference.
-    """
-
-    # A UTF-8 character has four bytes at most and a token one at least: of an unfinished character
-    # there can be three tokens, and whatever came before them is final.
-    _UNFINISHED_TOKENS = 3
-    _MOST_PENDING = 8
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._shown: list[int] = []
-        self._pending: list[int] = []
-
-    def add(self, id_: int) -> str:
-        """Take one more token and return the text that is complete now, often empty."""
-        if self._tokenizer.is_silent(id_):
-            # A character goes on after it, and it must not count as one of its tokens.
-            return ""
-        self._pending.append(id_)
-        text = self._pending_text(len(self._pending))
-        if not text.endswith("\ufffd"):
-            return self._show(len(self._pending), text)
-        final = self._final(text)
-        return self._show(final, self._pending_text(final)) if final > 0 else ""
-
-    def _final(self, text: str) -> int:
-        """How many pending tokens, whose whole text is `text`, can be shown without a cut through
-        a character: their own text must begin it."""
-        most = len(self._pending) - self._UNFINISHED_TOKENS
-        for n in range(most, 0, -1):
-            if text.startswith(self._pending_text(n)):
-                return n
-        return most if most > self._MOST_PENDING else 0
-
-    @property
-    def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens that it looks back at, and those whose text is not complete."""
-        return tuple(self._shown), tuple(self._pending)
-
-    def restore(self, shown: Sequence[int], pending: Sequence[int]) -> None:
-        """Go on from a `state`."""
-        self._shown, self._pending = list(shown), list(pending)
-
-    def finish(self) -> str:
-        """Text of whatever is still incomplete, replacement characters and all."""
-        n = len(self._pending)
-        return self._show(n, self._pending_text(n))
-
-    def _pending_text(self, n: int) -> str:
-        before = self._tokenizer.decode(self._shown)
-        return self._tokenizer.decode(self._shown + self._pending[:n])[len(before) :]
-
-    def _show(self, n: int, text: str) -> str:
-        # Tokens without text wait for the next one, but not for ever.
-        if text or n > self._MOST_PENDING:
-            self._shown = self._pending[:n]
-            self._pending = self._pending[n:]
-        return text
-
-
-class _Literals:
-    """A set of texts to be found in others, quickly even where there are thousands of them."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = {text for text in texts if text}
-        self._lengths = sorted({len(text) for text in self._texts})
-        first = "".join(sorted({text[0] for text in self._texts}))
-        self._first = re.compile(f"[{re.escape(first)}]") if first else None
-
-    def starts(self, text: str) -> Iterator[int]:
-        """Each index at which one of the texts begins, overlapping ones included."""
-        if self._first is None:
-            return
-        for match in self._first.finditer(text):
-            start = match.start()
-            if any(text[start : start + length] in self._texts for length in self._lengths):
-                yield start
-
-    def count(self, text: str) -> int:
-        return sum(1 for _ in self.starts(text))
-
-    def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
-        """Put `mark` behind the first character of each occurrence, so that none is left whole but
-        those `spared`."""
-        pieces: list[str] = []
-        done = 0
-        for start in self.starts(text):
-            if any(text.startswith(each, start) for each in spared):
-                continue
-            pieces.append(text[done : start + 1])
-            done = start + 1
-        return mark.join([*pieces, text[done:]])
-
-
-def _is_control(content: str, special: bool, template_source: str) -> bool:
-    """Whether an added token steers the model, as opposed to runs of spaces, HTML tags and such."""
-    if special:
-        return True
-    if not content.strip():
-        return False
-    return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
 
 
 def _enclosed(segments: Sequence[Segment], probed: Probed) -> list[Segment]:
@@ -574,46 +403,3 @@ def _enclosed(segments: Sequence[Segment], probed: Probed) -> list[Segment]:
 
 def _literal(text: str) -> list[Segment]:
     return [Segment(Kind.MARKER, text)]
-
-
-def _announce(text: str, on_progress: Progress | None) -> None:
-    """Report that nothing is done yet of what will take more than a moment."""
-    if on_progress is not None and len(text) > CHUNK_CHARS:
-        on_progress(0, len(text))
-
-
-def _unused_marks(text: str) -> tuple[str, str]:
-    """Two characters that do not occur in the text."""
-    unused = [mark for mark in _MARKS if mark not in text]
-    if len(unused) < 2:
-        raise InputError("the text holds nearly all of Unicode's noncharacters: it is not text")
-    return unused[0], unused[1]
-
-
-def _chunks(text: str) -> Iterator[str]:
-    start = 0
-    while len(text) - start > CHUNK_CHARS:
-        end = _cut_before(text, start, start + CHUNK_CHARS)
-        yield text[start:end]
-        start = end
-    if start < len(text) or not text:
-        yield text[start:]
-
-
-def _cut_before(text: str, start: int, end: int) -> int:
-    """Where to cut at or before `end`: a place where every pre-tokenizer in use ends a piece.
-
-    That is behind a line's end that is followed by no space, or else between two words; in a text
-    without lines and words it is anywhere.
-    """
-    newline = text.rfind("\n", start, end)
-    while newline >= start:
-        if not text[newline + 1].isspace():
-            return newline + 1
-        newline = text.rfind("\n", start, newline)
-    space = text.rfind(" ", start + 1, end)
-    while space > start:
-        if text[space - 1].isalnum() and text[space + 1].isalnum():
-            return space
-        space = text.rfind(" ", start + 1, space)
-    return end

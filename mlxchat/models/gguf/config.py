@@ -87,8 +87,7 @@ def _supported_architecture(file: GgufFile) -> str:
     parts = file.integer("split.count", 1)
     if parts > 1:
         raise ModelUnsupported(
-            f"{file.path} is one of {parts} parts of a model: "
-            "join them with `llama-gguf-split --merge` first"
+            f"{file.path} is one of {parts} parts of a model: join them with llama-gguf-split first"
         )
     arch = file.text("general.architecture")
     if arch not in ARCHITECTURES:

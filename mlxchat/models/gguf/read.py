@@ -18,6 +18,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from mlxchat.errors import ModelBroken, ModelUnsupported
+from mlxchat.files import reported_as
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -120,11 +121,9 @@ class GgufFile:
 
     def read_rows(self, tensor: Tensor, start: int, stop: int) -> np.ndarray:
         """Read rows as stored. Returns uint8 of shape (stop - start, row_bytes)."""
-        try:
+        with reported_as(ModelBroken, f"read {self.path}"):
             self.stream.seek(tensor.offset_bytes + start * tensor.row_bytes)
             raw = self.stream.read((stop - start) * tensor.row_bytes)
-        except OSError as error:
-            raise ModelBroken(f"cannot read {self.path}: {error.strerror}") from error
         if len(raw) != (stop - start) * tensor.row_bytes:
             raise self.broken(f"it ends within tensor {tensor.name!r}")
         return np.frombuffer(raw, np.uint8).reshape(stop - start, tensor.row_bytes)
@@ -133,10 +132,8 @@ class GgufFile:
 @contextmanager
 def open_gguf(path: Path) -> Iterator[GgufFile]:
     """Open a GGUF file and read its header. Raises ModelBroken for anything but a sound one."""
-    try:
+    with reported_as(ModelBroken, f"read {path}"):
         stream = path.open("rb")
-    except OSError as error:
-        raise ModelBroken(f"cannot read {path}: {error.strerror}") from error
     with stream:
         yield _Header(path, stream).read()
 

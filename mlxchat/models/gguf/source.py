@@ -36,12 +36,9 @@ def identify(path: Path) -> Source:
         resolved = path.resolve(strict=True)
         stat = resolved.stat()
     except (OSError, RuntimeError) as error:
-        raise ModelNotFound(f"cannot find the GGUF file {path}: {reason(error)}") from error
+        raise ModelNotFound(
+            f"cannot find the GGUF file {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if not resolved.is_file():
         raise ModelNotFound(f"{path} is not a file, so it is no GGUF file")
     return Source(path, resolved, stat.st_size, stat.st_mtime_ns)
-
-
-def reason(error: Exception) -> str:
-    """What went wrong, without the number and the path that OSError would add."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -6,18 +6,17 @@ every file is on disk. What is in a model and in its files is `convert`'s busine
 
 import filecmp
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from mlxchat.errors import ModelBroken, ModelError
-from mlxchat.files import sync_directory
-from mlxchat.models.gguf.source import Source, identify, reason
+from mlxchat.files import alone, reported_as, sync_directory
+from mlxchat.models.gguf.source import Source, identify
 from mlxchat.progress import Notify
 
 PARTIAL = ".partial-"
 WEIGHTS = "model.safetensors"
-LOCK = ".lock"
+WAITING = "waiting for another mlxchat that is converting a model"
 
 
 def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
@@ -32,43 +31,16 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     """
     source = identify(path)
     directory = models_dir / source.directory_name()
-    with _told_as_model_error(models_dir):
+    # Failures to read the GGUF file are ModelBroken by then: what is left is ours to write.
+    with reported_as(ModelError, f"store a converted model in {models_dir}"):
         if directory.is_dir():
             return directory
         models_dir.mkdir(parents=True, exist_ok=True)
-        with _lock(models_dir, notify):
+        with alone(models_dir, lambda: notify(WAITING)):
             if not directory.is_dir():
                 notify(f"converting {path.name} once, into {directory}")
                 _convert_into_place(source, directory)
     return directory
-
-
-@contextmanager
-def _told_as_model_error(models_dir: Path) -> Iterator[None]:
-    # Failures to read the GGUF file are ModelBroken by now, so what is left is ours to write.
-    try:
-        yield
-    except OSError as error:
-        raise ModelError(
-            f"cannot store a converted model in {models_dir}: {reason(error)}"
-        ) from error
-
-
-@contextmanager
-def _lock(models_dir: Path, notify: Notify) -> Iterator[None]:
-    """Hold the one lock of all conversions in `models_dir`, saying so if it must be waited for."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(models_dir / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        notify("waiting for another mlxchat that is converting a model")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _convert_into_place(source: Source, directory: Path) -> None:

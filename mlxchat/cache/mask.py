@@ -1,0 +1,32 @@
+"""What the next tokens of a window may look at: boolean arrays `(N, T)`, true where a row may."""
+
+import mlx.core as mx
+
+
+def prefill_mask(
+    held: int, n: int, max_size: int | None, keep: int, window_size: int | None
+) -> mx.array:
+    """Each of `n` tokens after `held` others, in temporal order: itself, the first `keep` and the
+    latest others, `max_size` in all; of those, the latest `window_size`."""
+    rows = mx.arange(held, held + n)[:, None]
+    columns = mx.arange(held + n)[None]
+    mask = rows >= columns
+    if max_size is not None:
+        latest = rows - columns < max_size - keep
+        mask = mask & (latest | (columns < keep))
+    if window_size is not None:
+        mask = mask & (rows - columns < window_size)
+    return mask
+
+
+def latest_mask(size: int, window_size: int) -> mx.array:
+    """One token, of `size` in temporal order."""
+    return (mx.arange(size) >= size - window_size)[None]
+
+
+def ring_mask(size: int, window_size: int, keep: int, newest: int) -> mx.array:
+    """One token, about to be written at the slot `newest` of a full ring of `size`."""
+    visible = latest_mask(size, window_size)[0]
+    # The slots after `newest` hold ever older entries, going round: turn the mask to match.
+    ring = mx.roll(visible[keep:], newest - keep + 1)
+    return mx.concatenate([visible[:keep], ring])[None]

@@ -1,0 +1,78 @@
+"""All turns of a conversation, for ever, and which of them the model may still see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mlxchat.chat.turn import Mention, Turn
+from mlxchat.errors import UsageError
+
+
+class Turns(list[Turn]):
+    """In the order in which they were said; the first `cleared` were cleared away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleared = 0
+
+    def become(self, turns: Iterable[Turn]) -> None:
+        """Replace all of them by those of a saved conversation."""
+        self[:] = turns
+        # Nothing has been said since all was cleared.
+        self.cleared = len(self) if all(turn.forgotten for turn in self) else 0
+
+    @property
+    def retained(self) -> list[Turn]:
+        return [turn for turn in self if not turn.forgotten]
+
+    @property
+    def forgotten(self) -> list[Turn]:
+        return [turn for turn in self if turn.forgotten]
+
+    @property
+    def first(self) -> Turn | None:
+        """The first one since all was cleared."""
+        return self[self.cleared] if len(self) > self.cleared else None
+
+    @property
+    def last(self) -> Turn | None:
+        """The last one since all was cleared."""
+        return self[-1] if len(self) > self.cleared else None
+
+    def take_back(self) -> Turn:
+        turn = self.pop()
+        self.cleared = min(self.cleared, len(self))
+        return turn
+
+    def pin(self, number: int) -> None:
+        if not 1 <= number <= len(self):
+            raise UsageError(f"there is no turn {number}")
+        turn = self[number - 1]
+        if turn.forgotten:
+            raise UsageError(f"turn {number} is forgotten already")
+        turn.pinned = True
+
+    def unpin(self) -> None:
+        for turn in self:
+            turn.pinned = False
+
+    def forget(self, count: int) -> int:
+        oldest = [turn for turn in self.retained if not turn.pinned][:count]
+        for turn in oldest:
+            turn.forgotten = True
+        return len(oldest)
+
+    def clear_away(self) -> None:
+        """Forget all of them, pinned ones too."""
+        for turn in self:
+            turn.forgotten, turn.pinned = True, False
+        self.cleared = len(self)
+
+    def recall(self, word: str) -> list[Mention]:
+        return [
+            Mention(number, turn.forgotten, line)
+            for number, turn in enumerate(self, 1)
+            for text in (turn.user, turn.thought, turn.reply)
+            for line in text.splitlines()
+            if word.lower() in line.lower()
+        ]

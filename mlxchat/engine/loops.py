@@ -1,0 +1,162 @@
+"""The two loops: prefill, many prompt tokens at a time, and decode, one token at a time.
+
+They know arrays only: what the tokens mean, and when a text ends, is `generate`'s business.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, Required, TypedDict, Unpack
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxchat.cache import Cache
+from mlxchat.engine.pace import Pace
+from mlxchat.engine.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
+from mlxchat.progress import Progress
+from mlxchat.settings import SamplingSettings
+from mlxchat.text.spans import TokenIds
+
+# MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
+CLEAR_EVERY = 256
+
+OnHeld = Callable[[TokenIds], None]
+ShouldStop = Callable[[], bool]
+
+
+def prefill(
+    network: nn.Module,
+    cache: Cache,
+    ids: TokenIds,
+    *,
+    step_size: int,
+    pace: Pace | None = None,
+    on_progress: Progress | None = None,
+    on_held: OnHeld | None = None,
+    should_stop: ShouldStop | None = None,
+) -> int:
+    """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
+
+    With a `pace`, steps that take too long are shorter. Only the cache's state is ever evaluated,
+    so no logits are computed. `on_held` is given the ids of each step once the cache holds them,
+    `on_progress` how many of all are in: before the first step, and after each. Stops between two
+    steps if `should_stop` says so.
+    """
+    done = 0
+    if on_progress is not None:
+        on_progress(done, len(ids))
+    while done < len(ids) and not (should_stop and should_stop()):
+        size = step_size if pace is None else pace.size(step_size, done)
+        step = ids[done : done + size]
+        begun_s = time.perf_counter()
+        network(mx.array(step)[None], cache=cache)
+        mx.eval([layer.state for layer in cache])
+        mx.clear_cache()
+        if pace is not None:
+            pace.took(len(step), time.perf_counter() - begun_s)
+        done += len(step)
+        if on_held is not None:
+            on_held(step)
+        if on_progress is not None:
+            on_progress(done, len(ids))
+    return done
+
+
+class Reading(TypedDict, total=False):
+    """How a prompt is to be read: what `prefill` takes besides the prompt."""
+
+    step_size: Required[int]
+    pace: Pace | None
+    on_progress: Progress | None
+    on_held: OnHeld | None
+    should_stop: ShouldStop | None
+
+
+class Reader(Protocol):
+    """Puts a prompt's ids into the cache as `prefill` does, but may know some of them already."""
+
+    reused_tokens: int
+
+    def __call__(
+        self, network: nn.Module, cache: Cache, ids: TokenIds, **how: Unpack[Reading]
+    ) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One decoded token: its id, and log-probabilities (natural log) where they were asked for."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def decode(
+    network: nn.Module,
+    cache: Cache,
+    ids: TokenIds,
+    *,
+    sampling: SamplingSettings,
+    max_tokens: int = -1,
+    logprobs: int | None = None,
+    on_held: OnHeld | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Iterator[Decoded]:
+    """Yield tokens that follow `ids: (T,)`, whose last one alone is not in the cache yet.
+
+    While the caller handles a token, the next one is already being computed: when a token is
+    yielded the cache holds it too, except for the very last, of `max_tokens` or once `should_stop`
+    says so. Then nothing is ahead of what was yielded: another `decode` can go on from there as if
+    there had been no end. `on_held` is given each id that the cache holds, before it is yielded.
+    """
+
+    def run(token: mx.array) -> mx.array:
+        return network(token[None], cache=cache)[:, -1, :]
+
+    logits = run(mx.array(ids[-1:]))
+    if on_held is not None:
+        on_held(ids[-1:])
+    draw = make_draw(sampling, vocabulary_size=logits.shape[-1])
+    penalize = make_penalty(sampling)
+    # One short of the whole: the token that each step is given completes it.
+    latest = mx.array(ids[-REPETITION_CONTEXT:])
+
+    def finish_step(logits: mx.array) -> tuple[mx.array, LogProbs | None]:
+        if penalize is not None:
+            logits = penalize(latest, logits)
+        token = draw(logits)
+        scores = None if logprobs is None else log_probs(logits, token, logprobs)
+        mx.async_eval(token, *(scores.arrays() if scores is not None else ()))
+        return token, scores
+
+    token, scores = finish_step(logits)
+    count = 0
+    while True:
+        count += 1
+        following: tuple[mx.array, LogProbs | None] | None = None
+        if count != max_tokens and not (should_stop and should_stop()):
+            if penalize is not None:
+                latest = mx.concatenate([latest, token])[-REPETITION_CONTEXT:]
+            following = finish_step(run(token))
+        decoded = _decoded(token, scores)
+        if following is not None and on_held is not None:
+            on_held(np.array([decoded.id], ids.dtype))
+        yield decoded
+        if following is None:
+            return
+        token, scores = following
+        if count % CLEAR_EVERY == 0:
+            mx.clear_cache()
+
+
+def _decoded(token: mx.array, scores: LogProbs | None) -> Decoded:
+    # MLX declares every scalar as possibly complex.
+    id_: Any = token.item()
+    if scores is None:
+        return Decoded(id_)
+    logprob: Any = scores.drawn.item()
+    ids: Any = scores.top_ids.tolist()
+    values: Any = scores.top.tolist()
+    return Decoded(id_, logprob, tuple(zip(ids[0], values[0], strict=True)))
