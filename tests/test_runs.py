@@ -127,6 +127,23 @@ def test_a_device_that_fails_leaves_the_text_and_the_checkpoint_before(
     assert (night / "output.txt").read_text() == whole(request_for())
 
 
+def test_a_second_ctrl_c_leaves_a_last_event(request_for: Make, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    seen: list[str] = []
+
+    def interrupt() -> bool:
+        if len(seen) == 12:
+            raise KeyboardInterrupt
+        return False
+
+    request = request_for(Overnight(output=file), events=True)
+    with pytest.raises(KeyboardInterrupt), begin(request) as run:  # noqa: PT012
+        for piece in run.pieces(should_stop=interrupt):
+            seen.append(piece.text)
+    last = json.loads(file.read_text().splitlines()[-1])
+    assert (last["event"], last["finish_reason"]) == ("done", "interrupted")
+
+
 def test_what_a_run_reports_goes_to_its_observer(request_for: Make) -> None:
     warned: list[str] = []
     long = Request(request_for().setup, TEXT * 9, raw=True, max_tokens=1)

@@ -183,6 +183,7 @@ class Conversation(Memory):
 
     def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
         self._begin_turn()
+        self._stats = nothing_done(self.cache)
         self.reply_seed = seed
         turn = Turn(text)
         self.turns.append(turn)
@@ -196,7 +197,6 @@ class Conversation(Memory):
             raise
         except StoppedEncoding:
             self.undo()
-            self._stats = nothing_done(self.cache)
             return
         yield from self._answer(turn, NOTHING, watch)
         if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
@@ -204,12 +204,12 @@ class Conversation(Memory):
 
     def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
         self._begin_turn()
+        self._stats = nothing_done(self.cache)
         turn.forgotten = False
         try:
             yield from self._make_room(watch.count_encoding)
         except StoppedEncoding:
             self.take_back_continuation()
-            self._stats = nothing_done(self.cache)
             return
         written = turn.ids
         if written is None:
