@@ -57,8 +57,8 @@ ORDER: dict[str, list[str]] = {
     ],
     "app": [
         *("", "awake", "events", "observer", "ranks", "setup", "prefixes", "blocks", "loading"),
-        *("request", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
-        *("warm", "session", "chat", "verify"),
+        *("request", "sinks", "loop", "watch", "loaded", "outage", "checkpoints", "run", "records"),
+        *("begin", "warm", "session", "chat", "verify"),
     ],
     "bench": [
         *(
