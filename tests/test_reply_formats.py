@@ -280,6 +280,7 @@ def test_text_that_spells_markers_stays_text() -> None:
 
 
 def test_marks_that_a_user_types_stay_text(scripted: Scripted) -> None:
+    """A tag that the template does not name became its token: LongCat's rounds name none."""
     tokenizer, backend = scripted.tokenizer(), scripted.backend()
     control = list(backend.get_added_tokens_decoder())
     evil = scripted.reply * 2

@@ -100,17 +100,19 @@ class Tokenizer:
         # What stands for unknown characters is flagged special as well, but text may contain it.
         unknown = getattr(backend.model, "unk_token", None)
         self._encode_long = lru_cache(maxsize=LONG_REMEMBERED)(self._encode_now)
+        self._replies = self._find_replies(source)
+        markers = () if self._replies.markers is None else self._replies.markers.roles
         self._control_ids = {
             id_: token.content
             for id_, token in backend.get_added_tokens_decoder().items()
-            if _is_control(token.content, token.special, source) and token.content != unknown
+            if id_ in markers
+            or (_is_control(token.content, token.special, source) and token.content != unknown)
         }
         self._control = _Literals(self._control_ids.values())
         self._special_ids = frozenset(
             id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
         )
         self._anchor = self._encode_piece("\n")
-        self._replies = self._find_replies(source)
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered again and again with the same replies.
         self._segments = lru_cache(maxsize=1024)(self._segments_of)
