@@ -358,3 +358,19 @@ def test_something_moves_while_a_model_is_loaded(
     terminal.child.kill(signal.SIGTERM)
     assert terminal.ends() == 143
     assert terminal.written.rstrip().endswith("\x1b[?25h")
+
+
+def test_something_moves_while_a_chats_cache_is_made(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    """The model is tried on two tokens for that. If they took long, a chat showed nothing after the
+    first message."""
+    monkeypatch.setenv("IN_CACHE", "1")
+    chat = PseudoTerminal(slow("-m", str(tiny_model)), patience_s=60)
+    chat.shows("ready$")
+    chat.send("Hello there\r")
+    chat.shows("^. loading ")
+    chat.send(CTRL_C)
+    chat.shows(WILL_STOP)
+    chat.send(CTRL_C)
+    assert chat.ends() == 130
