@@ -18,7 +18,7 @@ import pytest
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import ModelUnsupported
 from mlxchat.store.session import Session
-from scripts.families import build_family
+from scripts.families import build_family, write_family
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.launched import Process, launched, ring
@@ -53,6 +53,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": COMMON | {"model_type": "phi3"},
     "few_heads": COMMON | {"model_type": "llama", "num_key_value_heads": 2},
 }
+# With latent attention, and with sinks and sliding windows.
+FAMILIES = ("deepseek_v3", "gpt_oss")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("distributed")
     for name, config in CONFIGS.items():
         write_tiny_model(directory / name, config=config)
+    for family in FAMILIES:
+        write_family(directory / family, family)
     return directory
 
 
@@ -82,12 +86,13 @@ def check_program(ranks: int, way: str, models: list[str], directory: Path) -> N
 
 
 def test_two_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> None:
-    names = ["llama", "qwen3", "qwen3_moe"]
+    names = ["llama", "qwen3", "qwen3_moe", *FAMILIES]
     check_program(2, "tensor", [str(models / name) for name in names], tmp_path)
 
 
 def test_two_pipelined_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> None:
-    check_program(2, "pipeline", [str(models / "qwen3_moe")], tmp_path)
+    names = ["qwen3_moe", "deepseek_v3"]
+    check_program(2, "pipeline", [str(models / name) for name in names], tmp_path)
 
 
 @pytest.mark.slow
