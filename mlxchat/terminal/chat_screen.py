@@ -193,6 +193,8 @@ class ChatScreen:
                         if isinstance(said, Forgot):
                             forgotten.append(said)
                         else:
+                            if said.another:
+                                view.begin_another_thought()
                             view.add(said.text, said.thought)
                     if said_below and draws_rows:
                         self.screen.clear_below()
