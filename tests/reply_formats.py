@@ -69,6 +69,13 @@ LONGCAT = Scripted(
     thought="Hm, duck?\n",
     plain=("<longcat_think>", "</longcat_think>"),
 )
+LONGCAT_ROUNDS = Scripted(
+    reply_templates.LONGCAT_ROUNDS,
+    ("</longcat_s>",),
+    "<longcat_think>\nHm, duck?\n</longcat_think>\nYes!</longcat_s>",
+    thought="\nHm, duck?\n",
+    plain=("<longcat_think>", "</longcat_think>"),
+)
 SOLAR_2 = Scripted(
     reply_templates.SOLAR_2,
     ("<|im:start|>", "<|im:content|>", "<|im:end|>", "<|think:start|>", "<|think:end|>"),
@@ -129,6 +136,7 @@ FORMATS = {
     "thinking": tagged("<thinking>", "</thinking>"),
     "apriel": APRIEL,
     "longcat": LONGCAT,
+    "longcat rounds": LONGCAT_ROUNDS,
     "minicpm": MINICPM,
     "minimax": MINIMAX,
     "muse": MUSE,

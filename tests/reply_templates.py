@@ -116,6 +116,16 @@ LONGCAT = (
     "<longcat_assistant><longcat_think>\n{% else %}<longcat_assistant>{% endif %}{% endif %}"
 )
 
+# The first LongCat-Flash-Thinking: numbered rounds in plain text, and no tag: the reply opens its
+# thought itself.
+LONGCAT_ROUNDS = (
+    "{% set ns = namespace(n=0) %}{% for m in messages %}"
+    "{% if m.role == 'system' %}SYSTEM:{{ m.content }} "
+    "{% elif m.role == 'user' %}[Round {{ ns.n }}] USER:{{ m.content }} /think_on ASSISTANT:"
+    "{% set ns.n = ns.n + 1 %}"
+    "{% else %}{{ m.content }}</longcat_s> {% endif %}{% endfor %}"
+)
+
 # Solar Open 2: the prompt opens the thought, or with little effort writes an empty one.
 SOLAR_2 = (
     "{% for m in messages %}"

@@ -1,5 +1,6 @@
 """A saved chat from Python: what is said is saved first, resumed as it was, and not printed."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import ModelNotFound, SessionError, TemplateError, UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.store.background import Background
 from mlxchat.store.session import Session
 from mlxchat.store.session_list import read_session
+from mlxchat.store.snapshot import Snapshot
 
 Options = Callable[..., ChatOptions]
 
@@ -66,6 +69,30 @@ def test_a_chat_is_saved_and_resumed_where_it_was(
         assert chat.notices == []
     assert [user for user, _ in saved("mine")] == ["one", "two", "three"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_model_holds_cannot_be_saved_for_a_while(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure of another rank or of the device was reported each time, and its end never."""
+    write = Snapshot.write
+    full = iter([True, True, False, True])
+
+    def fill(self: Snapshot, path: Path) -> int:
+        if next(full, False):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, path)
+
+    monkeypatch.setattr(Snapshot, "write", fill)
+    monkeypatch.setattr("mlxchat.app.session.SNAPSHOT_EVERY", 1)
+    # Else a snapshot is left out while the one before is being written.
+    monkeypatch.setattr(Background, "run", Background._do)
+    with Chat.open(options(), session="mine") as chat:
+        for number in range(6):
+            say(chat, str(number))
+    failed = "what the model holds could not be saved: No space left on device"
+    over = "what the model holds can be saved again"
+    assert chat.notices == [failed, over, failed, over]
 
 
 def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: Options) -> None:

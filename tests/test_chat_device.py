@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.repl import Repl
 from tests.failing_device import FULL, FailingDevice
 from tests.in_process import run_in_process
+from tests.json_events import events_of
 
 FAILED = "memory ran out: "
 FOR_GOOD = 1_000_000
@@ -95,6 +97,49 @@ def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
         assert (again.returncode, again.stderr) == (0, "")
         assert [turn.user for turn in saved(name).turns] == [*(t.user for t in turns), "four"]
     assert failures > 8
+
+
+def test_the_last_event_of_a_piped_chat_says_that_the_device_failed(
+    tiny_model: Path, device: FailingDevice, at_turn: Any
+) -> None:
+    """A program that reads the events could not tell it from a program that was killed."""
+    options = ("-m", str(tiny_model), "--no-save", "--json", "--max-kv-size", "320", "-n", "4")
+    for number in (1, 4):
+        at_turn(2, partial(device.breaks_at, number))
+        done = run_in_process("chat", *options, stdin=f"{'one ' * 20}\n{'two ' * 30}\n")
+        device.mend()
+        *_, last = events_of(done.stdout)
+        assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
+        assert done.stderr.startswith(f"mlxchat: error: {last['error']}; ")
+
+
+def test_a_turn_that_does_not_fit_has_a_last_event_with_figures_of_its_own(
+    tiny_model: Path,
+) -> None:
+    options = ("-m", str(tiny_model), "--no-save", "--json", "--max-kv-size", "240", "-n", "4")
+    done = run_in_process("chat", *options, "--roll", "stop", stdin=f"one\n{'two ' * 60}\n")
+    assert done.returncode == 1
+    *_, last = events_of(done.stdout)
+    assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
+    assert (last["text"], last["prompt_tokens"], last["generated_tokens"]) == ("", 0, 0)
+    assert last["error"].startswith("the window of 240 tokens is full")
+
+
+def test_a_second_ctrl_c_leaves_a_last_event(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say = Conversation.say
+
+    def interrupted(self: Conversation, *given: Any, **how: Any) -> Any:
+        yield from islice(say(self, *given, **how), 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Conversation, "say", interrupted)
+    done = run_in_process("chat", "-m", str(tiny_model), "--no-save", "--json", stdin="one\n")
+    assert done.returncode == ExitStatus.INTERRUPTED
+    *tokens, last = events_of(done.stdout)[1:]
+    assert (last["event"], last["finish_reason"]) == ("done", "interrupted")
+    assert last["text"] == "".join(token["text"] for token in tokens)
 
 
 def test_a_piped_chat_that_saves_nothing_says_so(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlxchat.distributed.shard import Sharding
+from mlxchat.errors import ModelUnsupported
 from mlxchat.store.session import Session
+from scripts.families import build_family, write_family
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.launched import Process, launched, ring
@@ -49,6 +53,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": COMMON | {"model_type": "phi3"},
     "few_heads": COMMON | {"model_type": "llama", "num_key_value_heads": 2},
 }
+# With latent attention, and with sinks and sliding windows.
+FAMILIES = ("deepseek_v3", "gpt_oss")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +63,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("distributed")
     for name, config in CONFIGS.items():
         write_tiny_model(directory / name, config=config)
+    for family in FAMILIES:
+        write_family(directory / family, family)
     return directory
 
 
@@ -84,6 +92,14 @@ def test_two_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> No
 
 def test_two_pipelined_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> None:
     check_program(2, "pipeline", [str(models / "qwen3_moe")], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "names"), [("tensor", FAMILIES), ("pipeline", FAMILIES[:1])])
+def test_two_ranks_divide_other_kinds_of_attention(
+    way: str, names: tuple[str, ...], models: Path, tmp_path: Path
+) -> None:
+    check_program(2, way, [str(models / name) for name in names], tmp_path)
 
 
 @pytest.mark.slow
@@ -136,8 +152,19 @@ def without_times(events: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("model", "ranks", "options", "told"),
     [
-        ("phi3", 2, [], "mlx-lm cannot divide a phi3 model among several machines"),
-        ("llama", 2, ["--pipeline"], "mlx-lm cannot pipeline a llama model: use --no-pipeline"),
+        (
+            "phi3",
+            2,
+            [],
+            "a phi3 model cannot be divided among several machines: choose another model\n",
+        ),
+        (
+            "llama",
+            2,
+            ["--pipeline"],
+            "a llama model cannot be pipelined: mlx-lm does not know how; use --no-pipeline to "
+            "divide each layer\n",
+        ),
         (
             "few_heads",
             4,
@@ -166,6 +193,34 @@ def test_a_model_that_cannot_be_divided_is_refused(
         assert processes[0].err.startswith(f"mlxchat: error: {told}")
         assert processes[0].err.count("\n") == 1
         assert "".join(process.err for process in processes[1:]) == ""
+
+
+@pytest.mark.parametrize(
+    ("family", "pipeline", "told"),
+    [
+        (
+            "qwen3_5",
+            True,
+            "a qwen3_5 model cannot be pipelined: its layers remember in different ways; use "
+            "pipeline=False to divide each layer",
+        ),
+        *(
+            (
+                "qwen3_next",
+                pipeline,
+                "a qwen3_next model cannot be divided among several machines: choose another model",
+            )
+            for pipeline in (True, False)
+        ),
+    ],
+)
+def test_a_model_whose_layers_differ_is_not_pipelined(
+    family: str, pipeline: bool, told: str
+) -> None:
+    """qwen3_next's user was told to divide each layer, and then to pipeline it."""
+    sharding = Sharding(mx.distributed.init(), pipeline)
+    with pytest.raises(ModelUnsupported, match=re.escape(told)):
+        sharding.check(build_family(family))
 
 
 def endless(models: Path) -> list[str]:

@@ -11,6 +11,7 @@ from mlxchat.app.run import Run
 from mlxchat.engine.generate import Generation
 from tests.failing_device import FailingDevice
 from tests.in_process import run_in_process
+from tests.json_events import events_of
 
 TEXT = "The sea was calm, and nothing moved. "
 ENDLESS = ("--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size", "64")
@@ -62,6 +63,21 @@ def test_whichever_evaluation_fails_the_text_so_far_is_written(
         check_error(done)
         assert whole.startswith(done.stdout)
     assert (done.stdout, failures > 8) == (whole, True)
+
+
+@pytest.mark.parametrize(("number", "tokens_before"), [(1, 0), (8, 1)])
+def test_the_last_event_says_that_the_device_failed(
+    number: int, tokens_before: int, tiny_model: Path, device: FailingDevice, as_it_begins: Any
+) -> None:
+    """The events just ended, as if the program had been killed."""
+    as_it_begins(lambda: device.breaks_at(number))
+    done = generate(tiny_model, "--json")
+    check_error(done)
+    start, *tokens, last = events_of(done.stdout)
+    assert (start["event"], last["event"], last["finish_reason"]) == ("start", "done", "error")
+    assert done.stderr == f"mlxchat: error: {last['error']}\n"
+    assert last["text"] == "".join(token["text"] for token in tokens)
+    assert last["generated_tokens"] == len(tokens) == tokens_before
 
 
 def test_whichever_evaluation_fails_the_run_can_be_resumed(

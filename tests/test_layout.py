@@ -70,8 +70,8 @@ ORDER: dict[str, list[str]] = {
     ],
     "app": [
         *("", "awake", "events", "observer", "ranks", "opening", "prefixes", "blocks", "loading"),
-        *("prompt", "sinks", "loop", "watch", "loaded", "checkpoints", "run", "records", "begin"),
-        *("warm", "session", "chat", "verify"),
+        *("prompt", "sinks", "loop", "watch", "loaded", "outage", "checkpoints", "run", "records"),
+        *("begin", "warm", "session", "chat", "verify"),
     ],
     "bench": [
         *(

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from rich.console import Console
 
+from mlxchat.terminal import moving
 from mlxchat.terminal import progress as module
 from mlxchat.terminal.progress import progress, waiting
 
@@ -88,7 +90,7 @@ def test_one_bar_counts_one_thing_after_another(
     assert stderr.getvalue() == "tokenizing 900 characters …\nreading 300 tokens …\n"
 
 
-@pytest.mark.parametrize("columns", ["40", "60"])
+@pytest.mark.parametrize("columns", ["20", "40", "60"])
 def test_what_the_terminal_shows_of_ctrl_c_does_not_wrap_the_line(
     columns: str, stderr: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +99,29 @@ def test_what_the_terminal_shows_of_ctrl_c_does_not_wrap_the_line(
     monkeypatch.setenv("NO_COLOR", "1")
     with seen_on(stderr), progress("tokenizing", "characters", quiet=False) as bar:
         bar(0, 20_000_000)
-        wait_for("tok", stderr)
+        wait_for("0/20", stderr)
     drawn = [line for line in re.split(r"\x1b\[\?*\d+\w|[\r\n]", stderr.getvalue()) if line]
-    assert 20 < max(map(len, drawn)) <= int(columns) - 3
+    assert 10 < max(map(len, drawn)) <= int(columns) - len("^C^C") - 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        ("20", "64/53,310 toke…"),
+        ("24", "64/53,310 tokens"),
+        ("40", "reading 64/53,310 tokens"),
+        ("60", "⠋ reading 64/53,310 tokens 1:02:03 left"),
+        ("80", "⠋ reading 64/53,310 tokens 14 tokens/s 1:02:03 left"),
+    ],
+)
+def test_a_narrow_terminal_shows_the_count(
+    columns: str, line: str, stderr: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything was cut short alike: "64/53,30… 16… 55…"."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    bar = moving.MovingBar("tokens")
+    bar.add_task("reading", total=53_310, completed=64, rate="14 tokens/s", left="1:02:03 left")
+    Console(file=stderr).print(bar.get_renderable())
+    # A bar of nearly nothing is blank.
+    assert " ".join(stderr.getvalue().split()) == line

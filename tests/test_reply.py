@@ -276,6 +276,26 @@ def test_a_thought_after_an_answer_is_dim_too() -> None:
     assert sink.getvalue() == "First.\n\nHm\n\nSecond.\n"
 
 
+@pytest.mark.parametrize("thinking", ["on", "hide"])
+@pytest.mark.parametrize("plain", [True, False])
+def test_thoughts_are_shown_apart(thinking: Thinking, plain: bool) -> None:
+    """gpt-oss's second thought began in the middle of the first one's last line."""
+    console = terminal()
+    view = (
+        PlainView(console.file, thinking)
+        if plain
+        else MarkdownView(console, thinking, clock=EveryDrawing())
+    )
+    view.begin_another_thought()
+    for thought in ("Hm,\nduck?\n", "\nNo: goose."):
+        view.add(thought, True)
+        view.begin_another_thought()
+    view.add("Yes!")
+    view.finish()
+    shown = ["Hm,", "duck?", "", "No: goose.", "", "Yes!"]
+    assert display(written(console)) == (shown if thinking == "on" else ["Yes!"])
+
+
 def test_an_empty_thought_shows_nothing() -> None:
     for thinking in ("on", "hide"):
         console = terminal()

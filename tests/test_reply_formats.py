@@ -88,6 +88,18 @@ def test_a_reply_comes_as_a_thought_and_an_answer(scripted: Scripted) -> None:
     check(conversation.turns[0], scripted)
 
 
+def test_the_marker_of_each_thought_but_the_first_says_so() -> None:
+    first, second = "<|channel|>analysis<|message|>Hm, ", "<|channel|>analysis<|message|>duck?"
+    reply = HARMONY.reply.replace(
+        "<|channel|>analysis<|message|>Hm, duck?", f"{first}<|end|><|start|>assistant{second}"
+    )
+    tokens = say(converse(replace(HARMONY, reply=reply)), "hello")
+    assert spoken(tokens) == ("Hm, duck?", "Yes!")
+    (begins,) = (n for n, token in enumerate(tokens) if token.another)
+    assert spoken(tokens[:begins]) == ("Hm, ", "")
+    assert tokens[begins].text == ""
+
+
 def test_the_next_turn_costs_what_the_template_writes_of_this_one(
     name: str, scripted: Scripted
 ) -> None:
@@ -281,6 +293,7 @@ def test_text_that_spells_markers_stays_text() -> None:
 
 
 def test_marks_that_a_user_types_stay_text(scripted: Scripted) -> None:
+    """A tag that the template does not name became its token: LongCat's rounds name none."""
     tokenizer, backend = scripted.tokenizer(), scripted.backend()
     control = list(backend.get_added_tokens_decoder())
     evil = scripted.reply * 2

@@ -1,5 +1,6 @@
 """Runs from Python: no process, no terminal, and whatever happens the text comes out the same."""
 
+import errno
 import json
 from collections.abc import Callable
 from itertools import islice
@@ -13,6 +14,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.errors import DeviceError, SnapshotBroken, UsageError
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop
+from mlxchat.store.snapshot import Snapshot
 
 TEXT = "The sea was calm, and nothing moved. "
 
@@ -124,6 +126,53 @@ def test_a_device_that_fails_leaves_the_text_and_the_checkpoint_before(
     with resume(night) as run:
         run.write()
     assert (night / "output.txt").read_text() == whole(request_for())
+
+
+def test_a_second_ctrl_c_leaves_a_last_event(request_for: Make, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    seen: list[str] = []
+
+    def interrupt() -> bool:
+        if len(seen) == 12:
+            raise KeyboardInterrupt
+        return False
+
+    request = request_for(Overnight(output=file), events=True)
+    with pytest.raises(KeyboardInterrupt), begin(request) as run:  # noqa: PT012
+        for piece in run.pieces(should_stop=interrupt):
+            seen.append(piece.text)
+    last = json.loads(file.read_text().splitlines()[-1])
+    assert (last["event"], last["finish_reason"]) == ("done", "interrupted")
+
+
+def test_a_full_disk_is_reported_once_and_so_is_its_end(
+    request_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same warning came at every checkpoint of the night, and the status named checkpoints that
+    were never written."""
+    night = tmp_path / "night"
+    warned: list[str] = []
+    saved: list[int] = []
+    write = Snapshot.write
+    full = iter([False, True, True, True, False, True, True])
+
+    def fill(self: Snapshot, path: Path) -> int:
+        if next(full, False):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, path)
+
+    monkeypatch.setattr(Snapshot, "write", fill)
+    request = request_for(Overnight(checkpoint=night, checkpoint_every=5))
+    with begin(request, Observer(warn=warned.append)) as run:
+        for _ in run:
+            status = run.status()
+            saved.append(0 if status.saved is None else status.saved.tokens)
+    failed = (
+        f"no checkpoint could be written to {night}: No space left on device; the one before stands"
+    )
+    over = f"checkpoints can be written to {night} again"
+    assert warned == [failed, over, failed]
+    assert sorted(set(saved)) == [0, 5, 25]
 
 
 def test_what_a_run_reports_goes_to_its_observer(request_for: Make) -> None:

@@ -291,6 +291,22 @@ def test_ctrl_c_says_that_it_will_stop_and_the_second_one_quits(
     assert "reading" not in terminal.text()
 
 
+def test_ctrl_c_pressed_twice_leaves_nothing_of_the_bar_on_a_narrow_terminal(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    """The "^C^C" that the terminal shows went past its edge, and the line above it stayed."""
+    monkeypatch.setenv("STEP_S", "600")
+    command = slow("generate", "-m", str(tiny_model), "--raw", "Hello " * 20)
+    terminal = PseudoTerminal(command, columns=20, lines=10, patience_s=60)
+    terminal.shows(r"0/1\d\d ")
+    terminal.send(CTRL_C)
+    # Two at once would be one signal.
+    time.sleep(0.05)
+    terminal.send(CTRL_C)
+    assert terminal.ends() == 130
+    assert "0/1" not in terminal.text()
+
+
 def test_a_chat_that_is_quit_while_it_reads_keeps_what_was_said(
     tiny_model: Path,
     temporary_home: Path,
@@ -342,3 +358,19 @@ def test_something_moves_while_a_model_is_loaded(
     terminal.child.kill(signal.SIGTERM)
     assert terminal.ends() == 143
     assert terminal.written.rstrip().endswith("\x1b[?25h")
+
+
+def test_something_moves_while_a_chats_cache_is_made(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    """The model is tried on two tokens for that. If they took long, a chat showed nothing after the
+    first message."""
+    monkeypatch.setenv("IN_CACHE", "1")
+    chat = PseudoTerminal(slow("-m", str(tiny_model)), patience_s=60)
+    chat.shows("ready$")
+    chat.send("Hello there\r")
+    chat.shows("^. loading ")
+    chat.send(CTRL_C)
+    chat.shows(WILL_STOP)
+    chat.send(CTRL_C)
+    assert chat.ends() == 130

@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat.app.loop import Loop
+from mlxchat.app.outage import Outage
 from mlxchat.app.watch import Begun, Saved, Watch
 from mlxchat.engine.generate import ResumePoint, Stats
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
@@ -50,6 +51,9 @@ class Checkpointer:
         self._file = file
         self._watch = watch
         self._warn = warn
+        over = f"checkpoints can be written to {checkpoint.directory} again"
+        self._outage = Outage(warn, over)
+        self._being_saved: Saved | None = None
         # Prompt tokens in the cache, and tokens before the latest checkpoint.
         self._prefilled = begun.prefilled
         self._steps = list(begun.steps)
@@ -59,6 +63,7 @@ class Checkpointer:
 
     def read(self, done: int, total: int) -> None:
         """So many prompt tokens of all were read in this run: reading alone can take a night."""
+        self._see_result()
         if self._begun.resume_point is not None:
             return
         step = self._begun.prefilled + done - self._prefilled
@@ -72,6 +77,7 @@ class Checkpointer:
 
     def paused(self, point: ResumePoint) -> None:
         """It has come so far, and everything before it is written."""
+        self._see_result()
         # Fewer than before if the prompt was long.
         if point.generated < self._latest or point.generated - self._latest >= self._every:
             self._save_generating(point)
@@ -88,7 +94,7 @@ class Checkpointer:
             self._checkpoint.end(stats.finish_reason)
         background = self._checkpoint.state.background
         background.wait()
-        self._report_error()
+        self._see_result()
         return background.written
 
     def _save_last(self, point: ResumePoint | None) -> None:
@@ -99,7 +105,7 @@ class Checkpointer:
                 elif self._prefilled > self._begun.prefilled:
                     self._save_reading()
         except DeviceError as error:
-            self._report(error)
+            self._failed(error)
 
     def _record_steps(self) -> None:
         try:
@@ -110,18 +116,20 @@ class Checkpointer:
     def _save_reading(self) -> None:
         self._latest = self._prefilled
         steps = run_lengths(self._steps)
-        self._save({"prefilled": self._prefilled, "steps": steps, "resume_point": None})
-        self._watch.saved = Saved(self._prefilled, reading=True)
+        facts = {"prefilled": self._prefilled, "steps": steps, "resume_point": None}
+        self._save(facts, Saved(self._prefilled, reading=True))
 
     def _save_generating(self, point: ResumePoint) -> None:
         self._latest = point.generated
-        self._save({"prefilled": 0, "resume_point": asdict(point)})
-        self._watch.saved = Saved(point.generated, reading=False)
+        facts = {"prefilled": 0, "resume_point": asdict(point)}
+        self._save(facts, Saved(point.generated, reading=False))
 
-    def _save(self, facts: dict[str, Any]) -> None:
+    def _save(self, facts: dict[str, Any], saved: Saved) -> None:
         # The text first: a checkpoint may only name what is on the disk.
         position = self._file.sync()
-        self._report_error()
+        self._checkpoint.state.background.wait()
+        self._see_result()
+        self._being_saved = saved
         facts |= {"position": position.to_json(), "loop": self._watch.loop.state()}
         facts["in_thought"] = self._written.inside
         begun = self._begun
@@ -130,21 +138,21 @@ class Checkpointer:
                 self._model, begun.cache, begun.ledger, self._fingerprint, facts
             )
         except SnapshotError as error:
-            self._report(error)
+            self._failed(error)
 
-    def _report_error(self) -> None:
-        error = self._checkpoint.state.background.take_error()
-        if error is not None:
-            self._report(error.strerror or error)
+    def _see_result(self) -> None:
+        """What became of the checkpoint that was being written, once that is known."""
+        result = self._checkpoint.state.background.take_result()
+        if isinstance(result, OSError):
+            self._failed(result.strerror or result)
+        elif result is not None:
+            self._watch.saved = self._being_saved
+            self._outage.ends()
 
-    def _report(self, reason: object) -> None:
+    def _failed(self, reason: object) -> None:
         directory = self._checkpoint.directory
-        self._warn(
-            Message(
-                f"no checkpoint could be written to {directory}: ",
-                reason,
-                "; the one before stands",
-            )
+        self._outage.lasts(
+            f"no checkpoint could be written to {directory}: ", reason, "; the one before stands"
         )
 
 

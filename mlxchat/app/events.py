@@ -8,6 +8,7 @@ from typing import Any
 
 from mlxchat.chat.turn import Forgot
 from mlxchat.engine.generate import Stats, Token
+from mlxchat.errors import MlxchatError
 from mlxchat.text.tokens import Tokenizer
 
 # What many readers take for the end of a line, Python's `splitlines` among them, and JSON does not
@@ -50,7 +51,10 @@ class EventWriter:
             ]
         return _line(event)
 
-    def done(self, stats: Stats, model: str, seed: int) -> str:
+    def done(
+        self, stats: Stats, model: str, seed: int, *, error: MlxchatError | None = None
+    ) -> str:
+        """The last line; `error` is what ended the generation, if one did."""
         figures = asdict(stats)
         event: dict[str, Any] = {
             "event": "done",
@@ -59,6 +63,8 @@ class EventWriter:
             "thought": self._texts[True].getvalue(),
             "finish_reason": figures.pop("finish_reason"),
         }
+        if error is not None:
+            event |= {"finish_reason": "error", "error": str(error)}
         return _line(event | figures | {"model": model, "seed": seed})
 
 

@@ -21,7 +21,7 @@ from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.engine.generate import Generation, ResumePoint, Stats, Token
 from mlxchat.engine.loops import OnHeld, ShouldStop
-from mlxchat.errors import DeviceError
+from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress
 from mlxchat.request import Request
@@ -73,6 +73,7 @@ class Run:
         self._generation: Generation | None = None
         self._watch: Watch | None = None
         self._is_over = False
+        self._error: MlxchatError | None = None
 
     @property
     def model(self) -> Model:
@@ -109,8 +110,9 @@ class Run:
         """Generate, once. Each piece is in the output before it is returned.
 
         `should_stop` is asked before each token and each prefill step, and `on_over` called after
-        the last token, before the last checkpoint. Raises DeviceError if the device gives out: the
-        text so far is kept, and the checkpoint before stands.
+        the last token, before the last checkpoint. Raises DeviceError if the device gives out, and
+        RanksError if another rank is lost: the text so far is kept, and the checkpoint before
+        stands.
         """
         assert self._pieces is None, "a run generates once"
         self._pieces = self._generate(should_stop, on_prefill, on_over)
@@ -120,7 +122,8 @@ class Run:
         """Write the last event, if it is events that are written, and a first one was."""
         if self._request.events and self._generation is not None:
             seed = self._request.setup.seed
-            self._sink.write(self._events.done(self.stats, self.model.name, seed))
+            done = self._events.done(self.stats, self.model.name, seed, error=self._error)
+            self._sink.write(done)
 
     def finish(self) -> None:
         """End the output, after the last piece."""
@@ -148,9 +151,16 @@ class Run:
             self._generation = generation
             try:
                 yield from self._written(beside, generation)
-            except DeviceError:
+            except OutputError:
+                # The end could not be written either.
+                raise
+            except MlxchatError as error:
                 # The text so far is good. The cache is not: the checkpoint before stands.
-                self._sink.end()
+                self._error = error
+                self.finish()
+                raise
+            except KeyboardInterrupt:
+                self.write_end()
                 raise
             on_over()
             if beside.checkpointer is not None:

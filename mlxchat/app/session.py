@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.app.opening import Notify
+from mlxchat.app.outage import Outage
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
 from mlxchat.engine.generate import Token
@@ -99,7 +100,7 @@ class Keeper:
         self._state = None if session is None else StateFile(session.snapshot_path)
         self._model: tuple[Any, ModelPrint] | None = None
         self._saved_turns = 0
-        self._failed = False
+        self._outage = Outage(notify, "what the model holds can be saved again")
 
     def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
         """Fill the conversation, in which nothing has been said yet, with what the session holds,
@@ -169,7 +170,7 @@ class Keeper:
                 if conversation.turns:
                     self._snapshot(conversation)
             self._state.background.wait()
-            self._report_error()
+            self._see_result()
             # Old snapshots can be deleted another time as well.
             with suppress(SessionError):
                 prune_snapshots(SNAPSHOTS_KEPT)
@@ -183,7 +184,7 @@ class Keeper:
         journal = self.session.journal
         if not self.session.directory.is_dir() or len(conversation.ledger) == 0:
             return
-        self._report_error()
+        self._see_result()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.view.turns]
         facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
@@ -198,10 +199,8 @@ class Keeper:
                         self._fingerprint(conversation),
                         facts,
                     )
-            except SnapshotError as error:
-                self._notify(Message(error))
-            except DeviceError as error:
-                self._notify(Message("what the model holds could not be saved: ", error))
+            except (SnapshotError, DeviceError) as error:
+                self._failed(error)
 
     def _restore(self, conversation: Conversation) -> None:
         assert self._state is not None
@@ -256,9 +255,14 @@ class Keeper:
         except SessionError as error:
             self._notify(Message(error))
 
-    def _report_error(self) -> None:
+    def _see_result(self) -> None:
+        """What became of the last snapshot, once that is known."""
         assert self._state is not None
-        error = self._state.background.take_error()
-        if error is not None and not self._failed:
-            self._notify(f"what the model holds could not be saved: {error.strerror or error}")
-        self._failed = error is not None
+        result = self._state.background.take_result()
+        if isinstance(result, OSError):
+            self._failed(result.strerror or result)
+        elif result is not None:
+            self._outage.ends()
+
+    def _failed(self, reason: object) -> None:
+        self._outage.lasts("what the model holds could not be saved: ", reason)

@@ -278,6 +278,7 @@ class Conversation:
 
     def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
         self.view.begin_turn()
+        self._stats = nothing_done(self.cache)
         self.reply_seed = seed
         turn = Turn(text)
         self.turns.append(turn)
@@ -291,7 +292,6 @@ class Conversation:
             raise
         except StoppedEncoding:
             self.undo()
-            self._stats = nothing_done(self.cache)
             return
         yield from self._answer(turn, NOTHING, watch)
         if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
@@ -299,12 +299,12 @@ class Conversation:
 
     def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
         self.view.begin_turn()
+        self._stats = nothing_done(self.cache)
         turn.forgotten = False
         try:
             yield from self.view.make_room(watch.count_encoding)
         except StoppedEncoding:
             self.view.take_back_continuation()
-            self._stats = nothing_done(self.cache)
             return
         written = turn.ids
         if written is None:

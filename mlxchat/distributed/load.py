@@ -8,15 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from mlx import nn
-
 from mlxchat import __version__, platform
-from mlxchat.cache import is_uniform
 from mlxchat.distributed.leader import Leader
 from mlxchat.distributed.peers import RankPeers
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.shard import Sharding
-from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
+from mlxchat.errors import MlxchatError, RanksError
 from mlxchat.models.load import Check, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
@@ -91,20 +88,9 @@ def _load(
         found.name,
         dtype=wanted.dtype,
         notify=notify,
-        check=lambda network: _check(network, check, wanted.pipeline),
+        check=check,
         sharding=Sharding(ranks.group, wanted.pipeline),
     )
-
-
-def _check(network: nn.Module, check: Check, pipeline: bool) -> None:
-    if pipeline and not is_uniform(network):
-        raise ModelUnsupported(
-            "this model's layers remember in different ways and cannot be pipelined: use ",
-            Field("pipeline", False),
-            " to divide each layer",
-        )
-    if check is not None:
-        check(network)
 
 
 def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify) -> Model:

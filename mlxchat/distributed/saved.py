@@ -47,7 +47,7 @@ def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> in
         raise ranks.lost() from error
     if any(failed):
         rank = next(rank for rank, each in enumerate(failed) if each)
-        raise SnapshotError(f"rank {rank} could not save its shard of what the model holds")
+        raise SnapshotError(f"rank {rank} could not save its shard")
     return number
 
 

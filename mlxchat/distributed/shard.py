@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
+from mlxchat.cache import is_uniform
 from mlxchat.errors import ModelUnsupported
 from mlxchat.wording import Field
 
@@ -29,15 +30,15 @@ class Sharding:
 
     def check(self, network: nn.Module) -> None:
         """Raise ModelUnsupported, with what to do instead, where mlx-lm cannot divide it so."""
-        by_tensor, by_layer = hasattr(network, "shard"), _pipelined(network) is not None
+        by_tensor, obstacle = hasattr(network, "shard"), _obstacle_to_pipelining(network)
         name = type(network).__module__.rpartition(".")[2]
-        if not by_tensor and not by_layer:
+        if not by_tensor and obstacle:
             raise ModelUnsupported(
-                f"mlx-lm cannot divide a {name} model among several machines: choose another model"
+                f"a {name} model cannot be divided among several machines: choose another model"
             )
-        if self.pipeline and not by_layer:
+        if self.pipeline and obstacle:
             raise ModelUnsupported(
-                f"mlx-lm cannot pipeline a {name} model: use ",
+                f"a {name} model cannot be pipelined: {obstacle}; use ",
                 Field("pipeline", False),
                 " to divide each layer",
             )
@@ -76,12 +77,23 @@ class Sharding:
             # mlx-lm rounds down what it divides.
             if now != then and now * self.ranks != then:
                 what = name.removeprefix("n_").replace("_", " ")
-                pipeline = (", or ", Field("pipeline", True)) if _pipelined(network) else ()
+                can_pipeline = _obstacle_to_pipelining(network) is None
+                pipeline = (", or ", Field("pipeline", True)) if can_pipeline else ()
                 raise ModelUnsupported(
                     f"this model's {then} {what} cannot be divided by {self.ranks}: use a number "
                     "of ranks that divides them",
                     *pipeline,
                 )
+
+
+def _obstacle_to_pipelining(network: nn.Module) -> str | None:
+    """Why a rank cannot hold some of the layers alone, if it cannot."""
+    if _pipelined(network) is None:
+        return "mlx-lm does not know how"
+    if not is_uniform(network):
+        # Each rank makes its masks by the layers that it holds.
+        return "its layers remember in different ways"
+    return None
 
 
 def _pipelined(network: nn.Module) -> Any:

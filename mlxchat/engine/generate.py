@@ -35,6 +35,7 @@ class Token:
     """One generated token and the text that it completed: empty within a character, for a marker of
     the reply's format, and if the text may be the beginning of a stop text. Text can come with no
     token (id None): at the end, and if one token completed a thought and began the answer.
+    `another` is whether it is a marker with which another thought begins.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Token:
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     thought: bool = False
+    another: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +208,11 @@ class Generation:
 
     def _decode_text(self) -> Iterator[Token]:
         for token in self._decode_until_end():
-            begun = self._reply.is_thought
+            begun, thoughts = self._reply.is_thought, self._reply.thoughts
             pieces = self._until_stop_text(self._reply.add(token.id))
             (thought, text), *others = pieces or [(begun or self._reply.is_thought, "")]
-            yield Token(text, token.id, token.logprob, token.top, thought)
+            another = self._reply.thoughts > max(thoughts, 1)
+            yield Token(text, token.id, token.logprob, token.top, thought, another)
             yield from (Token(text, None, thought=is_) for is_, text in others)
             if self._stop.found:
                 self._finish_reason = "stop_text"

@@ -8,21 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the last job wrote, and how long that took."""
+    """What a job wrote, and how long that took."""
 
     size_bytes: int
     seconds: float
 
 
 class Background:
-    """Runs jobs that write a file and return its size in bytes.
+    """Runs jobs that write a file and return its size in bytes; `written` is what the last one
+    that succeeded did.
 
     The thread is no daemon: a job that has begun is finished before the interpreter ends.
     """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._error: OSError | None = None
+        self._result: Written | OSError | None = None
         self.written: Written | None = None
 
     @property
@@ -40,16 +41,16 @@ class Background:
             self._thread.join()
             self._thread = None
 
-    def take_error(self) -> OSError | None:
-        """Why the last job that failed did, told once."""
-        error, self._error = self._error, None
-        return error
+    def take_result(self) -> Written | OSError | None:
+        """What became of the last job that has ended; once, then None."""
+        result, self._result = self._result, None
+        return result
 
     def _do(self, job: Callable[[], int]) -> None:
         started_s = time.perf_counter()
         try:
             size_bytes = job()
         except OSError as error:
-            self._error = error
+            self._result = error
         else:
-            self.written = Written(size_bytes, time.perf_counter() - started_s)
+            self.written = self._result = Written(size_bytes, time.perf_counter() - started_s)

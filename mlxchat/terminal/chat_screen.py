@@ -17,7 +17,7 @@ from mlxchat.errors import ExitStatus
 from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
-from mlxchat.terminal.progress import Bar, progress
+from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.reply import reply_view
 from mlxchat.terminal.restore import restorer, say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
@@ -67,12 +67,10 @@ class ChatScreen:
         self.editor = PlainInput() if is_dumb() else self._line_editor(commands)
 
     def ready_chat(self) -> Chat:
-        """The chat, as soon as its model is loaded."""
+        """The chat, as soon as its model is loaded and its cache made, which runs the model."""
         if not self.chat.is_ready:
-            if self.chat.is_loading:
-                with self.screen.waiting(f"loading {self.chat.model_name} …"):
-                    self.chat.wait()
-            self.chat.begin()
+            with waiting(f"loading {self.chat.model_name} …", quiet=False):
+                self.chat.begin()
             self.say_notices()
         return self.chat
 
@@ -195,6 +193,8 @@ class ChatScreen:
                         if isinstance(said, Forgot):
                             forgotten.append(said)
                         else:
+                            if said.another:
+                                view.begin_another_thought()
                             view.add(said.text, said.thought)
                     if said_below and draws_rows:
                         self.screen.clear_below()

@@ -8,22 +8,28 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.spinner import Spinner
 from rich.text import Text
 
-# What the terminal itself shows for Ctrl-C stays on the line that is erased.
-MARGIN = len("^C") + 1
+# The line that is erased has room for the "^C^C" that the terminal shows for Ctrl-C pressed twice.
+MARGIN = len("^C^C") + 1
 
 
 class MovingBar(Progress):
-    """One task of so many units. To be started and stopped; gone once it is stopped."""
+    """One task of so many units. To be started and stopped; gone once it is stopped.
+
+    A narrow terminal shows the count, and what else has room.
+    """
 
     def __init__(self, unit: str) -> None:
         self._stderr = Console(stderr=True)
+        # From how many columns on each has room.
+        self._columns = {
+            SpinnerColumn(): 45,
+            TextColumn("{task.description}"): 30,
+            BarColumn(): 70,
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit): 0,
+            TextColumn("{task.fields[rate]}"): 70,
+            TextColumn("{task.fields[left]}"): 45,
+        }
         super().__init__(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[left]}"),
             console=self._stderr,
             # What goes to stdout meanwhile is not for the terminal.
             redirect_stdout=False,
@@ -31,7 +37,9 @@ class MovingBar(Progress):
         )
 
     def get_renderable(self) -> RenderableType:
-        return Constrain(super().get_renderable(), max(self._stderr.width - MARGIN, 1))
+        width = max(self._stderr.width - MARGIN, 1)
+        self.columns = tuple(each for each, least in self._columns.items() if width >= least)
+        return Constrain(super().get_renderable(), width)
 
 
 def moving_line(text: str) -> Live:

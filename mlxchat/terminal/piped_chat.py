@@ -10,7 +10,7 @@ from mlxchat import __version__
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.chat.turn import Forgot, Said
-from mlxchat.errors import DeviceError, ExitStatus
+from mlxchat.errors import DeviceError, ExitStatus, MlxchatError
 from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress, waiting
@@ -122,11 +122,18 @@ class PipedChat:
     def _event_pieces(self, reply: Iterator[Said], stop: StopRequest) -> Iterator[str]:
         events = self._events()
         stop.before_leaving(lambda: self._stdout.write(self._done(events)))
-        for said in reply:
-            if isinstance(said, Forgot):
-                yield events.forgot(said)
-            elif not (said.thought and self._options.hides_thoughts):
-                yield events.token(said)
+        try:
+            for said in reply:
+                if isinstance(said, Forgot):
+                    yield events.forgot(said)
+                elif not (said.thought and self._options.hides_thoughts):
+                    yield events.token(said)
+        except MlxchatError as error:
+            yield self._done(events, error)
+            raise
+        except KeyboardInterrupt:
+            yield self._done(events)
+            raise
         yield self._done(events)
 
     def _text_pieces(self, reply: Iterator[Said]) -> Iterator[str]:
@@ -142,10 +149,11 @@ class PipedChat:
         if not last.endswith("\n"):
             yield "\n"
 
-    def _done(self, events: EventWriter) -> str:
+    def _done(self, events: EventWriter, error: MlxchatError | None = None) -> str:
         conversation = self._conversation
-        assert conversation.stats is not None
-        return events.done(conversation.stats, conversation.model.name, conversation.reply_seed)
+        stats, model, seed = conversation.stats, conversation.model.name, conversation.reply_seed
+        assert stats is not None
+        return events.done(stats, model, seed, error=error)
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)

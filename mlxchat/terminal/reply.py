@@ -61,6 +61,10 @@ class _View(ABC):
     def add(self, text: str, thought: bool = False) -> None: ...
 
     @abstractmethod
+    def begin_another_thought(self) -> None:
+        """Show what follows apart from the thought before it."""
+
+    @abstractmethod
     def finish(self) -> None: ...
 
 
@@ -72,19 +76,24 @@ class PlainView(_View):
         self._shows_thinking = thinking == "on"
         self._thoughts = OuterWhitespace()
         self._shown: bool | None = None
+        self._is_apart = False
         self._last = "\n"
 
     def add(self, text: str, thought: bool = False) -> None:
         if thought:
             text = self._thoughts.add(text) if self._shows_thinking else ""
-        if text and self._shown is not thought:
+        if text and (self._shown is not thought or self._is_apart):
             if self._shown is not None:
                 self._write("\n\n")
-            self._shown = thought
+            self._shown, self._is_apart = thought, False
             if not thought:
                 # Another thought begins with blanks of its own.
                 self._thoughts = OuterWhitespace()
         self._write(text)
+
+    def begin_another_thought(self) -> None:
+        self._is_apart = self._shows_thinking
+        self._thoughts = OuterWhitespace()
 
     def finish(self) -> None:
         if self._last != "\n":
@@ -117,6 +126,7 @@ class MarkdownView(_View):
         self._trim = OuterWhitespace()
         self._thinking: Thinking = thinking
         self._part: Thoughts | HiddenThoughts | Answer = self._thoughts()
+        self._is_apart = False
         self._due_s = 0.0
 
     def add(self, text: str, thought: bool = False) -> None:
@@ -132,6 +142,9 @@ class MarkdownView(_View):
             ended_s = self._clock()
             self._due_s = ended_s + max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
 
+    def begin_another_thought(self) -> None:
+        self._is_apart = True
+
     def finish(self) -> None:
         self._draw(is_done=True)
 
@@ -139,9 +152,11 @@ class MarkdownView(_View):
         return Thoughts(above) if self._thinking == "on" else HiddenThoughts()
 
     def _begin_thought(self) -> None:
-        if isinstance(self._part, Answer):
+        if isinstance(self._part, Answer) or self._is_apart:
             self._draw(is_done=True)
-            self._part, self._trim = self._thoughts("\n"), OuterWhitespace()
+            above = "\n" if self._screen.has_printed else ""
+            self._part, self._trim = self._thoughts(above), OuterWhitespace()
+            self._is_apart = False
 
     def _begin_answer(self) -> None:
         if not isinstance(self._part, Answer):

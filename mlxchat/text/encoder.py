@@ -35,17 +35,23 @@ _CONTROL_SHAPE = re.compile(
 
 class Encoder:
     """What a `tokenizers` backend makes of text. `template_source` may name control tokens that
-    are not flagged so; `control_ids` has the text of each by its id."""
+    are not flagged so, and `markers` are ids of others; `control_ids` has each one's text by its
+    id."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, template_source: str) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, template_source: str, markers: Collection[int] = ()
+    ) -> None:
         self._backend = backend
         # What stands for unknown characters is flagged special as well, but text may contain it.
         unknown = getattr(backend.model, "unk_token", None)
         self.control_ids = {
             id_: token.content
             for id_, token in backend.get_added_tokens_decoder().items()
-            if _is_control(token.content, token.special, template_source)
-            and token.content != unknown
+            if id_ in markers
+            or (
+                _is_control(token.content, token.special, template_source)
+                and token.content != unknown
+            )
         }
         self._control = _Literals(self.control_ids.values())
         self._encode_long = lru_cache(maxsize=LONG_REMEMBERED)(self._encode_now)

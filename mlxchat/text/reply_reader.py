@@ -51,6 +51,11 @@ class Reader(Protocol):
     @property
     def is_thought(self) -> bool: ...
     @property
+    def thoughts(self) -> int:
+        """How many thoughts markers have begun so far."""
+        ...
+
+    @property
     def state(self) -> State: ...
     def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
         """Continue from a `state`."""
@@ -61,6 +66,7 @@ class PlainReader:
     """Reads the replies of a model without thoughts."""
 
     is_thought = False
+    thoughts = 0
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -84,6 +90,8 @@ class PlainReader:
 
 class TagReader:
     """Finds tags in the text, where they are no tokens of their own."""
+
+    thoughts = 0
 
     def __init__(self, decoder: Decoder, format_: ReplyFormat, inside: bool = False) -> None:
         self._decoder = decoder
@@ -177,6 +185,7 @@ class MarkerReader:
         self._held = ""
         # Whether the place was begun by a marker of the reply, and no text has come since.
         self._leads = place is Place.THOUGHT
+        self.thoughts = 0
 
     @property
     def place(self) -> Place:
@@ -200,6 +209,7 @@ class MarkerReader:
         self._place = self._markers.after(role, self._place, header)
         self._held = header if self._is_header else ""
         self._leads = True
+        self.thoughts += self.is_thought
         # What follows is decoded as text after this marker, of which nothing is shown.
         self._decoder.restore([id_], [])
         return [*before, *pieces]

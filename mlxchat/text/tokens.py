@@ -81,11 +81,12 @@ class Tokenizer:
         self.template = template
         self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
-        self._encoder = Encoder(backend, source)
+        self._replies = self._find_replies(source)
+        markers = () if self._replies.markers is None else self._replies.markers.roles
+        self._encoder = Encoder(backend, source, markers)
         self._special_ids = frozenset(
             id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        self._replies = self._find_replies(source)
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered again and again with the same replies.
         self._segments = lru_cache(maxsize=1024)(self._segments_of)

@@ -1,0 +1,26 @@
+"""Something that cannot be saved for a while: reported when that begins, and when it is over."""
+
+from collections.abc import Callable
+
+from mlxchat.wording import Message
+
+
+class Outage:
+    """Begins with none; `over` is the message when one ends."""
+
+    def __init__(self, notify: Callable[[str], None], over: str) -> None:
+        self._notify = notify
+        self._over = over
+        self._lasts = False
+
+    def lasts(self, *words: object) -> None:
+        """Saving failed; `words` are the message if it did not fail the last time."""
+        if not self._lasts:
+            self._notify(Message(*words))
+        self._lasts = True
+
+    def ends(self) -> None:
+        """Saving succeeded."""
+        if self._lasts:
+            self._notify(self._over)
+        self._lasts = False
