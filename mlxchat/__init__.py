@@ -22,6 +22,7 @@ without transformers; both must happen before MLX is imported: see `platform.pre
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mlxchat.about import __version__
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
     from mlxchat.text.parts import Part, encode_parts
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BlockReader",
@@ -66,6 +65,7 @@ __all__ = [
     "Setup",
     "Token",
     "Turn",
+    "__version__",
     "begin",
     "encode_parts",
     "load",

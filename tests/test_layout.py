@@ -20,7 +20,16 @@ PACKAGE = ROOT / "mlxchat"
 # Folders in reading order, and the files of each; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
     "": [
-        *("wording", "errors", "failures", "options", "settings", "amounts", "template_args"),
+        *(
+            "about",
+            "wording",
+            "errors",
+            "failures",
+            "options",
+            "settings",
+            "amounts",
+            "template_args",
+        ),
         *("request", "platform", "paths", "units", "progress", "handlers"),
     ],
     "files": ["disk", "atomic", "append", "lock", ""],

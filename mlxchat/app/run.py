@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from mlxchat import __version__
+from mlxchat.about import __version__
 from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer, pace_of

@@ -5,7 +5,8 @@ import platform as system_platform
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from mlxchat import __version__, platform
+from mlxchat import platform
+from mlxchat.about import __version__
 
 
 @dataclass(frozen=True, slots=True)

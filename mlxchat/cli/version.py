@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from mlxchat import __version__, platform
+from mlxchat import platform
+from mlxchat.about import __version__
 
 
 def _show(context: typer.Context, wanted: bool) -> None:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from mlxchat import __version__, platform
+from mlxchat import platform
+from mlxchat.about import __version__
 from mlxchat.distributed.leader import Leader
 from mlxchat.distributed.peers import RankPeers
 from mlxchat.distributed.ranks import Order, Ranks

@@ -4,7 +4,8 @@ import platform as system
 import sys
 from collections.abc import Iterator
 
-from mlxchat import __version__, platform
+from mlxchat import platform
+from mlxchat.about import __version__
 from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.errors import ModelUnsupported
 from mlxchat.units import format_bytes

@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlxchat import __version__
+from mlxchat.about import __version__
 from mlxchat.models.model import Model
 from mlxchat.text.tokens import Tokenizer
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxchat import __version__
+from mlxchat.about import __version__
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import AppendFile

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mlxchat import __version__
+from mlxchat.about import __version__
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.chat.turn import Forgot, Said
