@@ -38,7 +38,7 @@ class WindowCache:
     after a prefill step of S tokens and at most `max_size` during decode, beside the kept tokens'
     original keys.
 
-    `shift` moves keys to other positions; None where the layer's rope does not allow it, and then
+    `shift` moves keys to other positions; None if the layer's rope does not allow it, and then
     positions are the text's. When `offset` comes to `position_limit`, all keys are moved back by a
     multiple of `position_unit`: every layer of a model needs the same, since some read one layer's
     offset for all.
@@ -120,9 +120,9 @@ class WindowCache:
         return self.moved(keys, values, self._moved)
 
     def join(self, keys: mx.array, values: mx.array, position: int) -> None:
-        """Add S tokens, `(B, H_kv, S, D)`, that were computed elsewhere: at `position` and behind.
+        """Add S tokens, `(B, H_kv, S, D)`, that were computed elsewhere: from `position` on.
 
-        Whatever they may have seen there, they now stand behind what is held here. Needs a `shift`.
+        Whatever they may have seen there, they now stand after what is held here. Needs a `shift`.
         """
         self.update_and_fetch(*self.moved(keys, values, self.offset - position))
 
@@ -177,7 +177,7 @@ class WindowCache:
 
     def _unrolled(self, x: mx.array) -> mx.array:
         if self._next == self._size:
-            # A slice even where it is the whole: decode writes into the buffer's own object.
+            # A slice even if it is the whole: decode writes into the buffer's own object.
             return x[..., : self._size, :]
         return mx.concatenate(
             [x[..., : self.keep, :], x[..., self._next :, :], x[..., self.keep : self._next, :]],
@@ -381,7 +381,7 @@ class WindowCache:
         # Not in place: the step that is under way holds the keys where they were.
         self._rotated = self._rolled(mx.concatenate(moved, axis=2))
 
-    # What the cache tells of itself
+    # What the cache reports
 
     def size(self) -> int:
         """Tokens held now."""
@@ -472,7 +472,7 @@ class WindowCache:
     def restore(self, entries: Entries, placement: Placement) -> None:
         """Take over the entries of a cache that had the same settings; the state is then the same.
 
-        Raises CacheError, with nothing done, where the numbers contradict the entries or settings.
+        Raises CacheError, with nothing done, if the numbers contradict the entries or settings.
         """
         if not placement.fits(entries, self.max_size, self.keep, self.position_limit):
             raise CacheError("the numbers of a saved layer contradict one another")
