@@ -364,7 +364,7 @@ def test_a_session_in_a_terminal_shows_where_it_had_come_to(tiny_model: Path) ->
     chat.send("/save voyage\r")
     chat.shows("^this session is 'voyage' from now on$")
     chat.send(CTRL_D)
-    chat.shows("^saved .*: mlxchat --session voyage goes on with it$")
+    chat.shows("^saved .*: mlxchat --session voyage continues it$")
     assert chat.ends() == 0
     chat = terminal("-c", "--stats")
     chat.shows(r"^voyage: 6 turns, \d forgotten; this was the last ─")

@@ -18,6 +18,7 @@ from mlxchat.cache.mask import latest_mask, prefill_mask, ring_mask
 from mlxchat.cache.originals import Originals
 from mlxchat.cache.placement import Entries, Placement, length
 from mlxchat.cache.positions import KeyShift
+from mlxchat.cache.ring import grown, rolled, unrolled, without
 from mlxchat.errors import CacheError
 
 # A filling buffer grows by this many slots at a time, so that most decoded tokens allocate nothing.
@@ -38,7 +39,7 @@ class WindowCache:
     after a prefill step of S tokens and at most `max_size` during decode, beside the kept tokens'
     original keys.
 
-    `shift` moves keys to other positions; None where the layer's rope does not allow it, and then
+    `shift` moves keys to other positions; None if the layer's rope does not allow it, and then
     positions are the text's. When `offset` comes to `position_limit`, all keys are moved back by a
     multiple of `position_unit`: every layer of a model needs the same, since some read one layer's
     offset for all.
@@ -120,9 +121,9 @@ class WindowCache:
         return self.moved(keys, values, self._moved)
 
     def join(self, keys: mx.array, values: mx.array, position: int) -> None:
-        """Add S tokens, `(B, H_kv, S, D)`, that were computed elsewhere: at `position` and behind.
+        """Add S tokens, `(B, H_kv, S, D)`, that were computed elsewhere: from `position` on.
 
-        Whatever they may have seen there, they now stand behind what is held here. Needs a `shift`.
+        Whatever they may have seen there, they now stand after what is held here. Needs a `shift`.
         """
         self.update_and_fetch(*self.moved(keys, values, self.offset - position))
 
@@ -176,13 +177,7 @@ class WindowCache:
         self._next = self._size
 
     def _unrolled(self, x: mx.array) -> mx.array:
-        if self._next == self._size:
-            # A slice even where it is the whole: decode writes into the buffer's own object.
-            return x[..., : self._size, :]
-        return mx.concatenate(
-            [x[..., : self.keep, :], x[..., self._next :, :], x[..., self.keep : self._next, :]],
-            axis=2,
-        )
+        return unrolled(x, self.keep, self._next, self._size)
 
     # Decode: a circular buffer
 
@@ -212,8 +207,8 @@ class WindowCache:
             self._next = self.keep
             return
         growth = GROWTH if self.max_size is None else min(GROWTH, self.max_size - self._size)
-        self.keys = _grown(self.keys, keys, growth)
-        self.values = _grown(self.values, values, growth)
+        self.keys = grown(self.keys, keys, growth)
+        self.values = grown(self.values, values, growth)
 
     def _decode_mask(self, window_size: int | None) -> mx.array | None:
         size = self._size + 1 if self.max_size is None else min(self._size + 1, self.max_size)
@@ -234,8 +229,8 @@ class WindowCache:
     def _drop(self, start: int, stop: int) -> None:
         assert self.keys is not None
         assert self.values is not None
-        self.keys = _without(self.keys, start, stop)
-        self.values = _without(self.values, start, stop)
+        self.keys = without(self.keys, start, stop)
+        self.values = without(self.values, start, stop)
         self._originals = self._originals.without(start, stop)
         self._size = self._next = self._size - (stop - start)
         if self._size == 0:
@@ -381,7 +376,7 @@ class WindowCache:
         # Not in place: the step that is under way holds the keys where they were.
         self._rotated = self._rolled(mx.concatenate(moved, axis=2))
 
-    # What the cache tells of itself
+    # What the cache reports
 
     def size(self) -> int:
         """Tokens held now."""
@@ -440,13 +435,7 @@ class WindowCache:
         return cache
 
     def _rolled(self, x: mx.array) -> mx.array:
-        """The inverse of `_unrolled`; a new object in any case."""
-        if self._next == self._size:
-            return x[..., :, :]
-        older = self._size - self._next + self.keep
-        return mx.concatenate(
-            [x[..., : self.keep, :], x[..., older:, :], x[..., self.keep : older, :]], axis=2
-        )
+        return rolled(x, self.keep, self._next, self._size)
 
     @property
     def entries(self) -> Entries:
@@ -472,7 +461,7 @@ class WindowCache:
     def restore(self, entries: Entries, placement: Placement) -> None:
         """Take over the entries of a cache that had the same settings; the state is then the same.
 
-        Raises CacheError, with nothing done, where the numbers contradict the entries or settings.
+        Raises CacheError, with nothing done, if the numbers contradict the entries or settings.
         """
         if not placement.fits(entries, self.max_size, self.keep, self.position_limit):
             raise CacheError("the numbers of a saved layer contradict one another")
@@ -482,13 +471,3 @@ class WindowCache:
         self._size = length(entries.keys)
         self.keys = None if entries.keys is None else self._rolled(entries.keys)
         self.values = None if entries.values is None else self._rolled(entries.values)
-
-
-def _without(x: mx.array, start: int, stop: int) -> mx.array:
-    return mx.concatenate([x[..., :start, :], x[..., stop:, :]], axis=2)
-
-
-def _grown(buffer: mx.array | None, like: mx.array, slots: int) -> mx.array:
-    batch, heads, _, dim = like.shape
-    room = mx.zeros((batch, heads, slots, dim), dtype=like.dtype)
-    return room if buffer is None else mx.concatenate([buffer, room], axis=2)

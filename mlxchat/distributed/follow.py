@@ -25,7 +25,7 @@ def follow(ranks: Ranks, load: Load) -> None:
     """Until rank 0 stops. `load` loads what rank 0 names, on all ranks; None if one of them could
     not.
 
-    Raises RanksError where a rank is lost. While a model is being loaded, rank 0 may just leave.
+    Raises RanksError if a rank is lost. While a model is being loaded, rank 0 may just leave.
     """
     follower = _Follower(ranks, load)
     try:

@@ -1,4 +1,4 @@
-"""Rank 0's side: a network and its caches that tell the other ranks what is done with them.
+"""Rank 0's side: a network and its caches that have the other ranks do what is done with them.
 
 Their callers need not know. The other ranks learn of a forward before it begins, and it is launched
 here, on all ranks alike: `mx.eval` of what is returned finds nothing left that needs another rank.
@@ -65,7 +65,7 @@ class Leader(nn.Module):
         weakref.finalize(self, ranks.drop, number)
 
     def __call__(self, tokens: mx.array, cache: SharedCache) -> Any:
-        """`tokens: (1, S)`; returns logits `(1, 1, V)` where S is 1."""
+        """`tokens: (1, S)`; returns logits `(1, 1, V)` if S is 1."""
         with self.ranks.in_step():
             self.ranks.send(Order.FORWARD, self.number, cache.number, tokens.shape[1])
             _, logits = run_shard(self.ranks, self.own, tokens, cache)
@@ -107,12 +107,12 @@ def run_shard(
     ranks: Ranks, shard: nn.Module, tokens: mx.array, cache: Cache
 ) -> tuple[mx.array, mx.array | None]:
     """Run this rank's shard on rank 0's `tokens: (1, S)`, and launch all that other ranks wait for.
-    Returns these tokens, and the logits where S is 1.
+    Returns these tokens, and the logits if S is 1.
 
-    Which sums are computed depends on what is evaluated, so that is the same on all ranks: behind
-    one token the logits, behind several the cache's state.
+    Which sums are computed depends on what is evaluated, so that is the same on all ranks: after
+    one token the logits, after several the cache's state.
     """
-    # Launching waits as well, where too much has been launched before.
+    # Launching waits as well if too much has been launched before.
     with ranks.patience():
         ids = ranks.share(tokens)
         logits = shard(ids, cache=cache)

@@ -46,7 +46,7 @@ def lead_loading(
 ) -> Model:
     """Load a model on all ranks; `check` refuses it here before any weights are read.
 
-    Raises what loading it raises, RanksError where another rank cannot load it, or has another.
+    Raises what loading it raises, RanksError if another rank cannot load it, or has another.
     """
     path = Path(found.name).expanduser()
     name = str(path.resolve()) if path.exists() else found.name

@@ -1,4 +1,4 @@
-"""Keeps MLX's own lines about broken connections off stderr: one line of ours tells it all."""
+"""Keeps MLX's own lines about broken connections off stderr: one line of ours says it all."""
 
 import os
 import re

@@ -70,7 +70,7 @@ class Order(IntEnum):
 class Ranks:
     """This process's place among all. `leads` is whether it is rank 0.
 
-    Raises RanksError where a rank does not come, or is lost.
+    Raises RanksError if a rank does not come, or is lost.
     """
 
     def __init__(self, group: mx.distributed.Group, sockets: RingSockets | None) -> None:

@@ -57,7 +57,7 @@ class Sharding:
     def apply(self, network: nn.Module) -> None:
         """Keep this rank's part of a network whose weights nothing has evaluated yet.
 
-        Raises ModelUnsupported where something cannot be divided by the number of ranks.
+        Raises ModelUnsupported if something cannot be divided by the number of ranks.
         """
         if self.pipeline:
             inner = _pipelined(network)
@@ -97,7 +97,7 @@ def _obstacle_to_pipelining(network: nn.Module) -> str | None:
 
 
 def _pipelined(network: nn.Module) -> Any:
-    """The part of a network that mlx-lm knows to pipeline; None where there is none."""
+    """The part of a network that mlx-lm knows to pipeline; None if there is none."""
     inner = getattr(network, "model", None)
     return inner if hasattr(inner, "pipeline") else None
 

@@ -50,7 +50,7 @@ class RingSockets:
 
     @classmethod
     def opened_since(cls, before: Set[int], rank: int, size: int) -> RingSockets | None:
-        """Those that joining the ring has opened; None where another backend is in use."""
+        """Those that joining the ring has opened; None if another backend is in use."""
         hostfile = os.environ.get("MLX_HOSTFILE")
         if hostfile is None:
             return None

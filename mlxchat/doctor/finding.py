@@ -39,7 +39,7 @@ def problem(topic: str, found: str, mend: str) -> Finding:
 def found_by(topic: str, check: Check) -> Iterator[Finding]:
     """What the check finds; a check that breaks down is a finding as well.
 
-    Whoever asks what is wrong has something broken, in a way that nobody has thought of.
+    Users run this because something is broken, in a way that was not foreseen.
     """
     try:
         yield from check()

@@ -1,4 +1,4 @@
-"""Models: the one that is meant where none is named, and whether others can be had."""
+"""Models: the one in use if none is named, and whether others can be fetched."""
 
 import os
 import threading

@@ -90,14 +90,14 @@ OnPause = Callable[[ResumePoint], SamplingSettings]
 
 
 class Generation:
-    """Iterate over it for the tokens that follow `ids: (T,)`; afterwards `stats` tells what it took
+    """Iterate over it for the tokens that follow `ids: (T,)`; afterwards `stats` has what it took
     and why it ended. The first `cached_tokens` of `ids` are in the cache already, and `generated`
     of the tokens that `max_tokens` allows are the last of `ids`. The others are put in by `reader`,
-    where one is given.
+    if there is one.
 
-    A model whose positions come to an end (GPT-2) stops there, for the reason "length"; where the
+    A model whose positions come to an end (GPT-2) stops there, for the reason "length"; if the
     prompt already goes beyond them, CacheError is raised. `should_stop` is asked between prefill
-    steps and between tokens; where it answers yes, the generation ends with the reason
+    steps and between tokens; if it answers yes, the generation ends with the reason
     "interrupted" and what it has.
 
     `reply` reads what is generated; without it nothing is a thought.
@@ -217,7 +217,7 @@ class Generation:
             if self._stop.found:
                 self._finish_reason = "stop_text"
                 return
-        # Now, because what follows belongs to an end, and not to what would go on.
+        # Now, because what follows belongs to an end, and not to what would continue it.
         self.resume_point = self._here()
         rest = self._until_stop_text(self._reply.finish())
         if self._stop.found:

@@ -86,7 +86,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One decoded token: its id, and log-probabilities (natural log) where they were asked for."""
+    """One decoded token: its id, and log-probabilities (natural log) if they were asked for."""
 
     id: int
     logprob: float | None = None
@@ -108,8 +108,8 @@ def decode(
 
     While the caller handles a token, the next one is already being computed: when a token is
     yielded the cache holds it too, except for the very last, of `max_tokens` or once `should_stop`
-    says so. Then nothing is ahead of what was yielded: another `decode` can go on from there as if
-    there had been no end. `on_held` is given each id that the cache holds, before it is yielded.
+    says so. Then nothing is ahead of what was yielded: another `decode` can continue from there as
+    if it had not ended. `on_held` is given each id that the cache holds, before it is yielded.
     """
 
     def run(token: mx.array) -> mx.array:

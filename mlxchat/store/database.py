@@ -38,7 +38,7 @@ class Database:
                 connection.close()
 
     def do(self, work: Callable[[sqlite3.Connection], T], writing: bool = False) -> T:
-        """Run the transaction; a second time, on an empty database, where that one is damaged."""
+        """Run the transaction; a second time, on an empty database, if that one is damaged."""
         with self._lock:
             try:
                 try:
@@ -75,7 +75,7 @@ class Database:
     def _opened(self) -> sqlite3.Connection:
         """Open the database, or make it: for its owner alone, as SQLite's own files beside it are.
 
-        Raises sqlite3.DatabaseError for what is none, or none of ours.
+        Raises sqlite3.DatabaseError for another file, or another format.
         """
         os.close(open_file(self._file, os.O_RDWR | os.O_CREAT))
         database = sqlite3.connect(

@@ -141,7 +141,7 @@ class OutputFile:
         return volume_path(self._path, self._volume)
 
     def write(self, text: str) -> None:
-        """Write the text as UTF-8 to its last byte. Raises OutputError where that fails."""
+        """Write the text as UTF-8 to its last byte. Raises OutputError if that fails."""
         self._check_writable()
         data = text.encode("utf-8", "replace")
         while data:
@@ -156,7 +156,7 @@ class OutputFile:
     def sync(self) -> Position:
         """Force all that has been written to the disk, and return where it ends.
 
-        Raises OutputError where that fails.
+        Raises OutputError if that fails.
         """
         self._check_writable()
         with self._failing():
@@ -167,7 +167,7 @@ class OutputFile:
         return self.position
 
     def close(self) -> None:
-        """End writing; a second time does nothing. Raises OutputError where a write fails late."""
+        """End writing; a second time does nothing. Raises OutputError if a write fails late."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
@@ -255,7 +255,7 @@ def _soft_bytes(rotate_bytes: int) -> int:
 
 
 def _file_size(path: Path) -> int | None:
-    """Bytes of a regular file, None where there is nothing. Raises OutputError for other things."""
+    """Bytes of a regular file, None if there is nothing. Raises OutputError for other things."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -292,7 +292,7 @@ def _checked_tail(path: Path, descriptor: int, at: Position) -> bytes:
 def _later_volumes(path: Path, volume: int, size: int, rotate_bytes: int | None) -> list[Path]:
     """The volumes that were written after `volume`, which has `size` bytes now.
 
-    Raises OutputError where a file cannot be one, since the volume before it had not ended.
+    Raises OutputError if a file cannot be one, since the volume before it had not ended.
     """
     if rotate_bytes is None:
         return []

@@ -50,7 +50,7 @@ class PageWriter:
     def store(
         self, key: str, parent: str, depth: int, tensors: dict[str, Tensor], has_state: bool
     ) -> bool:
-        """Write a page, and keep to the limit; False where it has no place any more, because the
+        """Write a page, and keep to the limit; False if it has no place any more, because the
         page before was deleted. Raises OSError."""
         facts = {"model": self.print}
         return self.index.store(
@@ -96,8 +96,8 @@ class Recorder:
         self._stopped = False
 
     def begin(self, cached: int) -> bool:
-        """Go on behind `cached` tokens; False where there is nothing to store that could be found
-        again, or where the beginning of the page cannot be had."""
+        """Continue after `cached` tokens; False if there is nothing to store that could be found
+        again, or if the beginning of the page is no longer held."""
         self._position = cached
         place, tokens = divmod(cached, PAGE)
         held = [window.size() for window in self._windows()]
@@ -153,13 +153,13 @@ class Recorder:
                 self._finish(place, states)
 
     def _is_wanted(self, place: int) -> bool:
-        """Not stored; or without the states that a model with recurrent layers goes on from."""
+        """Not stored; or without the states that a model with recurrent layers continues from."""
         if place >= len(self._stored):
             return True
         return bool(recurrent_states(self._cache)) and not self._stored[place].has_state
 
     def _whole_states(self) -> Arrays:
-        """The recurrent states, if all that the model goes on from are there."""
+        """The recurrent states, if all that the model continues from are there."""
         states = states_of(self._cache)
         return states if states.keys() == states_of(self._like).keys() else {}
 
@@ -172,7 +172,7 @@ class Recorder:
             assert values is not None
             stop = keys.shape[2] - last
             start = keys.shape[2] - first
-            # Copies: of a slice of a larger buffer MLX makes one even where it lies in order.
+            # Copies: of a slice of a larger buffer MLX makes one even if it lies in order.
             copies[f"{i}.keys"] = mx.contiguous(keys[..., start:stop, :])
             copies[f"{i}.values"] = mx.contiguous(values[..., start:stop, :])
         return copies

@@ -2,7 +2,7 @@
 whatever conversation or document, is read back instead of being computed again.
 
 A prefix is cut into pages of 128 tokens; which there are is `prefix_index`'s business. What is read
-back is what a prefill left, to the bit: a page is trusted only where the model, the shapes and all
+back is what a prefill left, to the bit: a page is trusted only if the model, the shapes and all
 tokens up to its end are the very same. Whatever goes wrong costs the time of a prefill, no more.
 
 Source: the prefix caches of vLLM and SGLang, see `prefix_index`; here they outlive the process.
@@ -73,8 +73,8 @@ class PrefixCache:
         """Put the longest stored prefix of `ids: (T,)` into the empty cache; return its tokens.
 
         Whole pages, at most T - 1 tokens and at most `window`, the cache's own (None: unbounded);
-        0 where nothing is stored, and then the cache is as it was. Only behind a page that holds
-        the recurrent states can a model that has any go on.
+        0 if nothing is stored, and then the cache is as it was. A model with recurrent states can
+        only continue after a page that holds them.
         """
         keys = self._keys_to_fill(cache, ids, window)
         with suppress(OSError):
@@ -87,7 +87,7 @@ class PrefixCache:
         return 0
 
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
-        """How many tokens `fill` will put in, where all that is stored can be read."""
+        """How many tokens `fill` will put in, if all that is stored can be read."""
         with suppress(OSError):
             return len(self._fillable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
         return 0
@@ -125,11 +125,11 @@ class PrefixCache:
 
     @cached_property
     def like(self) -> Cache:
-        """What the model itself stores behind one token: shapes and dtypes."""
+        """What the model itself stores after one token: shapes and dtypes."""
         return run_lazily(self._model.shard)
 
     def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
-        """Of the pages that could be put into the cache; none where it is not empty."""
+        """Of the pages that could be put into the cache; none if it is not empty."""
         if self.refusal(cache) is not None or not _is_untouched(cache):
             return []
         most = _most_tokens(cache, window, len(ids) - 1)
@@ -144,7 +144,7 @@ class PrefixCache:
         return chain
 
     def _load(self, cache: Cache, ids: np.ndarray, chain: Sequence[Page]) -> Arrays | None:
-        """The arrays of all layers behind the chain's tokens; None, with the page forgotten, where
+        """The arrays of all layers after the chain's tokens; None, with the page forgotten, where
         one cannot be used."""
         tokens = len(chain) * PAGE
         whole: Tensors = {}
@@ -191,7 +191,7 @@ class PrefixCache:
         )
 
     def _has_states(self, tensors: Tensors) -> bool:
-        # A state may be of another shape behind one token than behind many.
+        # A state may be of another shape after one token than after many.
         return all(
             name in tensors
             and tensors[name].type == NAME_OF_TYPE[array.dtype]
@@ -228,7 +228,7 @@ def _is_untouched(cache: Cache) -> bool:
 
 
 def _most_tokens(cache: Cache, window: int | None, tokens: int) -> int:
-    """How many of the first tokens leave the same behind whatever the steps: beyond that, kept
+    """How many of the first tokens leave the same whatever the steps: beyond that, kept
     tokens have been moved, or a layer has, or what a token saw depends on where its step began."""
     limits = [tokens] if window is None else [tokens, window]
     for each in windows(cache):
@@ -239,10 +239,10 @@ def _most_tokens(cache: Cache, window: int | None, tokens: int) -> int:
     return max(min(limits), 0)
 
 
-def _put(array: np.ndarray, page: np.ndarray, behind: int) -> None:
-    """Put a page into a layer's array, so that `behind` tokens have room behind it; of a narrow
+def _put(array: np.ndarray, page: np.ndarray, after: int) -> None:
+    """Put a page into a layer's array, so that `after` tokens have room after it; of a narrow
     layer's, what lies within it."""
-    stop = array.shape[2] - behind
+    stop = array.shape[2] - after
     start = max(stop - PAGE, 0)
     if stop > 0:
         array[..., start:stop, :] = page[..., PAGE - (stop - start) :, :]

@@ -168,7 +168,7 @@ class PrefixIndex:
     ) -> bool:
         """Enter a page whose file has been written, or written anew.
 
-        Returns False where another process has deleted the file, or the page before: then nobody
+        Returns False if another process has deleted the file, or the page before: then nobody
         could come upon this one, and its file is deleted.
         """
         page = Page(key, parent, depth, size_bytes, self._clock(), model, has_state, kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from contextlib import suppress
 
@@ -17,7 +16,7 @@ from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.typeahead import held_typeahead
 from mlxchat.units import format_bytes
-from mlxchat.wording import Message
+from mlxchat.wording import Field, Message
 
 
 class Repl:
@@ -101,5 +100,5 @@ class Repl:
         took = ""
         if written is not None:
             took = f" ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
-        name = shlex.quote(session.name)
-        self._shown.screen.say(f"saved{took}: mlxchat --session {name} goes on with it")
+        resume = Field("session", session.name)
+        self._shown.screen.say(Message(f"saved{took}: mlxchat ", resume, " continues it"))

@@ -1,4 +1,4 @@
-"""Text to token ids, in which nothing is a control token: where one would be spelled, text is cut.
+"""Text to token ids, in which nothing is a control token: text that spells one is cut.
 
 A cut is marked by a character that the text does not hold, so that a template can be rendered
 between cutting and encoding.
@@ -27,7 +27,7 @@ LONG_REMEMBERED = 128
 # Unicode's noncharacters are for internal use and never text: they mark cuts and spans.
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
-# What control tokens look like, where neither their flag nor the chat template tells.
+# What control tokens look like that neither their flag nor the chat template gives away.
 _CONTROL_SHAPE = re.compile(
     r"<\|.*\|>|<｜.*｜>|</?(?:think|thinking|tool_call|tool_response|tools)>"
 )
@@ -96,7 +96,7 @@ class Encoder:
         return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _encode_anchored(self, text: str) -> TokenIds:
-        """Encode text that goes on: some tokenizers put a space before whatever comes first."""
+        """Encode text that continues other text: some tokenizers put a space before the first."""
         ids = self.encode_piece("\n" + text)
         n = len(self._anchor)
         if np.array_equal(ids[:n], self._anchor):
@@ -114,7 +114,7 @@ class Encoder:
 
 
 class _Literals:
-    """A set of texts to be found in others, quickly even where there are thousands of them."""
+    """A set of texts to be found in others, quickly even if there are thousands of them."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = {text for text in texts if text}
@@ -135,7 +135,7 @@ class _Literals:
         return sum(1 for _ in self.starts(text))
 
     def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
-        """Put `mark` behind the first character of each occurrence, so that none is left whole but
+        """Put `mark` after the first character of each occurrence, so that none is left whole but
         those `spared`."""
         pieces: list[str] = []
         done = 0
@@ -183,7 +183,7 @@ def _chunks(text: str) -> Iterator[str]:
 def _cut_before(text: str, start: int, end: int) -> int:
     """Where to cut at or before `end`: a place where every pre-tokenizer in use ends a piece.
 
-    That is behind a line's end that is followed by no space, or else between two words; in a text
+    That is after a line's end that no space follows, or else between two words; in a text
     without lines and words it is anywhere.
     """
     newline = text.rfind("\n", start, end)

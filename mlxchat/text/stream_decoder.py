@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 class StreamDecoder:
     """`decode` makes text of ids, in which those that are `is_silent` have none.
 
-    The text of a token can depend on the ones before it, so each is decoded behind its
+    The text of a token can depend on the ones before it, so each is decoded after its
     predecessors and what those alone give is taken off. Source: the prefix method of Hugging
     Face's text-generation-inference.
     """
@@ -27,7 +27,7 @@ class StreamDecoder:
     def add(self, id_: int) -> str:
         """Take one more token and return the text that is complete now, often empty."""
         if self._is_silent(id_):
-            # A character goes on after it, and it must not count as one of its tokens.
+            # A character continues after it, and it must not count as one of its tokens.
             return ""
         self._pending.append(id_)
         text = self._pending_text(len(self._pending))

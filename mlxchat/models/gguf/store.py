@@ -26,7 +26,7 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     when the directory is there already. Two processes may call this at once.
 
     Raises ModelNotFound for a path that is no file, ModelBroken for a file that is damaged,
-    ModelUnsupported for one that is sound but beyond us, ModelError where models_dir cannot be
+    ModelUnsupported for one that is sound but beyond us, ModelError if models_dir cannot be
     written. No directory is left behind by any of them.
     """
     source = identify(path)
