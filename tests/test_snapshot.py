@@ -237,6 +237,16 @@ def test_what_it_was_made_with_is_named_where_it_differs(
             snapshot.restore(path, other.network, empty, print_)
 
 
+def test_a_gguf_file_that_was_moved_is_the_same_model() -> None:
+    """So was the embedded one of another installation: sessions were read again, and no prefix was
+    known."""
+    network = build_random_model()
+    here, there = (
+        ModelPrint(make_model(network, config={"mlxchat": {"source": path}})) for path in "ab"
+    )
+    assert here.digest() == there.digest()
+
+
 def forged(data: bytes, change: Any) -> bytes:
     """The file with its facts changed and a checksum that is right: somebody means harm."""
     (n,) = struct.unpack("<Q", data[:8])
