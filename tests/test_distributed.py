@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from mlxchat.store.session import Session
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
-from tests.launched import Process, launched, ring
+from tests.launched import Done, Process, RingOfCommands, launched, ring
 
 COMMON: dict[str, Any] = {
     "hidden_size": 32,
@@ -47,7 +47,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
     },
     "phi3": COMMON | {"model_type": "phi3"},
-    "few_heads": COMMON | {"model_type": "llama", "num_key_value_heads": 2},
+    "one_head": COMMON | {"model_type": "llama", "num_key_value_heads": 1},
 }
 
 
@@ -58,6 +58,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, config in CONFIGS.items():
         write_tiny_model(directory / name, config=config)
     return directory
+
+
+@pytest.fixture
+def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
+    return run_here
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingOfCommands]:
+    command = [sys.executable, "-m", "tests.ring_program"]
+    with ring(2, command, tmp_path_factory.mktemp("ring")) as processes:
+        yield RingOfCommands(processes)
 
 
 def check_program(ranks: int, way: str, models: list[str], directory: Path) -> None:
@@ -93,19 +105,20 @@ def test_four_ranks_say_what_one_process_says(way: str, models: Path, tmp_path: 
     check_program(4, way, [str(models / name) for name in names], tmp_path)
 
 
-def test_the_command_says_the_same_under_the_launcher(
-    models: Path, run_mlxchat: RunMlxchat
+def test_the_command_says_the_same_on_two_ranks(
+    models: Path, run_mlxchat: RunMlxchat, two_ranks: RingOfCommands
 ) -> None:
     options = ["generate", "-m", str(models / "qwen3_moe"), "--raw", "--ignore-eos", "--json"]
     options += ["--temp", "1", "--seed", "3", "-n", "40", "--max-kv-size", "24", "Once upon a time"]
     alone = run_mlxchat(*options)
-    with launched(2, *options) as process:
-        assert process.ends() == 0
-        assert process.err == ""
-        assert without_times(process.out) == without_times(alone.stdout)
+    together = two_ranks.run(*options)
+    assert (together.statuses, together.err, together.out[1]) == ([0, 0], ["", ""], "")
+    assert without_times(together.out[0]) == without_times(alone.stdout)
 
 
-def test_ranks_hold_a_model_that_overflows_in_bfloat16(tmp_path: Path) -> None:
+def test_ranks_hold_a_model_that_overflows_in_bfloat16(
+    tmp_path: Path, two_ranks: RingOfCommands
+) -> None:
     """One process looked at its first logits; several ranks wrote noise."""
     directory = write_tiny_model(tmp_path / "wide", config=CONFIGS["llama"])
     file = str(directory / "model.safetensors")
@@ -115,9 +128,10 @@ def test_ranks_hold_a_model_that_overflows_in_bfloat16(tmp_path: Path) -> None:
     }
     mx.save_safetensors(file, {name: a.astype(mx.float16) for name, a in larger.items()})
     options = ["generate", "-m", str(directory), "--dtype", "stored", "--raw", "-n", "5", "Hello"]
-    with launched(2, *options) as process:
-        assert process.ends() == 0
-        assert process.err == f"mlxchat: {directory} overflows in float16: holding it in bfloat16\n"
+    done = two_ranks.run(*options)
+    assert done.statuses == [0, 0]
+    told = f"mlxchat: {directory} overflows in float16: holding it in bfloat16\n"
+    assert done.err == [told, ""]
 
 
 def without_times(events: str) -> list[dict[str, Any]]:
@@ -134,38 +148,25 @@ def without_times(events: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("model", "ranks", "options", "told"),
+    ("model", "options", "told"),
     [
-        ("phi3", 2, [], "mlx-lm cannot divide a phi3 model among several machines"),
-        ("llama", 2, ["--pipeline"], "mlx-lm cannot pipeline a llama model: use --no-pipeline"),
+        ("phi3", [], "mlx-lm cannot divide a phi3 model among several machines"),
+        ("llama", ["--pipeline"], "mlx-lm cannot pipeline a llama model: use --no-pipeline"),
         (
-            "few_heads",
-            4,
+            "one_head",
             [],
-            "this model's 2 kv heads cannot be divided by 4: use a number of ranks that divides "
+            "this model's 1 kv heads cannot be divided by 2: use a number of ranks that divides "
             "them\n",
         ),
     ],
 )
 def test_a_model_that_cannot_be_divided_is_refused(
-    model: str, ranks: int, options: list[str], told: str, *, models: Path, tmp_path: Path
+    model: str, options: list[str], told: str, models: Path, two_ranks: RingOfCommands
 ) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "mlxchat",
-        "generate",
-        "-m",
-        str(models / model),
-        *options,
-        "a",
-    ]
-    with ring(ranks, command, tmp_path) as processes:
-        statuses = [process.ends() for process in processes]
-        assert statuses == [1] + [0] * (ranks - 1)
-        assert processes[0].err.startswith(f"mlxchat: error: {told}")
-        assert processes[0].err.count("\n") == 1
-        assert "".join(process.err for process in processes[1:]) == ""
+    done = two_ranks.run("generate", "-m", str(models / model), *options, "a")
+    assert (done.statuses, done.out) == ([1, 0], ["", ""])
+    assert done.err[0].startswith(f"mlxchat: error: {told}")
+    assert (done.err[0].count("\n"), done.err[1]) == (1, "")
 
 
 def endless(models: Path) -> list[str]:
@@ -264,16 +265,16 @@ def test_one_of_four_ranks_that_hangs_is_named_by_its_neighbours(
 
 
 def chat(models: Path, *options: str) -> list[str]:
-    command = [sys.executable, "-m", "mlxchat", "chat", "-m", str(models / "llama"), "--json"]
-    return [*command, "--temp", "0", "-n", "20", "--max-kv-size", "220", *options]
+    model = ["-m", str(models / "llama")]
+    return [
+        *("chat", *model, "--json", "--temp", "0", "-n", "20", "--max-kv-size", "220", *options)
+    ]
 
 
-def say_together(ranks: int, command: list[str], text: str, directory: Path) -> Process:
-    with ring(ranks, command, directory) as processes:
-        processes[0].reads(text)
-        processes[0].reads_end()
-        assert [process.ends(120) for process in processes] == [0] * ranks
-        return processes[0]
+def say_together(two_ranks: RingOfCommands, arguments: list[str], text: str) -> Done:
+    done = two_ranks.run(*arguments, stdin=f"{text}\n")
+    assert (done.statuses, done.err[1], done.out[1]) == ([0, 0], "", "")
+    return done
 
 
 def reply(events: str) -> str:
@@ -286,34 +287,34 @@ def cached_tokens(events: str) -> int:
 
 
 def test_a_session_goes_on_from_each_ranks_own_part(
-    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+    models: Path, run_mlxchat: RunMlxchat, two_ranks: RingOfCommands, temporary_home: Path
 ) -> None:
     first, second = "Tell me of the sea.", "And of the land?"
     for text in (first, second):
-        alone = run_mlxchat(*chat(models, "--session", "alone")[3:], stdin=f"{text}\n")
+        alone = run_mlxchat(*chat(models, "--session", "alone"), stdin=f"{text}\n")
         assert alone.returncode == 0, alone.stderr
-    say_together(2, chat(models, "--session", "far"), first, tmp_path)
-    again = say_together(2, chat(models, "--session", "far", "--exact"), second, tmp_path)
-    assert again.err == ""
-    assert reply(again.out) == reply(alone.stdout)
-    assert cached_tokens(again.out) == cached_tokens(alone.stdout) > 0
+    say_together(two_ranks, chat(models, "--session", "far"), first)
+    again = say_together(two_ranks, chat(models, "--session", "far", "--exact"), second)
+    assert again.err[0] == ""
+    assert reply(again.out[0]) == reply(alone.stdout)
+    assert cached_tokens(again.out[0]) == cached_tokens(alone.stdout) > 0
     # One process has none of the parts, and all of the transcript.
-    last = run_mlxchat(*chat(models, "--session", "far")[3:], stdin="Well?\n")
+    last = run_mlxchat(*chat(models, "--session", "far"), stdin="Well?\n")
     assert "was made with another number of ranks" in last.stderr
     assert cached_tokens(last.stdout) == 0
     # Without rank 1's part there is nothing to go on with to the bit.
-    say_together(2, chat(models, "--session", "near"), first, tmp_path)
+    say_together(two_ranks, chat(models, "--session", "near"), first)
     for part in temporary_home.rglob("rank1-*.safetensors"):
         part.unlink()
-    told = say_together(2, chat(models, "--session", "near"), second, tmp_path)
-    assert "rank 1 does not have its shard of the snapshot" in told.err
-    assert reply(told.out) == reply(alone.stdout)
+    told = say_together(two_ranks, chat(models, "--session", "near"), second)
+    assert "rank 1 does not have its shard of the snapshot" in told.err[0]
+    assert reply(told.out[0]) == reply(alone.stdout)
 
 
 def test_where_a_rank_is_killed_mid_reply_the_session_has_what_was_shown(
     models: Path, tmp_path: Path
 ) -> None:
-    command = chat(models, "--session", "cut", "-n", "-1")
+    command = [sys.executable, "-m", "mlxchat", *chat(models, "--session", "cut", "-n", "-1")]
     with ring(2, command, tmp_path) as processes:
         processes[0].reads("Never stop.")
         processes[0].writes(2_000)
@@ -328,79 +329,69 @@ def test_where_a_rank_is_killed_mid_reply_the_session_has_what_was_shown(
 
 
 def night(models: Path, directory: Path, *options: str) -> list[str]:
-    command = [sys.executable, "-m", "mlxchat", "generate", "-m", str(models / "llama"), "--raw"]
-    command += ["--ignore-eos", "-n", "400", "--max-kv-size", "24", "--temp", "1", "--seed", "5"]
+    command = ["generate", "-m", str(models / "llama"), "--raw", "--ignore-eos", "-n", "400"]
+    command += ["--max-kv-size", "24", "--temp", "1", "--seed", "5"]
     checkpoint = ["--checkpoint", str(directory), "--checkpoint-every", "20"]
     return [*command, *checkpoint, *options, "It was a dark and stormy night."]
 
 
 def test_a_run_goes_on_from_each_ranks_own_part_of_the_checkpoint(
-    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+    models: Path,
+    tmp_path: Path,
+    run_mlxchat: RunMlxchat,
+    two_ranks: RingOfCommands,
+    temporary_home: Path,
 ) -> None:
     """A killed run, resumed, leaves the bytes of one that nothing happened to."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    alone = run_mlxchat(*night(models, whole)[3:])
+    alone = run_mlxchat(*night(models, whole))
     assert alone.returncode == 0, alone.stderr
-    with ring(2, night(models, cut), tmp_path) as processes:
+    with ring(2, [sys.executable, "-m", "mlxchat", *night(models, cut)], tmp_path) as processes:
         wait_until((cut / "state.safetensors").exists)
         processes[0].popen.kill()
         ends_with_a_line(processes[1], "mlxchat: error: rank 0 is gone: all ranks end\n")
     saved = list(temporary_home.rglob("rank1-*.safetensors"))
     assert 1 <= len(saved) <= 3
-    resume = [sys.executable, "-m", "mlxchat", "generate", "--resume", str(cut)]
-    alone = run_mlxchat(*resume[3:])
+    resume = ["generate", "--resume", str(cut)]
+    alone = run_mlxchat(*resume)
     assert alone.returncode == 1
     assert "was made with another number of ranks" in alone.stderr
-    with ring(2, resume, tmp_path) as processes:
-        assert [process.ends(120) for process in processes] == [0, 0]
-        assert [process.err for process in processes] == ["", ""]
+    resumed = two_ranks.run(*resume)
+    assert (resumed.statuses, resumed.err) == ([0, 0], ["", ""])
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
     # Those that nothing names any more are deleted, but for the last.
     assert 1 <= len(list(temporary_home.rglob("rank1-*.safetensors"))) <= 4
 
-
-def test_without_a_ranks_part_a_run_begins_again(
-    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
-) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert run_mlxchat(*night(models, whole)[3:]).returncode == 0
-    with ring(2, night(models, cut, "-n", "100"), tmp_path) as processes:
-        assert [process.ends(120) for process in processes] == [0, 0]
+    # With a part that is damaged, the run begins again.
+    cut = tmp_path / "damaged"
+    assert two_ranks.run(*night(models, cut, "-n", "100")).statuses == [0, 0]
     for part in temporary_home.rglob("rank1-*.safetensors"):
         part.write_bytes(part.read_bytes()[:-1] + b"?")
-    resume = [sys.executable, "-m", "mlxchat", "generate", "--resume", str(cut), "-n", "400"]
-    with ring(2, resume, tmp_path) as processes:
-        assert [process.ends(120) for process in processes] == [0, 0]
-        assert "rank 1 does not have its shard of the snapshot: beginning" in processes[0].err
+    again = two_ranks.run("generate", "--resume", str(cut), "-n", "400")
+    assert again.statuses == [0, 0]
+    assert "rank 1 does not have its shard of the snapshot: beginning" in again.err[0]
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
 
 
 def test_a_prefix_is_known_where_all_ranks_know_it(
-    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+    models: Path,
+    tmp_path: Path,
+    run_mlxchat: RunMlxchat,
+    two_ranks: RingOfCommands,
+    temporary_home: Path,
 ) -> None:
     document = tmp_path / "document.txt"
     document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(80)))
-    common = [
-        "generate",
-        "-m",
-        str(models / "llama"),
-        "--raw",
-        "--json",
-        "--ignore-eos",
-        "-n",
-        "20",
-    ]
-    common += ["-f", str(document), "--max-kv-size", "4096"]
+    common = ["generate", "-m", str(models / "llama"), "--raw", "--json", "--ignore-eos"]
+    common += ["-n", "20", "-f", str(document), "--max-kv-size", "4096"]
 
     def alone(question: str) -> str:
         return reply(run_mlxchat(*common, "--no-prefix-cache", question).stdout)
 
     def together(question: str, *options: str) -> tuple[str, int]:
-        command = [sys.executable, "-m", "mlxchat", *common, *options, question]
-        with ring(2, command, tmp_path) as processes:
-            assert [process.ends(120) for process in processes] == [0, 0]
-            assert [process.err for process in processes] == ["", ""]
-            return reply(processes[0].out), cached_tokens(processes[0].out)
+        done = two_ranks.run(*common, *options, question)
+        assert (done.statuses, done.err) == ([0, 0], ["", ""])
+        return reply(done.out[0]), cached_tokens(done.out[0])
 
     def pages() -> list[Path]:
         return list(temporary_home.rglob("prefixes/**/*.safetensors"))
@@ -428,14 +419,12 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 @pytest.mark.parametrize("way", ["--no-pipeline", "--pipeline"])
 def test_the_time_that_ranks_spend_on_one_another_is_measured(
-    way: str, models: Path, tmp_path: Path
+    way: str, models: Path, two_ranks: RingOfCommands
 ) -> None:
-    command = [sys.executable, "-m", "mlxchat", "bench", "decode", "--quick", "--json", "-", way]
-    command += ["-m", str(models / "qwen3_moe")]
-    with ring(2, command, tmp_path) as processes:
-        assert [process.ends(120) for process in processes] == [0, 0]
-        assert processes[1].out == ""
-        told = [json.loads(line) for line in processes[0].out.splitlines()]
+    model = ["-m", str(models / "qwen3_moe")]
+    done = two_ranks.run("bench", "decode", "--quick", "--json", "-", way, *model)
+    assert (done.statuses, done.out[1]) == ([0, 0], "")
+    told = [json.loads(line) for line in done.out[0].splitlines()]
     assert {line["kind"] for line in told} == {"stretch", "communication"}
     (figures,) = [line["figures"] for line in told if line["kind"] == "communication"]
     assert figures["ranks"] == 2
@@ -454,13 +443,11 @@ def test_the_time_that_ranks_spend_on_one_another_is_measured(
 
 @pytest.mark.parametrize("what", [["stream"], ["decode", "--against", "mlx-lm"], []])
 def test_what_measures_one_machine_is_refused(
-    what: list[str], models: Path, tmp_path: Path
+    what: list[str], models: Path, two_ranks: RingOfCommands
 ) -> None:
-    command = [sys.executable, "-m", "mlxchat", "bench", *what, "-m", str(models / "llama")]
-    with ring(2, command, tmp_path) as processes:
-        assert [process.ends() for process in processes] == [2, 0]
-        assert processes[0].err.startswith("mlxchat: error: under mlx.launch only")
-        assert processes[1].err == ""
+    done = two_ranks.run("bench", *what, "-m", str(models / "llama"))
+    assert (done.statuses, done.err[1]) == ([2, 0], "")
+    assert done.err[0].startswith("mlxchat: error: under mlx.launch only")
 
 
 @pytest.mark.slow
