@@ -21,7 +21,7 @@ from tests.launched import Done, Process, RingOfCommands, launched, ring
 
 COMMON: dict[str, Any] = {
     "hidden_size": 32,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "intermediate_size": 64,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -38,6 +38,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3_moe": COMMON
     | {
         "model_type": "qwen3_moe",
+        "num_hidden_layers": 4,
         "head_dim": 16,
         "num_experts": 4,
         "num_experts_per_tok": 2,
@@ -109,7 +110,7 @@ def test_the_command_says_the_same_on_two_ranks(
     models: Path, run_mlxchat: RunMlxchat, two_ranks: RingOfCommands
 ) -> None:
     options = ["generate", "-m", str(models / "qwen3_moe"), "--raw", "--ignore-eos", "--json"]
-    options += ["--temp", "1", "--seed", "3", "-n", "40", "--max-kv-size", "24", "Once upon a time"]
+    options += ["--temp", "1", "--seed", "3", "-n", "16", "--max-kv-size", "24", "Once upon a time"]
     alone = run_mlxchat(*options)
     together = two_ranks.run(*options)
     assert (together.statuses, together.err, together.out[1]) == ([0, 0], ["", ""], "")
@@ -158,9 +159,10 @@ def without_times(events: str) -> list[dict[str, Any]]:
             "this model's 1 kv heads cannot be divided by 2: use a number of ranks that divides "
             "them\n",
         ),
+        ("llama", ["-f", "nowhere.txt"], "cannot read nowhere.txt"),
     ],
 )
-def test_a_model_that_cannot_be_divided_is_refused(
+def test_what_cannot_be_done_is_told_by_rank_0_alone(
     model: str, options: list[str], told: str, models: Path, two_ranks: RingOfCommands
 ) -> None:
     done = two_ranks.run("generate", "-m", str(models / model), *options, "a")
@@ -223,17 +225,6 @@ def ends_with_a_line(process: Process, line: str) -> None:
         assert process.err == ""
         return
     assert (status, process.err) == (1, line)
-
-
-@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_where_a_rank_is_killed_the_other_says_so_and_ends(
-    killed: int, models: Path, tmp_path: Path
-) -> None:
-    with ring(2, endless(models), tmp_path) as processes:
-        processes[0].writes(20)
-        processes[killed].popen.kill()
-        other: Process = processes[1 - killed]
-        ends_with_a_line(other, f"mlxchat: error: rank {killed} is gone: all ranks end\n")
 
 
 @pytest.mark.slow
@@ -311,7 +302,7 @@ def test_a_session_goes_on_from_each_ranks_own_part(
     assert reply(told.out[0]) == reply(alone.stdout)
 
 
-def test_where_a_rank_is_killed_mid_reply_the_session_has_what_was_shown(
+def test_where_a_rank_is_killed_mid_reply_the_other_ends_and_the_session_has_what_was_shown(
     models: Path, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "mlxchat", *chat(models, "--session", "cut", "-n", "-1")]
@@ -329,7 +320,7 @@ def test_where_a_rank_is_killed_mid_reply_the_session_has_what_was_shown(
 
 
 def night(models: Path, directory: Path, *options: str) -> list[str]:
-    command = ["generate", "-m", str(models / "llama"), "--raw", "--ignore-eos", "-n", "400"]
+    command = ["generate", "-m", str(models / "llama"), "--raw", "--ignore-eos", "-n", "150"]
     command += ["--max-kv-size", "24", "--temp", "1", "--seed", "5"]
     checkpoint = ["--checkpoint", str(directory), "--checkpoint-every", "20"]
     return [*command, *checkpoint, *options, "It was a dark and stormy night."]
@@ -364,10 +355,10 @@ def test_a_run_goes_on_from_each_ranks_own_part_of_the_checkpoint(
 
     # With a part that is damaged, the run begins again.
     cut = tmp_path / "damaged"
-    assert two_ranks.run(*night(models, cut, "-n", "100")).statuses == [0, 0]
+    assert two_ranks.run(*night(models, cut, "-n", "50")).statuses == [0, 0]
     for part in temporary_home.rglob("rank1-*.safetensors"):
         part.write_bytes(part.read_bytes()[:-1] + b"?")
-    again = two_ranks.run("generate", "--resume", str(cut), "-n", "400")
+    again = two_ranks.run("generate", "--resume", str(cut), "-n", "150")
     assert again.statuses == [0, 0]
     assert "rank 1 does not have its shard of the snapshot: beginning" in again.err[0]
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
@@ -417,11 +408,13 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("way", ["--no-pipeline", "--pipeline"])
+@pytest.mark.parametrize(
+    "way", ["--no-pipeline", pytest.param("--pipeline", marks=pytest.mark.slow)]
+)
 def test_the_time_that_ranks_spend_on_one_another_is_measured(
     way: str, models: Path, two_ranks: RingOfCommands
 ) -> None:
-    model = ["-m", str(models / "qwen3_moe")]
+    model = ["-m", str(models / ("qwen3_moe" if way == "--pipeline" else "llama"))]
     done = two_ranks.run("bench", "decode", "--quick", "--json", "-", way, *model)
     assert (done.statuses, done.out[1]) == ([0, 0], "")
     told = [json.loads(line) for line in done.out[0].splitlines()]
@@ -435,10 +428,10 @@ def test_the_time_that_ranks_spend_on_one_another_is_measured(
         # The order, the token, what the other has computed, and what comes of it.
         assert figures["messages"] == 4
     else:
-        # Two in each of four layers, the order and the token.
-        assert figures["messages"] == 10
+        # Two in each of two layers, the order and the token.
+        assert figures["messages"] == 6
         width = COMMON["hidden_size"] * 4
-        assert figures["message_bytes"] == 8 * width + (8 + 1) * 4
+        assert figures["message_bytes"] == 4 * width + (8 + 1) * 4
 
 
 @pytest.mark.parametrize("what", [["stream"], ["decode", "--against", "mlx-lm"], []])
@@ -465,6 +458,3 @@ def test_what_is_piped_to_the_launcher_is_not_taken_for_a_document(
         processes[0].reads("a document")
         assert [process.ends() for process in processes] == [0, 0]
         assert processes[0].err.startswith("mlxchat: what was piped in is not read")
-    with ring(2, [*command, "-f", "nowhere.txt"], tmp_path) as processes:
-        assert [process.ends() for process in processes] == [1, 0]
-        assert [process.err.count("\n") for process in processes] == [1, 0]
