@@ -875,20 +875,6 @@ def test_no_embedded_model_is_none(monkeypatch: pytest.MonkeyPatch):
     assert embedded_gguf() is None
 
 
-@pytest.mark.model
-def test_the_embedded_model_names_the_capital_of_france(
-    embedded_model: Path, smollm_network: nn.Module
-):
-    tokenizer = tokenizers.Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
-    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer.encode(prompt).ids
-    start = len(ids)
-    while len(ids) < start + 12 and ids[-1] != 2:
-        logits = np.array(smollm_network(mx.array([ids])))
-        ids.append(int(logits[0, -1].argmax()))
-    assert tokenizer.decode(ids[start:]) == "The capital of France is Paris."
-
-
 def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
     """Logits of the llama in a GGUF file, by numpy, from dequantized weights as they are stored.
 
