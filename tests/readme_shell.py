@@ -32,7 +32,7 @@ UNTIL_THE_MORNING = {"--checkpoint", "--resume", "--until", "--for"}
 
 # What a shell makes something of.
 SHELLS_OWN = re.compile(r"[$`*?~<>|&;(){}\n]|\w=")
-# What asks the hub, whose library reads the environment once, imports mlx-lm, or changes a shell's files.
+# What asks the hub, whose library reads the environment once, or imports mlx-lm.
 NEED_A_PROCESS = {"models", "doctor", "-m", "--model", "--against", *NO_CHAT}
 
 
