@@ -19,6 +19,7 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 import mlx.core as mx
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 from mlx import nn
 
 from mlxchat.models.skeleton import build_skeleton
@@ -46,6 +47,16 @@ def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> n
     mx.eval(model.parameters())
     model.eval()
     return model
+
+
+# What `make test` and `make test-all` try: `--hypothesis-profile=thorough` is the latter's.
+QUICK, THOROUGH = 100, 400
+settings.register_profile("thorough", max_examples=THOROUGH)
+
+
+def examples(few: int) -> int:
+    """How many examples a test has where Hypothesis's own number takes too long."""
+    return few * settings().max_examples // QUICK
 
 
 T = TypeVar("T")

@@ -35,6 +35,7 @@ from mlxchat.models.gguf.pretokenize import SPLITTINGS
 from mlxchat.models.gguf.source import FORMAT_VERSION, identify
 from mlxchat.models.gguf.store import LOCK, PARTIAL, WEIGHTS
 from mlxchat.models.skeleton import build_skeleton
+from tests.conftest import examples
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
@@ -452,7 +453,7 @@ def test_sentencepiece_tokens_are_sentencepieces_own(prefixed: bool, tmp_path: P
         tiny.metadata["tokenizer.ggml.add_space_prefix"] = False
     tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>_(x", max_size=40)))
     def check(text: str) -> None:
         encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -968,7 +969,7 @@ def test_the_embedded_models_tokens_are_those_of_plain_merging(embedded_model: P
                 found += [ids[part] for part in merge_plainly(known, ranks)]
         return found
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>|_(1٣", max_size=60)))
     def check(text: str) -> None:
         encoded = tokenizer.encode(text).ids

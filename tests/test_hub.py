@@ -155,11 +155,20 @@ def is_sent(fake_hub: FakeHub) -> bool:
 
 
 def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_complete(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+    fake_hub: FakeHub,
 ):
     """The library tries again a few times, a second apart, before it gives up."""
     fake_hub.cut_off_after_bytes["model.safetensors"] = 10
-    message = pull_error(run_mlxchat)
+    impatient = "import time; time.sleep = lambda s, sleep=time.sleep: sleep(min(s, 0.05))\n"
+    program = f"{impatient}from mlxchat.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "models", "pull", "org/tiny"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    message = done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
     assert message.startswith("the download of org/tiny broke off (")
     assert message.endswith(
         "): complete files are kept: run `mlxchat models pull org/tiny` to resume"

@@ -148,7 +148,7 @@ def test_with_the_same_steps_it_is_the_same_to_the_bit(
     np.testing.assert_array_equal(again.logits(), plain)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
 @pytest.mark.parametrize(("recorded_by", "read_by"), [(PAGE, 50), (50, 2 * PAGE), (2 * PAGE, 50)])
 def test_with_other_steps_it_is_the_same_to_rounding(
     family: str, recorded_by: int, read_by: int, open_pages: Open

@@ -67,7 +67,7 @@ def test_a_document_is_read_once_whatever_is_asked(ask: Any) -> None:
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
-@pytest.mark.parametrize("step", ["100", "256", "512", "2048"])
+@pytest.mark.parametrize("step", ["100", "2048"])
 def test_the_step_size_does_not_matter(step: str, ask: Any) -> None:
     fresh = ask("What?", "--no-prefix-cache", "--prefill-step-size", step)
     ask("What?", "--prefill-step-size", "64")

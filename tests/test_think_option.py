@@ -3,15 +3,17 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mlxchat.app import setup
 from mlxchat.errors import UsageError
 from mlxchat.text.template_args import parse_template_args
+from tests.in_process import run_in_process
 from tests.reply_formats import HARMONY, MISTRAL
+from tests.scripted_program import load_scripted
 from tests.terminal_chat import CTRL_D, Chat
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
@@ -26,18 +28,12 @@ def harmony(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(harmony: Path) -> Run:
+def run(harmony: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(setup, "load_directory", load_scripted)
+
     def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", PROGRAM, *arguments]
         model = [] if "--resume" in arguments else ["-m", str(harmony)]
-        return subprocess.run(
-            [*command, *model],
-            check=False,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return run_in_process(*arguments, *model, stdin=stdin)
 
     return run
 
