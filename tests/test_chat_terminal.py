@@ -124,7 +124,7 @@ def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tmp_path: Path) -> N
     """A model of random weights at a high temperature writes every byte, escape among them."""
     model = write_tiny_model(tmp_path / "model", config=tiny_config(layers=1))
     chat = Chat(str(model), "-n", "500", "--plain", "--temp", "50", "--seed", "1")
-    for turn in range(1, 5):
+    for turn in range(1, 9):
         chat.says(f"hello {turn}")
     assert "␛" in chat.written
     assert "\x07" not in chat.written

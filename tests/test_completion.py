@@ -106,8 +106,8 @@ def write_config(text: str) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_process_answers_each_shell(shell: str):
     make_session("holidays")
-    for words, told in ((["ge"], ["generate"]), (["session", "show", "h"], ["holidays"])):
-        assert names_told(shell, run_process(line_for(shell, *words))) == told
+    line = line_for(shell, "session", "show", "h")
+    assert names_told(shell, run_process(line)) == ["holidays"]
 
 
 def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(

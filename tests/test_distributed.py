@@ -280,7 +280,7 @@ def cached_tokens(events: str) -> int:
 def test_a_session_goes_on_from_each_ranks_own_part(
     models: Path, run_mlxchat: RunMlxchat, two_ranks: RingOfCommands, temporary_home: Path
 ) -> None:
-    first, second = "Tell me of the sea.", "And of the land?"
+    first, second = "Tell me of the sea.", "And of the land? " * 5
     for text in (first, second):
         alone = run_mlxchat(*chat(models, "--session", "alone"), stdin=f"{text}\n")
         assert alone.returncode == 0, alone.stderr

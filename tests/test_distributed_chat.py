@@ -34,6 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_model(tmp_path_factory.mktemp("chat") / "llama", config=CONFIGS["llama"]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ordinary_terminal")
 def test_a_chat_under_the_launcher_retries_forgets_is_interrupted_and_saved(
     model: str, temporary_home: Path

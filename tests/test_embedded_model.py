@@ -23,9 +23,10 @@ def model(embedded_model: Path) -> Model:
     return load_directory(embedded_model, "smollm2", dtype="auto", notify=lambda _: None)
 
 
-def test_it_knows_the_capital_of_france(run_mlxchat: RunMlxchat) -> None:
-    done = run_mlxchat(
-        "generate", "-m", "smollm2", "--offline", "-n", "10", "What is the capital of France?"
+def test_it_knows_the_capital_of_france(run_here: RunMlxchat, embedded_model: Path) -> None:
+    done = run_here(
+        *("generate", "-m", str(embedded_model), "--offline", "-n", "10"),
+        "What is the capital of France?",
     )
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout

@@ -920,6 +920,7 @@ def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
     return norm(hidden, "output_norm.weight") @ embedding.T
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_embedded_models_logits_are_those_of_a_plain_llama(smollm_network: nn.Module):
     path = embedded_gguf()

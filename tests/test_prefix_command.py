@@ -33,7 +33,7 @@ def ask(tiny_model: Path, document: Path, run_mlxchat: RunMlxchat) -> Any:
 
     def ask(question: str, *options: str, model: Path = tiny_model) -> dict[str, Any]:
         done = run_mlxchat(
-            *("generate", "-m", str(model), "--json", "--temp", "0", "-n", "30", "--ignore-eos"),
+            *("generate", "-m", str(model), "--json", "--temp", "0", "-n", "10", "--ignore-eos"),
             *("-f", str(document), *options, question),
         )
         assert done.returncode == 0, done.stderr
