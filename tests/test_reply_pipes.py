@@ -58,6 +58,9 @@ def test_events_keep_thoughts_apart(scripted: Scripted, run: RunMlxchat) -> None
     }
     assert said == {True: scripted.thought, False: scripted.answer}
     assert (done["thought"], done["text"]) == (scripted.thought, scripted.answer)
+    *tokens, done = events(run("generate", "--json", "--think", "hide", "hello").stdout)
+    assert not any(each.get("thought") for each in tokens)
+    assert (done["thought"], done["text"]) == ("", scripted.answer)
 
 
 def test_a_piped_chat_answers_alone_if_thoughts_are_hidden(

@@ -42,32 +42,6 @@ def events(stdout: str, kind: str) -> list[dict[str, object]]:
     return [each for each in map(json.loads, stdout.splitlines()) if each["event"] == kind]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ((), "<think>Hm, duck?</think>\n\nYes!"),
-        (("--think", "hide"), "Yes!"),
-        (("--think", "off"), "Yes!"),
-    ],
-)
-def test_generate_writes_thoughts_between_tags_or_not_at_all(
-    options: tuple[str, ...], text: str, run: Run
-) -> None:
-    done = run("generate", *options, "hello")
-    assert (done.returncode, done.stdout) == (0, text)
-
-
-def test_events_say_what_is_a_thought(run: Run) -> None:
-    done = run("generate", "--json", "hello")
-    tokens, (end,) = events(done.stdout, "token"), events(done.stdout, "done")
-    assert (end["thought"], end["text"]) == ("Hm, duck?", "Yes!")
-    assert "".join(str(each["text"]) for each in tokens if each["thought"]) == "Hm, duck?"
-    hidden = run("generate", "--json", "--think", "hide", "hello").stdout
-    assert not any(each["thought"] for each in events(hidden, "token"))
-    assert events(hidden, "done")[0]["thought"] == ""
-    assert events(hidden, "done")[0]["text"] == "Yes!"
-
-
 def test_raw_text_has_no_format(run: Run) -> None:
     done = run("generate", "--raw", "hello")
     assert done.stdout.startswith("analysisHm, duck?assistantfinalYes!")
