@@ -142,12 +142,6 @@ def run_program() -> RunMlxchat:
 
 
 @pytest.fixture
-def run_here() -> RunMlxchat:
-    """As `run_program`, but in this process."""
+def run_mlxchat() -> RunMlxchat:
+    """As `run_program`, but in this process: for what needs none of its own."""
     return run_in_process
-
-
-@pytest.fixture
-def run_mlxchat(run_program: RunMlxchat) -> RunMlxchat:
-    """Run the program; a module whose tests need no process of their own has `run_here` for it."""
-    return run_program

@@ -36,11 +36,6 @@ OPTIONAL_AMOUNT = {"type": ["number", "null"]}
 WINDOW = {"type": ["integer", "null"], "minimum": 1}
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 def an_object(**properties: Any) -> dict[str, Any]:
     """With all of these, and nothing else."""
     return {

@@ -17,11 +17,6 @@ from tests.conftest import RunMlxchat
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 def events_of(stdout: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stdout.splitlines()]
 

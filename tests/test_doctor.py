@@ -26,11 +26,6 @@ from tests.pseudo_terminal import PseudoTerminal
 SECRET = "hf_secret"
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 def only(findings: Iterable[Finding]) -> Finding:
     (finding,) = findings
     return finding

@@ -23,8 +23,8 @@ def model(embedded_model: Path) -> Model:
     return load_directory(embedded_model, "smollm2", dtype="auto", notify=lambda _: None)
 
 
-def test_it_knows_the_capital_of_france(run_here: RunMlxchat, embedded_model: Path) -> None:
-    done = run_here(
+def test_it_knows_the_capital_of_france(run_mlxchat: RunMlxchat, embedded_model: Path) -> None:
+    done = run_mlxchat(
         *("generate", "-m", str(embedded_model), "--offline", "-n", "10"),
         "What is the capital of France?",
     )
@@ -33,9 +33,9 @@ def test_it_knows_the_capital_of_france(run_here: RunMlxchat, embedded_model: Pa
 
 
 def test_a_document_of_the_repository_is_read_within_a_window(
-    run_here: RunMlxchat, embedded_model: Path
+    run_mlxchat: RunMlxchat, embedded_model: Path
 ) -> None:
-    done = run_here(
+    done = run_mlxchat(
         *("generate", "-m", str(embedded_model), "--json", "-n", "20", "--max-kv-size", "160"),
         "What is this program for?",
         stdin=README.read_text()[:1_200],

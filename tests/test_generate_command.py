@@ -21,11 +21,6 @@ GENERATE = [sys.executable, "-m", "mlxchat", "generate"]
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 def one_line(stderr: str) -> bool:
     return stderr.count("\n") == 1 and stderr.endswith("\n")
 

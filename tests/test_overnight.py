@@ -52,11 +52,6 @@ def generate_here(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 @cache
 def uninterrupted(*begin: str) -> bytes:
     """What a run writes that nothing happens to: the same for each test that begins so."""

@@ -16,11 +16,6 @@ DOCUMENT = "".join(f"Line {n} tells of the sea and of what lives in it.\n" for n
 
 
 @pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
-@pytest.fixture
 def document(tmp_path: Path) -> Path:
     path = tmp_path / "document.txt"
     path.write_text(DOCUMENT)

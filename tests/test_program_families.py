@@ -74,7 +74,7 @@ WINDOW = 48
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_generate_keeps_its_window_and_resumes_what_was_killed(
-    kind: str, write_kind: WriteKind, run_here: RunMlxchat, tmp_path: Path
+    kind: str, write_kind: WriteKind, run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
     """Resumed from what a kill would have left, it writes the same bytes as a whole run.
 
@@ -82,7 +82,7 @@ def test_generate_keeps_its_window_and_resumes_what_was_killed(
     """
     model = write_kind(kind)
     window = [] if kind == WITHOUT_A_WINDOW else ["--max-kv-size", str(WINDOW)]
-    whole = run_here(
+    whole = run_mlxchat(
         *("generate", "--raw", "-m", str(model), "--dtype", "stored", "--temp", "0.7", "--seed"),
         *("3", "-n", "80", "--ignore-eos", *window, "--prefill-step-size", "32", "--json", PROMPT),
     )
@@ -108,25 +108,25 @@ def test_generate_keeps_its_window_and_resumes_what_was_killed(
     shutil.rmtree(night)
     killed.rename(night)
     assert (night / "state.safetensors").exists()
-    resumed = run_here("generate", "--resume", str(night))
+    resumed = run_mlxchat("generate", "--resume", str(night))
     assert resumed.returncode == 0, resumed.stderr
     assert (night / "output.txt").read_bytes() == done["text"].encode()
 
 
 def test_learned_positions_are_refused_a_window_and_end_with_their_table(
-    run_here: RunMlxchat, tmp_path: Path
+    run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
     """GPT-2 once read past the end of its table of positions, and said nonsense."""
     model = write_family(tmp_path / "model", "gpt2", "float16", n_positions=64, n_ctx=64)
     generate = ["generate", "--raw", "-m", str(model), "--ignore-eos", "--json"]
 
-    ended = run_here(*generate, "-n", "-1", "x" * 50)
+    ended = run_mlxchat(*generate, "-n", "-1", "x" * 50)
     assert ended.returncode == 0, ended.stderr
     assert "memory will grow with the text" in ended.stderr
     done = json.loads(ended.stdout.splitlines()[-1])
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 14)
 
-    too_long = run_here(*generate, "x" * 64)
+    too_long = run_mlxchat(*generate, "x" * 64)
     assert (too_long.returncode, too_long.stdout) == (1, "")
     assert too_long.stderr.splitlines()[-1] == (
         "mlxchat: error: the prompt is 64 tokens and this model has learned 64 positions, with no "
@@ -135,16 +135,16 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
 
     # It is refused before its weights are read: these could not be.
     (model / "model.safetensors").write_bytes(b"")
-    refused = run_here(*generate, "--max-kv-size", "32", "hello")
+    refused = run_mlxchat(*generate, "--max-kv-size", "32", "hello")
     assert refused.returncode == 1
     assert "cannot bound a gpt2 model: it has learned a vector for each position" in refused.stderr
 
 
 def test_positions_that_run_on_are_reported_once_in_scripts_too(
-    run_here: RunMlxchat, tmp_path: Path
+    run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
     model = write_family(tmp_path / "model", "bailing_moe_linear")
-    done = run_here("generate", "-m", str(model), "--max-kv-size", "32", "-n", "40", "hello")
+    done = run_mlxchat("generate", "-m", str(model), "--max-kv-size", "32", "-n", "40", "hello")
     assert done.returncode == 0
     assert done.stderr.count("positions cannot be moved") == 1
 

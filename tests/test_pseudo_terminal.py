@@ -80,13 +80,13 @@ def long_prompt(tmp_path: Path) -> list[str]:
 
 
 def test_the_bar_is_gone_before_the_text_begins(
-    tiny_model: Path, long_prompt: list[str], run_here: RunMlxchat
+    tiny_model: Path, long_prompt: list[str], run_mlxchat: RunMlxchat
 ) -> None:
     """It once stayed until the end and painted over every line of the reply."""
     screen = screen_of(spawn(tiny_model, *long_prompt))
     assert "reading" in screen
     arguments = ["generate", "-m", str(tiny_model), "--ignore-eos", *long_prompt, "--no-stats"]
-    shown = visible(run_here(*arguments).stdout).replace("\n", "\r\n")
+    shown = visible(run_mlxchat(*arguments).stdout).replace("\n", "\r\n")
     assert shown in screen[screen.rindex("reading") :]
 
 

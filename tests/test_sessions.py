@@ -25,11 +25,6 @@ PROMPT = "^>$"
 WINDOW = ["--max-kv-size", "200"]
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 def lines(first: int, last: int) -> str:
     return "".join(f"question {n} of many\n" for n in range(first, last))
 
