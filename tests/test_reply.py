@@ -17,6 +17,7 @@ from mlxchat.terminal.markdown import ReplyMarkdown, parse
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
 from mlxchat.text.thinking import ThinkSplitter
 from tests.conftest import examples
+from tests.terminal_chat import COLOUR
 
 WIDTH, HEIGHT = 60, 15
 TAGS = ("<think>", "</think>")
@@ -147,6 +148,14 @@ def test_no_control_of_the_model_reaches_the_terminal(reply: str) -> None:
     ours = r"\x1b\[(\?25[lh]|\d+A|J|[\d;]*m)|\r"
     text = re.sub(ours, "", written(console))
     assert text == visible(text)
+
+
+def test_with_no_color_code_has_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", value)
+        console = Console(file=io.StringIO(), force_terminal=True, color_system="256", width=WIDTH)
+        stream(["```python\n", "return 1\n", "```\n"], MarkdownView(console))
+        assert (COLOUR.search(written(console)) is None) == bool(value)
 
 
 def test_what_is_no_markdown_to_us_is_shown_as_it_was_written() -> None:
