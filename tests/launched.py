@@ -105,10 +105,6 @@ class Process:
         stdin.write(f"{line}\n".encode())
         stdin.flush()
 
-    def reads_end(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.close()
-
     def ends(self, timeout: float = 300) -> int:
         """Wait for its end; its exit status."""
         status = self.popen.wait(timeout)
