@@ -145,3 +145,9 @@ def run_program() -> RunMlxchat:
 def run_mlxchat() -> RunMlxchat:
     """As `run_program`, but in this process: for what needs none of its own."""
     return run_in_process
+
+
+@pytest.fixture
+def run_here() -> RunMlxchat:
+    """The same, by the name that some tests have for it."""
+    return run_in_process
