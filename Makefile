@@ -12,11 +12,14 @@ demo: $(READY)
 	sed '/^## Beside others/,$$d' README.md | $(BIN)/mlxchat generate --model smollm2 \
 		--max-tokens 80 --stats "What is mlxchat? Answer in two sentences."
 
+# Every promise once: a sample of families and forms, few of Hypothesis's examples, two ranks, one
+# family in a terminal. Under five minutes on two cores.
 test: $(READY) compiled
 	$(PYTEST) -m "not slow"
 
+# Those and the ones marked `slow`: all families in all forms, four ranks, fifty kills, every signal.
 test-all: $(READY) compiled
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile=thorough
 
 # The tests start the program some hundred times, and Python may have been told to keep no bytecode.
 compiled: $(READY)

@@ -312,7 +312,7 @@ def _has_text(path: Path) -> bool:
         return True
 
 
-def stdin_never_ends() -> bool:
+def stdin_stays_open() -> bool:
     """Whether stdin is the pipe of MLX's launcher: it passes on what it reads, but no end of it."""
     return "MLX_RANK" in os.environ and not os.isatty(0)
 

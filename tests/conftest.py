@@ -19,6 +19,7 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 import mlx.core as mx
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 from mlx import nn
 
 from mlxchat.models.skeleton import build_skeleton
@@ -46,6 +47,16 @@ def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> n
     mx.eval(model.parameters())
     model.eval()
     return model
+
+
+# What `make test` and `make test-all` try: `--hypothesis-profile=thorough` is the latter's.
+QUICK, THOROUGH = 100, 400
+settings.register_profile("thorough", max_examples=THOROUGH)
+
+
+def examples(few: int) -> int:
+    """How many examples a test has where Hypothesis's own number takes too long."""
+    return few * settings().max_examples // QUICK
 
 
 T = TypeVar("T")
@@ -131,12 +142,12 @@ def run_program() -> RunMlxchat:
 
 
 @pytest.fixture
-def run_here() -> RunMlxchat:
-    """As `run_program`, but in this process."""
+def run_mlxchat() -> RunMlxchat:
+    """As `run_program`, but in this process: for what needs none of its own."""
     return run_in_process
 
 
 @pytest.fixture
-def run_mlxchat(run_program: RunMlxchat) -> RunMlxchat:
-    """Run the program; a module whose tests need no process of their own has `run_here` for it."""
-    return run_program
+def run_here() -> RunMlxchat:
+    """The same, by the name that some tests have for it."""
+    return run_in_process

@@ -63,7 +63,7 @@ def _facts(model: Model) -> dict[str, Any]:
 
 def _said(model: Model, sampling: SamplingSettings) -> list[int | None]:
     cache = model.make_cache(WINDOW, KEEP)
-    settings = GenerationSettings(max_tokens=40, ignore_eos=True)
+    settings = GenerationSettings(max_tokens=12, ignore_eos=True)
     generation = Generation(
         model,
         PROMPT.astype(np.int32),

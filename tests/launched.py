@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -89,16 +90,20 @@ class Process:
         with self._came:
             assert self._came.wait_for(lambda: len(self._written["out"]) >= size, timeout), self.err
 
+    def line(self, number: int, timeout: float = 200) -> str:
+        """Wait until it has written so many lines; the last of them."""
+        with self._came:
+            written = self._written
+            came = self._came.wait_for(lambda: written["out"].count(b"\n") >= number, timeout)
+            assert came, self.err
+        return self.out.splitlines()[number - 1]
+
     def reads(self, line: str) -> None:
         """Send it a line."""
         stdin = self.popen.stdin
         assert stdin is not None
         stdin.write(f"{line}\n".encode())
         stdin.flush()
-
-    def reads_end(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.close()
 
     def ends(self, timeout: float = 300) -> int:
         """Wait for its end; its exit status."""
@@ -142,3 +147,32 @@ def ring(ranks: int, command: Sequence[str], directory: Path) -> Iterator[list[P
     finally:
         for process in processes:
             process.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command wrote on each rank, and with which status it ended."""
+
+    statuses: list[int]
+    out: list[str]
+    err: list[str]
+
+
+class RingOfCommands:
+    """Two ranks of `ring_program`, which run what they are given one after the other."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+        self._lines_read = 0
+
+    def run(self, *arguments: str, stdin: str | None = None) -> Done:
+        command = {"arguments": arguments, "stdin": stdin, "environment": dict(os.environ)}
+        # Which rank it is and where the others are is its own.
+        for name in ("MLX_RANK", "MLX_HOSTFILE"):
+            assert name not in command["environment"]
+        for process in self._processes:
+            process.reads(json.dumps(command))
+        self._lines_read += 1
+        results = [json.loads(each.line(self._lines_read)) for each in self._processes]
+        statuses, out, err = zip(*results, strict=True)
+        return Done(list(statuses), list(out), list(err))

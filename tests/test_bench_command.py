@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -17,14 +17,16 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mlxchat.bench import memory
+from mlxchat.bench import decode, memory, paired, plot, startup
 from mlxchat.bench.catalog import BENCHES, Entry
 from mlxchat.bench.memory import SampleFigures
+from mlxchat.bench.startup import seconds_to_output
 from mlxchat.bench.subject import Subject
 from mlxchat.cli import bench_run
 from mlxchat.cli.bench_run import BenchRequest
 from tests import readme
 from tests.conftest import RunMlxchat, made_once
+from tests.in_process import run_in_process
 from tests.pseudo_terminal import PseudoTerminal
 
 BENCH = [sys.executable, "-m", "mlxchat", "bench"]
@@ -32,11 +34,6 @@ BENCH = [sys.executable, "-m", "mlxchat", "bench"]
 WORDS, COUNT, AMOUNT = ({"type": t} for t in ("string", "integer", "number"))
 OPTIONAL_AMOUNT = {"type": ["number", "null"]}
 WINDOW = {"type": ["integer", "null"], "minimum": 1}
-
-
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
 
 
 def an_object(**properties: Any) -> dict[str, Any]:
@@ -229,14 +226,19 @@ def bench_everything(tiny_model: Path, directory: Path) -> Everything:
     kept.write_text("\n".join(LINES_BEFORE))
     arguments = ["--quick", "-m", str(tiny_model), "--text", str(text), "--against", "mlx-lm"]
     arguments += ["--json", str(kept), "--plot", str(plots)]
-    done = subprocess.run(
-        [*BENCH, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory)},
-        check=False,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+            patch.setenv(name, str(directory))
+        # How long anything takes is nowhere looked at: each process is started once, little is
+        # decoded, and `test_bench_output` looks at a chart.
+        started = cache(lambda command: seconds_to_output(command, os.environ))
+        patch.setattr(startup, "seconds_to_output", lambda command, _: started(tuple(command)))
+        patch.setattr(
+            decode, "QUICK", replace(decode.QUICK, rounds=1, tiny_tokens=3, tiny_rounds=2)
+        )
+        patch.setattr(paired, "settle", lambda: None)
+        patch.setattr(plot, "_rendered", lambda *_: b"a chart")
+        done = run_in_process("bench", *arguments)
     assert done.returncode == 0, done.stderr
     return Everything(
         shlex.join(["mlxchat", "bench", *arguments]),
@@ -440,7 +442,10 @@ def test_whoever_stops_reading_ends_it_quietly(tiny_model: Path) -> None:
         assert (stderr.read(), process.wait()) == (b"", 141)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_an_interrupted_bench_shows_and_keeps_what_it_has(
     tiny_model: Path, tmp_path: Path, ordinary_terminal: None, number: int, status: int
 ) -> None:

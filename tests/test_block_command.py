@@ -19,11 +19,6 @@ TEXTS = {
 TOKENS = {name: len(text) + len("\n\n") for name, text in TEXTS.items()}  # a byte is a token
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 @pytest.fixture(autouse=True)
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.errors import CacheError
 from scripts import metal
 from scripts.families import build_family
+from tests.conftest import examples
 from tests.reference import (
     NO_ROTATION,
     Rotation,
@@ -75,7 +76,7 @@ operation = st.one_of(
 
 
 @pytest.mark.parametrize("name", sorted(ROTATIONS))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(
     size=st.integers(2, 16).flatmap(lambda w: st.tuples(st.just(w), st.integers(0, w - 1))),
     operations=st.lists(operation, min_size=1, max_size=7),

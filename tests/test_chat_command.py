@@ -17,11 +17,6 @@ from tests.conftest import RunMlxchat
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 def events_of(stdout: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stdout.splitlines()]
 
@@ -208,7 +203,18 @@ def test_a_signal_while_it_waits_for_a_line_ends_it_at_once(
 
 def test_a_signal_during_a_reply_ends_it_with_what_it_has(tiny_model: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "mlxchat", "chat", "-m", str(tiny_model), "--json", "--temp", "0"],
+        [
+            sys.executable,
+            "-m",
+            "mlxchat",
+            "-m",
+            str(tiny_model),
+            "--json",
+            "--temp",
+            "0",
+            "-n",
+            "-1",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -216,7 +222,8 @@ def test_a_signal_during_a_reply_ends_it_with_what_it_has(tiny_model: Path) -> N
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write("hello\nagain\n")
+    # This model's likeliest reply to it has no end; another was over before the signal came.
+    process.stdin.write("never stop\nagain\n")
     process.stdin.flush()
     while '"token"' not in process.stdout.readline():
         pass

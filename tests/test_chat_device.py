@@ -66,7 +66,10 @@ def piped(model: Path, name: str, lines: str) -> Any:
     return run_in_process("chat", "-m", str(model), *options, stdin=lines)
 
 
-@pytest.mark.parametrize("times", [1, FOR_GOOD], ids=["once", "for good"])
+@pytest.mark.parametrize(
+    "times",
+    [pytest.param(1, id="once", marks=pytest.mark.slow), pytest.param(FOR_GOOD, id="for good")],
+)
 def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
     times: int, tiny_model: Path, device: FailingDevice, at_turn: Any
 ) -> None:
@@ -189,7 +192,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
     return have
 
 
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_chat_says_it_in_a_line_and_goes_on(
     times: int,
     device: FailingDevice,

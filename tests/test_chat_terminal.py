@@ -208,31 +208,6 @@ def test_another_model_goes_on_with_the_same_conversation(tiny_model: Path) -> N
     assert chat.ends() == 0
 
 
-def test_without_colour_there_is_none(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    chat = tiny(tiny_model)
-    chat.says("hello")
-    chat.says("/context")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert not COLOUR.search(chat.written)
-
-
-def test_on_a_dumb_terminal_there_is_not_one_escape_sequence(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    chat = Chat(str(tiny_model), "-n", "8", "--max-kv-size", "160")
-    chat.says("x" * 60)
-    chat.says("y" * 60)
-    chat.shows("-- 1 turn forgotten")
-    chat.send("/context\r")
-    chat.shows("^pinned")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert "\x1b" not in chat.written
-
-
 def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     chat = PseudoTerminal([sys.executable, "-m", "mlxchat", "-m", str(tmp_path)])
@@ -353,6 +328,7 @@ def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
         chat.send(f"{text}\r")
         chat.shows(f"^> {text}\n[^$]*cut at its most tokens[^$]*\n>$")
     chat.shows("1 turn forgotten")
+    chat.says("/context")
     chat.says("/set max-tokens 100000")
     chat.says("/set top-k 1")
     chat.send("/continue\r")
@@ -370,3 +346,4 @@ def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
     assert chat.ends() == 0
     assert "Traceback" not in chat.written
     assert not COLOUR.search(chat.written)
+    assert ("\x1b" not in chat.written) == (variable[0] == "TERM")

@@ -84,7 +84,7 @@ def _left_in_place(cache: Sequence[Any]) -> Sequence[Any]:
     return cache
 
 
-@pytest.mark.parametrize("window", [6, 12, 40])
+@pytest.mark.parametrize("window", [6, 40])
 def test_chunks_begin_where_they_did_after_everything_is_moved_back(
     window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,7 +185,7 @@ def test_what_a_session_has_of_its_own_a_project_does_not_set(
     path.write_text("[chat]\nmax-kv-size = 300\ntemp = 0.0\n")
     done = run_mlxchat(*chat, stdin="hi\n")
     assert json.loads(done.stdout.splitlines()[0])["max_kv_size"] == 200
-    told = "chat.temp; where the session has none of its own, chat.max-kv-size"
+    told = "chat.temp; if the session has none of its own, chat.max-kv-size"
     assert done.stderr == f"mlxchat: {path} sets {told}\n"
 
 
@@ -241,12 +241,12 @@ def test_a_project_may_name_what_the_user_has_a_name_for(
 
 
 def test_show_tells_every_setting_and_its_source(
-    project: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     user = write_user('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\ntemp = 1\ntop-k = 3\n')
     (project / FILE_NAME).write_text("[chat]\ntop-k = 4\nsystem = '''Be\nbrief.'''\n")
     monkeypatch.setenv("MLXCHAT_GENERATE_STOP", "END")
-    done = run_here("config", "show")
+    done = run_mlxchat("config", "show")
     assert (done.returncode, done.stderr) == (0, "")
     cells = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
     assert cells["model"] == ["a/b", str(user)]
@@ -261,8 +261,8 @@ def test_show_tells_every_setting_and_its_source(
     assert cells["generate.max-kv-size"] == ["auto", "default"]
 
 
-def test_show_has_a_row_for_each_option_and_no_other(project: Path, run_here: RunMlxchat):
-    keys = [line.split("\t")[0] for line in run_here("config", "show").stdout.splitlines()]
+def test_show_has_a_row_for_each_option_and_no_other(project: Path, run_mlxchat: RunMlxchat):
+    keys = [line.split("\t")[0] for line in run_mlxchat("config", "show").stdout.splitlines()]
     options = [
         f"{command}.{max(each.opts, key=len).removeprefix('--')}"
         for command in ("chat", "generate")
@@ -274,20 +274,20 @@ def test_show_has_a_row_for_each_option_and_no_other(project: Path, run_here: Ru
     )
 
 
-def test_show_tells_one_key_or_one_table(project: Path, run_here: RunMlxchat):
-    one = run_here("config", "show", "chat.max-kv-size")
+def test_show_tells_one_key_or_one_table(project: Path, run_mlxchat: RunMlxchat):
+    one = run_mlxchat("config", "show", "chat.max-kv-size")
     assert (one.returncode, one.stdout) == (0, "chat.max-kv-size\tauto\tdefault\n")
-    assert run_here("config", "show", "chat.max_kv_size").stdout == one.stdout
-    table = run_here("config", "show", "generate").stdout.splitlines()
+    assert run_mlxchat("config", "show", "chat.max_kv_size").stdout == one.stdout
+    table = run_mlxchat("config", "show", "generate").stdout.splitlines()
     assert len(table) > 10
     assert all(line.startswith("generate.") for line in table)
 
 
-def test_show_in_json_has_values_of_their_own_type(project: Path, run_here: RunMlxchat):
+def test_show_in_json_has_values_of_their_own_type(project: Path, run_mlxchat: RunMlxchat):
     path = write_user("[chat]\nstop = 'END'\n")
     rows = {
         row["key"]: row
-        for row in map(json.loads, run_here("config", "show", "--json").stdout.splitlines())
+        for row in map(json.loads, run_mlxchat("config", "show", "--json").stdout.splitlines())
     }
     assert rows["chat.stop"] == {
         "key": "chat.stop",
@@ -316,31 +316,31 @@ def test_show_in_json_has_values_of_their_own_type(project: Path, run_here: RunM
     ],
 )
 def test_show_refuses_a_key_that_there_is_not(
-    project: Path, run_here: RunMlxchat, key: str, message: str
+    project: Path, run_mlxchat: RunMlxchat, key: str, message: str
 ):
-    done = run_here("config", "show", key)
+    done = run_mlxchat("config", "show", key)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"mlxchat: error: {message}\n"
 
 
-def test_show_cannot_be_made_to_write_to_the_terminal(project: Path, run_here: RunMlxchat):
+def test_show_cannot_be_made_to_write_to_the_terminal(project: Path, run_mlxchat: RunMlxchat):
     (project / FILE_NAME).write_text('[chat]\nsystem = "\\u001b]0;title\\u0007"\n')
-    done = run_here("config", "show", "chat.system")
+    done = run_mlxchat("config", "show", "chat.system")
     assert done.stdout.startswith("chat.system\t␛]0;title␇\t")
 
 
 # set
 
 
-def test_set_keeps_the_rest_and_unset_takes_it_away(project: Path, run_here: RunMlxchat):
+def test_set_keeps_the_rest_and_unset_takes_it_away(project: Path, run_mlxchat: RunMlxchat):
     text = "# mine\n\n[chat] # talk\ntemp = 0.5 # warm\n"
     path = write_user(text)
     path.chmod(0o640)
-    assert run_here("config", "set", "chat.temp", "0.9").returncode == 0
+    assert run_mlxchat("config", "set", "chat.temp", "0.9").returncode == 0
     assert path.read_text() == text.replace("0.5", "0.9")
-    assert run_here("config", "set", "chat.max_kv_size", "512").returncode == 0
-    assert run_here("config", "set", "chat.max-kv-size", "--unset").returncode == 0
-    assert run_here("config", "set", "chat.temp", "0.5").returncode == 0
+    assert run_mlxchat("config", "set", "chat.max_kv_size", "512").returncode == 0
+    assert run_mlxchat("config", "set", "chat.max-kv-size", "--unset").returncode == 0
+    assert run_mlxchat("config", "set", "chat.temp", "0.5").returncode == 0
     assert path.read_text() == text
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
@@ -361,9 +361,9 @@ def test_set_keeps_the_rest_and_unset_takes_it_away(project: Path, run_here: Run
     ],
 )
 def test_set_writes_a_value_of_the_options_own_type(
-    project: Path, run_here: RunMlxchat, arguments: list[str], written: str | None
+    project: Path, run_mlxchat: RunMlxchat, arguments: list[str], written: str | None
 ):
-    done = run_here("config", "set", *arguments)
+    done = run_mlxchat("config", "set", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     if written is not None:
         assert paths.config_file().read_text() == f"[generate]\n{written}\n"
@@ -394,77 +394,77 @@ def test_set_writes_a_value_of_the_options_own_type(
     ],
 )
 def test_set_refuses_what_makes_no_sense_and_writes_nothing(
-    project: Path, run_here: RunMlxchat, arguments: list[str], message: str
+    project: Path, run_mlxchat: RunMlxchat, arguments: list[str], message: str
 ):
-    done = run_here("config", "set", *arguments)
+    done = run_mlxchat("config", "set", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"mlxchat: error: {message}\n"
     assert not paths.config_file().exists()
     assert not (project / FILE_NAME).exists()
 
 
-def test_set_refuses_a_model_that_means_nothing(project: Path, run_here: RunMlxchat):
+def test_set_refuses_a_model_that_means_nothing(project: Path, run_mlxchat: RunMlxchat):
     for key in ("model", "chat.model", "aliases.x"):
-        done = run_here("config", "set", key, "smolm2")
+        done = run_mlxchat("config", "set", key, "smolm2")
         assert done.returncode == 1
         assert "did you mean smollm2?" in done.stderr
-    assert run_here("config", "set", "aliases.x", "x").returncode == 2
+    assert run_mlxchat("config", "set", "aliases.x", "x").returncode == 2
     assert not paths.config_file().exists()
 
 
 def test_set_keeps_a_model_by_a_name_that_holds_from_everywhere(
-    project: Path, run_here: RunMlxchat, tiny_model: Path
+    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
     (project / "here").symlink_to(tiny_model)
-    assert run_here("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
-    assert run_here("config", "set", "model", "tiny-0.1").returncode == 0
+    assert run_mlxchat("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
+    assert run_mlxchat("config", "set", "model", "tiny-0.1").returncode == 0
     assert paths.config_file().read_text() == (
         f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{project / "here"}"\n'
     )
 
 
 def test_set_in_a_project_writes_where_the_repository_begins(
-    project: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
 ):
     below = project / "below"
     below.mkdir()
     monkeypatch.chdir(below)
-    assert run_here("config", "path", "--project").returncode == 1
-    assert run_here("config", "set", "--project", "chat.temp", "0.3").returncode == 0
+    assert run_mlxchat("config", "path", "--project").returncode == 1
+    assert run_mlxchat("config", "set", "--project", "chat.temp", "0.3").returncode == 0
     assert (project / FILE_NAME).read_text() == "[chat]\ntemp = 0.3\n"
     assert (project / FILE_NAME).stat().st_mode & 0o044
-    assert run_here("config", "path", "--project").stdout == f"{project / FILE_NAME}\n"
+    assert run_mlxchat("config", "path", "--project").stdout == f"{project / FILE_NAME}\n"
     assert not paths.config_file().exists()
-    done = run_here("config", "set", "--project", "chat.max-kv-size", "none")
+    done = run_mlxchat("config", "set", "--project", "chat.max-kv-size", "none")
     assert done.returncode == 2
     assert "take none away" in done.stderr
-    done = run_here("config", "set", "--project", "model", str(tiny_model))
+    done = run_mlxchat("config", "set", "--project", "model", str(tiny_model))
     assert done.returncode == 2
     assert "a project cannot choose a model by its path" in done.stderr
 
 
 def test_set_says_what_comes_before_it(
-    project: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "1")
-    done = run_here("config", "set", "chat.temp", "0.3")
+    done = run_mlxchat("config", "set", "chat.temp", "0.3")
     assert done.returncode == 0
     assert done.stderr == "mlxchat: MLXCHAT_CHAT_TEMP comes before it, and sets chat.temp to 1.0\n"
 
 
-def test_what_is_wrong_in_a_file_can_be_taken_away(project: Path, run_here: RunMlxchat):
+def test_what_is_wrong_in_a_file_can_be_taken_away(project: Path, run_mlxchat: RunMlxchat):
     path = write_user("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
     for key in ("modle", "chat.tmep"):
-        assert run_here("config", "set", key, "--unset").returncode == 0
+        assert run_mlxchat("config", "set", key, "--unset").returncode == 0
     assert path.read_text() == "[chat]\ntemp = 1\n"
-    done = run_here("config", "set", "chat.top-k", "--unset")
+    done = run_mlxchat("config", "set", "chat.top-k", "--unset")
     assert (done.returncode, done.stderr) == (0, f"mlxchat: chat.top-k is not set in {path}\n")
 
 
-def test_set_never_touches_a_file_that_is_no_toml(project: Path, run_here: RunMlxchat):
+def test_set_never_touches_a_file_that_is_no_toml(project: Path, run_mlxchat: RunMlxchat):
     path = write_user("broken")
     for arguments in (["chat.temp", "1"], ["chat.temp", "--unset"]):
-        done = run_here("config", "set", *arguments)
+        done = run_mlxchat("config", "set", *arguments)
         assert done.returncode == 2
         assert "is not TOML" in done.stderr
     assert path.read_text() == "broken"
@@ -542,7 +542,7 @@ def test_edit_offers_to_go_on_where_it_is_wrong(
     )
     terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "config", "edit"], columns=200)
     terminal.shows(r"is not TOML")
-    terminal.shows(r"Go on editing\? \[Y/n\]")
+    terminal.shows(r"Continue editing\? \[Y/n\]")
     assert path.read_text() == "# before\n"
     terminal.send("\n")
     assert terminal.ends() == 0
@@ -556,7 +556,7 @@ def test_edit_that_is_given_up_keeps_what_was_written(
     path = write_user("# before\n")
     monkeypatch.setenv("EDITOR", editor_that(tmp_path, "file.write_text('model = ')"))
     terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "config", "edit"], columns=200)
-    terminal.shows(r"Go on editing\?")
+    terminal.shows(r"Continue editing\?")
     terminal.send(answer)
     assert terminal.ends() == status
     kept = terminal.written.partition("what you wrote is in ")[2].split()[0]
@@ -609,7 +609,7 @@ def test_edit_of_a_projects_file_holds_it_to_what_projects_may(
 # path
 
 
-def test_path_is_told_whether_or_not_the_file_is_there(project: Path, run_here: RunMlxchat):
-    assert run_here("config", "path").stdout == f"{paths.config_file()}\n"
-    done = run_here("config", "path", "--project")
+def test_path_is_told_whether_or_not_the_file_is_there(project: Path, run_mlxchat: RunMlxchat):
+    assert run_mlxchat("config", "path").stdout == f"{paths.config_file()}\n"
+    done = run_mlxchat("config", "path", "--project")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

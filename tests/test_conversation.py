@@ -29,7 +29,7 @@ from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
 from scripts.tiny_model import byte_tokenizer, tiny_config
 from tests import chat_templates
-from tests.conftest import build_random_model
+from tests.conftest import build_random_model, examples
 
 END_IDS = (256, 258)
 
@@ -101,7 +101,7 @@ action = st.one_of(
 
 
 @pytest.mark.parametrize("template", sorted(chat_templates.ALL))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(7), deadline=None)
 @given(
     actions=st.lists(action, min_size=1, max_size=12),
     system=st.sampled_from([None, "Be brief."]),

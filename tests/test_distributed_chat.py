@@ -34,11 +34,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_model(tmp_path_factory.mktemp("chat") / "llama", config=CONFIGS["llama"]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ordinary_terminal")
 def test_a_chat_under_the_launcher_retries_forgets_is_interrupted_and_saved(
     model: str, temporary_home: Path
 ) -> None:
-    options = ["-m", model, "--temp", "0", "--max-kv-size", "220", "-n", "20", "--session", "far"]
+    options = ["-m", model, "--temp", "0", "--max-kv-size", "200", "-n", "12", "--session", "far"]
     chat = LaunchedChat(*options)
     chat.says("one")
     chat.says("/retry")

@@ -27,11 +27,6 @@ from tests.pseudo_terminal import PseudoTerminal
 SECRET = "hf_secret"
 
 
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 def only(findings: Iterable[Finding]) -> Finding:
     (finding,) = findings
     return finding
@@ -320,8 +315,14 @@ def test_a_locale_without_utf8_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     ("variables", "columns", "text"),
     [
         ({"TERM": "xterm-256color"}, 100, "ok       terminal          100 columns, 24 lines, 256"),
-        ({"TERM": "xterm", "COLORTERM": "truecolor"}, 100, "16 million colours"),
-        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, 100, "no colours, because NO_COLOR is set"),
+        pytest.param(
+            *({"TERM": "xterm", "COLORTERM": "truecolor"}, 100, "16 million colours"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *({"TERM": "xterm-256color", "NO_COLOR": "1"}, 100, "no colours, because NO_COLOR"),
+            marks=pytest.mark.slow,
+        ),
         ({"TERM": "dumb"}, 100, "warning  terminal          100 columns, 24 lines, TERM=dumb"),
         ({"TERM": "xterm"}, 30, "warning  terminal"),
     ],

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -24,54 +23,48 @@ def model(embedded_model: Path) -> Model:
     return load_directory(embedded_model, "smollm2", dtype="auto", notify=lambda _: None)
 
 
-def test_it_knows_the_capital_of_france(run_mlxchat: RunMlxchat) -> None:
+def test_it_knows_the_capital_of_france(run_mlxchat: RunMlxchat, embedded_model: Path) -> None:
     done = run_mlxchat(
-        "generate", "-m", "smollm2", "--offline", "-n", "30", "What is the capital of France?"
+        *("generate", "-m", str(embedded_model), "--offline", "-n", "10"),
+        "What is the capital of France?",
     )
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
 
 
 def test_a_document_of_the_repository_is_read_within_a_window(
-    run_here: RunMlxchat, embedded_model: Path
+    run_mlxchat: RunMlxchat, embedded_model: Path
 ) -> None:
-    done = run_here(
-        *("generate", "-m", str(embedded_model), "--json", "-n", "20", "--max-kv-size", "256"),
+    done = run_mlxchat(
+        *("generate", "-m", str(embedded_model), "--json", "-n", "20", "--max-kv-size", "112"),
         "What is this program for?",
-        stdin=README.read_text()[:2_400],
+        stdin=README.read_text()[:800],
     )
     last = json.loads(done.stdout.splitlines()[-1])
-    assert last["kv_tokens"] == 256
-    assert last["evicted_tokens"] > 200
+    assert last["kv_tokens"] == 112
+    assert last["evicted_tokens"] > 100
     assert "evicted" in done.stderr
     # Real words, not the noise of a window that has lost its first tokens.
     assert len([word for word in last["text"].split() if word.isalpha()]) >= 5
 
 
+@pytest.mark.slow
 def test_greedy_text_is_the_same_whatever_the_step_size(model: Model) -> None:
-    ids = model.tokenizer.prompt(README.read_text()[:400] + "\n\nSummarize this.").ids
+    ids = model.tokenizer.prompt(README.read_text()[:150]).ids
 
     def text(size: int) -> str:
         generation = Generation(
             model,
             ids,
             make_cache(model.network, 1024),
-            settings=GenerationSettings(max_tokens=12),
+            settings=GenerationSettings(max_tokens=8),
             prefill_step_size=size,
         )
         return "".join(token.text for token in generation)
 
     at_once = text(len(ids))
-    assert text(32) == at_once
-    assert text(50) == at_once
-
-
-def test_the_stored_form_computes_in_float16_throughout(embedded_model: Path) -> None:
-    """Norms come in float32 from the file, and once made all activations float32."""
-    stored = load_directory(embedded_model, "smollm2", dtype="stored", notify=lambda _: None)
-    cache = make_cache(stored.network, 64)
-    logits = stored.network(mx.array([[1, 9690, 198]]), cache=cache)
-    assert logits.dtype == cache[0].keys.dtype == stored.dtype == mx.float16
+    assert text(8) == at_once
+    assert text(21) == at_once
 
 
 def test_control_tokens_in_a_document_are_text_to_the_model(model: Model) -> None:

@@ -1,24 +1,19 @@
-"""Every model that mlx-lm has: none is missing, each runs in any thread, some are refused.
+"""Every model that mlx-lm has: none is missing, each is itself without a window, some are refused.
 
-Whether windows, positions and all that is saved hold on them, in every form, is `test_product`.
+Whether windows, positions and all that is saved hold on them, in every form and loaded in another
+thread, is `test_product`.
 """
-
-from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx import nn
 
 from mlxchat.cache import build, make_cache
 from mlxchat.errors import CacheError, ModelUnsupported
-from mlxchat.models.arrays import evaluate
-from mlxchat.models.skeleton import build_skeleton
 from scripts.families import (
     CONFIGS,
     METAL_ONLY,
     build_family,
-    family_config,
     judge_family,
     module_names,
     readme_verdicts,
@@ -48,26 +43,6 @@ def test_an_unbounded_cache_is_mlx_lms_own(name: str) -> None:
             np.array(model(step, cache=own)[0, -1].astype(mx.float32)),
             atol=1e-4,
         )
-
-
-def evaluated_elsewhere(name: str) -> nn.Module:
-    """A family as the chat gets it: made and evaluated in a thread of its own."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_built_and_evaluated, name).result()
-
-
-def _built_and_evaluated(name: str) -> nn.Module:
-    model = build_skeleton(family_config(name))
-    evaluate(model)
-    return model
-
-
-@pytest.mark.parametrize("name", sorted(set(BUILT) | REFUSED))
-def test_a_network_evaluated_in_one_thread_runs_in_another(name: str) -> None:
-    """The chat crashed on every Llama 3.x: the frequencies of its rope are no parameter, so they
-    stayed unevaluated in the thread that loaded the model."""
-    model = evaluated_elsewhere(name)
-    mx.eval(model(mx.array([[1, 2, 3]]), cache=make_cache(model)))
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -35,6 +35,7 @@ from mlxchat.models.gguf.pretokenize import SPLITTINGS
 from mlxchat.models.gguf.source import FORMAT_VERSION, identify
 from mlxchat.models.gguf.store import PARTIAL, WEIGHTS
 from mlxchat.models.skeleton import build_skeleton
+from tests.conftest import examples
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
@@ -452,7 +453,7 @@ def test_sentencepiece_tokens_are_sentencepieces_own(prefixed: bool, tmp_path: P
         tiny.metadata["tokenizer.ggml.add_space_prefix"] = False
     tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>_(x", max_size=40)))
     def check(text: str) -> None:
         encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -875,20 +876,6 @@ def test_no_embedded_model_is_none(monkeypatch: pytest.MonkeyPatch):
     assert embedded_gguf() is None
 
 
-@pytest.mark.model
-def test_the_embedded_model_names_the_capital_of_france(
-    embedded_model: Path, smollm_network: nn.Module
-):
-    tokenizer = tokenizers.Tokenizer.from_file(str(embedded_model / "tokenizer.json"))
-    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer.encode(prompt).ids
-    start = len(ids)
-    while len(ids) < start + 12 and ids[-1] != 2:
-        logits = np.array(smollm_network(mx.array([ids])))
-        ids.append(int(logits[0, -1].argmax()))
-    assert tokenizer.decode(ids[start:]) == "The capital of France is Paris."
-
-
 def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
     """Logits of the llama in a GGUF file, by numpy, from dequantized weights as they are stored.
 
@@ -933,6 +920,7 @@ def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
     return norm(hidden, "output_norm.weight") @ embedding.T
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_embedded_models_logits_are_those_of_a_plain_llama(smollm_network: nn.Module):
     path = embedded_gguf()
@@ -982,7 +970,7 @@ def test_the_embedded_models_tokens_are_those_of_plain_merging(embedded_model: P
                 found += [ids[part] for part in merge_plainly(known, ranks)]
         return found
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>|_(1٣", max_size=60)))
     def check(text: str) -> None:
         encoded = tokenizer.encode(text).ids

@@ -89,8 +89,10 @@ def test_a_file_with_bfloat16_tensors_was_trained_in_it(tmp_path: Path) -> None:
 
 
 def test_others_keep_the_precision_of_their_float16_scales(tmp_path: Path) -> None:
+    """Norms come in float32 from the file, and once made all activations float32."""
     model, notices = load(imported(tiny_gguf("llama", Kind.Q8_0), tmp_path))
     assert floating_dtypes(model.network) == {mx.float16}
+    assert logits(model).dtype == model.dtype == mx.float16
     assert notices == []
 
 

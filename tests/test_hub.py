@@ -57,9 +57,9 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         yield hub
 
 
-def pull_error(run_mlxchat: RunMlxchat, repo_id: str = "org/tiny") -> str:
+def pull_error(run_program: RunMlxchat, repo_id: str = "org/tiny") -> str:
     """The one line that a failing pull ends in, without the program's name."""
-    done = run_mlxchat("models", "pull", repo_id)
+    done = run_program("models", "pull", repo_id)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     return done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
@@ -73,9 +73,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 
 def test_a_download_brings_what_a_model_needs_and_no_code(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+    fake_hub: FakeHub, run_program: RunMlxchat
 ):
-    done = run_mlxchat("models", "pull", "org/tiny")
+    done = run_program("models", "pull", "org/tiny")
     directory = Path(done.stdout.rstrip("\n"))
     assert (done.returncode, done.stderr) == (0, "")
     assert directory == cached_snapshot("org/tiny")
@@ -92,9 +92,9 @@ def test_a_cached_model_costs_no_request_and_no_import_of_the_library(fake_hub: 
     assert fake_hub.requests == []
 
 
-def test_a_pull_updates_what_is_cached(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
+def test_a_pull_updates_what_is_cached(fake_hub: FakeHub, run_program: RunMlxchat):
     old = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files(payload_bytes=32))
-    assert run_mlxchat("models", "pull", "org/tiny").returncode == 0
+    assert run_program("models", "pull", "org/tiny").returncode == 0
     assert cached_snapshot("org/tiny") not in (None, old)
 
 
@@ -115,7 +115,7 @@ def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end(fake_hub: FakeHub):
 
 
 def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+    fake_hub: FakeHub, run_program: RunMlxchat
 ):
     """The library by itself waits for the files that it has begun: minutes, on a slow line."""
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
@@ -135,13 +135,13 @@ def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
     assert cached_snapshot("org/tiny") is None
     assert list(repo_dir("org/tiny").glob("blobs/*.incomplete")) == []
 
-    listed = json.loads(run_mlxchat("models", "list", "--json").stdout.splitlines()[0])
+    listed = json.loads(run_program("models", "list", "--json").stdout.splitlines()[0])
     assert listed["name"] == "org/tiny"
     assert listed["problem"] == "partly downloaded: run `mlxchat models pull org/tiny` to resume"
 
     fake_hub.sent_names.clear()
     fake_hub.seconds_a_chunk = 0
-    assert run_mlxchat("models", "pull", "org/tiny").returncode == 0
+    assert run_program("models", "pull", "org/tiny").returncode == 0
     assert cached_snapshot("org/tiny") is not None
     assert fake_hub.sent_names == ["model.safetensors"]
 
@@ -155,11 +155,20 @@ def is_sent(fake_hub: FakeHub) -> bool:
 
 
 def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_complete(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+    fake_hub: FakeHub,
 ):
     """The library tries again a few times, a second apart, before it gives up."""
     fake_hub.cut_off_after_bytes["model.safetensors"] = 10
-    message = pull_error(run_mlxchat)
+    impatient = "import time; time.sleep = lambda s, sleep=time.sleep: sleep(min(s, 0.05))\n"
+    program = f"{impatient}from mlxchat.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "models", "pull", "org/tiny"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    message = done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
     assert message.startswith("the download of org/tiny broke off (")
     assert message.endswith(
         "): complete files are kept: run `mlxchat models pull org/tiny` to resume"
@@ -167,62 +176,62 @@ def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_comple
     assert cached_snapshot("org/tiny") is None
 
 
-def test_a_wrong_id_is_told(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
-    assert pull_error(run_mlxchat, "org/tinny") == (
+def test_a_wrong_id_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
+    assert pull_error(run_program, "org/tinny") == (
         f"{fake_hub.endpoint} has no model org/tinny: check the spelling, or log in with "
         "`hf auth login` if it is private"
     )
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_model_says_how_to_get_in(fake_hub: FakeHub, run_mlxchat: RunMlxchat, status: int):
+def test_a_gated_model_says_how_to_get_in(fake_hub: FakeHub, run_program: RunMlxchat, status: int):
     fake_hub.repos["org/tiny"].gated_status = status
-    assert pull_error(run_mlxchat) == (
+    assert pull_error(run_program) == (
         f"org/tiny is gated: ask for access at {fake_hub.endpoint}/org/tiny, "
         "then log in with `hf auth login`"
     )
     assert cached_snapshot("org/tiny") is None
 
 
-def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, run_mlxchat: RunMlxchat):
+def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     number = errno.ECONNREFUSED
-    assert pull_error(run_mlxchat) == (
+    assert pull_error(run_program) == (
         f"cannot reach http://127.0.0.1:9 ([Errno {number}] {os.strerror(number)}): check the "
         "network, or give a model that is on this disk"
     )
 
 
-def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
+def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (503, b"busy")
-    assert pull_error(run_mlxchat) == (
+    assert pull_error(run_program) == (
         f"{fake_hub.endpoint} answered 503 for org/tiny: try again later"
     )
 
 
-def test_a_login_page_in_place_of_the_hub_is_told(fake_hub: FakeHub, run_mlxchat: RunMlxchat):
+def test_a_login_page_in_place_of_the_hub_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (200, b"<html>Welcome to the hotel</html>")
-    assert pull_error(run_mlxchat) == (
+    assert pull_error(run_program) == (
         f"{fake_hub.endpoint} gave an answer that is not a hub's: a login page of this network, "
         "a proxy, or a wrong HF_ENDPOINT"
     )
 
 
 def test_the_offline_variable_forbids_a_pull(
-    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch, run_mlxchat: RunMlxchat
+    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat
 ):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert pull_error(run_mlxchat) == (
+    assert pull_error(run_program) == (
         "HF_HUB_OFFLINE forbids asking the hub for org/tiny: unset it"
     )
     assert fake_hub.requests == []
 
 
 def test_a_model_larger_than_the_disk_is_refused_before_it_is_begun(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+    fake_hub: FakeHub, run_program: RunMlxchat
 ):
     fake_hub.repos["org/tiny"].claimed_bytes["model.safetensors"] = 10**18
-    message = pull_error(run_mlxchat)
+    message = pull_error(run_program)
     assert message.startswith(f"org/tiny needs 1000000 TB, but {hub_cache_dir()} has ")
     assert message.endswith(" free: make room, or set HF_HOME to a larger disk")
     assert not hub_cache_dir().exists()
@@ -230,10 +239,10 @@ def test_a_model_larger_than_the_disk_is_refused_before_it_is_begun(
 
 
 def test_a_repository_without_safetensors_is_refused_before_it_is_begun(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
+    fake_hub: FakeHub, run_program: RunMlxchat
 ):
     fake_hub.repos["org/tiny"] = FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})
-    assert pull_error(run_mlxchat) == (
+    assert pull_error(run_program) == (
         "org/tiny holds no config.json with model*.safetensors: look for a conversion of it at "
         "https://huggingface.co/mlx-community, or download a .gguf file and give its path"
     )

@@ -47,7 +47,7 @@ def test_mlx_lms_generate_step_runs_on_our_caches_past_the_window(name: str) -> 
         assert found == token
 
 
-@pytest.mark.parametrize("decoded", [0, 5, 40])
+@pytest.mark.parametrize("decoded", [3, 40])
 @pytest.mark.parametrize("name", NAMES)
 def test_mlx_lm_saves_and_loads_our_caches_to_the_bit(
     name: str, decoded: int, tmp_path: Path

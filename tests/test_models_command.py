@@ -21,11 +21,6 @@ TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
 
 
 @pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
-@pytest.fixture
 def cached_tiny(tiny_model: Path) -> Path:
     """The tiny model in the hub's cache, as org/tiny."""
     files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import build, make_cache, positions_bounded, tokens_evicted
+from mlxchat.cache import build, make_cache, positions_bounded, tokens_evicted, window
 from mlxchat.cache.layers import windows
-from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.errors import CacheError
 from scripts import metal
 from scripts.families import build_family
@@ -35,17 +34,17 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_after_ten_million_tokens_the_logits_are_those_of_a_fresh_cache(name: str) -> None:
     """The state is set forward, not run there: the same visible tokens, at small positions."""
     model = build_family(name)
-    cache = make_cache(model, 64, 4)
-    for token in random_tokens(100):
+    cache = make_cache(model, 32, 4)
+    for token in random_tokens(40):
         logits(model, cache, [token])
     old = cache.fork()
-    for window in windows(old):
+    for layer in windows(old):
         # Ahead by so many, then moved back as often as that takes: by all the rest at once.
-        window.total += 10_000_000
-        assert window.position_limit is not None
-        window._rebase(window.position_limit - 100)
-    assert {window.offset for window in windows(old)} == {build.POSITION_LIMIT - 100}
-    for token in random_tokens(120, seed=3):
+        layer.total += 10_000_000
+        assert layer.position_limit is not None
+        layer._rebase(layer.position_limit - 25)
+    assert {layer.offset for layer in windows(old)} == {build.POSITION_LIMIT - 25}
+    for token in random_tokens(50, seed=3):
         np.testing.assert_allclose(
             logits(model, old, [token]), logits(model, cache, [token]), atol=1e-3
         )
@@ -104,7 +103,7 @@ def test_each_rope_is_shifted_by_its_own_rotation(
     monkeypatch.setattr(build, "POSITION_LIMIT", 128)
     often = make_cache(model, 32, 4)
     assert positions_bounded(often)
-    for token in random_tokens(300):
+    for token in random_tokens(160):
         np.testing.assert_allclose(
             logits(model, often, [token]), logits(model, never, [token]), atol=1e-3
         )
@@ -112,12 +111,15 @@ def test_each_rope_is_shifted_by_its_own_rotation(
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_keys_in_half_precision_do_not_drift_when_they_are_moved(dtype: mx.Dtype) -> None:
+def test_keys_in_half_precision_do_not_drift_when_they_are_moved(
+    dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kept keys come from their originals each time: as far off after 60 moves as after one."""
     model = build_random_model(tiny_config(layers=1))
     model.set_dtype(dtype)
     cache = make_cache(model, 32, 4)
-    for token in random_tokens(60 * REANCHOR_EVERY):
+    monkeypatch.setattr(window, "REANCHOR_EVERY", 8)
+    for token in random_tokens(60 * 8):
         logits(model, cache, [token])
     layer = cache[0]
     exact = layer.shift(layer._originals.keys.astype(mx.float32), layer._anchor)

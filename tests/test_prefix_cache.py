@@ -150,7 +150,7 @@ def test_with_the_same_steps_it_is_the_same_to_the_bit(
     np.testing.assert_array_equal(again.logits(), plain)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
 @pytest.mark.parametrize(("recorded_by", "read_by"), [(PAGE, 50), (50, 2 * PAGE), (2 * PAGE, 50)])
 def test_with_other_steps_it_is_the_same_to_rounding(
     family: str, recorded_by: int, read_by: int, open_pages: Open
@@ -205,10 +205,10 @@ def test_it_goes_on_beyond_the_window_as_if_it_had_been_prefilled(open_pages: Op
     record(model, ids, open_pages(model), window=300)
     runs = [Run(model, ids, pages, window=300) for pages in (None, open_pages(model))]
     assert [run.cached for run in runs] == [0, 2 * PAGE]
-    more = text(1_000, 5)
+    more = text(300, 5)
     for run in runs:
         prefill(run.network, run.cache, more, step_size=64)
-    np.testing.assert_array_equal(runs[0].logits(200), runs[1].logits(200))
+    np.testing.assert_array_equal(runs[0].logits(60), runs[1].logits(60))
 
 
 def test_a_prompt_longer_than_the_window_reuses_what_comes_before_anything_is_evicted(

@@ -16,11 +16,6 @@ DOCUMENT = "".join(f"Line {n} tells of the sea and of what lives in it.\n" for n
 
 
 @pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
-@pytest.fixture
 def document(tmp_path: Path) -> Path:
     path = tmp_path / "document.txt"
     path.write_text(DOCUMENT)
@@ -33,7 +28,7 @@ def ask(tiny_model: Path, document: Path, run_mlxchat: RunMlxchat) -> Any:
 
     def ask(question: str, *options: str, model: Path = tiny_model) -> dict[str, Any]:
         done = run_mlxchat(
-            *("generate", "-m", str(model), "--json", "--temp", "0", "-n", "30", "--ignore-eos"),
+            *("generate", "-m", str(model), "--json", "--temp", "0", "-n", "10", "--ignore-eos"),
             *("-f", str(document), *options, question),
         )
         assert done.returncode == 0, done.stderr
@@ -67,7 +62,7 @@ def test_a_document_is_read_once_whatever_is_asked(ask: Any) -> None:
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
-@pytest.mark.parametrize("step", ["100", "256", "512", "2048"])
+@pytest.mark.parametrize("step", ["100", "2048"])
 def test_the_step_size_does_not_matter(step: str, ask: Any) -> None:
     fresh = ask("What?", "--no-prefix-cache", "--prefill-step-size", step)
     ask("What?", "--prefill-step-size", "64")

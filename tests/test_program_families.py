@@ -1,21 +1,24 @@
 """The program, through its ways in, on families that differ in kind and in each form of weights.
 
-What their caches compute is shown in process, by `test_families` and others. Here it is the program
-as a user has it: its threads, its files, its terminal.
+What their caches compute is shown by `test_families` and others. Here it is a run and a chat as a
+user has them: their threads, their files and, for one kind unless all tests are run, the terminal.
 """
 
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlxchat import paths
+from mlxchat.app import chat as app_chat
+from mlxchat.app.begin import begin
+from mlxchat.request import ChatOptions, Overnight, Request, Setup
+from mlxchat.settings import GenerationSettings
 from mlxchat.store.session_list import read_session
 from scripts.families import write_family
 from tests.conftest import RunMlxchat
@@ -55,8 +58,10 @@ def write_kind(tmp_path_factory: pytest.TempPathFactory) -> WriteKind:
     return write
 
 
-def window(kind: str, tokens: int) -> list[str]:
-    return [] if kind == WITHOUT_A_WINDOW else ["--max-kv-size", str(tokens)]
+def setup_of(kind: str, model: Path, window: int, **options: Any) -> Setup:
+    """As stored, with a window if the kind can have one."""
+    tokens = None if kind == WITHOUT_A_WINDOW else window
+    return Setup(str(model), offline=True, dtype="stored", window=tokens, **options)
 
 
 # Generate
@@ -65,43 +70,20 @@ PROMPT = "All work and no play makes Jack a dull boy. " * 3
 WINDOW = 48
 
 
-def begin(model: Path, kind: str, *options: str) -> list[str]:
-    """The arguments of a run past the window."""
-    return [
-        *("generate", "--raw", "-m", str(model), "--dtype", "stored", "--temp", "0.7", "--seed"),
-        *("3", "-n", "80", "--ignore-eos", *window(kind, WINDOW), "--prefill-step-size", "32"),
-        *(*options, PROMPT),
-    ]
-
-
-def kill_midway(checkpoint: Path, arguments: list[str]) -> None:
-    """Run the program, and kill it as soon as it has left a checkpoint and some text."""
-    output = checkpoint / "output.txt"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlxchat", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while process.poll() is None:
-        if (checkpoint / "state.safetensors").exists() and output.stat().st_size:
-            process.send_signal(signal.SIGKILL)
-        time.sleep(0.002)
-    _, stderr = process.communicate()
-    assert process.returncode in (0, -signal.SIGKILL), stderr
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_generate_keeps_its_window_and_resumes_what_was_killed(
-    kind: str, write_kind: WriteKind, run_here: RunMlxchat, tmp_path: Path
+    kind: str, write_kind: WriteKind, run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
-    """Run twice, once killed on the way, it writes the same bytes.
+    """Resumed from what a kill would have left, it writes the same bytes as a whole run.
 
     Recurrent layers evict nothing, which the program once claimed they did.
     """
-    model, checkpoint = write_kind(kind), tmp_path / "night"
-    whole = run_here(*begin(model, kind, "--json"))
+    model = write_kind(kind)
+    window = [] if kind == WITHOUT_A_WINDOW else ["--max-kv-size", str(WINDOW)]
+    whole = run_mlxchat(
+        *("generate", "--raw", "-m", str(model), "--dtype", "stored", "--temp", "0.7", "--seed"),
+        *("3", "-n", "80", "--ignore-eos", *window, "--prefill-step-size", "32", "--json", PROMPT),
+    )
     assert whole.returncode == 0, whole.stderr
     done = json.loads(whole.stdout.splitlines()[-1])
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 80)
@@ -112,27 +94,37 @@ def test_generate_keeps_its_window_and_resumes_what_was_killed(
     assert ("are evicted" in whole.stderr) == (evicted > 0)
     assert "positions cannot be moved" not in whole.stderr
 
-    every = ["--checkpoint", str(checkpoint), "--checkpoint-every", "10"]
-    kill_midway(checkpoint, begin(model, kind, *every))
-    resumed = run_here("generate", "--resume", str(checkpoint))
+    night, killed = tmp_path / "night", tmp_path / "killed"
+    sampling = {"temp": 0.7}
+    setup = setup_of(kind, model, WINDOW, prefill_step_size=32, sampling=sampling, seed=3)
+    overnight = Overnight(checkpoint=night, checkpoint_every=10)
+    request = Request(setup, PROMPT, overnight=overnight, max_tokens=80, raw=True, ignore_eos=True)
+    with begin(request) as run:
+        pieces = iter(run)
+        assert len(list(islice(pieces, 45))) == 45
+        shutil.copytree(night, killed)
+    shutil.rmtree(night)
+    killed.rename(night)
+    assert (night / "state.safetensors").exists()
+    resumed = run_mlxchat("generate", "--resume", str(night))
     assert resumed.returncode == 0, resumed.stderr
-    assert (checkpoint / "output.txt").read_bytes() == done["text"].encode()
+    assert (night / "output.txt").read_bytes() == done["text"].encode()
 
 
 def test_learned_positions_are_refused_a_window_and_end_with_their_table(
-    run_here: RunMlxchat, tmp_path: Path
+    run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
     """GPT-2 once read past the end of its table of positions, and said nonsense."""
     model = write_family(tmp_path / "model", "gpt2", "float16", n_positions=64, n_ctx=64)
     generate = ["generate", "--raw", "-m", str(model), "--ignore-eos", "--json"]
 
-    ended = run_here(*generate, "-n", "-1", "x" * 50)
+    ended = run_mlxchat(*generate, "-n", "-1", "x" * 50)
     assert ended.returncode == 0, ended.stderr
     assert "memory will grow with the text" in ended.stderr
     done = json.loads(ended.stdout.splitlines()[-1])
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 14)
 
-    too_long = run_here(*generate, "x" * 64)
+    too_long = run_mlxchat(*generate, "x" * 64)
     assert (too_long.returncode, too_long.stdout) == (1, "")
     assert too_long.stderr.splitlines()[-1] == (
         "mlxchat: error: the prompt is 64 tokens and this model has learned 64 positions, with no "
@@ -141,16 +133,16 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
 
     # It is refused before its weights are read: these could not be.
     (model / "model.safetensors").write_bytes(b"")
-    refused = run_here(*generate, "--max-kv-size", "32", "hello")
+    refused = run_mlxchat(*generate, "--max-kv-size", "32", "hello")
     assert refused.returncode == 1
     assert "cannot bound a gpt2 model: it has learned a vector for each position" in refused.stderr
 
 
 def test_positions_that_run_on_are_reported_once_in_scripts_too(
-    run_here: RunMlxchat, tmp_path: Path
+    run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
     model = write_family(tmp_path / "model", "bailing_moe_linear")
-    done = run_here("generate", "-m", str(model), "--max-kv-size", "32", "-n", "40", "hello")
+    done = run_mlxchat("generate", "-m", str(model), "--max-kv-size", "32", "-n", "40", "hello")
     assert done.returncode == 0
     assert done.stderr.count("positions cannot be moved") == 1
 
@@ -158,6 +150,39 @@ def test_positions_that_run_on_are_reported_once_in_scripts_too(
 # Chat
 
 MESSAGES = [f"Question {n}: what did you say?" for n in range(4)]
+
+# The reply's last token, what closes the turn and opens the next, and the message.
+NEW_TOKENS = 1 + len("\nuser\n\nassistant\n") + 4 + len(MESSAGES[-1])
+
+
+def say(chat: app_chat.Chat, text: str) -> str:
+    list(chat.say(text))
+    return chat.conversation.turns[-1].reply
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKind) -> None:
+    """The likeliest reply is the same again, after a retry and when the session is resumed.
+
+    It is asked for twice, with a window that has wrapped in between: once before the chat is left,
+    where it is taken back, and once after it is continued.
+    """
+    setup = setup_of(kind, write_kind(kind), 200, sampling={"temp": 0.0})
+    options = ChatOptions(setup, generation=GenerationSettings(max_tokens=12))
+    with app_chat.Chat.open(options, session="mine") as chat:
+        chat.load_in_background()
+        *_, before = [say(chat, message) for message in MESSAGES[:-1]]
+        conversation = chat.conversation
+        assert conversation.turns[0].forgotten == (kind != WITHOUT_A_WINDOW)
+        list(chat.retry())
+        assert conversation.turns[-1].reply == before
+        reply = say(chat, MESSAGES[-1])
+        conversation.undo()
+    with app_chat.Chat.open(options, session="mine") as chat:
+        assert say(chat, MESSAGES[-1]) == reply
+        stats = chat.conversation.stats
+        assert stats is not None
+        assert stats.prompt_tokens - stats.cached_tokens <= NEW_TOKENS < stats.prompt_tokens
 
 
 def last_reply() -> str:
@@ -167,14 +192,14 @@ def last_reply() -> str:
 
 
 @pytest.mark.usefixtures("ordinary_terminal")
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKind) -> None:
-    """The likeliest reply is the same again, after a retry and in a new process.
-
-    It is asked for twice, with a window that has wrapped in between: once before the chat is left,
-    where it is taken back, and once after it is continued.
-    """
-    options = [*("--dtype", "stored", "-n", "12", "--stats"), *window(kind, 200)]
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow if n else []) for n, kind in enumerate(KINDS)],
+)
+def test_a_chat_in_a_terminal_does_as_well(kind: str, write_kind: WriteKind) -> None:
+    options = ["--dtype", "stored", "-n", "12", "--stats"]
+    if kind != WITHOUT_A_WINDOW:
+        options += ["--max-kv-size", "200"]
     chat = Chat(str(write_kind(kind)), *options)
     for message in MESSAGES[:-1]:
         chat.says(message)
@@ -196,9 +221,7 @@ def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKin
     assert last_reply() == reply
     continued.shows(r"^turn 4 .*prefilled \d+ of \d+")
     prefilled, prompt = map(int, re.findall(r"prefilled (\d+) of (\d+)", continued.text())[-1])
-    # The reply's last token, what closes the turn and opens the next, and the message.
-    new = 1 + len("\nuser\n\nassistant\n") + 4 + len(MESSAGES[-1])
-    assert prefilled <= new < prompt
+    assert prefilled <= NEW_TOKENS < prompt
     continued.send(CTRL_D)
     assert continued.ends() == 0
     for each in (chat, continued):

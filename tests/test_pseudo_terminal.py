@@ -43,7 +43,7 @@ def test_a_person_sees_the_text_and_then_the_figures_on_a_line_of_their_own(
 def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tmp_path: Path) -> None:
     """A model of random weights at a high temperature writes every byte, escape among them."""
     model = write_tiny_model(tmp_path / "m", config=tiny_config(layers=1))
-    child = spawn(model, "-n", "4000", "--temp", "50", "--seed", "1", "--no-stats", "Hello")
+    child = spawn(model, "-n", "1000", "--temp", "50", "--seed", "1", "--no-stats", "Hello")
     screen = screen_of(child)
     assert "␛" in screen
     assert "␇" in screen
@@ -71,20 +71,22 @@ def test_a_long_prefill_shows_tokens_rate_and_time_left_and_then_is_gone(
     assert "Traceback" not in screen
 
 
+@pytest.fixture
+def long_prompt(tmp_path: Path) -> list[str]:
+    """Options of a run whose prompt takes long enough for a bar."""
+    document = tmp_path / "long.txt"
+    document.write_text("x" * 1_500)
+    return ["--raw", "--prefill-step-size", "2", "-n", "60", "-f", str(document)]
+
+
 def test_the_bar_is_gone_before_the_text_begins(
-    tiny_model: Path, tmp_path: Path, run_mlxchat: RunMlxchat
+    tiny_model: Path, long_prompt: list[str], run_mlxchat: RunMlxchat
 ) -> None:
     """It once stayed until the end and painted over every line of the reply."""
-    document = tmp_path / "long.txt"
-    document.write_text("x" * 4_000)
-    arguments = ["--raw", "--prefill-step-size", "2", "-n", "300", "-f", str(document)]
-    child = spawn(tiny_model, *arguments)
-    screen = screen_of(child)
+    screen = screen_of(spawn(tiny_model, *long_prompt))
     assert "reading" in screen
-    text = run_mlxchat(
-        "generate", "-m", str(tiny_model), "--ignore-eos", *arguments, "--no-stats"
-    ).stdout
-    shown = visible(text).replace("\n", "\r\n")
+    arguments = ["generate", "-m", str(tiny_model), "--ignore-eos", *long_prompt, "--no-stats"]
+    shown = visible(run_mlxchat(*arguments).stdout).replace("\n", "\r\n")
     assert shown in screen[screen.rindex("reading") :]
 
 
@@ -100,27 +102,19 @@ def test_without_colour_the_bar_has_none(
 
 
 def test_a_dumb_terminal_gets_no_escape_sequences(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, long_prompt: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    document = tmp_path / "long.txt"
-    document.write_text("x" * 4_000)
-    child = spawn(tiny_model, "--raw", "--prefill-step-size", "2", "-n", "3", "-f", str(document))
-    screen = screen_of(child)
+    child = spawn(tiny_model, *long_prompt)
+    assert "\x1b" not in screen_of(child)
     assert child.exitstatus == 0
-    assert "\x1b" not in screen
 
 
-def test_quiet_shows_the_text_only(tiny_model: Path, tmp_path: Path) -> None:
+def test_quiet_shows_the_text_only(tiny_model: Path, long_prompt: list[str]) -> None:
     """The bar of a long prefill was once shown all the same."""
-    document = tmp_path / "long.txt"
-    document.write_text("x" * 4_000)
-    options = ["--raw", "--prefill-step-size", "2", "-n", "12", "-f", str(document)]
-    options.append("--no-prefix-cache")
-    screen = screen_of(spawn(tiny_model, *options, "-q"))
+    screen = screen_of(spawn(tiny_model, *long_prompt, "-q"))
     assert "prompt " not in screen
     assert "reading" not in screen
-    assert "reading" in screen_of(spawn(tiny_model, *options))
 
 
 def test_no_input_on_a_terminal_is_a_usage_error_and_not_a_wait(tiny_model: Path) -> None:

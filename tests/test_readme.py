@@ -17,7 +17,7 @@ from tests import readme
 from tests.fake_hub import FakeHub
 from tests.readme import Command
 from tests.readme_checks import CHECKS, Seen, said
-from tests.readme_shell import Done, goes_on_all_night, opens_chat
+from tests.readme_shell import Done, goes_on_all_night
 from tests.readme_workplace import DOCUMENT_BYTES, Workplace
 
 # What commands begin with that are not run. test_help.py parses those of ours all the same.
@@ -143,127 +143,6 @@ def test_all_that_is_looked_at_is_in_the_readme() -> None:
 
 
 # The tests' own parts
-
-
-SAMPLE = """\
-# Title
-
-    first --one      # said of it
-
-Text, and `inline`, which is none.
-
-## Second *chapter*
-
-1. A list:
-
-       in-a-list
-
-   Text of the list.
-
-```sh
-echo "a # b" 'c # d' e#f | cat   # it isn't in quotes
-long --option \\
-     "two  words"   # one command
-while read -r line; do
-    echo "$line" # each
-done < file.txt
-# a line of its own
-```
-
-### A section
-
-```python
-not = "for a shell"
-```
-
-    drawn → not typed
-
-~~~
-quoted "→"   # and → in a comment
-
-last 'of
-two lines'
-~~~
-"""
-
-
-def test_commands_are_found_as_a_shell_would_read_them() -> None:
-    found = list(readme.commands(SAMPLE))
-    assert found == [
-        Command("first --one", "said of it", "Title", 3),
-        Command("in-a-list", "", "Second *chapter*", 11),
-        Command("echo \"a # b\" 'c # d' e#f | cat", "it isn't in quotes", "Second *chapter*", 16),
-        Command('long --option "two  words"', "one command", "Second *chapter*", 17),
-        Command(
-            'while read -r line; do\n    echo "$line" \ndone < file.txt',
-            "each",
-            "Second *chapter*",
-            19,
-        ),
-        Command('quoted "→"', "and → in a comment", "Second *chapter*", 34),
-        Command("last 'of\ntwo lines'", "", "Second *chapter*", 36),
-    ]
-    assert [each.programs for each in found[:5]] == [
-        *(["first"], ["in-a-list"], ["echo", "cat"], ["long"], ["read", "echo"])
-    ]
-
-
-def test_a_quotation_that_does_not_end_is_told_with_its_line() -> None:
-    (found,) = readme.commands("text\n\n    one 'two\n    three\n")
-    with pytest.raises(ValueError, match=r"README.md, line 3: one 'two\nthree: No closing"):
-        _ = found.words
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a 'b | c' | d; e && f || g & h", ["a", "d", "e", "f", "g", "h"]),
-        ("X=1 a b Y=2", ["a"]),
-        ("for x in a b; do c; done", ["c"]),
-        ("if ! a; then b; else c; fi", ["a", "b", "c"]),
-        ("(a; b) > c 2>&1", ["a", "b"]),
-        ("> a b < c | d", ["b", "d"]),
-        ("a $(b c) <(d e)", ["a", "b", "d"]),
-    ],
-)
-def test_the_programs_of_a_command_are_known(text: str, expected: list[str]) -> None:
-    assert Command(text, "", "", 1).programs == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("mlxchat", True),
-        ("mlxchat -c", True),
-        ("mlxchat chat --temp 0", True),
-        ("mlxchat chat < turns.txt", False),
-        ("echo Hello | mlxchat", False),
-        ("mlxchat --version", False),
-        ("mlxchat session list", False),
-        ("mlxchat generate Hello", False),
-        ("cat mlxchat.txt", False),
-    ],
-)
-def test_a_chat_is_known_by_its_command(text: str, expected: bool) -> None:
-    assert opens_chat(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "done", "expected"),
-    [
-        ("mlxchat", Done(0, "text", ""), None),
-        ("mlxchat", Done(1, "", "why"), "README.md, line 7: mlxchat\nended with status 1;"),
-        ("mlxchat", Done(-11, "", ""), "README.md, line 7: mlxchat\nended with status -11;"),
-        ("mlxchat", Done(143, "", ""), "README.md, line 7: mlxchat\nended with status 143;"),
-        ("mlxchat generate --for 8h", Done(143, "text", ""), None),
-        ("mlxchat cache list | head", Done(141, "text", ""), None),
-        ("mlxchat", Done(0, "", "Traceback (most recent call last):"), "README.md, line 7: mlx"),
-        ("mlxchat", Done(0, "", "mlxchat: error: no"), "README.md, line 7: mlxchat\nended well"),
-    ],
-)
-def test_what_goes_wrong_is_told_with_its_line(text: str, done: Done, expected: str | None) -> None:
-    told = complaint(Command(text, "", "", 7), done)
-    assert told is None if expected is None else (told or "").startswith(expected)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from mlxchat.engine.repetition import (
     LoopDetector,
     Nudge,
 )
+from tests.conftest import examples
 
 
 def detector_of(ids: list[int]) -> LoopDetector:
@@ -92,7 +93,7 @@ def test_a_loop_begins_at_the_upper_share_and_ends_below_the_lower_one() -> None
     assert detector.looping
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(10))
 @given(phrases=st.integers(1, 60), most_tokens=st.integers(1, 40), seed=st.integers(0, 10**6))
 def test_the_share_is_what_its_definition_says(phrases: int, most_tokens: int, seed: int) -> None:
     drawn = random.Random(seed)
@@ -110,7 +111,7 @@ def test_the_share_is_what_its_definition_says_where_the_look_back_ends() -> Non
         assert detector_of(ids).share == share_by_definition(ids)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(15))
 @given(
     before=st.integers(0, 3 * HISTORY // 2),
     period=st.integers(1, 2500),

@@ -16,6 +16,8 @@ from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import ReplyMarkdown, parse
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
 from mlxchat.text.thinking import ThinkSplitter
+from tests.conftest import examples
+from tests.terminal_chat import COLOUR
 
 WIDTH, HEIGHT = 60, 15
 TAGS = ("<think>", "</think>")
@@ -100,7 +102,7 @@ class EveryDrawing:
         return float((self._readings + 1) // 2)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(REPLIES), cuts, st.sampled_from([4, 15, 60]))
 def test_a_reply_in_pieces_ends_as_one_rendered_at_once(
     reply: str, places: list[int], height: int
@@ -110,7 +112,7 @@ def test_a_reply_in_pieces_ends_as_one_rendered_at_once(
     assert display(written(console), height) == rendered_at_once(reply)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.sampled_from(ATOMS), max_size=40), cuts)
 def test_whatever_markdown_comes_ends_as_if_rendered_at_once(
     atoms: list[str], places: list[int]
@@ -142,10 +144,18 @@ def test_lines_of_an_open_code_block_are_printed_once_and_for_good() -> None:
 @pytest.mark.parametrize("reply", REPLIES)
 def test_no_control_of_the_model_reaches_the_terminal(reply: str) -> None:
     console = terminal()
-    stream(list(reply), MarkdownView(console, clock=EveryDrawing()))
+    stream(cut(reply, [*range(0, len(reply), 5)]), MarkdownView(console, clock=EveryDrawing()))
     ours = r"\x1b\[(\?25[lh]|\d+A|J|[\d;]*m)|\r"
     text = re.sub(ours, "", written(console))
     assert text == visible(text)
+
+
+def test_with_no_color_code_has_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", value)
+        console = Console(file=io.StringIO(), force_terminal=True, color_system="256", width=WIDTH)
+        stream(["```python\n", "return 1\n", "```\n"], MarkdownView(console))
+        assert (COLOUR.search(written(console)) is None) == bool(value)
 
 
 def test_what_is_no_markdown_to_us_is_shown_as_it_was_written() -> None:

@@ -32,6 +32,7 @@ from tests.reply_formats import (
     QWEN,
     SEED,
     SOLAR,
+    SOLAR_2,
     XTML,
 )
 from tests.scripted_model import Scripted, without_think_tokens
@@ -98,6 +99,13 @@ def test_the_marker_of_each_thought_but_the_first_says_so() -> None:
     (begins,) = (n for n, token in enumerate(tokens) if token.another)
     assert spoken(tokens[:begins]) == ("Hm, ", "")
     assert tokens[begins].text == ""
+
+
+def test_a_thought_after_one_that_the_prompt_has_opened_is_another() -> None:
+    reply = "Hm, <|think:end|><|think:start|>duck?<|think:end|>Yes!<|im:end|>"
+    tokens = say(converse(replace(SOLAR_2, reply=reply)), "hello")
+    assert [token.text for token in tokens if token.another] == [""]
+    assert spoken(tokens) == ("Hm, duck?", "Yes!")
 
 
 def test_the_next_turn_costs_what_the_template_writes_of_this_one(

@@ -21,7 +21,7 @@ def scripted(request: pytest.FixtureRequest) -> Scripted:
 
 @pytest.fixture
 def run(
-    scripted: Scripted, tiny_model: Path, run_here: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    scripted: Scripted, tiny_model: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ) -> RunMlxchat:
     """The program with the scripted model, whatever directory it is given."""
 
@@ -31,7 +31,7 @@ def run(
     monkeypatch.setattr(opening, "load_directory", load)
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
-        done = run_here(*arguments, "-m", str(tiny_model), "--no-prefix-cache", stdin=stdin)
+        done = run_mlxchat(*arguments, "-m", str(tiny_model), "--no-prefix-cache", stdin=stdin)
         assert (done.returncode, done.stderr) == (0, "")
         return done
 
@@ -58,6 +58,9 @@ def test_events_keep_thoughts_apart(scripted: Scripted, run: RunMlxchat) -> None
     }
     assert said == {True: scripted.thought, False: scripted.answer}
     assert (done["thought"], done["text"]) == (scripted.thought, scripted.answer)
+    *tokens, done = events(run("generate", "--json", "--think", "hide", "hello").stdout)
+    assert not any(each.get("thought") for each in tokens)
+    assert (done["thought"], done["text"]) == ("", scripted.answer)
 
 
 def test_a_piped_chat_answers_alone_if_thoughts_are_hidden(

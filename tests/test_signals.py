@@ -19,6 +19,7 @@ from mlxchat.handlers import undisturbed
 from mlxchat.terminal import signal_watch, signals
 from mlxchat.terminal.signal_watch import END_AFTER_S, LAST_WORDS_S, Pending
 from mlxchat.terminal.signals import StopRequest
+from tests.in_process import run_in_process
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 
@@ -26,7 +27,8 @@ WILL_STOP = "stopping after this step; press Ctrl-C again to quit now"
 
 # The program, with a model that takes long for many tokens at once, or with a busy `make_cache`.
 SLOW = """
-import ctypes, os, signal, sys
+import os, signal, sys
+from ctypes import CDLL
 from mlxchat.cli import main
 from mlxchat.models.model import Model as Loaded
 from mlxchat.terminal import signal_watch
@@ -36,12 +38,12 @@ def busy(seconds):
     sys.stderr.write("(busy)\\n")
     # A signal would end the sleep: let it find another thread, as it would not end `mx.eval`.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-    ctypes.CDLL(None).sleep(seconds)
+    CDLL(None).usleep(int(seconds * 1e6))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 
 def step(model, tokens, *rest, **how):
     if tokens.shape[1] > 1:
-        busy(int(os.environ["STEP_S"]))
+        busy(float(os.environ["STEP_S"]))
     return call(model, tokens, *rest, **how)
 
 def make_busily(*given):
@@ -249,7 +251,7 @@ def test_a_signal_ends_it_while_the_cache_is_made(
 def test_a_checkpoint_is_as_whole_as_before(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STEP_S", "1")
+    monkeypatch.setenv("STEP_S", "0.5")
     night = ("--checkpoint", str(tmp_path / "night"), "--checkpoint-every", "32")
     options = ("--prefill-step-size", "32", "--raw", "--ignore-eos", "-n", "5", "--temp", "0")
     model = ("-m", str(tiny_model))
@@ -261,10 +263,9 @@ def test_a_checkpoint_is_as_whole_as_before(
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=100)
     assert process.returncode == 130
-    monkeypatch.setenv("STEP_S", "0")
-    subprocess.run(slow("generate", "--resume", str(tmp_path / "night")), check=True, timeout=100)
+    assert run_in_process("generate", "--resume", str(tmp_path / "night")).returncode == 0
     whole = ("-o", str(tmp_path / "whole"))
-    subprocess.run(slow("generate", *model, *options, *whole, "Hello " * 20), check=True)
+    assert run_in_process("generate", *model, *options, *whole, "Hello " * 20).returncode == 0
     assert (tmp_path / "night" / "output.txt").read_text() == (tmp_path / "whole").read_text()
 
 

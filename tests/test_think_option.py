@@ -3,14 +3,16 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mlxchat.app import opening
 from mlxchat.template_args import parse_template_args
+from tests.in_process import run_in_process
 from tests.reply_formats import HARMONY, MISTRAL
+from tests.scripted_program import load_scripted
 from tests.terminal_chat import CTRL_D, Chat
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
@@ -25,50 +27,18 @@ def harmony(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(harmony: Path) -> Run:
+def run(harmony: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(opening, "load_directory", load_scripted)
+
     def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", PROGRAM, *arguments]
         model = [] if "--resume" in arguments else ["-m", str(harmony)]
-        return subprocess.run(
-            [*command, *model],
-            check=False,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return run_in_process(*arguments, *model, stdin=stdin)
 
     return run
 
 
 def events(stdout: str, kind: str) -> list[dict[str, object]]:
     return [each for each in map(json.loads, stdout.splitlines()) if each["event"] == kind]
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ((), "<think>Hm, duck?</think>\n\nYes!"),
-        (("--think", "hide"), "Yes!"),
-        (("--think", "off"), "Yes!"),
-    ],
-)
-def test_generate_writes_thoughts_between_tags_or_not_at_all(
-    options: tuple[str, ...], text: str, run: Run
-) -> None:
-    done = run("generate", *options, "hello")
-    assert (done.returncode, done.stdout) == (0, text)
-
-
-def test_events_say_what_is_a_thought(run: Run) -> None:
-    done = run("generate", "--json", "hello")
-    tokens, (end,) = events(done.stdout, "token"), events(done.stdout, "done")
-    assert (end["thought"], end["text"]) == ("Hm, duck?", "Yes!")
-    assert "".join(str(each["text"]) for each in tokens if each["thought"]) == "Hm, duck?"
-    hidden = run("generate", "--json", "--think", "hide", "hello").stdout
-    assert not any(each["thought"] for each in events(hidden, "token"))
-    assert events(hidden, "done")[0]["thought"] == ""
-    assert events(hidden, "done")[0]["text"] == "Yes!"
 
 
 def test_raw_text_has_no_format(run: Run) -> None:

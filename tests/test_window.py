@@ -32,8 +32,8 @@ def test_up_to_the_window_any_step_size_is_plain_attention(step: int) -> None:
     np.testing.assert_allclose(np.concatenate(rows), plain, atol=1e-4)
 
 
-@pytest.mark.parametrize("keep", [0, 4, 9])
-@pytest.mark.parametrize("step", [4, 7, 16, 100])
+@pytest.mark.parametrize("keep", [0, 9])
+@pytest.mark.parametrize("step", [7, 100])
 @pytest.mark.parametrize("length", [15, 16, 17, 48])
 def test_a_prompt_about_as_long_as_the_window_goes_on_as_the_reference(
     length: int, step: int, keep: int

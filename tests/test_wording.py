@@ -24,12 +24,6 @@ from mlxchat.terminal.spelling import as_flags, as_keys, in_chat
 from mlxchat.wording import Action, Field, Message
 from tests.conftest import RunMlxchat
 
-
-@pytest.fixture
-def run_mlxchat(run_here: RunMlxchat) -> RunMlxchat:
-    return run_here
-
-
 PULL = Action("pull", "download it", "org/tiny")
 CLEAR = Action("clear", "start a new conversation")
 

@@ -6,7 +6,7 @@ from mlxchat.wording import Message
 
 
 class Outage:
-    """Begins with none; `over` is the message when one ends."""
+    """None at first; `over` is the message when one ends."""
 
     def __init__(self, notify: Callable[[str], None], over: str) -> None:
         self._notify = notify

@@ -34,7 +34,7 @@ def chat(context: typer.Context, version: VersionOption = False, **values: Any) 
 
     A line of a pipe may be JSON with role ("user" or "system") and content.
     """
-    if platform.launched_rank() == 0 and platform.stdin_never_ends() and not values["events"]:
+    if platform.launched_rank() == 0 and platform.stdin_stays_open() and not values["events"]:
         from mlxchat.terminal.own_terminal import has_terminal_elsewhere, run_again_in_terminal
 
         if has_terminal_elsewhere():

@@ -51,13 +51,13 @@ Examples:
 The first of these that says something counts: the flag; the variable, such as
 MLXCHAT_CHAT_TEMP; .mlxchat.toml of the project; your config.toml.
 
-A project's file is not trusted: it may only say how a model answers, and you
-are told when it does. MLXCHAT_NO_PROJECT=1 leaves it out.
+A project's file is not trusted: it may only say how a model answers, and a
+notice says when it does. MLXCHAT_NO_PROJECT=1 leaves it out.
 """,
 )
 
 NEW_FILE = """\
-# What mlxchat does where no flag says otherwise. `mlxchat config show` lists all keys.
+# What mlxchat does if no flag says otherwise. `mlxchat config show` lists all keys.
 #
 # model = "qwen3-4b"
 #
@@ -112,7 +112,7 @@ def show(
 ) -> None:
     """Show every setting that is in effect, and the variable or file that it comes from.
 
-    A value in parentheses is what happens where nothing is set. When piped: a line each,
+    A value in parentheses is what happens if nothing is set. When piped: a line each,
     tab-separated: key, value, source.
     """
     rows = list(_rows(context))
@@ -144,7 +144,7 @@ def set_value(
         list[str] | None,
         typer.Argument(
             metavar="VALUE…",
-            help="Several only where the option can be repeated.",
+            help="Several only if the option can be repeated.",
             autocompletion=complete_value,
         ),
     ] = None,
@@ -191,7 +191,7 @@ def edit(context: typer.Context, project: ProjectOption = False) -> None:
                 _install(path, draft.text, instead_of=text, project=project)
                 Messages().note(f"written to {path}")
                 return
-            if not _goes_on(wrong):
+            if not _wants_to_continue(wrong):
                 raise wrong
     except (MlxchatError, KeyboardInterrupt):
         if draft.changed:
@@ -277,7 +277,7 @@ def _set(
         set_key(path, key, value, spellings=_spellings(context, key), mode=new_file_mode())
     else:
         set_key(path, key, value, spellings=_spellings(context, key))
-    _tell_what_comes_before(context, path, dotted)
+    _report_what_comes_before(context, path, dotted)
 
 
 def _unset(context: typer.Context, path: Path, text: str) -> None:
@@ -351,7 +351,7 @@ def _checked_model(key: tuple[str, ...], name: str, project: bool) -> str:
     return located.name
 
 
-def _tell_what_comes_before(context: typer.Context, path: Path, dotted: str) -> None:
+def _report_what_comes_before(context: typer.Context, path: Path, dotted: str) -> None:
     from mlxchat.terminal.messages import Messages
 
     try:
@@ -381,7 +381,7 @@ def _what_is_wrong(
     return None
 
 
-def _goes_on(wrong: ConfigError) -> bool:
+def _wants_to_continue(wrong: ConfigError) -> bool:
     from mlxchat.terminal.ask import terminal_question
     from mlxchat.terminal.messages import show_error
 
@@ -389,7 +389,7 @@ def _goes_on(wrong: ConfigError) -> bool:
     if ask is None:
         return False
     show_error(wrong)
-    return ask("Go on editing?")
+    return ask("Continue editing?")
 
 
 def _install(path: Path, text: str, *, instead_of: str, project: bool) -> None:

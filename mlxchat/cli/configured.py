@@ -1,4 +1,4 @@
-"""Commands whose options can be configured: what is set where no flag says otherwise.
+"""Commands whose options can be configured: what is set if no flag says otherwise.
 
 An option is known by its first long name without dashes, `max-kv-size`, and its key has the
 command before it, `chat.max-kv-size`.
@@ -28,7 +28,7 @@ class Configured(TyperCommand):
     """`chat` and `generate`: options that are not given come from the configuration."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Completion asks for names, and must not fail where a file is broken.
+        # Completion asks for names, and must not fail if a file is broken.
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         wrong: ConfigError | None = None
@@ -46,7 +46,7 @@ class Configured(TyperCommand):
         return rest
 
     def invoke(self, ctx: Any) -> Any:
-        _tell_of_project(self, ctx)
+        _report_project(self, ctx)
         return super().invoke(ctx)
 
 
@@ -100,8 +100,8 @@ def check_layer(layer: Layer, root: Any, context: Any) -> None:
 
 
 def read_setting(option: TyperOption, name: str, setting: Setting, context: Any) -> Any:
-    """The value of a setting by the option's own type. Raises ConfigError naming where it stands
-    for one that the option cannot have."""
+    """The value of a setting by the option's own type. Raises ConfigError naming its place
+    if the option cannot have it."""
     try:
         return option_value(option, name, setting.value, context)
     except UsageError as error:
@@ -140,24 +140,24 @@ def _long_names(option: TyperOption) -> list[str]:
     return [flag.removeprefix("--") for flag in option.opts if flag.startswith("--")]
 
 
-def _tell_of_project(command: Any, context: Any) -> None:
+def _report_project(command: Any, context: Any) -> None:
     """Say what a project's file has decided: nobody here need know of it."""
     from mlxchat.terminal.messages import Messages
 
     settings: Mapping[str, Setting] = context.meta.get(__name__, {})
     options = options_of(command)
-    told = {
+    followed = {
         name: setting
         for name, setting in settings.items()
         if setting.level is Level.PROJECT
         and context.get_parameter_source(options[name].name).name == "DEFAULT_MAP"
     }
-    if not told:
+    if not followed:
         return
-    goes_on = context.params.get("latest") or context.params.get("session")
-    perhaps = [each.key for name, each in told.items() if goes_on and name in OF_SESSIONS]
-    parts = [", ".join(each.key for each in told.values() if each.key not in perhaps)]
+    resumes = context.params.get("latest") or context.params.get("session")
+    perhaps = [each.key for name, each in followed.items() if resumes and name in OF_SESSIONS]
+    parts = [", ".join(each.key for each in followed.values() if each.key not in perhaps)]
     if perhaps:
-        parts.append(f"where the session has none of its own, {', '.join(perhaps)}")
-    where = next(iter(told.values())).where
+        parts.append(f"if the session has none of its own, {', '.join(perhaps)}")
+    where = next(iter(followed.values())).where
     Messages(context.params["quiet"]).warn(f"{where} sets {'; '.join(filter(None, parts))}")

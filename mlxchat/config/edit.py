@@ -42,11 +42,11 @@ def set_key(
     spellings: Collection[str] = (),
     mode: int = OWNER_ONLY,
 ) -> None:
-    """Set a key, in place where it is there already, by its own name or one of the `spellings`,
+    """Set a key, in place if it is there already, by its own name or one of the `spellings`,
     with - or _ in them; a new file gets the permission bits `mode`.
 
-    Raises ConfigError where the file is no TOML, or has the key in a form that cannot be changed,
-    OutputError where it cannot be written; then it is as it was.
+    Raises ConfigError if the file is not TOML, or has the key in a form that cannot be changed,
+    OutputError if it cannot be written; then it is as it was.
     """
 
     def put(table: MutableMapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ def set_key(
 
 
 def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
-    """Take a key away; False where it is not there. Raises what `set_key` does."""
+    """Take a key away; False if it is not there. Raises what `set_key` does."""
     table: Any = parse(path, read_text(path))
     for name in key[:-1]:
         table = table.get(name) if isinstance(table, Mapping) else None
@@ -73,7 +73,7 @@ def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
 def install(path: Path, text: str, *, instead_of: str, mode: int = OWNER_ONLY) -> None:
     """Write the text as the file at `path`, which held `instead_of` when somebody began to edit.
 
-    Raises ConfigError where it is no TOML or has been changed meanwhile, OutputError where it
+    Raises ConfigError if it is not TOML or has been changed meanwhile, OutputError if it
     cannot be written.
     """
     parse(path, text)
@@ -133,7 +133,7 @@ def _within(
     change: Callable[[MutableMapping[str, Any]], None],
     new_table: Callable[[], Any],
 ) -> None:
-    """Change the table that the key is in, which is made where there is none."""
+    """Change the table that the key is in, which is made if there is none."""
     table = tables
     for name in key[:-1]:
         if name not in table:

@@ -55,7 +55,7 @@ def read_config_file(path: Path) -> ConfigFile:
 
 
 def read_text(path: Path) -> str:
-    """The text of the file, none where it does not exist. Raises ConfigError.
+    """The text of the file, none if it does not exist. Raises ConfigError.
 
     The file may come with a project: one that never ends, such as a device, is not read.
     """

@@ -1,6 +1,6 @@
 """What is configured, on all levels: the environment, a project's file, the user's file.
 
-The command line comes before all of them, and the defaults behind. On one level a command's own
+The command line comes before all of them, the defaults after. On one level a command's own
 `model` comes before the one for all commands.
 """
 
@@ -63,7 +63,7 @@ class Config:
         """What is set for the command's options, by option.
 
         `names` are all the names that the options can be written by, with the one that each is
-        known by. By "model" there may be the one for all commands, where that is the stronger.
+        known by. By "model" there may be the one for all commands, if that is the stronger.
 
         Raises ConfigError for an option that the command does not have, and for one set twice.
         """

@@ -53,7 +53,7 @@ def foreign_project_files() -> list[Path]:
 def project_file_to_write() -> Path:
     """The file in effect, or else the place for one: the repository's root or where we are.
 
-    Raises ConfigError where there can be none, and for what would carry a write elsewhere, or make
+    Raises ConfigError if there can be none, and for what would carry a write elsewhere, or make
     ours what somebody else has written: a link, and another user's file.
     """
     path = find_project_file() or _place_for_one()

@@ -16,6 +16,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxchat.about import __version__
+from mlxchat.models.gguf.source import ORIGIN
 from mlxchat.models.model import Model
 from mlxchat.text.tokens import Tokenizer
 
@@ -82,11 +83,13 @@ class ModelPrint:
 
     def __init__(self, model: Model) -> None:
         self._ranks = 1 if model.peers is None else model.peers.ranks
+        # Where a converted file lay makes no difference.
+        config = {name: value for name, value in model.config.items() if name != ORIGIN}
         self._of_model: dict[str, Any] = {
             "format": FORMAT,
             "mlxchat": __version__,
             "mlx_lm": version("mlx-lm"),
-            "model": _hash(json.dumps(model.config, sort_keys=True, default=str)),
+            "model": _hash(json.dumps(config, sort_keys=True, default=str)),
             "weights": _weights(model),
             "dtype": str(model.dtype),
             "tokenizer": _tokenizer(model.tokenizer),

@@ -59,7 +59,7 @@ def read_input(
     if named.count(STDIN) > 1:
         raise UsageError("- can be given once only: standard input can be read only once")
     if STDIN in named and stdin is None:
-        if platform.stdin_never_ends():
+        if platform.stdin_stays_open():
             raise UsageError("-: mlx.launch does not pass on where its input ends: give a file")
         raise UsageError("-: standard input is a terminal; pipe a document into it")
     read_blocks = [_read_file(path, stdin) for path in blocks]
@@ -138,7 +138,7 @@ def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
     where it has no end, and is to be read `to_its_end`."""
     if sys.stdin is None or sys.stdin.closed:
         return None
-    if to_its_end and platform.stdin_never_ends():
+    if to_its_end and platform.stdin_stays_open():
         return None
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -151,7 +151,7 @@ def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
 def is_stdin_left_unread() -> bool:
     """Whether something was piped to us that has no end to read it to."""
     stdin = piped_stdin(to_its_end=False)
-    if stdin is None or not platform.stdin_never_ends():
+    if stdin is None or not platform.stdin_stays_open():
         return False
     return bool(select.select([stdin], [], [], 0)[0])
 

@@ -52,7 +52,7 @@ class Reader(Protocol):
     def is_thought(self) -> bool: ...
     @property
     def thoughts(self) -> int:
-        """How many thoughts markers have begun so far."""
+        """How many thoughts have begun so far, one by the prompt among them."""
         ...
 
     @property
@@ -185,7 +185,7 @@ class MarkerReader:
         self._held = ""
         # Whether the place was begun by a marker of the reply, and no text has come since.
         self._leads = place is Place.THOUGHT
-        self.thoughts = 0
+        self.thoughts = int(place is Place.THOUGHT)
 
     @property
     def place(self) -> Place:

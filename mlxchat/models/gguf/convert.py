@@ -14,7 +14,7 @@ from mlxchat.files import force_to_disk
 from mlxchat.models.gguf.config import TRAINED_IN_BFLOAT16, build_config, read_dimensions
 from mlxchat.models.gguf.pack import GROUP_SIZE, is_packed, packed_bits
 from mlxchat.models.gguf.read import GgufFile, Tensor, open_gguf
-from mlxchat.models.gguf.source import FORMAT_VERSION, Source
+from mlxchat.models.gguf.source import FORMAT_VERSION, ORIGIN, Source
 from mlxchat.models.gguf.tensors import Parameter, match_tensors
 from mlxchat.models.gguf.tokenizer import build_tokenizer, tokenizer_config
 from mlxchat.models.gguf.vocabulary import Vocabulary, read_vocabulary
@@ -46,7 +46,7 @@ def convert(source: Source, directory: Path) -> None:
             config
             | _token_ids(vocabulary)
             | _storage(matched, dims.arch)
-            | {"mlxchat": _origin(source)},
+            | {ORIGIN: _origin(source)},
         )
         _require_room(file, matched, directory)
         write_weights(file, matched, directory / "model.safetensors")

@@ -11,6 +11,9 @@ from mlxchat.errors import ModelNotFound
 FORMAT_VERSION = 2
 MAX_STEM_CHARACTERS = 64
 
+# In a converted model's config.json: which file it comes from.
+ORIGIN = "mlxchat"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -1,0 +1,35 @@
+"""Ranks that run one command after another, as often as a test asks: starting them takes longest.
+
+    python -m tests.ring_program
+
+Each line of stdin is a command: its arguments, its input and its environment. Each line of stdout
+is what came of it. That a new process has nothing of the one before is not shown so.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+from mlxchat.bench import decode
+from mlxchat.distributed import noise
+from mlxchat.distributed.ranks import Ranks
+from tests.in_process import run_in_process
+
+
+def main() -> None:
+    # It would take hold of the stream that the results go past.
+    noise.hide_backend_messages = lambda: None
+    # How long anything takes is nowhere looked at.
+    decode.QUICK = replace(decode.QUICK, stretches=1, rounds=1, ranks_tokens=2)
+    ring = Ranks.join()
+    Ranks.join = classmethod(lambda _: Ranks(ring.group, ring._sockets))  # type: ignore[assignment]
+    for line in sys.stdin:
+        command = json.loads(line)
+        os.environ.update(command["environment"])
+        done = run_in_process(*command["arguments"], stdin=command["stdin"])
+        print(json.dumps([done.returncode, done.stdout, done.stderr]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
