@@ -3,8 +3,10 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Side by side, but not on many cores: what waits for a terminal or a disk wants to be let in.
-PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+# One more than there are cores, for many tests wait for a terminal or a process; but never many, for
+# what is waited for wants to be let in.
+WORKERS := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-all compiled lint types check format lock clean
 

@@ -356,7 +356,7 @@ def test_where_a_rank_is_killed_mid_reply_the_other_ends_and_the_session_has_wha
     command = [sys.executable, "-m", "mlxchat", *chat(models, "--session", "cut", "-n", "-1")]
     with ring(2, command, tmp_path) as processes:
         processes[0].reads("Never stop.")
-        processes[0].writes(2_000)
+        processes[0].writes(1_000)
         processes[1].popen.kill()
         ends_with_a_line(processes[0], "mlxchat: error: rank 1 is gone: all ranks end\n")
         shown = reply(processes[0].out)

@@ -251,8 +251,8 @@ def test_a_signal_asks_how_it_goes(night: Callable[..., Night]) -> None:
 def test_it_ends_when_its_time_is_over_and_goes_on_the_next_night(
     night: Callable[..., Night],
 ) -> None:
-    run = night(600)
-    assert generate_here("--for", "1s", *run.checkpointed) == (0, "")
+    run = night(1_500)
+    assert generate_here("--for", "0.4s", *run.checkpointed) == (0, "")
     first = run.written()
     assert first
     # Its time is over: until it is given more, it ends at once.

@@ -369,8 +369,10 @@ def test_a_session_in_a_terminal_shows_where_it_had_come_to(tiny_model: Path) ->
     chat.send("/sessions\r")
     chat.shows("^voyage .* 7 turns  question 0 of several$")
     chat.send("/undo\r")
-    chat.shows("^taken back")
-    chat.send(CTRL_C + CTRL_D)
+    chat.shows("^> and one more\n+.*\n*\\Z")
+    chat.send(CTRL_C)
+    chat.shows(PROMPT)
+    chat.send(CTRL_D)
     assert chat.ends() == 0
     assert len(read_session("voyage").turns) == 6
 

@@ -41,7 +41,7 @@ def test_rank_0_waits_for_its_messages_before_it_stops(
 def test_a_follower_waits_for_its_messages_before_it_stops(
     alone: Ranks, waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alone, "hear", lambda: (Order.STOP, [0] * 4, []))
+    monkeypatch.setattr(alone, "receive", lambda: (Order.STOP, [0] * 4, []))
     follow(alone, lambda _: None)
     assert waited == both()
 
