@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 # One more than there are cores, for many tests wait for a terminal or a process; but never many, for
 # what is waited for wants to be let in.
 WORKERS := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) \
+	--maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-all compiled lint types check format lock clean
 

@@ -6,7 +6,7 @@ files can import each other.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -98,18 +98,18 @@ ABOVE = ["__init__", "__main__"]
 
 # Who alone may import a package, by the beginnings of the names of our modules.
 SOLE_IMPORTERS = {
-    "rich": ["terminal"],
-    "prompt_toolkit": ["terminal"],
-    "typer": ["cli"],
-    "huggingface_hub": ["models.hub"],
-    "transformers": ["models.tokenizer_files"],
-    "gguf": ["models.gguf"],
-    "psutil": ["platform"],
-    "mlx_lm": ["cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"],
-    "matplotlib": ["bench.plot"],
-    "jinja2": ["text.template"],
-    "termios": ["terminal.modes"],
-    "fcntl": ["files", "terminal.modes"],
+    "rich": ("terminal",),
+    "prompt_toolkit": ("terminal",),
+    "typer": ("cli",),
+    "huggingface_hub": ("models.hub",),
+    "transformers": ("models.tokenizer_files",),
+    "gguf": ("models.gguf",),
+    "psutil": ("platform",),
+    "mlx_lm": ("cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"),
+    "matplotlib": ("bench.plot",),
+    "jinja2": ("text.template",),
+    "termios": ("terminal.modes",),
+    "fcntl": ("files", "terminal.modes"),
 }
 
 
@@ -144,6 +144,11 @@ def modules() -> list[tuple[str, Path]]:
     return [(name_of(path), path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
+def offenders(wrong: Callable[[str, Path], list[str]]) -> dict[str, list[str]]:
+    """What is wrong with each file that something is wrong with."""
+    return {name: found for name, path in modules() if (found := wrong(name, path))}
+
+
 def imports(path: Path, text: str) -> Iterator[str]:
     """Every name that the text of the file at `path` imports, wherever in it, relative ones too."""
     package = ["mlxchat", *path.relative_to(PACKAGE).parent.parts]
@@ -168,9 +173,8 @@ def test_every_file_has_its_place() -> None:
     assert sorted(place_names()) == sorted(name for name, _ in modules())
 
 
-@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
-def test_a_file_imports_only_what_stands_before_it(name: str, path: Path) -> None:
-    assert imported_late(path, path.read_text()) == []
+def test_a_file_imports_only_what_stands_before_it() -> None:
+    assert offenders(lambda _, path: imported_late(path, path.read_text())) == {}
 
 
 @pytest.mark.parametrize(
@@ -188,20 +192,28 @@ def test_an_import_that_runs_back_up_is_found_wherever_it_stands(planted: str) -
     assert imported_late(PACKAGE / "__main__.py", planted) == []
 
 
-@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
-def test_a_package_is_imported_only_where_it_belongs(name: str, path: Path) -> None:
-    for imported in imports(path, path.read_text()):
-        allowed = SOLE_IMPORTERS.get(imported.split(".")[0])
-        assert allowed is None or any(name.startswith(prefix) for prefix in allowed), imported
+def test_a_package_is_imported_only_where_it_belongs() -> None:
+    def misplaced(name: str, path: Path) -> list[str]:
+        return [
+            imported
+            for imported in imports(path, path.read_text())
+            if not name.startswith(SOLE_IMPORTERS.get(imported.split(".")[0], ("",)))
+        ]
+
+    assert offenders(misplaced) == {}
 
 
 OPENS_A_MODEL = ("distributed", "app.ranks", "app.opening")
 
 
-@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
-def test_only_what_opens_a_model_knows_of_several_machines(name: str, path: Path) -> None:
-    knows = any(each.startswith("mlxchat.distributed") for each in imports(path, path.read_text()))
-    assert name.startswith(OPENS_A_MODEL) or not knows
+def test_only_what_opens_a_model_knows_of_several_machines() -> None:
+    def known(name: str, path: Path) -> list[str]:
+        if name.startswith(OPENS_A_MODEL):
+            return []
+        names = imports(path, path.read_text())
+        return [each for each in names if each.startswith("mlxchat.distributed")]
+
+    assert offenders(known) == {}
 
 
 def texts(source: str) -> Iterator[str]:
@@ -235,16 +247,14 @@ SPELL_THEM = {
     *("terminal.chat_screen", "terminal.clipboard", "terminal.commands", "terminal.editor"),
     *("terminal.repl", "terminal.spelling", "bench.startup", "bench.theirs", "bench.chat"),
 }
-LIBRARY = [
-    each
-    for each in modules()
-    if each[0] not in ABOVE and not each[0].startswith("cli") and each[0] not in SPELL_THEM
-]
 
 
-@pytest.mark.parametrize(("name", "path"), LIBRARY, ids=[name for name, _ in LIBRARY])
-def test_messages_of_the_library_name_fields_and_not_what_to_type(name: str, path: Path) -> None:
-    assert typed_words(path.read_text()) == []
+def test_messages_of_the_library_name_fields_and_not_what_to_type() -> None:
+    def typed(name: str, path: Path) -> list[str]:
+        spells_them = name in SPELL_THEM or name in ABOVE or name.startswith("cli")
+        return [] if spells_them else typed_words(path.read_text())
+
+    assert offenders(typed) == {}
 
 
 @pytest.mark.parametrize(
@@ -280,20 +290,23 @@ def test_what_is_not_typed_is_not_taken_for_it(harmless: str) -> None:
 DURABLE = {"fsync", "pwrite", "flock", "mkstemp", "F_FULLFSYNC"}
 
 
-@pytest.mark.parametrize(("name", "path"), modules(), ids=[name for name, _ in modules()])
-def test_only_one_folder_forces_files_to_the_disk(name: str, path: Path) -> None:
-    tree = ast.walk(ast.parse(path.read_text()))
-    used = {node.attr for node in tree if isinstance(node, ast.Attribute)}
-    assert name.startswith("files") or not used & DURABLE
+def used_names(path: Path) -> set[str]:
+    """Every name and attribute in the file."""
+    tree = list(ast.walk(ast.parse(path.read_text())))
+    names = {node.id for node in tree if isinstance(node, ast.Name)}
+    return names | {node.attr for node in tree if isinstance(node, ast.Attribute)}
 
 
-APP = [(name, path) for name, path in modules() if name.split(".")[0] == "app"]
+def test_only_one_folder_forces_files_to_the_disk() -> None:
+    def durable(name: str, path: Path) -> list[str]:
+        return [] if name.startswith("files") else sorted(used_names(path) & DURABLE)
+
+    assert offenders(durable) == {}
 
 
-@pytest.mark.parametrize(("name", "path"), APP, ids=[name for name, _ in APP])
-def test_the_application_prints_nothing(name: str, path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert "print" not in names
-    assert not attributes & {"stdout", "stderr"}
+def test_the_application_prints_nothing() -> None:
+    def printing(name: str, path: Path) -> list[str]:
+        shown = {"print", "stdout", "stderr"}
+        return sorted(used_names(path) & shown) if name.startswith("app.") else []
+
+    assert offenders(printing) == {}
