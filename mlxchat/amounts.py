@@ -2,26 +2,22 @@
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from typing import Literal
 
+# Compiled, as `decimal` is imported, when needed: help imports this file and needs neither.
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
-_DURATION = re.compile(
-    rf"(?:{_NUMBER}d)?\s*(?:{_NUMBER}h)?\s*(?:{_NUMBER}m)?\s*(?:{_NUMBER}s)?", re.IGNORECASE
-)
+_DURATION = rf"(?:{_NUMBER}d)?\s*(?:{_NUMBER}h)?\s*(?:{_NUMBER}m)?\s*(?:{_NUMBER}s)?"
 _SECONDS = (86_400, 3_600, 60, 1)
 _MOST_DAYS = 36_500
 
-_SIZE = re.compile(rf"{_NUMBER}\s*([kmgt]?i?b)?", re.IGNORECASE)
+_SIZE = rf"{_NUMBER}\s*([kmgt]?i?b)?"
 _FACTORS = {"": 1, "b": 1} | {
     f"{prefix}{end}": base**power
     for power, prefix in enumerate("kmgt", start=1)
     for end, base in (("b", 1000), ("ib", 1024))
 }
 
-_TIME = re.compile(
-    r"(?:([0-9]{4})-([0-9]{2})-([0-9]{2})[ T])?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?"
-)
+_TIME = r"(?:([0-9]{4})-([0-9]{2})-([0-9]{2})[ T])?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?"
 
 
 def parse_duration_s(text: str) -> float:
@@ -29,7 +25,9 @@ def parse_duration_s(text: str) -> float:
 
     Raises ValueError if it is none, or nothing, or has no unit.
     """
-    match = _DURATION.fullmatch(text.strip())
+    from decimal import Decimal
+
+    match = re.fullmatch(_DURATION, text.strip(), re.IGNORECASE)
     numbers = match.groups() if match else ()
     seconds = sum(
         Decimal(number) * each
@@ -74,7 +72,9 @@ def parse_bytes(text: str) -> int:
 
     Raises ValueError if it is none, or less than one byte.
     """
-    match = _SIZE.fullmatch(text.strip())
+    from decimal import Decimal
+
+    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     number, unit = match.groups(default="") if match else ("0", "")
     size = int(Decimal(number) * _FACTORS[unit.lower()])
     if size < 1:
@@ -99,7 +99,7 @@ def parse_window(text: str) -> int | Literal["auto"] | None:
 
 def _wall_times(text: str, today: date) -> list[datetime]:
     """What the clocks may show then: today or tomorrow if no date is given."""
-    match = _TIME.fullmatch(text)
+    match = re.fullmatch(_TIME, text)
     if match is None:
         raise ValueError(text)
     year, month, day, hour, minute, second = (int(n) for n in match.groups("0"))

@@ -31,7 +31,7 @@ class Group(StrEnum):
     OVERNIGHT = "Overnight"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Must:
     """What holds for every value of an option, as words that follow "must" and as a check."""
 
@@ -51,7 +51,7 @@ def between(low: float, high: float, words: str = "") -> Must:
     return Must(words or f"be between {low:g} and {high:g}", lambda value: low <= value <= high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Option:
     """How people choose a field's value.
 

@@ -12,9 +12,7 @@ It knows which commands have a table; which options a command has, and what valu
 the command's to say. All levels together are `config`'s, changing a file is `config_edit`'s.
 """
 
-import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +73,11 @@ def read_text(path: Path) -> str:
 
 def parse(path: Path, text: str) -> dict[str, Any]:
     """The tables of a text that is, or is to be, the file at `path`. Raises ConfigError."""
+    if not text:
+        return {}
+    # Here, so that help, which reads the configuration, does without it if there is none.
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -98,6 +101,8 @@ def check_text(path: Path, text: str) -> ConfigFile:
 
 def nearest(name: str, valid_names: Iterable[str]) -> str:
     """The end of a sentence about a name that there is not: the one that may have been meant."""
+    import difflib
+
     valid_names = sorted(valid_names)
     near = difflib.get_close_matches(name, valid_names, n=1)
     return f"; did you mean {near[0]!r}?" if near else "; known: " + ", ".join(valid_names)
