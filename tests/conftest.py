@@ -1,5 +1,6 @@
 """Tiny models, a byte tokenizer and a temporary home: no download, no network, no real settings."""
 
+import gc
 import os
 import pickle
 import signal
@@ -52,6 +53,12 @@ def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> n
 # What `make test` and `make test-all` try: `--hypothesis-profile=thorough` is the latter's.
 QUICK, THOROUGH = 100, 400
 settings.register_profile("thorough", max_examples=THOROUGH)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay: the garbage collector need not go through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def examples(few: int) -> int:
