@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from mlxchat import cli
 from mlxchat.app.chat import Chat
+from mlxchat.app.session import resumed
 from mlxchat.cli.options import COMMANDS, build, with_options
 from mlxchat.config.project import ALLOWED
 from mlxchat.errors import UsageError
@@ -174,6 +175,32 @@ def test_a_session_saves_the_options_that_say_so(tiny_model: Path) -> None:
     kept = session.journal.contents.settings
     assert {*kept} == {name for name, each in CHAT.items() if each.saved}
     assert kept["window"] == 320
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"window": -5, "keep": True, "roll": "sideways"},
+        {"window": "big", "keep": None, "dtype": "float8"},
+        {"keep": -1, "template_args": "[1]"},
+        {"template_args": "{"},
+    ],
+)
+def test_what_no_option_can_be_is_not_taken_from_a_session(
+    damaged: dict[str, Any], tiny_model: Path
+) -> None:
+    """A window of -5 in a session's file kept it from being resumed at all."""
+    options = ChatOptions(
+        Setup(str(tiny_model), window=320, keep=0),
+        generation=GenerationSettings(max_tokens=1, ignore_eos=True),
+    )
+    with Chat.open(options, session="mine") as chat:
+        assert list(chat.say("hello"))
+    with Session.open("mine") as session:
+        session.journal.settings(damaged)
+        assert resumed(options, session) == options
+    with Chat.open(options, session="mine") as chat:
+        assert chat.conversation.turns[0].user == "hello"
 
 
 def test_impossible_settings_are_refused_before_a_model_is_looked_for() -> None:

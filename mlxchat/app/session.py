@@ -78,13 +78,17 @@ def _saved(kind: type, session: Session, chosen: Collection[str]) -> dict[str, A
 
 
 def _checked(option: Option, value: object) -> Any:
-    """Raises one of those if it is no value of the option."""
+    """The value. Raises TypeError, ValueError or UsageError if the option cannot have it."""
     if option.many:
         return check_template_args(json.loads(str(value)))
-    texts = option.type is str or bool(option.choices)
-    if not isinstance(value, str if texts else int | None):
+    if option.parse is not None:
+        kinds = {int, type(None)}  # A window as it was in effect, not as it was written.
+    else:
+        kinds = {str} if option.type is str or option.choices else {int}
+    if type(value) not in kinds:
         raise TypeError(value)
-    return option.value_of(value) if option.parse is None else value
+    option.check(value)
+    return value if option.parse is not None else option.value_of(value)
 
 
 class Keeper:
