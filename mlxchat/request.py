@@ -253,7 +253,7 @@ class Request:
     `blocks` are documents that are read once and reused anywhere. `raw` leaves the chat template
     out. `think` is "on", "off", "hide", or None to leave it to the template. With `events`, what is
     written is JSON Lines in place of text, `logprobs` likeliest tokens of each step included.
-    `kept` is stored with a checkpoint, for whoever resumes it.
+    `kept` is stored with a checkpoint and returned when it is resumed.
     """
 
     setup: Setup = field(default_factory=Setup)
@@ -428,7 +428,7 @@ class ChatOptions:
             for name in options_of(type(ours))
             if getattr(ours, name) != getattr(theirs, name)
         }
-        # Of a run's own default nobody can say whether it was chosen.
+        # Setup's own default is not a choice: it suits a run, not a chat.
         return frozenset(differs - ({"keep"} if self.setup.keep == Setup().keep else set()))
 
 

@@ -1,7 +1,7 @@
 """Messages that keep the names of settings and commands apart from their other words.
 
 Python knows a setting by its field, the command line by a flag, a chat by `/set`. So a message
-carries the names themselves; whoever shows it spells them for its reader (`terminal.spelling`).
+carries the names themselves, spelled for its reader when it is shown (`terminal.spelling`).
 Nothing in a message is ever interpreted: paths and what users typed may contain anything.
 """
 

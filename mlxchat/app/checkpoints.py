@@ -62,7 +62,7 @@ class Checkpointer:
         )
 
     def read(self, done: int, total: int) -> None:
-        """So many prompt tokens of all were read in this run: reading alone can take a night."""
+        """`done` of `total` prompt tokens were read in this run: reading alone can take a night."""
         self._see_result()
         if self._begun.resume_point is not None:
             return

@@ -55,7 +55,7 @@ class Loop:
         return self.detector.looping and self.action is OnLoop.STOP
 
     def sampling(self, base: SamplingSettings, generated: int) -> SamplingSettings:
-        """How to draw the next tokens, once so many have been generated."""
+        """How to draw the next tokens, after `generated` of them."""
         if self.action is OnLoop.NUDGE and generated % NUDGE_EVERY == 0:
             self.temp = self.nudge.temp(self.detector.looping, generated)
         return replace(base, temp=self.temp)

@@ -25,7 +25,7 @@ class FileSink:
 
 
 class NoSink:
-    """Nowhere: whoever iterates over the run has the text."""
+    """Nowhere: the caller iterates over the run and has the text."""
 
     def write(self, text: str) -> None: ...
     def end(self) -> None: ...

@@ -15,7 +15,7 @@ PROBE = "What have we talked about so far, and what did you say about it?"
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A snapshot of `size_bytes` whose checksum is right, with so many tokens."""
+    """A snapshot of `size_bytes` whose checksum is right, with `held_tokens` in it."""
 
     size_bytes: int
     held_tokens: int

@@ -42,7 +42,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The latest checkpoint comes after so many tokens, of the prompt or generated."""
+    """The latest checkpoint comes after `tokens` tokens, of the prompt or generated."""
 
     tokens: int
     reading: bool
@@ -111,7 +111,7 @@ class Watch:
         return self._should_stop is not None and self._should_stop()
 
     def reads(self, done: int, total: int) -> None:
-        """So many prompt tokens of all have been prefilled."""
+        """`done` of `total` prompt tokens have been prefilled."""
         self._reading = (done, total) if done < total else None
 
     def take(self, token: Token, written: str) -> bool:

@@ -62,7 +62,7 @@ Exit status:
   2    the command line, a variable or a file of configuration makes no sense
   3    the text went round in circles, and --on-loop stop was given
   130, 143, 129, 141
-       ended by Ctrl-C, SIGTERM, SIGHUP; whoever read stdout went away
+       ended by Ctrl-C, SIGTERM, SIGHUP; stdout was closed
 """
 
 

@@ -10,10 +10,10 @@ import typer
 
 from mlxchat.cli.configured import (
     check_layer,
+    configurable,
     keys_of,
     names_of,
     option_value,
-    options_of,
     read_setting,
 )
 from mlxchat.cli.group import Group
@@ -227,7 +227,7 @@ def _rows(context: typer.Context) -> Iterator[Row]:
     for name in COMMANDS:
         command = _root(context).commands[name]
         settings = config.settings(name, names_of(command))
-        for option_name, option in options_of(command).items():
+        for option_name, option in configurable(command).items():
             setting = settings.get(option_name)
             value = (
                 read_setting(option, option_name, setting, context) if setting else option.default
@@ -319,7 +319,7 @@ def _checked(
     dotted = ".".join(key)
     option = None
     if key[0] in COMMANDS:
-        option = options_of(_root(context).commands[key[0]])[key[1]]
+        option = configurable(_root(context).commands[key[0]])[key[1]]
     if len(values) > 1 and (option is None or not option.multiple):
         raise UsageError(f"{dotted} takes one value, got {len(values)}")
     if option is None or key[1] == "model":

@@ -34,7 +34,7 @@ class Configured(TyperCommand):
         wrong: ConfigError | None = None
         try:
             settings = configured(self, read_config(), ctx)
-            options = options_of(self)
+            options = configurable(self)
             ctx.default_map = {options[name].name: each.value for name, each in settings.items()}
             ctx.meta[__name__] = settings
         except ConfigError as error:
@@ -50,7 +50,7 @@ class Configured(TyperCommand):
         return super().invoke(ctx)
 
 
-def options_of(command: Any) -> dict[str, TyperOption]:
+def configurable(command: Any) -> dict[str, TyperOption]:
     """The options that can be configured, by the names that they are known by: all but those that
     only show something and end, as --version does."""
     return {
@@ -63,7 +63,9 @@ def options_of(command: Any) -> dict[str, TyperOption]:
 def names_of(command: Any) -> dict[str, str]:
     """All names that the options can be written by, with those that they are known by."""
     return {
-        name: known for known, option in options_of(command).items() for name in _long_names(option)
+        name: known
+        for known, option in configurable(command).items()
+        for name in _long_names(option)
     }
 
 
@@ -72,14 +74,14 @@ def keys_of(root: Any) -> list[str]:
     to name."""
     return [
         "model",
-        *(f"{name}.{each}" for name in COMMANDS for each in options_of(root.commands[name])),
+        *(f"{name}.{each}" for name in COMMANDS for each in configurable(root.commands[name])),
     ]
 
 
 def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]:
     """What is set for the command's options, checked, in the form that Typer takes.
 
-    The model for all commands is left to whoever resolves it, who knows where its name stands.
+    The model for all commands is left to `models.resolve`, which knows where its name came from.
     Raises ConfigError.
     """
     settings = {
@@ -87,7 +89,7 @@ def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]
         for name, setting in config.settings(command.name, names_of(command)).items()
         if setting.key != "model"
     }
-    options = options_of(command)
+    options = configurable(command)
     for name, setting in settings.items():
         read_setting(options[name], name, setting, context)
     return {name: _as_parameter(options[name], each) for name, each in settings.items()}
@@ -145,7 +147,7 @@ def _report_project(command: Any, context: Any) -> None:
     from mlxchat.terminal.messages import Messages
 
     settings: Mapping[str, Setting] = context.meta.get(__name__, {})
-    options = options_of(command)
+    options = configurable(command)
     followed = {
         name: setting
         for name, setting in settings.items()

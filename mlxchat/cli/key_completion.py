@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from mlxchat.cli.completion import Names, aliases, complete_model, quietly
-from mlxchat.cli.configured import keys_of, options_of
+from mlxchat.cli.configured import configurable, keys_of
 from mlxchat.config.file import COMMANDS
 
 
@@ -32,7 +32,7 @@ def complete_value(context: typer.Context, incomplete: str) -> Names:
     if table in ("model", "aliases") or name == "model":
         return complete_model(incomplete)
     root: Any = context.find_root().command
-    option = options_of(root.commands[table])[name.replace("_", "-")]
+    option = configurable(root.commands[table])[name.replace("_", "-")]
     if option.is_flag:
         return ["true", "false"]
     return [str(each) for each in option.type_descriptor.choices or ()]

@@ -19,8 +19,8 @@ from mlxchat.text.spans import TokenIds
 # that a document of 100 MB in one piece would take gigabytes.
 CHUNK_CHARS = 1 << 18
 
-# A chat encodes its turns again and again: of the latest chunks at least this long, so many are
-# remembered with their ids, 30 million characters in all.
+# A chat encodes its turns again and again: the latest chunks at least this long are remembered
+# with their ids: this many, 30 million characters in all.
 LONG_CHARS = 1 << 14
 LONG_REMEMBERED = 128
 
