@@ -219,6 +219,12 @@ def test_a_model_whose_layers_differ_is_not_pipelined(
         sharding.check(build_family(family))
 
 
+def test_a_model_whose_layers_cannot_be_divided_is_refused_by_name() -> None:
+    """The user read only that a module "does not have parameter named signs"."""
+    with pytest.raises(ModelUnsupported, match="cannot divide a prism_hadamard_qwen35 model"):
+        Sharding(mx.distributed.init(), False).apply(build_family("prism_hadamard_qwen35"))
+
+
 def endless(models: Path) -> list[str]:
     command = [sys.executable, "-m", "mlxchat", "generate", "-m", str(models / "llama"), "--raw"]
     return [*command, "--ignore-eos", "-n", "-1", "--max-kv-size", "24", "--temp", "0", "Hello"]

@@ -31,7 +31,7 @@ class Sharding:
     def check(self, network: nn.Module) -> None:
         """Raise ModelUnsupported, with what to do instead, where mlx-lm cannot divide it so."""
         by_tensor, obstacle = hasattr(network, "shard"), _obstacle_to_pipelining(network)
-        name = type(network).__module__.rpartition(".")[2]
+        name = _name(network)
         if not by_tensor and obstacle:
             raise ModelUnsupported(
                 f"a {name} model cannot be divided among several machines: choose another model"
@@ -70,7 +70,7 @@ class Sharding:
             shard(self.group)
         except ValueError as error:
             raise ModelUnsupported(
-                f"this model cannot be divided by {self.ranks}: {error}"
+                f"mlx-lm cannot divide a {_name(network)} model among {self.ranks} ranks: {error}"
             ) from error
         for (path, name), now in _counts(network):
             then = before.get((path, name), now)
@@ -84,6 +84,10 @@ class Sharding:
                     "of ranks that divides them",
                     *pipeline,
                 )
+
+
+def _name(network: nn.Module) -> str:
+    return type(network).__module__.rpartition(".")[2]
 
 
 def _obstacle_to_pipelining(network: nn.Module) -> str | None:
