@@ -1,7 +1,7 @@
 """Every model that mlx-lm has, in small: whether its memory and its positions can be bounded.
 
-    python -m scripts.families            # print the README's table of families
-    python -m scripts.families --write    # put it into the README
+    python -m scripts.families            # print the manual's table of families
+    python -m scripts.families --write    # put it into the manual
 
 `families.json` holds a tiny configuration of each of mlx-lm's modules, made of what its real family
 is made of: both kinds of layers where it has two, recurrent layers, shared keys, experts, sinks.
@@ -39,7 +39,7 @@ CONFIGS: dict[str, dict[str, Any]] = json.loads(
 COMMON = tiny_config(layers=4) | {"head_dim": 8, "rope_traditional": False, "rope_scaling": None}
 
 
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "mlxchat" / "manual" / "window.md"
 BEGIN, END = "<!-- families: made by scripts/families.py -->", "<!-- end of families -->"
 
 # Their kernels are written in Metal: elsewhere they cannot be run, and are not judged.
@@ -88,7 +88,7 @@ def _randomized(name: str, weight: mx.array) -> mx.array:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Verdict:
-    """What a window does to a family, in the words of the README."""
+    """What a window does to a family, in the words of the manual."""
 
     memory: str
     positions: str
@@ -148,7 +148,7 @@ def _blocks(model: nn.Module, cache: Cache) -> str:
 
 
 def families_table() -> str:
-    """The README's table: every module, by its verdict."""
+    """The manual's table: every module, by its verdict."""
     by_verdict: dict[Verdict, list[str]] = {}
     with metal.imitated():
         for name in sorted(CONFIGS, key=str.lower):
@@ -160,9 +160,9 @@ def families_table() -> str:
     return "\n".join(["| memory | positions | `--block` | modules |", "|---|---|---|---|", *rows])
 
 
-def readme_verdicts() -> dict[str, Verdict]:
-    """Each module's verdict, as the README's table has it."""
-    table = README.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+def listed_verdicts() -> dict[str, Verdict]:
+    """Each module's verdict in the manual's table."""
+    table = PAGE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
     verdicts: dict[str, Verdict] = {}
     for row in table.strip().splitlines()[2:]:
         memory, positions, blocks, names = (cell.strip() for cell in row.strip("|").split("|"))
@@ -172,15 +172,15 @@ def readme_verdicts() -> dict[str, Verdict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The README's table of families.")
-    parser.add_argument("--write", action="store_true", help="put it into the README")
+    parser = argparse.ArgumentParser(description="The manual's table of families.")
+    parser.add_argument("--write", action="store_true", help="put it into the manual")
     table = families_table()
     if not parser.parse_args().write:
         print(table)
         return
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from mlxchat.bench.startup import seconds_to_output
 from mlxchat.bench.subject import Subject
 from mlxchat.cli import bench_run
 from mlxchat.cli.bench_run import BenchRequest
-from tests import readme
+from tests import docs
 from tests.conftest import RunMlxchat, made_once
 from tests.in_process import run_in_process
 from tests.pseudo_terminal import PseudoTerminal
@@ -334,9 +334,9 @@ def test_without_matplotlib_the_extra_is_named_and_all_else_is_done(
 
 
 @pytest.mark.parametrize(
-    "command", [each.text for each in readme.read() if each.text.startswith("mlxchat bench ")]
+    "command", [each.text for each in docs.read() if each.text.startswith("mlxchat bench ")]
 )
-def test_the_commands_of_the_readme_can_be_typed(run_mlxchat: RunMlxchat, command: str) -> None:
+def test_the_documented_commands_can_be_typed(run_mlxchat: RunMlxchat, command: str) -> None:
     done = run_mlxchat(*shlex.split(command)[1:], "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: mlxchat bench" in done.stdout

@@ -13,8 +13,7 @@ import pytest
 
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
-
-README = Path(__file__).parent.parent / "README.md"
+from tests.json_events import schema
 
 
 def events_of(stdout: str) -> list[dict[str, Any]]:
@@ -41,7 +40,6 @@ def test_each_line_is_answered_and_nothing_else_is_on_stdout(
 def test_events_have_the_turns_number_and_follow_the_schema(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
-    schema = json.loads(README.read_text().split("```json schema\n")[1].split("```")[0])
     done = run_mlxchat(
         *["chat", "-m", str(tiny_model), "-n", "20", "--max-kv-size", "240", "--json"],
         stdin="".join(f"question {number} {'x' * 30}\n" for number in range(6)),
@@ -50,7 +48,7 @@ def test_events_have_the_turns_number_and_follow_the_schema(
     assert done.stderr == ""
     start, *events = events_of(done.stdout)
     for event in (start, *events):
-        jsonschema.validate(event, schema)
+        jsonschema.validate(event, schema())
     assert (start["event"], start["max_kv_size"], start["roll"]) == ("start", 240, "shift")
     turns = {turn: list(each) for turn, each in groupby(events, lambda event: event["turn"])}
     assert list(turns) == [1, 2, 3, 4, 5, 6]

@@ -15,8 +15,8 @@ from scripts.families import (
     METAL_ONLY,
     build_family,
     judge_family,
+    listed_verdicts,
     module_names,
-    readme_verdicts,
 )
 from tests.product import FAMILIES, INEXACT, NOT_BUILT
 
@@ -63,8 +63,8 @@ def test_a_module_that_misses_its_package_says_so(
     assert capsys.readouterr().out == ""
 
 
-def test_the_readmes_table_has_every_family_once() -> None:
+def test_the_manuals_table_has_every_family_once() -> None:
     """Made again by `python -m scripts.families --write`; tests/test_product.py checks its rows."""
-    assert sorted(readme_verdicts()) == sorted(CONFIGS)
+    assert sorted(listed_verdicts()) == sorted(CONFIGS)
     for name in METAL_ONLY | NOT_BUILT:
-        assert judge_family(name) == readme_verdicts()[name]
+        assert judge_family(name) == listed_verdicts()[name]

@@ -16,9 +16,9 @@ import pytest
 
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
+from tests.json_events import schema
 
 GENERATE = [sys.executable, "-m", "mlxchat", "generate"]
-README = Path(__file__).parent.parent / "README.md"
 
 
 def one_line(stderr: str) -> bool:
@@ -44,16 +44,14 @@ def test_the_same_seed_gives_the_same_text(run_mlxchat: RunMlxchat, tiny_model: 
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_events_follow_the_schema_in_the_readme(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
-    text = README.read_text()
-    schema = json.loads(text.split("```json schema\n")[1].split("```")[0])
+def test_events_follow_the_schema_in_the_manual(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     done = run_mlxchat(
         *("generate", "-m", str(tiny_model), "--json", "--logprobs", "3", "-n", "20"),
         *("--temp", "1", "--seed", "4", "--ignore-eos", "Hello"),
     )
     lines = events(done.stdout)
     for line in lines:
-        jsonschema.validate(line, schema)
+        jsonschema.validate(line, schema())
     assert [line["event"] for line in lines] == ["start", *["token"] * (len(lines) - 2), "done"]
     tokens = lines[1:-1]
     assert "".join(token["text"] for token in tokens) == lines[-1]["text"]

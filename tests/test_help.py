@@ -1,4 +1,4 @@
-"""What every command says of itself: that it is whole and true, and that README knows of it."""
+"""What every command says of itself: that it is whole and true, and documented."""
 
 import re
 import shlex
@@ -12,11 +12,11 @@ from mlxchat import cli
 from mlxchat.config.layers import variable_of
 from mlxchat.config.project import IGNORE_VARIABLE
 from mlxchat.errors import ExitStatus
-from tests import readme
+from tests import docs
 from tests.conftest import RunMlxchat
 
 ROOT: Any = typer.main.get_command(cli.app)
-README = readme.PATH.read_text(encoding="utf-8")
+DOCS = docs.text()
 
 # What fits beside the margins of a terminal of 80 columns.
 MOST_COLUMNS = 78
@@ -61,8 +61,8 @@ def test_every_option_and_argument_says_what_it_is(path: str, command: Any):
 
 
 @pytest.mark.parametrize(("path", "command"), LEAVES, ids=[path for path, _ in LEAVES])
-def test_every_command_is_in_the_readme(path: str, command: Any):
-    assert path in README
+def test_every_command_is_documented(path: str, command: Any):
+    assert path in DOCS
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
@@ -72,8 +72,8 @@ def test_every_example_is_one_that_the_program_understands(path: str, command: A
             understood(words)
 
 
-def test_every_call_in_the_readme_is_one_that_the_program_understands():
-    calls = [words for command in readme.read() for words in called(command.text)]
+def test_every_documented_call_is_one_that_the_program_understands():
+    calls = [words for command in docs.read() for words in called(command.text)]
     assert len(calls) > 40
     for words in calls:
         understood(words)
@@ -106,10 +106,10 @@ def test_the_main_help_names_the_variables_files_and_statuses():
         *("HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NO_COLOR", "config.toml", ".mlxchat.toml"),
     ):
         assert name in ROOT.epilog
-        assert name in README
+        assert name in DOCS
     for status in ExitStatus:
         assert re.search(rf"\b{status.value}\b", ROOT.epilog.partition("Exit status")[2])
-        assert re.search(rf"\b{status.value}\b", README.partition("## Exit statuses")[2])
+        assert re.search(rf"\b{status.value}\b", DOCS.partition("## Exit statuses")[2])
 
 
 def test_options_are_grouped():

@@ -1,7 +1,7 @@
 """Every family of mlx-lm, in every form of weights, through every way in that needs no program.
 
 `make test` tries a sample: each family in one form, and in every form the first family of each
-kind, by what the README's table says of it. `make test-all` tries the whole product.
+kind, by what the manual's table says of it. `make test-all` tries the whole product.
 """
 
 from itertools import cycle, product
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.families import readme_verdicts
+from scripts.families import listed_verdicts
 from scripts.forms import FORMS
 from tests.product import FAMILIES, agrees, computing, try_all
 
@@ -20,7 +20,7 @@ NO_PREFIX = {"llama4"}
 # for some steps, in this one for most.
 CHOOSES_OTHERS = {("deepseek_v32", "8-bit"): {"prefill", "evict"}}
 
-VERDICTS = readme_verdicts()
+VERDICTS = listed_verdicts()
 FIRST_OF_ITS_KIND = {VERDICTS[family]: family for family in reversed(FAMILIES)}.values()
 SAMPLE = {*zip(FAMILIES, cycle(FORMS), strict=False), *product(FIRST_OF_ITS_KIND, FORMS)}
 

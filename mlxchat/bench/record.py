@@ -1,5 +1,5 @@
 """A line for each figure that was measured, with all that it was measured on: for programs that
-follow figures through time. README's "Benchmarks" says what is in it."""
+follow figures through time. manual/benchmarks.md lists its fields."""
 
 import json
 import math

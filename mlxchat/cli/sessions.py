@@ -20,7 +20,7 @@ Examples:
   mlxchat session list
   mlxchat session search whale
 
-A session is a directory of its own, for you alone; README.md says where.
+Each session is a directory that only you can read: mlxchat help files
 """,
 )
 

@@ -1,7 +1,8 @@
-"""Every command in README.md is run as a reader would, or is named here with the reason why not.
+"""Every command in README.md and the manual runs as a reader would run it, or is listed here with
+the reason why not.
 
-The commands come from the README's text: a new one is run without a word here. One chapter is one
-test, in a home and a directory of its own, in the order in which the commands stand there.
+The commands come from the pages themselves, so a new one runs without a change here. One chapter is
+one test with its own home and directory, and its commands run in order.
 """
 
 import re
@@ -13,12 +14,12 @@ import pytest
 
 from mlxchat.errors import ExitStatus
 from scripts.tiny_model import tiny_config, write_tiny_model
-from tests import readme
+from tests import docs
+from tests.docs import Command
+from tests.docs_checks import CHECKS, Seen, said
+from tests.docs_shell import Done, goes_on_all_night
+from tests.docs_workplace import DOCUMENT_BYTES, Workplace
 from tests.fake_hub import FakeHub
-from tests.readme import Command
-from tests.readme_checks import CHECKS, Seen, said
-from tests.readme_shell import Done, goes_on_all_night
-from tests.readme_workplace import DOCUMENT_BYTES, Workplace
 
 # What commands begin with that are not run. test_help.py parses those of ours all the same.
 NOT_RUN = {
@@ -36,7 +37,7 @@ HARMLESS = {
     *("cat", "echo", "printf", "head", "tail", "less", "grep", "wc", "git", "jq"),
 }
 
-COMMANDS = readme.read()
+COMMANDS = docs.read()
 
 
 def is_run(command: Command) -> bool:
@@ -47,7 +48,7 @@ def chapters() -> dict[str, list[Command]]:
     """The commands that are run, by chapter."""
     found: dict[str, list[Command]] = {}
     for command in filter(is_run, COMMANDS):
-        found.setdefault(command.chapter, []).append(command)
+        found.setdefault(f"{command.page}: {command.chapter}", []).append(command)
     return found
 
 
@@ -61,7 +62,7 @@ def complaint(command: Command, done: Done) -> str | None:
     if done.status not in expected:
         return (
             f"{command}\nended with status {done.status}; it wrote:\n{written}\n"
-            "(If it cannot be run in a test, say why in test_readme.py, NOT_RUN.)"
+            "(If it cannot be run in a test, say why in test_docs.py, NOT_RUN.)"
         )
     if re.search(r"Traceback \(most recent|mlxchat: error: ", done.stdout + done.stderr):
         return f"{command}\nended well, but wrote:\n{written}"
@@ -115,7 +116,7 @@ def check(command: Command, place: Workplace) -> None:
 def foreign(commands: Iterable[Command]) -> list[str]:
     """What is wrong with those that need a decision first."""
     return [
-        f"{each}\nsay in test_readme.py why it is not run (NOT_RUN), or that "
+        f"{each}\nsay in test_docs.py why it is not run (NOT_RUN), or that "
         f"{', '.join(sorted(strange))} may be (HARMLESS)"
         for each in commands
         if (strange := {*each.programs} - HARMLESS)
@@ -127,7 +128,7 @@ def test_every_command_is_run_or_there_is_a_reason_why_not() -> None:
     assert foreign(filter(is_run, COMMANDS)) == []
 
 
-def test_all_that_is_not_run_is_in_the_readme() -> None:
+def test_every_exception_is_on_a_page() -> None:
     stale = [
         beginning
         for beginning in NOT_RUN
@@ -136,7 +137,7 @@ def test_all_that_is_not_run_is_in_the_readme() -> None:
     assert stale == []
 
 
-def test_all_that_is_looked_at_is_in_the_readme() -> None:
+def test_every_check_has_a_command_on_a_page() -> None:
     run = list(filter(is_run, COMMANDS))
     stale = [pattern for pattern in CHECKS if not any(said(pattern, each) for each in run)]
     assert stale == []
@@ -158,11 +159,11 @@ def test_a_command_that_does_not_work_fails(
     workplace: Workplace, text: str, complaint: str
 ) -> None:
     with pytest.raises(pytest.fail.Exception, match=complaint):
-        check(Command(text, "", "", 7), workplace)
+        check(Command(text, "", "", "", 7), workplace)
 
 
 def test_a_command_that_does_other_than_is_said_fails(workplace: Workplace) -> None:
     with pytest.raises(AssertionError):
-        check(Command("mlxchat models list", "", "", 7), workplace)
+        check(Command("mlxchat models list", "", "", "", 7), workplace)
     with pytest.raises(AssertionError):
-        check(Command("mlxchat generate Hello", "reads only the question", "", 7), workplace)
+        check(Command("mlxchat generate Hello", "reads only the question", "", "", 7), workplace)

@@ -1,4 +1,4 @@
-"""Where a reader of README.md types what it says: a home, a directory, models, documents, a hub.
+"""What a reader of the documentation has: a home, a directory, models, documents, a hub.
 
 What the commands name is there beforehand, found in their words.
 """
@@ -15,11 +15,11 @@ import pytest
 from mlxchat import paths
 from mlxchat.models.catalog import HUB_ALIASES
 from mlxchat.models.locate import is_hub_id
-from tests import readme_shell
+from tests import docs_shell
+from tests.docs import Command
+from tests.docs_shell import Done
 from tests.fake_hub import FakeHub, FakeRepo
 from tests.gguf_files import tiny_gguf
-from tests.readme import Command
-from tests.readme_shell import Done
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,7 +30,7 @@ WRITTEN = ("-o", "--output", "--json", "--metrics", ">", ">>", "tee")
 
 MOST_TOKENS = 8
 
-# What the README writes in capitals is the reader's own.
+# What the documentation writes in capitals is the reader's own.
 MODEL_ON_THE_HUB = "mlx-community/Tiny-4bit"
 PLACEHOLDERS = {
     "NAME": MODEL_ON_THE_HUB,
@@ -91,7 +91,7 @@ class Workplace:
     def run(self, text: str) -> Done:
         for name, value in PLACEHOLDERS.items():
             text = re.sub(rf"(?<=\s){name}(?!\S)", value, text)
-        return readme_shell.run(text, self.path, self._message)
+        return docs_shell.run(text, self.path, self._message)
 
     def _make_documents(self, words: Sequence[str]) -> None:
         for word in _documents(words):

@@ -1,4 +1,4 @@
-"""README.md's shell commands as they stand there, for the tests that run, parse or count them.
+"""The README, the manual and the shell commands in them, for the tests that run or parse them.
 
 An indented block, and a fenced one that says `sh` or nothing, is for a shell, unless it is a
 drawing. What the commands do is left to those who ask.
@@ -13,7 +13,10 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-PATH = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+MANUAL = ROOT / "mlxchat" / "manual"
+PAGES = [README, *sorted(MANUAL.glob("*.md"))]
 
 SHELLS = ("", "sh", "bash", "shell")
 CHAPTERS = ("h1", "h2")
@@ -33,15 +36,16 @@ NO_COMMANDS = {"for", "case", "done", "fi", "esac", "}", ":", "cd", "exit", "sle
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`text` is what the shell gets, `comment` what is said behind it, `line` README's, from 1."""
+    """A line for the shell, with its comment. The page's lines count from 1."""
 
     text: str
     comment: str
+    page: str
     chapter: str
     line: int
 
     def __str__(self) -> str:
-        return f"README.md, line {self.line}: {self.text}"
+        return f"{self.page}, line {self.line}: {self.text}"
 
     @property
     def words(self) -> list[str]:
@@ -56,13 +60,22 @@ class Command:
         return list(programs(self.words))
 
 
+def text() -> str:
+    """All pages."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
 def read() -> list[Command]:
-    """README.md's, in its order."""
-    return list(commands(PATH.read_text(encoding="utf-8")))
+    """The commands of all pages, in order."""
+    return [
+        command
+        for page in PAGES
+        for command in commands(page.read_text(encoding="utf-8"), page.name)
+    ]
 
 
-def commands(markdown: str) -> Iterator[Command]:
-    """Those of a text, in its order."""
+def commands(markdown: str, page: str) -> Iterator[Command]:
+    """The commands of one page, in order."""
     chapter = ""
     tokens = MarkdownIt().parse(markdown)
     for at, token in enumerate(tokens):
@@ -72,7 +85,8 @@ def commands(markdown: str) -> Iterator[Command]:
         if (is_fence and token.info.strip() in SHELLS) or token.type == "code_block":
             assert token.map is not None
             if not _is_drawing(token.content):
-                yield from _of_block(token.content, chapter, token.map[0] + is_fence + 1)
+                first_line = token.map[0] + is_fence + 1
+                yield from _of_block(token.content, page, chapter, first_line)
 
 
 def words(text: str) -> list[str]:
@@ -98,17 +112,17 @@ def programs(words: Iterable[str]) -> Iterator[str]:
                 yield word
 
 
-def _of_block(block: str, chapter: str, first_line: int) -> Iterator[Command]:
+def _of_block(block: str, page: str, chapter: str, first_line: int) -> Iterator[Command]:
     begun, first = "", first_line
     for at, line in enumerate(block.splitlines(keepends=True), first_line + 1):
         begun += line
         if _is_whole(begun):
             text, comment = _without_comments(begun)
             if text:
-                yield Command(text, comment, chapter, first)
+                yield Command(text, comment, page, chapter, first)
             begun, first = "", at
     if begun.strip():
-        yield Command(begun.strip(), "", chapter, first)
+        yield Command(begun.strip(), "", page, chapter, first)
 
 
 def _is_whole(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What README.md says that comes of its commands, for each kind of command: told by its pattern."""
+"""What the documentation promises of its commands, by a pattern for each kind of command."""
 
 import json
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mlxchat import paths
 from mlxchat.models.hub_cache import repo_dir
-from tests.readme import Command
-from tests.readme_shell import Done
-from tests.readme_workplace import DOCUMENT_BYTES, MODEL_ON_THE_HUB, Workplace
+from tests.docs import Command
+from tests.docs_shell import Done
+from tests.docs_workplace import DOCUMENT_BYTES, MODEL_ON_THE_HUB, Workplace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A command of README.md, typed: run in a shell as it stands, in the directory that it is for.
+"""A command of the documentation, typed: run in a shell as it stands, in its own directory.
 
 One that needs no shell is run in this process, which is quicker.
 
@@ -18,9 +18,9 @@ from typing import IO
 
 import psutil
 
+from tests.docs import QUOTED_OR_COMMENT, words
 from tests.in_process import run_in_process
 from tests.pseudo_terminal import PseudoTerminal
-from tests.readme import QUOTED_OR_COMMENT, words
 from tests.terminal_chat import CTRL_D, PROMPT
 
 PATIENCE_S = 120

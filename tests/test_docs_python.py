@@ -1,4 +1,4 @@
-"""The README's Python examples, run as they stand there, in their order."""
+"""The Python examples of README.md and the manual, run in order."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,11 @@ import pytest
 import mlxchat
 from mlxchat.models.load import load
 from mlxchat.models.resolve import resolve_model
-
-README = Path(__file__).parent.parent / "README.md"
+from tests import docs
 
 
 def examples() -> list[str]:
-    section = README.read_text().split("## From Python")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", docs.text(), flags=re.DOTALL)
 
 
 def test_the_examples_run(
@@ -49,6 +47,6 @@ def test_the_examples_run(
     }
     assert len(examples()) >= 6
     for example in examples():
-        exec(compile(example, "README.md", "exec"), names)
+        exec(compile(example, "example", "exec"), names)
         assert capsys.readouterr().out
     assert len(list((tmp_path / "blocks").rglob("*.safetensors"))) == 1
