@@ -33,6 +33,7 @@ ORDER: dict[str, list[str]] = {
         *("request", "platform", "paths", "units", "progress", "handlers"),
     ],
     "files": ["disk", "atomic", "append", "lock", ""],
+    "manual": [""],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
@@ -78,7 +79,19 @@ ORDER: dict[str, list[str]] = {
         *("startup", "stream", "measure"),
     ],
     "terminal": [
-        *("", "spelling", "table", "screen", "chart", "report", "bench_progress", "bench_table"),
+        *(
+            "",
+            "spelling",
+            "table",
+            "terms",
+            "manual_page",
+            "pager",
+            "screen",
+            "chart",
+            "report",
+            "bench_progress",
+            "bench_table",
+        ),
         *("ask", "messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
@@ -89,7 +102,7 @@ ORDER: dict[str, list[str]] = {
         *("group", "listing", "version", "completion", "options", "configured", "key_completion"),
         *("setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
-        *("sessions", "bench_run", "bench", "doctor", ""),
+        *("sessions", "bench_run", "bench", "doctor", "help", ""),
     ],
 }
 

@@ -22,6 +22,8 @@ from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
 from mlxchat.cli.generate import generate
 from mlxchat.cli.group import Group
+from mlxchat.cli.help import EPILOG as HELP_EPILOG
+from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
@@ -104,6 +106,7 @@ app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(doctor)
+app.command("help", epilog=HELP_EPILOG)(help_)
 
 
 @app.callback()

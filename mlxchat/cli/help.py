@@ -1,0 +1,107 @@
+"""`mlxchat help`: the pages of the manual, one of them, or the options of a command."""
+
+import shutil
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from mlxchat.cli.listing import write
+from mlxchat.errors import UsageError
+from mlxchat.manual import PAGES, read_page, summary
+
+EPILOG = """\
+Examples:
+  mlxchat help
+  mlxchat help window
+  mlxchat help session rm
+"""
+
+# Long enough for a line of prose when nobody says how wide the page is.
+PIPE_COLUMNS = 80
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
+    return [*((name, summary(name)) for name in PAGES), *_commands(context)]
+
+
+Topic = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PAGE", help="A page of the manual, or a command.", autocompletion=complete_topic
+    ),
+]
+
+
+def help_(context: typer.Context, topic: Topic = None) -> None:
+    """Show a page of the manual, or list all pages.
+
+    For a command that has no page, its options. Pages are shown with $PAGER, or less.
+    """
+    words = topic or []
+    if not words:
+        write(_list(context))
+    elif len(words) == 1 and words[0].lower() in PAGES:
+        _show_page(words[0].lower())
+    else:
+        _show_command(context, words)
+
+
+def _list(context: typer.Context) -> str:
+    from mlxchat.terminal.terms import format_terms
+
+    columns = _columns()
+    pages = format_terms([(name, summary(name)) for name in PAGES], columns)
+    commands = format_terms(
+        [
+            ("mlxchat help PAGE", "shows a page"),
+            ("mlxchat COMMAND --help", f"shows the options of {', '.join(_commands(context))}"),
+        ],
+        columns,
+    )
+    return f"{pages}\n{commands}"
+
+
+def _show_page(name: str) -> None:
+    from mlxchat.terminal.manual_page import render_page
+    from mlxchat.terminal.pager import has_pager, page
+
+    markdown = read_page(name)
+    in_pager = sys.stdout is not None and sys.stdout.isatty() and has_pager()
+    if in_pager and page(render_page(markdown, _columns(), has_escapes=True)):
+        return
+    write(render_page(markdown, _columns(), has_escapes=False))
+
+
+def _show_command(context: typer.Context, words: list[str]) -> None:
+    parent: Any = context.find_root()
+    command: Any = parent.command
+    for at, word in enumerate(words):
+        known = getattr(command, "commands", {})
+        if word not in known:
+            raise _unknown(words[:at], word, known if at else [*PAGES, *_commands(context)])
+        command = known[word]
+        parent = command.make_context(word, [], parent=parent, resilient_parsing=True)
+    typer.echo(command.get_help(parent))
+
+
+def _unknown(group: list[str], word: str, known: Iterable[str]) -> UsageError:
+    from difflib import get_close_matches
+
+    wanted = " ".join([*group, word])
+    near = get_close_matches(word.lower(), known, n=1)
+    if near:
+        hint = f"did you mean {' '.join([*group, *near])}?"
+    else:
+        hint = f"{' '.join(['mlxchat help', *group])} shows what there is"
+    return UsageError(f"no page or command is called {wanted!r}: {hint}")
+
+
+def _commands(context: typer.Context) -> list[str]:
+    root: Any = context.find_root().command
+    return [name for name in root.commands if name != "help"]
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns

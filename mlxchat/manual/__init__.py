@@ -1,0 +1,23 @@
+"""The manual: one page of Markdown per subject, shipped inside the package.
+
+Each page begins with a title and a one-sentence summary. How a page looks is for `terminal`.
+"""
+
+from pathlib import Path
+
+# In the order of the list that `mlxchat help` shows.
+PAGES = (
+    *("chat", "sessions", "pipes", "models", "window", "positions", "cache", "blocks"),
+    *("overnight", "json", "configuration", "machines", "python", "benchmarks", "figures"),
+    *("files", "troubleshooting"),
+)
+
+
+def read_page(name: str) -> str:
+    """The Markdown of one of PAGES."""
+    return Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8")
+
+
+def summary(name: str) -> str:
+    """The page's first sentence, without markup."""
+    return read_page(name).split("\n\n")[1].replace("`", "").strip()
