@@ -23,9 +23,10 @@ from tests.fake_hub import FakeHub
 
 # What commands begin with that are not run. test_help.py parses those of ours all the same.
 NOT_RUN = {
-    "make": "installs into .venv; what it runs is this suite, and what test_embedded_model.py does",
-    "pip install": "needs the package index",
-    "uv tool install": "needs the package index",
+    "make": "sets up .venv and runs this suite",
+    "git clone": "needs the network",
+    "apt install": "changes this machine",
+    "uv pip install": "needs the package index",
     "mlx.launch": "needs several machines, or several times the memory; test_distributed.py has it",
     "mlxchat bench --quick": "takes minutes; test_bench_command.py runs all benches in one go",
     "mlxchat bench all": "takes hours; test_bench_command.py runs it with --quick",
@@ -45,11 +46,22 @@ def is_run(command: Command) -> bool:
 
 
 def chapters() -> dict[str, list[Command]]:
-    """The commands that are run, by chapter."""
+    """The commands that are run, by chapter, without the README's that the manual repeats."""
     found: dict[str, list[Command]] = {}
     for command in filter(is_run, COMMANDS):
         found.setdefault(f"{command.page}: {command.chapter}", []).append(command)
-    return found
+    of_manual = [each for each in found.values() if each[0].page != docs.README.name]
+    return {
+        name: commands
+        for name, commands in found.items()
+        if commands in of_manual or not any(is_part(commands, each) for each in of_manual)
+    }
+
+
+def is_part(commands: list[Command], whole: list[Command]) -> bool:
+    """Whether `whole` has all the commands, comments included, in the same order."""
+    rest = ((each.text, each.comment) for each in whole)
+    return all((each.text, each.comment) in rest for each in commands)
 
 
 def complaint(command: Command, done: Done) -> str | None:
@@ -144,6 +156,13 @@ def test_every_check_has_a_command_on_a_page() -> None:
 
 
 # The tests' own parts
+
+
+def test_a_chapter_that_another_repeats_runs_once() -> None:
+    first, second, third = (Command(text, "", "", "", 1) for text in ("a", "b", "c"))
+    assert is_part([first, third], [first, second, third])
+    assert not is_part([third, first], [first, second, third])
+    assert not is_part([Command("a", "does more", "", "", 1)], [first, second, third])
 
 
 @pytest.mark.parametrize(

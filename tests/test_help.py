@@ -42,7 +42,7 @@ def examples(command: Any) -> list[str]:
 
 def called(line: str) -> Iterator[list[str]]:
     """The words behind each `mlxchat` of a line of shell."""
-    for call in re.findall(r"\bmlxchat\b((?:\s+(?:\"[^\"]*\"|'[^']*'|[^\s|<>()]+))*)", line):
+    for call in re.findall(r"\bmlxchat\b((?:\s+(?:\"[^\"]*\"|'[^']*'|[^\s|&<>()]+))*)", line):
         yield shlex.split(call)
 
 
