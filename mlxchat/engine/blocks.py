@@ -15,7 +15,7 @@ from typing import Protocol, Unpack
 
 from mlx import nn
 
-from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, most_positions
+from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, max_positions
 from mlxchat.engine.loops import OnHeld, Reading, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
@@ -33,7 +33,7 @@ class BlockStore(Protocol):
 
 def join_refusal(cache: Cache, prompt_tokens: int, window: int | None) -> str | None:
     """Why blocks cannot be joined to a prompt of so many tokens; None if they can."""
-    most = most_positions(cache)
+    most = max_positions(cache)
     if most is not None and prompt_tokens > most:
         return f"this model's positions mean something else beyond {most:,} tokens"
     if window is not None and prompt_tokens > window:
