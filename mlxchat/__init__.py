@@ -1,6 +1,6 @@
-"""Chat and text generation in the terminal with MLX that never has to stop.
+"""Chat and text generation in the terminal with MLX, without a length limit.
 
-The public interface, loaded when first used so that `mlxchat --help` stays quick:
+The public interface, loaded on first use to keep `mlxchat --help` fast:
 
     model = mlxchat.load("smollm2")
     cache = mlxchat.make_cache(model.network, max_kv_size=512, keep=4)
@@ -8,15 +8,15 @@ The public interface, loaded when first used so that `mlxchat --help` stays quic
     for token in mlxchat.Generation(model, prompt.ids, cache):
         print(token.text, end="", flush=True)
 
-What the commands do, checkpoints and known prompts included, is in `mlxchat.app`:
+`mlxchat.app` does what the commands do, checkpoints and the prefix cache included:
 
     request = mlxchat.Request(mlxchat.Setup("smollm2", window=512), "Hello", max_tokens=100)
     with mlxchat.begin(request) as run:
         for piece in run:
             print(piece.text, end="", flush=True)
 
-Importing this package loads OpenBLAS where there is one and makes mlx-lm's modules importable
-without transformers; both must happen before MLX is imported: see `platform.prepare_imports`.
+Importing this package loads OpenBLAS, if installed, and makes mlx-lm's modules importable without
+transformers. Both must happen before MLX is imported: see `platform.prepare_imports`.
 """
 
 from importlib import import_module

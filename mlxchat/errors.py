@@ -1,29 +1,29 @@
-"""Every error that a user can meet, as one tree, and the exit statuses.
+"""All errors a user can meet, in one tree, with their exit statuses.
 
     MlxchatError           1
-    ├── UsageError         2   what was asked for makes no sense: an option, a pair of options
+    ├── UsageError         2   invalid options, or options that exclude each other
     ├── ConfigError        2   the configuration file
     ├── InputError         1   a document: empty, binary, unreadable
-    ├── ModelError         1   a model cannot be had or used
+    ├── ModelError         1   a model that cannot be loaded
     │   ├── ModelNotFound      no such file, directory, alias or hub id
-    │   ├── ModelBroken        files missing, truncated or contradicting each other
-    │   ├── ModelUnsupported   understood, but not something that we can run
-    │   └── NotEnoughMemory    larger than what this machine has free
-    ├── DeviceError        1   the GPU or the memory gave out while a model ran
+    │   ├── ModelBroken        files missing, truncated or inconsistent
+    │   ├── ModelUnsupported   an architecture or format that mlxchat cannot run
+    │   └── NotEnoughMemory    larger than the free memory
+    ├── DeviceError        1   the GPU failed or memory ran out while a model was running
     ├── HubError           1   the network, the hub, a permission
-    ├── CacheError         1   the window cannot be kept on this model
+    ├── CacheError         1   this model's cache cannot be bounded
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
-    ├── TemplateError      1   the chat template is missing or refuses the messages
-    ├── SessionError       1   a saved conversation: its name, its files, who has it open
-    ├── SnapshotError      1   a snapshot or checkpoint that cannot be used
-    │   ├── SnapshotBroken     truncated, corrupted, or no snapshot at all
-    │   └── SnapshotMismatch   made with something else than what is to use it
-    ├── RanksError         1   another rank: gone, hanging, or not fit to take part
+    ├── TemplateError      1   the chat template is missing or rejects the messages
+    ├── SessionError       1   a saved conversation: its name, its files, open elsewhere
+    ├── SnapshotError      1   an unusable snapshot or checkpoint
+    │   ├── SnapshotBroken     truncated, corrupted, or not a snapshot
+    │   └── SnapshotMismatch   made with a different model or different settings
+    ├── RanksError         1   another rank: gone, hanging or incompatible
     └── OutputError        1   stdout or a file cannot be written
-        └── ClosedPipe   141   whoever read stdout has gone, as `head` does: not worth a word
+        └── ClosedPipe   141   the reader of stdout is gone, as with `head`: reported by status only
 
-Each message is one line that names the field and the value, and says what to do. `cli` shows it,
-with flags in place of the fields, and exits.
+Each message is one line that names the field and the value and says what to do. `cli` spells fields
+as flags, prints the message and exits.
 """
 
 from enum import IntEnum
@@ -43,7 +43,7 @@ class ExitStatus(IntEnum):
 
 
 class MlxchatError(Exception):
-    """Base of all errors that a user can cause or mend: `UsageError(Field("keep"), " must …")`."""
+    """Base of all errors users can cause or fix: `UsageError(Field("keep"), " must …")`."""
 
     exit_status = ExitStatus.FAILURE
 

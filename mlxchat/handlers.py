@@ -1,4 +1,4 @@
-"""Signals while something runs that must not be disturbed, or handles them itself."""
+"""Signal handling around code that must not be interrupted, or that handles signals itself."""
 
 import signal
 import threading
@@ -12,9 +12,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let the signals that end a program come after the body, as if they had come then.
+    """Defer the signals that end a program until the body is done.
 
-    A signal that nothing handles still ends the program at once.
+    A signal without a Python handler still ends the program immediately.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -34,7 +34,7 @@ def undisturbed() -> Iterator[None]:
         for number, handler in held.items():
             signal.signal(number, handler)
         for number, frame in came:
-            # Called, not raised again: the signal watch would count two.
+            # Called rather than raised again, or the signal watch would count it twice.
             held[number](number, frame)
 
 
@@ -42,8 +42,7 @@ def undisturbed() -> Iterator[None]:
 def handled_by(
     handler: Callable[[int, FrameType | None], object], numbers: Iterable[int]
 ) -> Iterator[None]:
-    """Have `handler`, and no signal watch, handle these signals while the body runs. For the main
-    thread."""
+    """Let `handler` alone, not the signal watch, handle these signals. Main thread only."""
     before = {number: signal.signal(number, handler) for number in numbers}
     watched = signal.set_wakeup_fd(-1)
     try:

@@ -1,6 +1,6 @@
-"""All that differs between machines: BLAS, the backend's imports, device, memory, wired limit.
+"""Everything that differs between machines: BLAS, the backend's imports, device, memory.
 
-Nothing heavy is imported before the function that needs it runs, so that `--help` stays quick.
+Heavy imports stay inside the functions that need them, to keep `--help` fast.
 """
 
 import ctypes
@@ -21,16 +21,16 @@ STDERR = 2
 
 
 def prepare_imports() -> None:
-    """Do, before mlx or mlx-lm is first imported, the two things that cannot be done later."""
+    """Do the two things that must happen before mlx or mlx-lm is first imported."""
     preload_openblas()
     import_mlx_lm_lazily()
 
 
 def preload_openblas() -> None:
-    """On Linux, let an installed OpenBLAS answer instead of the reference BLAS in MLX's wheel.
+    """On Linux, use an installed OpenBLAS instead of the reference BLAS in MLX's wheel.
 
-    Symbols that are global before mlx.core is loaded win; float32 products run some 40 times as
-    fast. Without OpenBLAS nothing happens: `--version` tells which one is in use.
+    Global symbols loaded before mlx.core take precedence; float32 products run about 40 times as
+    fast. Does nothing without OpenBLAS. `--version` shows which BLAS is in use.
     """
     if sys.platform == "linux" and "mlx.core" not in sys.modules:
         try:
@@ -40,12 +40,12 @@ def preload_openblas() -> None:
 
 
 def has_fast_blas() -> bool:
-    """Whether float32 matrices are multiplied by something better than the reference BLAS."""
+    """Whether float32 matrix products use anything faster than the reference BLAS."""
     return sys.platform != "linux" or hasattr(ctypes.CDLL(None), "openblas_get_config")
 
 
 def blas_name() -> str:
-    """Name the BLAS that this process multiplies float32 matrices with, for people."""
+    """The name, for display, of the BLAS used for float32 matrix products."""
     if sys.platform != "linux":
         return "Accelerate"
     try:
@@ -57,7 +57,7 @@ def blas_name() -> str:
 
 
 class _LazyPackage(ModuleType):
-    """A package whose `__init__` runs only when one of its own names is asked for."""
+    """A package whose `__init__` runs only when one of its own names is looked up."""
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -72,7 +72,7 @@ class _LazyPackage(ModuleType):
 def import_mlx_lm_lazily() -> None:
     """Make `mlx_lm.models.x` importable without mlx-lm's `__init__`, which imports transformers.
 
-    Model definitions, samplers and caches need none of it: 0.02 s against about a second.
+    Model definitions, samplers and caches do not need it: 0.02 s instead of about a second.
     `mlx_lm.load` and the like still work: the first such name runs the real `__init__`.
     """
     if "mlx_lm" in sys.modules:
@@ -86,10 +86,10 @@ def import_mlx_lm_lazily() -> None:
 
 
 def tested_ranges() -> dict[str, str]:
-    """The versions of mlx and mlx-lm that this release was tested with: mlx-lm → >=0.32.2,<0.33.
+    """The versions of mlx and mlx-lm this release was tested with: mlx-lm → >=0.32.2,<0.33.
 
-    The range is the one in our own package metadata, so it is written once, in pyproject.toml.
-    Empty where that is not known: run from a checkout that was never installed.
+    Read from our own package metadata, so that pyproject.toml is the only place that states them.
+    Empty if mlxchat was never installed, as in a bare checkout.
     """
     import importlib.metadata
 
@@ -108,7 +108,7 @@ def tested_ranges() -> dict[str, str]:
 
 
 def installed_version(name: str) -> str | None:
-    """The version of a package, None where it is not installed."""
+    """The version of a package, None if it is not installed."""
     import importlib.metadata
 
     try:
@@ -118,14 +118,14 @@ def installed_version(name: str) -> str | None:
 
 
 def is_tested(version: str, tested: str) -> bool:
-    """Whether the version is in the range, as `tested_ranges` writes it."""
+    """Whether the version is in a range written as in `tested_ranges`."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(tested).contains(version, prereleases=True)
 
 
 def untested_versions() -> list[str]:
-    """Name each installed MLX package outside the range that this release was tested with."""
+    """The installed MLX packages outside the tested range."""
     found: list[str] = []
     for name, tested in tested_ranges().items():
         version = installed_version(name)
@@ -135,9 +135,9 @@ def untested_versions() -> list[str]:
 
 
 def select_device(choice: str) -> str:
-    """Make `auto`, `cpu` or `gpu` MLX's default device and return the name of the one chosen.
+    """Make `auto`, `cpu` or `gpu` MLX's default device and return the name of the device chosen.
 
-    Raises UsageError where a GPU is asked for and MLX has none.
+    Raises UsageError if a GPU is requested and MLX has none.
     """
     import mlx.core as mx
 
@@ -182,28 +182,27 @@ def device_name() -> str:
 
 
 def total_memory_bytes() -> int:
-    """Bytes of memory that this machine has."""
+    """This machine's memory in bytes."""
     import psutil
 
     return psutil.virtual_memory().total
 
 
 def free_memory_bytes() -> int:
-    """Bytes that a model and its cache may take now, beside what MLX holds already.
+    """Bytes available now to a model and its cache, in addition to what MLX already holds.
 
-    The least of what the system can give without swapping, what the container allows, and what is
-    left of the memory that Metal recommends to use at once.
+    The minimum of what the system can provide without swapping, what the container allows, and
+    what is left of Metal's recommended working set.
     """
     limits = (obtainable_memory_bytes(), _container_headroom_bytes(), _metal_headroom_bytes())
     return min(limit for limit in limits if limit is not None)
 
 
 def obtainable_memory_bytes() -> int:
-    """Bytes that the system would hand out if asked.
+    """Bytes that the system would provide on request.
 
-    On macOS all that is neither wired nor held by MLX: what psutil calls available leaves out file
-    caches and memory that can be compressed. MLX's buffers are wired only while a model runs, and
-    nobody asks then.
+    On macOS, all that is neither wired nor held by MLX: psutil's "available" leaves out file caches
+    and compressible memory. MLX's buffers are wired only while a model runs, when this is not used.
     """
     import psutil
 
@@ -214,17 +213,17 @@ def obtainable_memory_bytes() -> int:
 
 
 def mlx_memory_bytes() -> int:
-    """Bytes that MLX holds in this process: arrays in use, and buffers kept for the next ones."""
+    """Bytes MLX holds in this process: live arrays, and buffers cached for reuse."""
     import mlx.core as mx
 
     return mx.get_active_memory() + mx.get_cache_memory()
 
 
 def shortage_is_certain() -> bool:
-    """Whether what exceeds the free memory is sure to fail.
+    """Whether exceeding the free memory is certain to fail.
 
-    macOS compresses and swaps, and mlx-lm runs there, slowly, what is larger than recommended: a
-    warning is enough. Elsewhere the process would be killed.
+    macOS compresses and swaps, and mlx-lm runs models above the recommended size there, slowly, so
+    a warning is enough. Elsewhere the process would be killed.
     """
     return sys.platform != "darwin"
 
@@ -239,7 +238,7 @@ def _container_headroom_bytes() -> int | None:
 
 
 def recommended_working_set_bytes() -> int | None:
-    """What Metal lets stay in memory at once, in bytes; None on other backends."""
+    """Metal's recommended maximum of resident memory, in bytes; None on other backends."""
     if not on_gpu():
         return None
     import mlx.core as mx
@@ -255,7 +254,7 @@ def _metal_headroom_bytes() -> int | None:
 
 @contextmanager
 def wired_limit() -> Iterator[None]:
-    """Let Metal keep weights and cache resident while the body runs; nothing on other backends."""
+    """Let Metal keep weights and cache resident during the body. No effect on other backends."""
     recommended = recommended_working_set_bytes()
     if recommended is None:
         yield
@@ -271,7 +270,7 @@ def wired_limit() -> Iterator[None]:
 
 
 def synchronize() -> None:
-    """Wait until all that this thread has launched is computed, collectives included.
+    """Wait until everything this thread has launched is computed, collectives included.
 
     Messages between ranks run on the CPU's stream, which `mx.synchronize` alone does not wait for
     on a GPU.
@@ -283,19 +282,21 @@ def synchronize() -> None:
 
 
 def occupy_standard_streams() -> None:
-    """Where stdin, stdout or stderr was closed by whoever started us, put nothing in its place: a
-    file that is opened later would be it for all libraries, and MLX cannot read one that is."""
+    """Open /dev/null as stdin, stdout or stderr if started with any of them closed.
+
+    Otherwise the next file opened would take its number, and be mistaken for it by libraries; nor
+    can MLX read a file with such a number.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
 def launched_rank() -> int | None:
-    """This process's number among those that MLX's launcher, or mpirun, has started; None where it
-    was started alone."""
+    """This process's rank if started by MLX's launcher or mpirun, None if started alone."""
     hostfile = os.environ.get("MLX_HOSTFILE")
     if hostfile is not None and not _has_text(Path(hostfile)):
-        # Of one process, the launcher makes no ring.
+        # The launcher makes no ring for a single process.
         return None
     for name in ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
         value = os.environ.get(name, "")
@@ -308,30 +309,30 @@ def _has_text(path: Path) -> bool:
     try:
         return bool(path.read_bytes().strip())
     except OSError:
-        # MLX says what is wrong with it.
+        # Left to MLX to report.
         return True
 
 
 def stdin_stays_open() -> bool:
-    """Whether stdin is the pipe of MLX's launcher: it passes on what it reads, but no end of it."""
+    """Whether stdin is the pipe of MLX's launcher, which forwards input but not its end."""
     return "MLX_RANK" in os.environ and not os.isatty(0)
 
 
 def require_supported_system() -> None:
-    """Raise ModelUnsupported where MLX itself cannot be imported, with the way to install it."""
+    """Raise ModelUnsupported, saying how to install MLX, if it cannot be imported."""
     try:
         import mlx.core  # noqa: F401  (importing it is the test)
     except ImportError as error:
         raise ModelUnsupported(
-            f"MLX cannot be loaded on this machine ({error}); on Linux install 'mlx[cpu]'"
+            f"cannot load MLX on this machine ({error}); on Linux, install 'mlx[cpu]'"
         ) from error
 
 
 def process_memory_bytes() -> int:
-    """Memory that this process takes, in bytes: at least this much.
+    """Memory used by this process, in bytes: a lower bound.
 
-    The resident size misses most of a GPU's buffers, and how much of them cannot be known: on a GPU
-    it is the greater of the resident size and what MLX holds.
+    The resident size misses most of a GPU's buffers, by an unknown amount, so on a GPU this is the
+    greater of the resident size and the memory that MLX holds.
     """
     import psutil
 

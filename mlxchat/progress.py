@@ -1,9 +1,9 @@
-"""What a long step calls while it goes; what is shown of it is for the caller to decide."""
+"""Callback types for long operations; the caller decides what to show."""
 
 from collections.abc import Callable
 
-# Done and total, in the step's own unit.
+# Called with the amount done and the total, in the operation's own unit.
 Progress = Callable[[int, int], None]
 
-# One line for the user.
+# Called with one line for the user.
 Notify = Callable[[str], None]

@@ -1,11 +1,11 @@
-"""The chat template's own variables, as they are written: KEY=VALUE."""
+"""The chat template's own variables, written as KEY=VALUE."""
 
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-# What templates are given besides their own variables.
+# Names that templates are given anyway.
 RESERVED = frozenset(
     {
         *("messages", "add_generation_prompt", "tools", "documents", "self"),
@@ -18,9 +18,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def parse_template_args(written: list[str]) -> dict[str, Any]:
-    """The variables by name; a value that is JSON is what that says, any other is a text.
+    """Parse variables into a dictionary. A value that is not JSON is taken as text.
 
-    Raises ValueError naming the first that is malformed or that templates are given already.
+    Raises ValueError naming the first that is malformed or reserved.
     """
     args: dict[str, Any] = {}
     for each in written:
@@ -32,23 +32,26 @@ def parse_template_args(written: list[str]) -> dict[str, Any]:
 
 
 def check_template_args(args: Any) -> dict[str, Any]:
-    """The variables, if that is what they are. Raises TypeError or ValueError."""
+    """Return `args` if they are valid variables. Raises TypeError or ValueError."""
     if not isinstance(args, dict):
         raise TypeError("must be KEY=VALUE")
     for key in args:
         if key in RESERVED or not _NAME.fullmatch(key):
-            raise ValueError(f"cannot set {key!r}: mlxchat gives it to the template itself")
+            raise ValueError(f"cannot set {key!r}: mlxchat sets it itself")
     return args
 
 
 def format_template_args(args: Mapping[str, Any]) -> list[str]:
-    """The variables as `parse_template_args` takes them."""
+    """Write variables as `parse_template_args` reads them."""
     return [f"{key}={_as_written(value)}" for key, value in args.items()]
 
 
 def thinking_variables(wanted: bool) -> dict[str, Any]:
-    """What turns thoughts on or off. Templates that know only `thinking` may also write how to
-    format an answer if it is true, so it is left to their default unless it has to be false."""
+    """The variables that turn thinking on or off.
+
+    Templates that know only `thinking` may change the answer's format if it is true, so it is set
+    only to turn thinking off.
+    """
     return {"enable_thinking": wanted} | ({} if wanted else {"thinking": False})
 
 
@@ -59,7 +62,7 @@ def _as_written(value: Any) -> str:
 def _value(written: str) -> Any:
     try:
         value = json.loads(written, parse_constant=_refuse)
-        # JSON can spell half a character, which no tokenizer takes.
+        # JSON can encode a lone surrogate, which no tokenizer takes.
         json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Messages that keep the names of settings and commands apart from their other words.
+"""Messages that keep setting and command names separate from their text.
 
-Python knows a setting by its field, the command line by a flag, a chat by `/set`. So a message
-carries the names themselves, spelled for its reader when it is shown (`terminal.spelling`).
-Nothing in a message is ever interpreted: paths and what users typed may contain anything.
+A setting is a field in Python, a flag on the command line and a `/set` name in chat, so a message
+carries names as objects, spelled for the reader when shown (`terminal.spelling`). Nothing in a
+message is ever interpreted: paths and user input may contain anything.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting by the name of its field; with a `value`, giving it that one."""
+    """A setting, named by its field; with `value`, the setting given that value."""
 
     name: str
     value: Any = ...
@@ -22,7 +22,7 @@ class Field:
         return self.value is not ...
 
     def __str__(self) -> str:
-        """As Python spells it: `keep`, `max_kv_size=None`."""
+        """The Python spelling: `keep`, `max_kv_size=None`."""
         if not self.has_value:
             return self.name
         value = self.value
@@ -32,7 +32,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something to do for which there is a command; `plain` says it without one."""
+    """A step that a command performs; `plain` describes it without the command."""
 
     name: Literal["clear", "edit config", "pull", "set default"]
     plain: str
@@ -46,19 +46,19 @@ Name = Field | Action
 
 
 class Message(str):
-    """A text for people, made of words and names; as a `str`, it reads as Python spells them."""
+    """A message made of text and names; as a `str`, it has Python's spelling."""
 
     words: tuple[str | Name, ...]
 
     def __new__(cls, *words: object) -> Self:
-        """Of texts, names, messages, and exceptions, whose own messages become part of it."""
+        """Join texts, names, messages, and exceptions, whose messages are taken apart likewise."""
         flat = tuple(each for word in words for each in _words_of(word))
         message = super().__new__(cls, "".join(map(str, flat)))
         message.words = flat
         return message
 
     def spelled(self, spell: Callable[[Name], str]) -> str:
-        """The text with its names as `spell` has them."""
+        """The text with each name as `spell` writes it."""
         return "".join(word if isinstance(word, str) else spell(word) for word in self.words)
 
 

@@ -54,8 +54,7 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError) as told:
         parse_duration_s(text)
     assert str(told.value) == (
-        f"must be a duration above 0 with its unit, d, h, m or s, got {text!r}: "
-        "for example 8h or 1h30m"
+        f"must be a positive duration with a unit (d, h, m or s), such as 8h or 1h30m, got {text!r}"
     )
 
 
@@ -88,8 +87,7 @@ def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError) as told:
         parse_bytes(text)
     assert str(told.value) == (
-        f"must be a number of bytes or a size with its unit, got {text!r}: "
-        "for example 100MB or 50MiB"
+        f"must be a size in bytes, or with a unit such as 100MB or 50MiB, got {text!r}"
     )
 
 
@@ -131,7 +129,7 @@ def test_what_is_no_time_is_refused_with_an_example(text: str, set_zone: SetZone
     with pytest.raises(ValueError) as told:
         parse_deadline(text, NOON)
     assert str(told.value) == (
-        f"must be a local time, got {text!r}: for example 07:00 or '2026-11-22 07:00'"
+        f"must be a local time such as 07:00 or '2026-11-22 07:00', got {text!r}"
     )
 
 
@@ -141,8 +139,7 @@ def test_a_moment_that_has_passed_is_refused(text: str, set_zone: SetZone) -> No
     with pytest.raises(ValueError) as told:
         parse_deadline(text, NOON)
     assert str(told.value) == (
-        f"must be in the future, got {text!r}: without a date, such as 07:00, it is the next "
-        "such time"
+        f"must be in the future, got {text!r} (without a date, a time means its next occurrence)"
     )
 
 

@@ -105,7 +105,7 @@ def test_a_block_is_read_beforehand_and_listed(
 def test_warming_a_short_block_fails(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
     done = run_mlxchat("cache", "warm", "--block", "-m", str(tiny_model), "-", stdin="short")
     assert done.returncode == 1
-    assert "standard input has 7 tokens" in done.stderr
+    assert "standard input is not kept as a block: it has 7 tokens" in done.stderr
 
 
 def failure(run_mlxchat: RunMlxchat, model: Path, *arguments: str) -> tuple[int, str]:
@@ -119,7 +119,7 @@ def failure(run_mlxchat: RunMlxchat, model: Path, *arguments: str) -> tuple[int,
     [
         ([*blocks("a.md"), "--no-prefix-cache"], "--block needs the prefix cache"),
         ([*blocks("a.md"), "--checkpoint", "run"], "cannot be combined"),
-        ([*blocks("-"), "-f", "-"], "can be given once only"),
+        ([*blocks("-"), "-f", "-"], "only one - is allowed"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(
@@ -170,5 +170,5 @@ def test_a_short_block_is_read_with_a_notice(tiny_model: Path, run_mlxchat: RunM
     options = ("-m", str(tiny_model), "-n", "5", "--ignore-eos")
     done = run_mlxchat("generate", *options, *blocks("short.md"), "What?")
     assert done.returncode == 0
-    assert "short.md has 8 tokens: it is read, but not kept" in done.stderr
+    assert "short.md is not kept as a block: it has 8 tokens" in done.stderr
     assert done.stdout == run_mlxchat("generate", *options, "-f", "short.md", "What?").stdout

@@ -84,7 +84,7 @@ def test_a_role_without_a_voice_is_refused_with_its_line(
     assert done.returncode == 1
     assert done.stderr == (
         "mlxchat: error: line 2 of standard input: role must be user or system, and content a "
-        "text\n"
+        "string\n"
     )
 
 

@@ -25,7 +25,7 @@ from tests.failing_device import FULL, FailingDevice
 from tests.in_process import run_in_process
 from tests.json_events import events_of
 
-FAILED = "memory ran out: "
+FAILED = "out of memory: "
 FOR_GOOD = 1_000_000
 
 

@@ -56,10 +56,10 @@ def fails_after(
 @pytest.mark.parametrize(
     ("said", "begins"),
     [
-        (FULL, "memory ran out: choose a smaller window, "),
-        ("[metal::malloc] Attempting to allocate 9 bytes which is greater than", "memory ran out"),
-        ("[malloc_or_wait] Unable to allocate 9 bytes.", "memory ran out"),
-        ("std::bad_alloc", "memory ran out"),
+        (FULL, "out of memory: use a smaller window, "),
+        ("[metal::malloc] Attempting to allocate 9 bytes which is greater than", "out of memory"),
+        ("[malloc_or_wait] Unable to allocate 9 bytes.", "out of memory"),
+        ("std::bad_alloc", "out of memory"),
         (TIMED_OUT, "the GPU failed: try again"),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_mlx_says_of_its_device_becomes_one_line(said: str, begins: str) ->
     message = str(caught.value)
     assert message.startswith(begins)
     assert message.endswith(f"({said})")
-    with pytest.raises(DeviceError, match="memory ran out"), device_failures():
+    with pytest.raises(DeviceError, match="out of memory"), device_failures():
         raise MemoryError
 
 
@@ -121,7 +121,7 @@ def test_generate_keeps_the_text_so_far_and_says_why_it_ends(
     assert status == 1
     assert len(stdout) > 20
     assert whole.startswith(stdout)
-    assert stderr.startswith("mlxchat: error: memory ran out: ")
+    assert stderr.startswith("mlxchat: error: out of memory: ")
     assert stderr.count("\n") == 1
 
 
@@ -135,7 +135,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_the_failure(
     night = tmp_path / "night"
     status, _, stderr = runs("--checkpoint", str(night), *asked)
     assert status == 1
-    assert "error: memory ran out: " in stderr
+    assert "error: out of memory: " in stderr
     assert json.loads((night / "run.json").read_text())["ended"] is None
     mend()
     assert resume_run(str(night), {}) == 0

@@ -165,12 +165,12 @@ def without_times(events: str) -> list[dict[str, Any]]:
         (
             "phi3",
             [],
-            "a phi3 model cannot be divided among several machines: choose another model\n",
+            "a phi3 model cannot be divided among several machines: use another model\n",
         ),
         (
             "llama",
             ["--pipeline"],
-            "a llama model cannot be pipelined: mlx-lm does not know how; use --no-pipeline to "
+            "a llama model cannot be pipelined: mlx-lm does not support it; use --no-pipeline to "
             "divide each layer\n",
         ),
         (
@@ -197,14 +197,14 @@ def test_what_cannot_be_done_is_told_by_rank_0_alone(
         (
             "qwen3_5",
             True,
-            "a qwen3_5 model cannot be pipelined: its layers remember in different ways; use "
+            "a qwen3_5 model cannot be pipelined: its layers have different kinds of cache; use "
             "pipeline=False to divide each layer",
         ),
         *(
             (
                 "qwen3_next",
                 pipeline,
-                "a qwen3_next model cannot be divided among several machines: choose another model",
+                "a qwen3_next model cannot be divided among several machines: use another model",
             )
             for pipeline in (True, False)
         ),
@@ -289,7 +289,7 @@ def test_where_a_rank_hangs_the_other_says_so_and_ends(models: Path, tmp_path: P
         started_s = time.monotonic()
         assert processes[0].ends(120) == 1
         assert time.monotonic() - started_s > 10
-        told = "mlxchat: error: rank 1 has not answered for 60 s: all ranks end\n"
+        told = "mlxchat: error: rank 1 has not responded for 60 s: all ranks exit\n"
         assert processes[0].err == told
         processes[1].popen.send_signal(signal.SIGCONT)
         assert processes[1].ends(20) == 1
@@ -305,7 +305,7 @@ def test_one_of_four_ranks_that_hangs_is_named_by_its_neighbours(
         others = [process for process in processes if process is not processes[2]]
         assert 0 not in [process.ends(120) for process in others]
         told = {process.err for process in others}
-        named = "mlxchat: error: rank 2 has not answered for 60 s: all ranks end\n"
+        named = "mlxchat: error: rank 2 has not responded for 60 s: all ranks exit\n"
         assert {line for line in told if "answered" in line} == {named}
 
 
@@ -364,7 +364,7 @@ def test_where_a_rank_is_killed_mid_reply_the_other_ends_and_the_session_has_wha
         processes[0].reads("Never stop.")
         processes[0].writes(1_000)
         processes[1].popen.kill()
-        ends_with_a_line(processes[0], "mlxchat: error: rank 1 is gone: all ranks end\n")
+        ends_with_a_line(processes[0], "mlxchat: error: rank 1 is gone: all ranks exit\n")
         shown = reply(processes[0].out)
     with Session.open("cut") as session:
         (turn,) = session.journal.contents.turns
@@ -394,7 +394,7 @@ def test_a_run_goes_on_from_each_ranks_own_part_of_the_checkpoint(
     with ring(2, [sys.executable, "-m", "mlxchat", *night(models, cut)], tmp_path) as processes:
         wait_until((cut / "state.safetensors").exists)
         processes[0].popen.kill()
-        ends_with_a_line(processes[1], "mlxchat: error: rank 0 is gone: all ranks end\n")
+        ends_with_a_line(processes[1], "mlxchat: error: rank 0 is gone: all ranks exit\n")
     saved = list(temporary_home.rglob("rank1-*.safetensors"))
     assert 1 <= len(saved) <= 3
     resume = ["generate", "--resume", str(cut)]

@@ -58,7 +58,7 @@ def test_standard_input_can_be_named_once_and_must_be_piped() -> None:
     [
         (b"", "is empty"),
         (b" \n\t\n", "is empty"),
-        (b"text\0more", "is binary: it holds a NUL at byte 4"),
+        (b"text\0more", "is binary: it contains a NUL at byte 4"),
         ("text".encode("utf-16"), "iconv"),
     ],
 )
@@ -84,7 +84,7 @@ def test_input_without_an_end_is_refused_before_memory_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 50_000_000)
-    with pytest.raises(InputError, match="standard input is too long"):
+    with pytest.raises(InputError, match="standard input is too large"):
         read_input(None, [], cast(BinaryIO, Endless(b"y")))
     with pytest.raises(InputError, match="NUL at byte 0"):
         read_input(None, [], cast(BinaryIO, Endless(b"\0")))

@@ -44,7 +44,7 @@ def generate(model: Path, *arguments: str) -> Any:
 
 def check_error(done: Any) -> None:
     assert done.returncode == 1
-    assert done.stderr.startswith("mlxchat: error: memory ran out: ")
+    assert done.stderr.startswith("mlxchat: error: out of memory: ")
     assert done.stderr.count("\n") == 1
 
 
@@ -116,6 +116,6 @@ def test_the_checkpoint_before_stands_if_the_last_one_fails(
     monkeypatch.setattr("mlxchat.app.watch.Watch.should_stop", lambda self: self._tokens >= 4)
     done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
     assert done.returncode == 0
-    assert f"no checkpoint could be written to {night}: memory ran out: " in done.stderr
+    assert f"no checkpoint could be written to {night}: out of memory: " in done.stderr
     assert done.stderr.endswith("; the one before stands\n")
     assert json.loads((night / "run.json").read_text())["ended"] is None

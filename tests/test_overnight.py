@@ -392,9 +392,9 @@ def test_a_nudge_leads_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> N
     ("arguments", "message"),
     [
         (["--until", "25:00"], "--until must be a local time"),
-        (["--for", "8"], "--for must be a duration"),
+        (["--for", "8"], "--for must be a positive duration"),
         (["--for", "8h", "--until", "07:00"], "give one of them"),
-        (["--max-bytes", "lots"], "--max-bytes must be a number of bytes"),
+        (["--max-bytes", "lots"], "--max-bytes must be a size in bytes"),
         (["--rotate", "1MB"], "--rotate needs a file"),
         (["--checkpoint", "x", "--checkpoint-every", "0"], "at least 1 token"),
         (["--checkpoint", "x", "--json"], "--json goes with neither --checkpoint nor --max-bytes"),

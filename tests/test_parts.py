@@ -6,7 +6,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mlxchat.errors import TemplateError
-from mlxchat.text.parts import LEAST_BLOCK_TOKENS, Part, encode_parts
+from mlxchat.text.parts import MIN_BLOCK_TOKENS, Part, encode_parts
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
@@ -81,13 +81,10 @@ def test_text_that_looks_like_a_block_is_none(tokenizer: Tokenizer) -> None:
 
 
 def test_a_short_block_is_left_out_with_a_notice(tokenizer: Tokenizer) -> None:
-    short = "x" * (LEAST_BLOCK_TOKENS - 1)
+    short = "x" * (MIN_BLOCK_TOKENS - 1)
     prompt = encode_parts(tokenizer, [Part(short, cache=True, name="a.md"), Part(" Who?")])
     assert prompt.blocks == ()
-    assert prompt.notices == (
-        "a.md has 63 tokens: it is read, but not kept, since with fewer than 64 there is nothing "
-        "to gain",
-    )
+    assert prompt.notices == ("a.md is not kept as a block: it has 63 tokens, fewer than 64",)
     assert np.array_equal(prompt.ids, tokenizer.prompt(f"{short} Who?").ids)
     longer = encode_parts(tokenizer, [Part(short + "x", cache=True), Part(" Who?")])
     assert len(longer.blocks) == 1
@@ -109,7 +106,7 @@ def test_a_block_that_ends_inside_a_word_is_left_out_with_a_notice(
     parts = [Part(LONG + before, cache=True, name="a.md"), Part(after + " quiet")]
     prompt = encode_parts(words, parts)
     assert bool(prompt.blocks) == kept
-    notice = "a.md ends inside a word: it is read, but not kept"
+    notice = "a.md is not kept as a block: it ends inside a word"
     assert prompt.notices == (() if kept else (notice,))
     if not kept:
         whole = words.encode(f"<{LONG}{before}{after} quiet>")
@@ -121,8 +118,8 @@ def test_of_two_blocks_that_cut_one_word_neither_is_kept(words: Tokenizer) -> No
     prompt = encode_parts(words, [*parts, Part("\n")])
     assert prompt.blocks == ()
     assert prompt.notices == (
-        "a ends inside a word: it is read, but not kept",
-        "b begins inside a word: it is read, but not kept",
+        "a is not kept as a block: it ends inside a word",
+        "b is not kept as a block: it begins inside a word",
     )
 
 
@@ -137,7 +134,7 @@ def test_a_block_cannot_become_a_control_token(tokenizer: Tokenizer) -> None:
 def test_a_template_that_changes_what_it_is_given_is_refused(tokenizer: Tokenizer) -> None:
     for source in ("{{ messages[0]['content'] | upper }}", "{{ messages[0]['content'] * 2 }}", "x"):
         changing = Tokenizer(byte_tokenizer(), ChatTemplate(source, {}))
-        with pytest.raises(TemplateError, match="does not write"):
+        with pytest.raises(TemplateError, match="does not leave message text unchanged"):
             encode_parts(changing, [Part(LONG, cache=True), Part("Who?")])
 
 

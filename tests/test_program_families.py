@@ -127,15 +127,15 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
     too_long = run_mlxchat(*generate, "x" * 64)
     assert (too_long.returncode, too_long.stdout) == (1, "")
     assert too_long.stderr.splitlines()[-1] == (
-        "mlxchat: error: the prompt is 64 tokens and this model has learned 64 positions, with no "
-        "way past them: shorten the prompt or choose another model"
+        "mlxchat: error: the prompt is 64 tokens, and this model has 64 positions: "
+        "shorten the prompt or use another model"
     )
 
     # It is refused before its weights are read: these could not be.
     (model / "model.safetensors").write_bytes(b"")
     refused = run_mlxchat(*generate, "--max-kv-size", "32", "hello")
     assert refused.returncode == 1
-    assert "cannot bound a gpt2 model: it has learned a vector for each position" in refused.stderr
+    assert "cannot bound a gpt2 model: it uses learned position embeddings" in refused.stderr
 
 
 def test_positions_that_run_on_are_reported_once_in_scripts_too(

@@ -116,7 +116,7 @@ def test_a_device_that_fails_leaves_the_text_and_the_checkpoint_before(
     def fail() -> bool:
         if len(seen) < 12:
             return False
-        raise DeviceError("memory ran out")
+        raise DeviceError("out of memory")
 
     request = request_for(Overnight(checkpoint=night, checkpoint_every=5))
     with pytest.raises(DeviceError), begin(request) as run:  # noqa: PT012

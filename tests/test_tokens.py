@@ -158,7 +158,7 @@ def test_look_alikes_that_normalize_to_a_control_token_are_refused() -> None:
     backend = byte_tokenizer()
     backend.normalizer = normalizers.NFKC()
     backend.add_special_tokens([AddedToken("<go>", special=True, normalized=True)])
-    with pytest.raises(InputError, match="disguises"):
+    with pytest.raises(InputError, match="look-alike"):
         make_tokenizer(backend).prompt("\uff1cgo\uff1e")
 
 
@@ -252,10 +252,10 @@ def test_a_model_without_a_template_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("{% for %}", "cannot be read"),
+        ("{% for %}", "cannot parse"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ messages.__class__.__mro__ }}", "refuses this"),
-        ("", "renders this to nothing"),
+        ("{{ messages.__class__.__mro__ }}", "rejects this"),
+        ("", "renders an empty prompt"),
     ],
 )
 def test_a_template_that_fails_is_one_clear_error(source: str, complaint: str) -> None:

@@ -192,7 +192,7 @@ def test_a_layer_that_cannot_be_bounded_is_refused_by_name() -> None:
         def make_cache(self) -> list[Hoarder]:
             return [Hoarder()]
 
-    with pytest.raises(CacheError, match="layer 0 keeps its past in a Hoarder"):
+    with pytest.raises(CacheError, match="layer 0 uses a Hoarder"):
         make_cache(Model(), 16)
     assert len(make_cache(Model())) == 1
 

@@ -1,6 +1,6 @@
-"""Keys and values: what the model remembers. MLX only; no text, no files."""
+"""The model's memory: keys and values. MLX only; no text, no files."""
 
-from mlxchat.cache.block import Block, BlockTaker, join_block, most_positions
+from mlxchat.cache.block import Block, BlockTaker, join_block, max_positions
 from mlxchat.cache.build import (
     check_bound,
     check_joinable,
@@ -30,7 +30,7 @@ __all__ = [
     "learned_positions",
     "make_cache",
     "make_joinable",
-    "most_positions",
+    "max_positions",
     "positions_bounded",
     "run_lazily",
     "tokens_evicted",

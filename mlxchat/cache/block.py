@@ -1,8 +1,8 @@
-"""Blocks: the keys and values of a text that was prefilled once, and that stands behind any other.
+"""Blocks: the keys and values of a text prefilled once, reusable after any other text.
 
-Taking one out of a cache, and joining it to another: its keys are shifted to where it now stands.
-What it saw when it was computed is another text than what it then stands behind, so a joined block
-is an approximation; how to better it is `mlxchat.engine.blocks`' business. One sequence at a time.
+A block is copied out of one cache and joined to another, its keys shifted to their new positions.
+It was computed after a different text than it then follows, so a joined block is an approximation;
+`mlxchat.engine.blocks` improves on it. One sequence at a time.
 
 Source: Prompt Cache (Gim et al., 2023), reusing attention states of text modules.
 """
@@ -20,9 +20,9 @@ from mlxchat.cache.window import WindowCache
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Keys and values `(1, H_kv, T, D)` of the T tokens that stood at `position` and behind.
+    """Keys and values `(1, H_kv, T, D)` of T tokens, the first of them at `position`.
 
-    One pair a window; None for a window that the model gives no tokens.
+    One pair per window; None for a window that the model does not use.
     """
 
     position: int
@@ -35,8 +35,10 @@ class Block:
 
 
 class BlockTaker:
-    """Called with the ids of each prefill step, it copies what the step left in the cache: of
-    narrow windows too, which will have evicted some of it by the block's end."""
+    """Copies what each prefill step leaves in the cache, when called with the step's ids.
+
+    Copying step by step gets everything even from windows narrower than the block.
+    """
 
     def __init__(self, cache: Sequence[LayerCache]) -> None:
         self._windows = windows(cache)
@@ -45,37 +47,37 @@ class BlockTaker:
 
     def __call__(self, step: np.ndarray) -> None:
         taken = [_latest(window, len(step)) for window in self._windows]
-        # Copied now: a slice would hold on to all that is in the cache.
+        # Evaluated now: a lazy slice would keep the whole cache alive.
         mx.eval([pair for pair in taken if pair is not None])
         self._steps.append(taken)
 
     def block(self) -> Block:
-        """What was taken, together."""
+        """The copies, as one block."""
         return Block(
             self._position, tuple(_joined(steps) for steps in zip(*self._steps, strict=True))
         )
 
 
 def block_refusal(cache: Sequence[LayerCache]) -> str | None:
-    """None, or in words why blocks cannot be joined to such a cache, as far as its kinds tell."""
+    """Why blocks cannot be joined to a cache of these types; None if they may be."""
     for leaf in leaves(cache):
         if isinstance(leaf, ChunkCache):
             return "this model attends within chunks"
         if recurrent_states([leaf]):
             return "this model has recurrent layers, whose state cannot be joined"
         if type(leaf) is not WindowCache:
-            return f"this model keeps its past in a {type(leaf).__name__}"
+            return f"this model uses a {type(leaf).__name__}"
     return None
 
 
-def most_positions(cache: Sequence[LayerCache]) -> int | None:
-    """Behind how many positions a rope becomes another one; None where none does."""
+def max_positions(cache: Sequence[LayerCache]) -> int | None:
+    """The number of positions after which a rope changes; None if none does."""
     shifts = [window.shift for window in windows(cache)]
     return min((s.limit for s in shifts if s is not None and s.limit is not None), default=None)
 
 
 def join_block(cache: Sequence[LayerCache], block: Block, start: int, stop: int) -> None:
-    """Put the block's tokens `start` to `stop` behind what the cache holds, as if at its positions.
+    """Append the block's tokens `start` to `stop` to the cache, shifted to its positions.
 
     The cache must have been made joinable.
     """

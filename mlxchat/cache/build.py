@@ -1,7 +1,7 @@
-"""One cache a layer for a whole model: which layer gets which window, and what a token costs.
+"""Build a model's cache: which layer gets which window, and the memory a token takes.
 
-It starts from what the model itself makes and replaces layer by layer, so that a model with
-sliding windows or recurrent state keeps its structure. What cannot be bounded is refused by name.
+Starts from the cache that the model itself makes and replaces it layer by layer, so that sliding
+windows and recurrent state keep their structure. What cannot be bounded is refused by name.
 """
 
 from collections.abc import Sequence
@@ -29,33 +29,33 @@ from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.wording import Field
 
-# Offsets stay below this, or twice the window where that is more: the nearer to zero, the more
-# precise are float32 angles, and a key is still moved back at most twice in its life.
+# Offsets stay below this, or below twice the window if that is more. Angles in float32 are more
+# precise near zero, and a key still moves back at most twice in its life.
 POSITION_LIMIT = 2_048
 
-# Modules of mlx-lm whose code takes more from its cache than any window can give.
+# mlx-lm modules that need more from their cache than a window can provide.
 UNBOUNDABLE = {
-    "afm7": "its last layers take positions from the number of keys they are shown",
-    "deepseek_v41": "it pools groups of tokens, in a cache of its own that grows with the text",
-    "gpt2": "it has learned a vector for each position, and has no more of them",
-    "gpt_bigcode": "it has learned a vector for each position, and has no more of them",
+    "afm7": "its last layers derive positions from the number of keys they see",
+    "deepseek_v41": "it pools tokens in groups, in a separate cache that grows with the text",
+    "gpt2": "it uses learned position embeddings, which run out",
+    "gpt_bigcode": "it uses learned position embeddings, which run out",
 }
 
-# Modules that group keys by their slot in the cache, so that the slots must be in temporal order.
+# Modules that group keys by their slot in the cache, and so need temporal order.
 IN_ORDER = {"minimax_m3_vl", "phi3small"}
 
-# mlx-lm restores a saved cache by looking its classes up, by name, in this module.
+# mlx-lm restores a saved cache by looking up class names in this module.
 for _class in (WindowCache, ChunkCache):
     setattr(mlx_lm_cache, _class.__name__, _class)
 
 
 def make_cache(model: nn.Module, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP) -> Cache:
-    """Make one cache object a layer, to be passed to the model as `model(tokens, cache=…)`.
+    """Make one cache object per layer, for `model(tokens, cache=…)`.
 
-    `max_kv_size` is the window in tokens, the first `keep` included, or None for no bound. Layers
-    with a sliding window of their own get ours of that size, or of `max_kv_size` if that is
-    smaller; recurrent state is constant by nature and stays mlx-lm's. With a bound, positions are
-    bounded too, on every layer whose keys can be shifted: see `positions_bounded`.
+    `max_kv_size` is the window in tokens, including the first `keep`, or None for no bound. Layers
+    with a sliding window get one of ours, of their own size or of `max_kv_size` if that is smaller.
+    Recurrent state has a constant size and remains mlx-lm's. With a bound, positions are bounded
+    too if all layers' keys can be shifted: see `positions_bounded`.
 
     Runs the model on two tokens. Raises CacheError naming the layer whose cache cannot be bounded.
     """
@@ -66,16 +66,16 @@ def make_cache(model: nn.Module, max_kv_size: int | None = None, keep: int = DEF
 
 
 def is_uniform(model: nn.Module) -> bool:
-    """Whether all layers remember in the same way, so that each tells what the others do."""
+    """Whether all layers have the same kind of cache, so that one layer represents all."""
     layers = _make_layers(model, None, 0)
     return len({(type(layer), getattr(layer, "max_size", None)) for layer in layers}) == 1
 
 
 def make_joinable(model: nn.Module, cache: Sequence[LayerCache]) -> None:
-    """Find out how each window's keys can be shifted, so that blocks can be joined to the cache.
+    """Find each window's key shift, so that blocks can be joined to the cache.
 
-    A bounded cache knows already; otherwise this runs the model on two tokens. Raises CacheError
-    where blocks cannot be joined.
+    Bounded caches have their shifts already; otherwise this runs the model on two tokens. Raises
+    CacheError if blocks cannot be joined.
     """
     if reason := block_refusal(cache):
         raise CacheError(reason)
@@ -89,13 +89,13 @@ def make_joinable(model: nn.Module, cache: Sequence[LayerCache]) -> None:
 
 
 def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_KEEP) -> None:
-    """Raise what `make_cache` would raise, without running the model: it needs no weights yet."""
+    """Raise what `make_cache` would raise, without running the model: no weights needed."""
     _make_layers(model, max_kv_size, keep)
 
 
 def check_joinable(model: nn.Module) -> None:
-    """Raise CacheError where blocks cannot be joined to what such a model remembers, without
-    running it: it needs no weights yet."""
+    """Raise CacheError if blocks certainly cannot be joined to this model's cache, without running
+    the model: no weights needed."""
     if reason := block_refusal(_make_layers(model, None, 0)):
         raise CacheError(reason)
 
@@ -126,7 +126,7 @@ def _module_name(model: nn.Module) -> str:
 
 
 def _native_cache(model: nn.Module) -> list[LayerCache]:
-    """What the model makes for itself, or a wrapper's language model does where it does not."""
+    """The cache that the model, or the language model it wraps, makes for itself."""
     inner = getattr(model, "language_model", None)
     if not hasattr(model, "make_cache") and isinstance(inner, nn.Module):
         model = inner if hasattr(inner, "make_cache") else model
@@ -134,7 +134,7 @@ def _native_cache(model: nn.Module) -> list[LayerCache]:
 
 
 def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) -> LayerCache:
-    # By exact type: a subclass may hold something that a window would lose.
+    # The exact type: a subclass may hold something that a window would lose.
     kind = type(native)
     if kind is CacheList:
         inner = enumerate(native.caches)
@@ -147,7 +147,7 @@ def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) 
         return ChunkCache(native.chunk_size, *_narrower(native.chunk_size, max_kv_size, keep))
     if kind is not ArraysCache and max_kv_size is not None:
         raise CacheError(
-            f"this model's {name} keeps its past in a {kind.__name__}, which ",
+            f"this model's {name} uses a {kind.__name__}, which ",
             Field("max_kv_size"),
             " cannot bound; run it with ",
             Field("max_kv_size", None),
@@ -156,20 +156,20 @@ def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) 
 
 
 def _narrower(native: int, max_kv_size: int | None, keep: int) -> tuple[int, int]:
-    """Size of a window, and tokens to keep in it: none in one that the model was trained with."""
+    """The window's size and kept tokens: none are kept in a window the model was trained with."""
     if max_kv_size is None or native <= max_kv_size:
         return native, 0
     return max_kv_size, keep
 
 
 def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size: int) -> None:
-    """Give every window its shift, and to all the same limit, if all of them can be moved."""
+    """Give every window its shift and, if all can be shifted, a common position limit."""
     shifts = _find_shifts(model)
     for window, shift in zip(cache, shifts, strict=True):
         window.shift = shift
-    # Chunks begin at multiples of their size, and must go on to.
+    # Chunks begin at multiples of their size, before and after a move.
     unit = max((w.chunk_size for w in cache if isinstance(w, ChunkCache)), default=1)
-    # Some models read one layer's offset for all: they move back together or not at all.
+    # Some models read one layer's offset for all layers, so all move back together or none does.
     limit = None if None in shifts else _position_limit(cache, max(max_kv_size, unit))
     for window in cache:
         window.position_limit = limit
@@ -177,8 +177,10 @@ def _give_positions(model: nn.Module, cache: Sequence[WindowCache], max_kv_size:
 
 
 def _find_shifts(model: nn.Module) -> list[KeyShift | None]:
-    """The shift of each window; None for all if a recurrent layer's state depends on positions: it
-    cannot be moved with the keys, and in half precision it makes later layers' keys differ too."""
+    """Each window's key shift; all None if the state of a recurrent layer depends on positions.
+
+    Such state cannot be moved with the keys, and in half precision it changes later layers' keys.
+    """
     runs: list[Cache] = []
 
     def run_at(position: int) -> list[Stored]:
@@ -192,7 +194,7 @@ def _find_shifts(model: nn.Module) -> list[KeyShift | None]:
 
 
 def _run_token_at(model: nn.Module, position: int) -> Cache:
-    """What an unbounded cache holds when the model's first token is taken to be at `position`."""
+    """Run one token at `position` and return the unbounded cache."""
     cache = _make_layers(model, None, 0)
     for window in windows(cache):
         window.offset = position
@@ -206,15 +208,15 @@ def _stored(cache: Sequence[LayerCache]) -> list[Stored]:
 
 
 def _same_states(near: Sequence[LayerCache], far: Sequence[LayerCache]) -> bool:
-    """Whether recurrent layers know no positions: what they remember cannot be moved."""
+    """Whether the recurrent states of two runs at different positions are the same."""
     pairs = zip(recurrent_states(near), recurrent_states(far), strict=True)
     arrays = [pair for a, b in pairs for pair in zip(a.cache, b.cache, strict=True)]
     return all(alike(a, b) for a, b in arrays if a is not None and b is not None)
 
 
 def _position_limit(cache: Sequence[WindowCache], tokens: int) -> int | None:
-    """The limit for what spans so many tokens; None where a rope changes too early for that."""
-    # Half, so that a prefill step has room as well.
+    """The position limit for a span of `tokens`; None if a rope changes too early for it."""
+    # Half, to leave room for a prefill step.
     ends = [w.shift.limit // 2 for w in cache if w.shift is not None and w.shift.limit is not None]
     limit = POSITION_LIMIT
     while limit < 2 * tokens:
@@ -224,9 +226,9 @@ def _position_limit(cache: Sequence[WindowCache], tokens: int) -> int | None:
 
 
 def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
-    """Bytes that one more token takes in all the layers whose cache grows with the text.
+    """Bytes that each further token takes in the layers whose cache grows with the text.
 
-    Layers with a window of their own, or recurrent state, stop growing and are not counted.
+    Layers with their own window or with recurrent state stop growing and are not counted.
     """
     growing = [window for window in windows(run_lazily(model)) if window.max_size is None]
     stored: list[Any] = [array for window in growing for array in (window.keys, window.values)]
@@ -234,8 +236,8 @@ def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
 
 
 def run_lazily(model: nn.Module) -> Cache:
-    """What an unbounded cache holds behind one token: shapes and dtypes, since nothing evaluates
-    the graph that the model is built into."""
+    """An unbounded cache after one token, with lazy arrays: only shapes and dtypes matter, and the
+    graph is never evaluated."""
     cache = _make_layers(model, None, 0)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     return cache

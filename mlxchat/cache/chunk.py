@@ -1,7 +1,7 @@
-"""The cache of a layer that attends within chunks of the text: Llama 4's local layers.
+"""The cache of layers that attend within chunks of the text: Llama 4's local layers.
 
-A token sees the tokens of its own chunk only, so at a chunk's end all is evicted, and the next
-chunk's first tokens are the ones that are kept.
+A token sees only the tokens of its own chunk, so everything is evicted at the end of a chunk, and
+the first tokens of the next chunk are the kept ones.
 """
 
 from typing import ClassVar
@@ -12,9 +12,9 @@ from mlxchat.cache.window import WindowCache
 class ChunkCache(WindowCache):
     """A window of at most `max_size` tokens within the current chunk of `chunk_size` positions.
 
-    Stands in for mlx-lm's ChunkedKVCache, whose model makes the mask itself, from `offset` and
-    `start_position`: there, a row of a prefill step sees all of its chunk that is held, which may
-    be up to S - 1 tokens more than `max_size`. Positions move back by whole chunks.
+    Replaces mlx-lm's ChunkedKVCache, whose model computes the mask from `offset` and
+    `start_position`: there, a row of a prefill step sees everything held of its chunk, up to S - 1
+    tokens more than `max_size`. Positions move back by whole chunks.
     """
 
     SETTINGS: ClassVar = (*WindowCache.SETTINGS, "chunk_size")
@@ -25,11 +25,11 @@ class ChunkCache(WindowCache):
 
     @property
     def start_position(self) -> int:
-        """The position that the model takes the first entry of the next step for."""
+        """The position of the first entry that the model sees in the next step."""
         return self.offset - self._held_before_prefill()
 
     def maybe_trim_front(self) -> None:
-        """Evict what lies before the chunk of the next token; called before every step."""
+        """Evict everything before the next token's chunk. The model calls this before each step."""
         in_chunk = min(self._size, self.offset % self.chunk_size)
         if in_chunk == self._size:
             return
@@ -38,5 +38,5 @@ class ChunkCache(WindowCache):
         self._begin_kept()
 
     def _is_evictable(self, start: int, stop: int) -> bool:
-        # What is kept is only the chunk's: it goes if it is in the span.
+        # Kept tokens belong to the chunk, and go with it.
         return start <= stop <= self._size

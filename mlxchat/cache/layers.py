@@ -1,7 +1,7 @@
-"""All layers together: a model's whole cache, and what is counted over it.
+"""A whole model's cache: all layers, and totals over them.
 
-It is a list with an object a layer: our windows, mlx-lm's recurrent states, and mlx-lm's lists of
-both, for layers that keep two things.
+A list with one object per layer: our windows, mlx-lm's recurrent states, or mlx-lm's lists of both
+for layers that have both.
 """
 
 import copy
@@ -17,30 +17,30 @@ LayerCache = Any
 
 
 class Cache(list[LayerCache]):
-    """One object a layer, to be passed to the model as `model(tokens, cache=…)`.
+    """One object per layer, for `model(tokens, cache=…)`.
 
-    A subclass may hold one shard of a cache whose other shards are elsewhere.
+    A subclass may hold one shard of a cache whose other shards are on other machines.
     """
 
     def fork(self) -> "Cache":
-        """A cache that goes its own way from here; a window is copied only when one side writes."""
+        """An independent copy; a window's arrays are copied only when either side writes."""
         return Cache(_fork_layer(layer) for layer in self)
 
     def rewind(self, n: int) -> None:
         """Take back the latest n tokens in all layers.
 
-        Raises CacheError, with nothing done, if a recurrent layer, which remembers no single
-        tokens, has seen any: such a model goes back by continuing from an earlier fork.
+        Raises CacheError, changing nothing, if a recurrent layer has seen any tokens, since it
+        cannot take back single ones: such a model continues from an earlier fork instead.
         """
         self._check_rewindable()
         for window in windows(self):
             window.trim(n)
 
     def evict(self, start: int, stop: int) -> None:
-        """Drop the entries `start` to `stop` of the widest window, and from the others what they
-        hold of the same tokens; later tokens move up. What recurrent layers remember of them stays.
+        """Drop entries `start` to `stop` of the widest window, and the same tokens from the others.
 
-        Raises CacheError, with nothing done, for kept entries and if keys cannot be shifted.
+        Later tokens move up. Recurrent layers keep what they remember. Raises CacheError, changing
+        nothing, for kept entries and if keys cannot be shifted.
         """
         for window, first, last in self._check_evictable(start, stop):
             window.evict(first, last)
@@ -50,7 +50,7 @@ class Cache(list[LayerCache]):
             raise CacheError("this model has recurrent layers, which cannot be rewound")
 
     def _check_evictable(self, start: int, stop: int) -> list[tuple[WindowCache, int, int]]:
-        """The windows that hold any tokens, each with the span in its own entries."""
+        """The windows that have been given tokens, each with the span in its own entries."""
         held = tokens_held(self)
         spans = [
             (window, start - held + window.size(), stop - held + window.size())
@@ -69,13 +69,13 @@ def _fork_layer(layer: LayerCache) -> LayerCache:
     if isinstance(layer, CacheList):
         other.caches = tuple(_fork_layer(each) for each in layer.caches)
     elif isinstance(layer, ArraysCache):
-        # Its arrays are replaced, never written into: a list of its own is enough.
+        # Its arrays are replaced, never modified, so copying the list is enough.
         other.cache = list(layer.cache)
     return other
 
 
 def leaves(cache: Sequence[LayerCache]) -> Iterator[LayerCache]:
-    """Every window and every recurrent state, those in lists too."""
+    """Yield every window and recurrent state, including those in lists."""
     for layer in cache:
         if isinstance(layer, CacheList):
             yield from leaves(layer.caches)
@@ -84,17 +84,17 @@ def leaves(cache: Sequence[LayerCache]) -> Iterator[LayerCache]:
 
 
 def windows(cache: Sequence[LayerCache]) -> list[WindowCache]:
-    """Every window, in the order of the layers."""
+    """Every window, in layer order."""
     return [leaf for leaf in leaves(cache) if isinstance(leaf, WindowCache)]
 
 
 def recurrent_states(cache: Sequence[LayerCache]) -> list[ArraysCache]:
-    """Every recurrent state, in the order of the layers."""
+    """Every recurrent state, in layer order."""
     return [leaf for leaf in leaves(cache) if isinstance(leaf, ArraysCache)]
 
 
 def positions_bounded(cache: Sequence[LayerCache]) -> bool:
-    """Whether positions stay small however long the text: else they run on, and quality falls."""
+    """Whether positions stay bounded. Otherwise they grow with the text, and quality falls."""
     return all(window.position_limit for window in windows(cache))
 
 
@@ -105,7 +105,7 @@ def tokens_held(cache: Sequence[LayerCache]) -> int:
 
 def tokens_evicted(cache: Sequence[LayerCache]) -> int:
     """Tokens that even the widest window has evicted."""
-    # A layer that a model has, but does not use, is given none.
+    # A model may have layers that it never uses.
     return min((window.evicted for window in windows(cache) if window.total), default=0)
 
 

@@ -1,4 +1,4 @@
-"""What the next tokens of a window may look at: boolean arrays `(N, T)`, true where a row may."""
+"""Attention masks for a window's next tokens: boolean `(N, T)`, true where a row may look."""
 
 import mlx.core as mx
 
@@ -6,8 +6,11 @@ import mlx.core as mx
 def prefill_mask(
     held: int, n: int, max_size: int | None, keep: int, window_size: int | None
 ) -> mx.array:
-    """Each of `n` tokens after `held` others, in temporal order: itself, the first `keep` and the
-    latest others, `max_size` in all; of those, the latest `window_size`."""
+    """Mask for `n` tokens after `held` others, in temporal order.
+
+    Each row sees itself, the first `keep` and the latest others, `max_size` in all; of those, only
+    the latest `window_size`.
+    """
     rows = mx.arange(held, held + n)[:, None]
     columns = mx.arange(held + n)[None]
     mask = rows >= columns
@@ -20,13 +23,13 @@ def prefill_mask(
 
 
 def latest_mask(size: int, window_size: int) -> mx.array:
-    """One token, of `size` in temporal order."""
+    """Mask for one token, the last of `size` in temporal order."""
     return (mx.arange(size) >= size - window_size)[None]
 
 
 def ring_mask(size: int, window_size: int, keep: int, newest: int) -> mx.array:
-    """One token, about to be written at the slot `newest` of a full ring of `size`."""
+    """Mask for one token, about to be written at slot `newest` in a full ring of `size`."""
     visible = latest_mask(size, window_size)[0]
-    # The slots after `newest` hold ever older entries, going round: turn the mask to match.
+    # From `newest` on, slots hold ever later entries, wrapping around: rotate the mask to match.
     ring = mx.roll(visible[keep:], newest - keep + 1)
     return mx.concatenate([visible[:keep], ring])[None]

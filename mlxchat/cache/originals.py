@@ -1,8 +1,8 @@
-"""Keys as they were before they were moved: what a window's first tokens are moved from each time.
+"""Original keys of a window's first tokens, from which every moved copy is made.
 
-A key that is rotated again and again in half precision drifts. The tokens at the front of a window
-are moved often, so their keys are stored once, at the position where they stood, and each copy in
-the window is made from those. Which tokens are stored, and where they go, is `window`'s business.
+A key rotated repeatedly in half precision drifts. Tokens at the front of a window move often, so
+their keys are stored once, at their original position, and each copy in the window is rotated from
+those. `window` decides which tokens are stored and where they go.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlxchat.cache.positions import KeyShift
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Keys `(B, H_kv, T, D)` of T tokens that stood at `position` and the ones after it."""
+    """Keys `(B, H_kv, T, D)` of T tokens at consecutive positions from `position`."""
 
     keys: mx.array
     position: int
@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Originals:
-    """The original keys of a window's first tokens, in temporal order. Never changed in place."""
+    """The original keys of a window's first tokens, in temporal order. Immutable."""
 
     runs: tuple[Run, ...] = ()
 
@@ -46,15 +46,15 @@ class Originals:
         return sum(run.keys.nbytes for run in self.runs)
 
     def extended(self, keys: mx.array, position: int) -> Originals:
-        """With the keys of the next tokens, which stand at `position` now."""
+        """With the keys of the next tokens added, which are at `position` now."""
         return Originals((*self.runs, Run(keys, position)))
 
     def without(self, start: int, stop: int) -> Originals:
-        """With the tokens `start` to `stop` gone."""
+        """With tokens `start` to `stop` removed."""
         return Originals((*self._between(0, start), *self._between(stop, self.tokens)))
 
     def moved(self, start: int, stop: int, position: int, shift: KeyShift) -> list[mx.array]:
-        """The keys of the tokens `start` to `stop`, as they are from `position` on."""
+        """The keys of tokens `start` to `stop`, rotated to the positions from `position`."""
         moved: list[mx.array] = []
         for run in self._between(start, stop):
             moved.append(shift(run.keys, position - run.position))
@@ -71,14 +71,14 @@ class Originals:
 
     @property
     def keys(self) -> mx.array | None:
-        """All of them, `(B, H_kv, T, D)`, in one array."""
+        """All keys, `(B, H_kv, T, D)`, in one array."""
         if len(self.runs) < 2:
             return self.runs[0].keys if self.runs else None
         return mx.concatenate([run.keys for run in self.runs], axis=2)
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Tokens and position of each run: what makes `keys` the runs again."""
+        """Token count and position of each run, which turn `keys` back into runs."""
         return tuple((run.tokens, run.position) for run in self.runs)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What is saved of a window: its entries, and where they stand."""
+"""The saved form of a window: its entries and their places."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-# What positions can be at all: MLX counts them in 32 bits.
-MOST_POSITIONS = 2**31 - 1
+# The largest position possible: MLX counts positions in 32 bits.
+MAX_POSITION = 2**31 - 1
 
 
 class Entries(NamedTuple):
-    """What a window holds, in temporal order and without padding: keys and values of T tokens, and
-    the keys of the first ones as they were before they were moved."""
+    """A window's keys and values, T tokens in temporal order without padding, and the original keys
+    of the first ones."""
 
     keys: mx.array | None
     values: mx.array | None
@@ -23,10 +23,10 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a window's entries stand, and what comes next.
+    """Where a window's entries are, and where the next one goes.
 
-    With it each entry gets back into its own slot of the ring, so that sums run in the same order
-    and the logits agree to the bit. `originals` has the tokens and the position of each run.
+    Each entry returns to its own slot of the ring, so that sums run in the same order and logits
+    agree to the bit. `originals` has the token count and position of each run.
     """
 
     offset: int
@@ -38,9 +38,9 @@ class Placement:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Placement:
-        """From its fields as a file has them: lists for tuples, and nothing for an empty one.
+        """Build from the fields in a file: lists instead of tuples, empty ones omitted.
 
-        Raises TypeError or ValueError for what cannot be a placement.
+        Raises TypeError or ValueError for an invalid placement.
         """
         runs = tuple((tokens, position) for tokens, position in saved.get("originals", ()))
         return cls(**{**saved, "originals": runs})
@@ -48,7 +48,7 @@ class Placement:
     def fits(
         self, entries: Entries, max_size: int | None, keep: int, position_limit: int | None
     ) -> bool:
-        """Whether the numbers agree with the entries and with the settings of a window."""
+        """Whether the numbers agree with the entries and with a window's settings."""
         size = length(entries.keys)
         in_ring = size == max_size and keep <= self.next <= size
         originals = [tokens for tokens, _ in self.originals]
@@ -60,8 +60,8 @@ class Placement:
             and all(tokens > 0 for tokens in originals)
             and sum(originals) == length(entries.originals) <= size
             and size <= self.total
-            and 0 <= self.offset < 2 * (position_limit or MOST_POSITIONS)
-            and all(abs(position) <= MOST_POSITIONS for position in positions)
+            and 0 <= self.offset < 2 * (position_limit or MAX_POSITION)
+            and all(abs(position) <= MAX_POSITION for position in positions)
         )
 
 

@@ -1,7 +1,7 @@
-"""Shifting keys: moving cached keys to other RoPE positions without computing them again.
+"""Shifting keys: moving cached keys to other RoPE positions without recomputing them.
 
-RoPE is a rotation, so `rope(rope(k, p), d) == rope(k, p + d)`. Which rotation a layer's keys were
-given is found out by `trial`. When to shift, and by how much, is `window`'s business.
+RoPE is a rotation, so `rope(rope(k, p), d) == rope(k, p + d)`. `trial` finds the rotation that a
+layer applies; `window` decides when to shift and how far.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from mlx import nn
 
 @dataclass(frozen=True, slots=True)
 class KeyShift:
-    """The rotation of one layer's keys, as `mx.fast.rope` takes it.
+    """The rotation of one layer's keys, with the parameters of `mx.fast.rope`.
 
-    `dims` of the head's dimensions are rotated, from `start` on: none in a layer without positions.
-    Either `base` is given or `freqs: (dims / 2,)`. Multi-head latent attention stores the rotated
-    part of its keys where others store values: `in_values`. `gain: (D,)` is what the layer
-    multiplies its keys with after rotating them. At `limit` positions and beyond the rope is
-    another one (dynamic NTK); None where it is the same everywhere.
+    `dims` dimensions of the head are rotated, from `start` on; 0 in a layer without positions.
+    Either `base` or `freqs: (dims / 2,)` is given. `in_values`: multi-head latent attention stores
+    the rotated part of its keys in place of values. `gain: (D,)` multiplies the keys after the
+    rotation. From `limit` positions on, the rope changes (dynamic NTK); None if it never does.
     """
 
     dims: int
@@ -35,12 +34,12 @@ class KeyShift:
     limit: int | None = None
 
     def __call__(self, keys: mx.array, distance: int) -> mx.array:
-        """Return `keys: (B, H, T, D)` moved by `distance` positions, all by the same, or back."""
+        """Return `keys: (B, H, T, D)`, all moved by `distance` positions; negative moves back."""
         if distance == 0 or self.dims == 0:
             return keys
         batch, heads, tokens, dim = keys.shape
-        # Rope counts positions along the token axis: with every token a sequence of its own, all
-        # of them stand at `distance`.
+        # Rope counts positions along the token axis. With each token as its own sequence, all of
+        # them are rotated by `distance`.
         alone = keys.swapaxes(1, 2).reshape(batch * tokens, heads, 1, dim)
         if self.gain is not None:
             alone = alone.astype(mx.float32) / self.gain
@@ -49,7 +48,7 @@ class KeyShift:
             self.dims,
             traditional=self.traditional,
             base=self.base,
-            # Back is forward at the opposite scale: Metal takes an offset for an unsigned number.
+            # Back is forward with a negative scale: Metal treats the offset as unsigned.
             scale=self.scale if distance > 0 else -self.scale,
             offset=abs(distance),
             freqs=self.freqs,
@@ -58,7 +57,7 @@ class KeyShift:
             moved = mx.concatenate([alone[..., : self.start], moved], axis=-1)
         if self.gain is not None:
             moved = (moved * self.gain).astype(keys.dtype)
-        # In rows: kernels that want them so would copy a transposed view for every token.
+        # Contiguous: kernels that need it would copy a transposed view for every token.
         return mx.contiguous(moved.reshape(batch, tokens, heads, dim).swapaxes(1, 2))
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +69,7 @@ NO_POSITIONS = KeyShift(dims=0, traditional=False, base=None, scale=1.0)
 
 
 def learned_positions(model: nn.Module) -> int | None:
-    """How many positions the model has learned a vector for, as GPT-2 has; None for all others."""
+    """Number of positions if the model learned an embedding for each, as GPT-2 did; else None."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] == "wpe":
             return module.weight.shape[0]

@@ -1,8 +1,8 @@
-"""Finding each layer's rotation by trial: what moves a key of the model to another position.
+"""Find the rotation of each layer's keys by trial.
 
-A configuration only claims; so one and the same token is run at several positions, and the rotation
-that turns the keys of one run into those of the others is the layer's. That shows layers without a
-rope, other layouts, ropes that nothing uses. A layer whose keys obey no rotation is not shifted.
+A configuration is only a claim, so the same token is run at several positions: a layer's rotation
+is the one that turns the keys of one run into those of the others. This reveals layers without a
+rope, unusual layouts and unused ropes. A layer whose keys follow no rotation is not shifted.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from mlx import nn
 
 from mlxchat.cache.positions import NO_POSITIONS, KeyShift, learned_positions
 
-# One token is run at NEAR and at FAR, and at FURTHER if FAR leaves more than one rotation possible:
-# ropes that agree on so large a step can stand in for each other.
+# One token is run at NEAR and at FAR, and at FURTHER if several rotations fit FAR: ropes that agree
+# over so large a step are interchangeable.
 NEAR, FAR, FURTHER = 0, 1_000, 32_000
 
-# Relative errors, by L2 norm, up to which two keys are the same. On tiny random models of all of
-# mlx-lm's families the right rotation is off by at most 1e-6, 8e-4 and 7e-3.
+# Relative errors (L2 norm) below which two keys count as the same. On tiny random models of all
+# mlx-lm families, the right rotation is off by at most 1e-6, 8e-4 and 7e-3.
 TOLERANCES = {mx.float32: 1e-3, mx.float16: 3e-3, mx.bfloat16: 1.2e-2}
 
-# A score that leaves an attention sink no weight, in every dtype.
+# A score that gives an attention sink no weight in any dtype.
 NO_SINK = -1e4
 
-# One layer's keys and values of one token, `(1, H_kv, 1, D)`; None if the model gives it no tokens.
+# One layer's keys and values of one token, `(1, H_kv, 1, D)`; None if the model does not use it.
 Stored = tuple[mx.array, mx.array] | None
 
-# What the model's windows hold of its first token at a position.
+# Returns what the model's windows hold after its first token, run at a position.
 RunAt = Callable[[int], Sequence[Stored]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Keys of one token at two positions, `distance` apart, and what may have rotated them.
+    """Keys of one token at two positions, `distance` apart, and the rotations that may relate them.
 
-    The keys are in float32, so that the trial adds no rounding of its own; `tolerance` is that of
-    the dtype they had.
+    The keys are in float32, so that the trial adds no rounding; `tolerance` is for their own dtype.
     """
 
     near: mx.array
@@ -50,7 +49,7 @@ class Pair:
     possible: Sequence[KeyShift]
 
     def errors(self) -> list[mx.array]:
-        """How far each possible shift misses, in the worse of both directions: not evaluated."""
+        """The error of each possible shift, the larger of both directions, unevaluated."""
         return [mx.maximum(self._there(shift), self._back(shift)) for shift in self.possible]
 
     def _there(self, shift: KeyShift) -> mx.array:
@@ -61,10 +60,10 @@ class Pair:
 
 
 def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
-    """One verified KeyShift for each of the model's windows; None if there is none.
+    """One verified KeyShift per window of the model; None if no rotation fits.
 
-    `run_at(position)` returns what each window holds of one token, the first that the model ever
-    sees, so that nothing but its position can tell its keys apart.
+    `run_at(position)` returns what each window holds of one token, the first in the model's cache,
+    so that its keys differ only by position.
     """
     ropes = _distinct_ropes(model)
     far = trial_position(model)
@@ -75,7 +74,7 @@ def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
     if not all(fitting):
         gains = _key_norm_weights(model)
         weighted = _possible(moved, runs[0], lambda head_dim: _weighted(ropes, head_dim, gains))
-        # Only if no rope alone fits: each layer may have a gain of its own.
+        # Only if no plain rope fits: each layer may have a different gain.
         untried = [[] if shifts else more for shifts, more in zip(fitting, weighted, strict=True)]
         found = _fitting(untried, *runs, far - NEAR)
         fitting = [shifts or more for shifts, more in zip(fitting, found, strict=True)]
@@ -86,7 +85,7 @@ def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
 
 
 def trial_position(model: nn.Module, wanted: int = FAR) -> int:
-    """`wanted`, or the furthest position at which the model's ropes are still the same."""
+    """`wanted`, or the furthest position up to which the model's ropes do not change."""
     limits = [rope.limit // 2 for rope in _distinct_ropes(model) if rope.limit]
     learned = learned_positions(model)
     return min([wanted, *limits, *([] if learned is None else [learned - 1])])
@@ -94,10 +93,10 @@ def trial_position(model: nn.Module, wanted: int = FAR) -> int:
 
 @contextmanager
 def without_sinks(model: nn.Module) -> Iterator[None]:
-    """Take the weight of attention sinks away while the body runs.
+    """Remove the weight of attention sinks during the body.
 
-    Beside a sink even a lone token's weight depends on how its rotated key was rounded; then the
-    layers that follow differ between two positions by more than their own rotation.
+    With a sink, even a lone token's weight depends on the rounding of its rotated key, and later
+    layers differ between two positions by more than their own rotation.
     """
     sinks = [
         (module, name, array)
@@ -124,15 +123,15 @@ def _distinct_ropes(model: nn.Module) -> list[KeyShift]:
 
 
 def _name(rope: KeyShift) -> tuple[Any, ...]:
-    """What distinguishes two ropes."""
+    """Everything that distinguishes two ropes."""
     freqs = None if rope.freqs is None else str(rope.freqs.tolist())
     return (rope.dims, rope.traditional, rope.base, rope.scale, freqs, rope.limit)
 
 
 def _read_rope(module: Any) -> KeyShift | None:
-    """The rotation of mlx's and mlx-lm's rope modules, without their scaling of the keys.
+    """The rotation of an mlx or mlx-lm rope module, without its scaling of the keys.
 
-    YaRN's and longrope's modules also multiply by a constant, which a cached key has been already.
+    YaRN and longrope modules also multiply by a constant; cached keys already include it.
     """
     for name in ("_freqs", "_rope_freqs"):
         freqs = getattr(module, name, None)
@@ -141,7 +140,7 @@ def _read_rope(module: Any) -> KeyShift | None:
             return KeyShift(2 * freqs.size, traditional, None, 1.0, freqs)
     if isinstance(module, nn.RoPE):
         return KeyShift(module.dims, module.traditional, module.base, module.scale)
-    # Dynamic NTK: the base that it was made with holds up to its trained length.
+    # Dynamic NTK: the original base applies up to the trained length.
     limit = getattr(module, "max_position_embeddings", None)
     base = getattr(module, "original_base", getattr(module, "base", None))
     if hasattr(module, "dims") and base is not None and isinstance(limit, int):
@@ -150,7 +149,7 @@ def _read_rope(module: Any) -> KeyShift | None:
 
 
 def _key_norm_weights(model: nn.Module) -> list[mx.array]:
-    """Weights of the norms that some layers apply after their ropes."""
+    """Weights of norms that layers may apply after their ropes."""
     return [
         module.weight
         for name, module in model.named_modules()
@@ -176,7 +175,7 @@ def _possible(
     near: Sequence[Stored],
     variants: Callable[[int], list[KeyShift]],
 ) -> list[list[KeyShift]]:
-    """All that each window could have been rotated by, of the `variants` for its head dimension."""
+    """For each window, the `variants` for its head dimension that could have rotated it."""
     return [
         _possible_of_one(slots, stored, variants) for slots, stored in zip(moved, near, strict=True)
     ]
@@ -186,7 +185,7 @@ def _possible_of_one(
     moved: tuple[bool, bool] | None, near: Stored, variants: Callable[[int], list[KeyShift]]
 ) -> list[KeyShift]:
     if moved is None or near is None or not any(moved):
-        # Either nothing in it has a position, or the model does not use it.
+        # Either nothing in it depends on position, or the model does not use it.
         return [NO_POSITIONS]
     if all(moved):
         return []
@@ -198,12 +197,12 @@ def _possible_of_one(
 def _fitting(
     possible: Sequence[list[KeyShift]], near: Sequence[Stored], far: Sequence[Stored], distance: int
 ) -> list[list[KeyShift]]:
-    """Of each window's possible shifts those that fit, best first."""
+    """For each window, the possible shifts that fit, best first."""
     pairs = [
         _pair(shifts, a, b, distance) for shifts, a, b in zip(possible, near, far, strict=True)
     ]
     errors = [pair.errors() if pair is not None else [] for pair in pairs]
-    # All at once, because each evaluation waits for the device.
+    # In one go, because each evaluation waits for the device.
     mx.eval(errors)
     return [
         shifts if pair is None else _within(pair, [_number(error) for error in each])
@@ -212,7 +211,7 @@ def _fitting(
 
 
 def _pair(possible: list[KeyShift], near: Stored, far: Stored, distance: int) -> Pair | None:
-    """What a window's shifts are tried on; None if there is nothing to be found out."""
+    """The keys to try a window's shifts on; None if there is nothing to try."""
     if near is None or far is None or not any(shift.dims for shift in possible):
         return None
     slot = 1 if possible[0].in_values else 0
@@ -226,7 +225,7 @@ def _within(pair: Pair, errors: Sequence[float]) -> list[KeyShift]:
 
 
 def _placed(ropes: Sequence[KeyShift], head_dim: int) -> list[KeyShift]:
-    """All places and layouts that a head could have the ropes in, the usual first."""
+    """All placements and layouts of the ropes in a head, the most common first."""
     return [
         replace(rope, start=start, traditional=traditional)
         for rope in ropes
@@ -239,7 +238,7 @@ def _placed(ropes: Sequence[KeyShift], head_dim: int) -> list[KeyShift]:
 def _weighted(
     ropes: Sequence[KeyShift], head_dim: int, gains: Sequence[mx.array]
 ) -> list[KeyShift]:
-    """The ropes with each of the gains that norms could put after them."""
+    """The ropes, each followed by each of the gains that norms could apply."""
     return [
         replace(rope, gain=gain)
         for rope in ropes
@@ -250,12 +249,12 @@ def _weighted(
 
 
 def alike(a: mx.array, b: mx.array) -> bool:
-    """Whether two arrays are the same but for the rounding of their dtype."""
+    """Whether two arrays are equal up to their dtype's rounding."""
     return not _exceeds(difference(a, b), a)
 
 
 def difference(a: mx.array, b: mx.array) -> mx.array:
-    """By how much two arrays differ, relative to the second."""
+    """The relative difference of `a` from `b`."""
     a, b = a.astype(mx.float32), b.astype(mx.float32)
     off, size = mx.linalg.norm((a - b).reshape(-1)), mx.linalg.norm(b.reshape(-1))
     return mx.where(size > 0, off / size, off)
@@ -266,7 +265,7 @@ def _exceeds(difference: mx.array, array: mx.array) -> bool:
 
 
 def _number(scalar: mx.array) -> float:
-    # MLX declares every scalar as possibly complex.
+    # MLX types every scalar as possibly complex.
     number: Any = scalar.item()
     return number
 

@@ -1,9 +1,9 @@
-"""The key-value cache of one attention layer: a window of the latest tokens beside the kept first.
+"""The key-value cache of one attention layer: a window of the latest tokens, plus the first few.
 
-Prefill concatenates (temporal order, the oldest trimmed first); decode writes in place into a
-circular buffer. Positions are the cache's own: the kept tokens sit right before the window, and
-the offset stays bounded. Which layers get which window is `build`'s business; what the tokens mean
-is nobody's here. Everything counts in tokens; arrays are keys and values `(B, H_kv, T, D)`.
+Prefill concatenates (temporal order, trimming the oldest first); decode writes in place into a
+circular buffer. Positions are the cache's own: the kept tokens are right before the window, and the
+offset stays bounded. `build` decides which layers get which window; tokens have no meaning here.
+Everything counts in tokens; arrays are keys and values `(B, H_kv, T, D)`.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.ring import grown, rolled, unrolled, without
 from mlxchat.errors import CacheError
 
-# A filling buffer grows by this many slots at a time, so that most decoded tokens allocate nothing.
+# Slots by which a filling buffer grows, so that most decoded tokens allocate nothing.
 GROWTH = 256
 
-# In decode the kept tokens are moved up to the window after this many evictions: one small rotation
-# of K keys a layer, while the gap of positions between them and the window stays below it.
+# In decode, the kept tokens move up to the window after this many evictions. That is one small
+# rotation of K keys per layer, and keeps the position gap between them and the window below this.
 REANCHOR_EVERY = 64
 
 Mask = mx.array | str | None
 
 
 class WindowCache:
-    """Keys and values of at most `max_size` tokens (None: unbounded), the first `keep` never lost.
+    """Keys and values of at most `max_size` tokens (None: unbounded); the first `keep` are kept.
 
     Each new token attends to itself, to the kept tokens and to the latest others, `max_size` in
     all, in every row of a prefill step as in decode. Storage is at most `max_size + S - 1` entries
-    after a prefill step of S tokens and at most `max_size` during decode, beside the kept tokens'
+    after a prefill step of S tokens and at most `max_size` during decode, plus the kept tokens'
     original keys.
 
-    `shift` moves keys to other positions; None if the layer's rope does not allow it, and then
-    positions are the text's. When `offset` comes to `position_limit`, all keys are moved back by a
-    multiple of `position_unit`: every layer of a model needs the same, since some read one layer's
-    offset for all.
+    `shift` moves keys to other positions. If the layer's rope does not allow that, it is None and
+    positions are the text's. When `offset` reaches `position_limit`, all keys move back by a
+    multiple of `position_unit`. All layers of a model need the same limit and unit, since some
+    models read one layer's offset for all.
 
-    A model that looks for meaning in the order of the slots gets its cache `in_order`: then each
-    decoded token costs a copy of the window.
+    A model that relies on the order of the slots needs `in_order`, which copies the window for each
+    decoded token.
 
     Implements the interface that mlx-lm's models and loops expect of a layer's cache. `offset` is
-    the RoPE position of the next token, `total` the number of tokens ever given (rewound ones
-    taken off). Invariants between calls:
+    the RoPE position of the next token, `total` the number of tokens added and not rewound.
+    Invariants between calls:
 
     - the buffer's first `_size` slots are in use; the others are room to grow;
     - `_size <= _next <= capacity`, or the ring has wrapped and `_next` is the slot of the oldest
       entry that is not kept: `keep <= _next <= _size == max_size`;
-    - in temporal order the entries that are not kept have consecutive positions up to `offset`;
-    - the kept entries stand at the positions `_anchor`, `_anchor + 1`, …;
+    - in temporal order, the entries that are not kept have consecutive positions up to `offset`;
+    - the kept entries are at positions `_anchor`, `_anchor + 1`, …;
     - entries that have been moved to the front, the kept ones first, have their `_originals` stored
       and are copies of those, rotated once: no key is ever rotated more than a few times;
-    - `_moved` is how far the step that was added last has been moved back since it was fetched.
+    - `_moved` is how far the latest step has been moved back since it was fetched.
 
     Source: attention sinks and cache positions from StreamingLLM (Xiao et al., 2023); the storage
     bound of trim-and-concat prefill from mlx-lm's RotatingKVCache.
@@ -93,12 +93,12 @@ class WindowCache:
         self._moved = 0
         self._originals = Originals()
 
-    # What the model calls
+    # Called by the model
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Add S tokens, `(B, H_kv, S, D)`, and return all that they may attend to, `(…, T, D)`.
+        """Add S tokens, `(B, H_kv, S, D)`, and return everything they may attend to, `(…, T, D)`.
 
-        T is ordered as the mask that `make_mask(S)` gave before the call.
+        T has the order of the mask that `make_mask(S)` returned before the call.
         """
         added = keys.shape[2]
         self._moved = 0
@@ -107,12 +107,12 @@ class WindowCache:
         self.offset += added
         self.total += added
         if self.position_limit is not None and self.offset >= self.position_limit:
-            # Between two steps of this layer: what was fetched still fits the step's queries.
+            # Between two steps of this layer: what was fetched still matches the step's queries.
             self._rebase(self.position_limit // 2)
         return fetched
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What `update_and_fetch` returned last, for layers that share this one's cache."""
+        """What `update_and_fetch` returned last, for layers that share this layer's cache."""
         assert self.keys is not None
         assert self.values is not None
         keys, values = self.keys[..., : self._size, :], self.values[..., : self._size, :]
@@ -121,25 +121,25 @@ class WindowCache:
         return self.moved(keys, values, self._moved)
 
     def join(self, keys: mx.array, values: mx.array, position: int) -> None:
-        """Add S tokens, `(B, H_kv, S, D)`, that were computed elsewhere: from `position` on.
+        """Append S tokens, `(B, H_kv, S, D)`, that were computed elsewhere from `position` on.
 
-        Whatever they may have seen there, they now stand after what is held here. Needs a `shift`.
+        They now follow the tokens held here, whatever they followed there. Needs a `shift`.
         """
         self.update_and_fetch(*self.moved(keys, values, self.offset - position))
 
     def moved(self, keys: mx.array, values: mx.array, distance: int) -> tuple[mx.array, mx.array]:
-        """This layer's keys and values, `(…, T, D)`, as they are `distance` positions on."""
+        """Shift this layer's keys and values, `(…, T, D)`, by `distance` positions."""
         assert self.shift is not None
         if self.shift.in_values:
             return keys, self.shift(values, distance)
         return self.shift(keys, distance), values
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
-        """Mask for the next N tokens, to be called before they are added.
+        """The mask for the next N tokens, before they are added.
 
-        Returns None (all visible), "causal", or a boolean array `(N, T)` that is true where a row
-        may look. `window_size`, if it is smaller than ours, narrows the view to the latest that
-        many tokens, kept ones not excepted: a layer with a sliding window that shares this cache.
+        Returns None (all visible), "causal", or a boolean array `(N, T)`, true where a row may
+        look. A `window_size` smaller than ours narrows the view to that many latest tokens, kept
+        ones included: for a layer with a sliding window that shares this cache.
         """
         if window_size is not None and self.max_size is not None and window_size >= self.max_size:
             window_size = None
@@ -154,7 +154,7 @@ class WindowCache:
     # Prefill: temporal order
 
     def _held_before_prefill(self) -> int:
-        """Entries that the first row of a prefill step may still see beside itself."""
+        """Number of entries that the first row of a prefill step may see, not counting itself."""
         return self._size if self.max_size is None else min(self._size, self.max_size - 1)
 
     def _prefill(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -200,7 +200,7 @@ class WindowCache:
         return self.keys, self.values
 
     def _make_room(self, keys: mx.array, values: mx.array) -> None:
-        """Give `_next` a slot to point at: a new one, or once full the oldest that is not kept."""
+        """Make `_next` a writable slot: a new one or, if full, the oldest that is not kept."""
         if self.max_size is not None and self._size >= self.max_size:
             self._evict_down_to(self.max_size)
             self._reanchor(REANCHOR_EVERY)
@@ -222,7 +222,7 @@ class WindowCache:
     # Evicting, rewinding
 
     def _evict_down_to(self, n: int) -> None:
-        """Drop the oldest entries that are not kept; needs temporal order."""
+        """Drop the oldest entries that are not kept, down to n. Needs temporal order."""
         if self._size > n:
             self._drop(self.keep, self.keep + self._size - n)
 
@@ -237,11 +237,11 @@ class WindowCache:
             self.keys = self.values = None
 
     def evict(self, start: int, stop: int) -> None:
-        """Drop the entries `start` to `stop` in temporal order; those before them move up to those
-        after them, which stay where they are.
+        """Drop entries `start` to `stop` in temporal order. Those before them move up to those
+        after them, which stay in place.
 
-        If nothing is kept, `start` may be negative: the span began with tokens that this layer no
-        longer holds. Raises what `check_evictable` raises.
+        If nothing is kept, `start` may be negative: the span then began with tokens that this layer
+        no longer holds. Raises what `check_evictable` raises.
         """
         self.check_evictable(start, stop)
         first = max(start, 0)
@@ -253,12 +253,12 @@ class WindowCache:
         self._drop(first, stop)
         self._anchor = self.offset - self._size
         if first and self._rotates:
-            # Originals may reach beyond the span: those entries are put where they stand already.
+            # Originals may extend beyond the span: those entries are rotated in place.
             rest = self._rotated[..., self._originals.tokens :, :]
             self._rotated = mx.concatenate([*self._moved_originals(), rest], axis=2)
 
     def check_evictable(self, start: int, stop: int) -> None:
-        """Raise CacheError for kept entries, and if entries would move that cannot be shifted."""
+        """Raise CacheError for kept entries, and if entries would have to move but cannot."""
         if not self._is_evictable(start, stop):
             raise CacheError(
                 f"cannot evict tokens {start} to {stop}: of {self._size} held, "
@@ -268,17 +268,17 @@ class WindowCache:
             raise CacheError("this layer's keys cannot be shifted, so no span can be evicted")
 
     def _is_evictable(self, start: int, stop: int) -> bool:
-        least = self.keep if self.keep else start
-        return least <= start <= stop <= self._size
+        first = self.keep if self.keep else start
+        return first <= start <= stop <= self._size
 
     def is_trimmable(self) -> bool:
         return True
 
     def trim(self, n: int) -> int:
-        """Rewind: take back the latest n tokens and return how many there were to take.
+        """Rewind: take back the latest n tokens and return how many were taken back.
 
-        Works after the ring has wrapped as well; what was evicted stays gone. A layer whose own
-        window is narrower than n is left empty, its offset where all the other layers' are.
+        Works after the ring has wrapped; evicted tokens do not return. A layer whose window is
+        narrower than n is left empty, at the same offset as all the other layers.
         """
         n = min(n, self.total)
         if n <= 0:
@@ -298,7 +298,7 @@ class WindowCache:
 
     @property
     def _rotated(self) -> mx.array:
-        """The buffer whose entries carry positions: the keys, or what takes their place."""
+        """The buffer whose entries carry positions: the keys, or the values in their place."""
         in_values = self.shift is not None and self.shift.in_values
         rotated = self.values if in_values else self.keys
         assert rotated is not None
@@ -317,26 +317,26 @@ class WindowCache:
         return self.shift is not None and self.shift.dims > 0
 
     def _begin_kept(self) -> None:
-        """The next tokens may be among the kept, right after those that are held."""
+        """Let the next tokens be kept ones, right after those that are held."""
         if self.shift is not None or self._size == 0:
             self._anchor = self.offset - self._size
 
     def _store_originals(self, tokens: int) -> None:
-        """Store the keys of the first `tokens` entries as they are now, unless they are stored."""
+        """Store the current keys of the first `tokens` entries, unless already stored."""
         if not self._rotates or self._originals.tokens >= tokens:
             return
-        # The ring's order is the temporal one up to the kept, which are all that it is asked for.
+        # Up to the kept tokens, ring order and temporal order are the same.
         rotated = self._rotated if tokens <= self.keep else self._unrolled(self._rotated)
         kept = min(self.keep, tokens)
         for stop, position in ((kept, self._anchor), (tokens, self.offset - self._size)):
             start = self._originals.tokens
             if start < stop:
-                # A product, because a slice would hold on to the whole buffer.
+                # A product, because a slice would keep the whole buffer alive.
                 keys = rotated[..., start:stop, :] * 1
                 self._originals = self._originals.extended(keys, position + start)
 
     def _moved_originals(self) -> list[mx.array]:
-        """Copies of all originals, rotated to where their entries are to stand."""
+        """Copies of all originals, rotated to the positions of their entries."""
         assert self.shift is not None
         stored = self._originals.tokens
         kept = min(self.keep, stored)
@@ -347,7 +347,7 @@ class WindowCache:
         ]
 
     def _reanchor(self, tolerance: int = 1) -> None:
-        """Move the kept entries to right before the window if they are `tolerance` away from it."""
+        """Move the kept entries right before the window if they are `tolerance` or more away."""
         distance = self.offset - self._size
         if abs(distance - self._anchor) < tolerance or self.shift is None:
             return
@@ -359,7 +359,7 @@ class WindowCache:
             self._rotated[..., :kept, :] = mx.concatenate(moved, axis=2)
 
     def _rebase(self, offset: int) -> None:
-        """Move all keys back, so that the next token gets the position `offset` or little more."""
+        """Move all keys back, so that the next token is at `offset` or slightly after."""
         assert self.shift is not None
         back = (self.offset - offset) // self.position_unit * self.position_unit
         self._store_originals(min(self.keep, self._size))
@@ -369,17 +369,17 @@ class WindowCache:
         if not self._rotates or self._size == 0:
             return
         if self._next == self._size:
-            # Drop the room to grow, so that keys and values stay of one length.
+            # Drop the room to grow, so that keys and values keep the same length.
             self._put_in_temporal_order()
         rest = self._unrolled(self._rotated)[..., self._originals.tokens :, :]
         moved = [*self._moved_originals(), self.shift(rest, -back)]
-        # Not in place: the step that is under way holds the keys where they were.
+        # Not in place: the step in progress holds the keys where they were.
         self._rotated = self._rolled(mx.concatenate(moved, axis=2))
 
-    # What the cache reports
+    # Reported by the cache
 
     def size(self) -> int:
-        """Tokens held now."""
+        """Tokens held."""
         return self._size
 
     def empty(self) -> bool:
@@ -387,24 +387,24 @@ class WindowCache:
 
     @property
     def evicted(self) -> int:
-        """Tokens given to the cache, and not rewound, that it no longer holds."""
+        """Tokens added and not rewound that are no longer held."""
         return self.total - self._size
 
     @property
     def gap(self) -> int:
-        """Positions between the last kept token and the window, of which there should be none."""
+        """Position gap between the last kept token and the window, ideally 0."""
         return self.offset - self._size - self._anchor
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated, room to grow included."""
+        """Bytes allocated, including room to grow."""
         stored = sum(array.nbytes for array in (self.keys, self.values) if array is not None)
         return stored + self._originals.nbytes
 
     # Copying, saving, restoring
 
     def copy(self) -> WindowCache:
-        """A cache that goes its own way from here; whichever writes first copies the window."""
+        """An independent copy; arrays are copied only when either side writes."""
         other = copy.copy(self)
         other.keys = None if self.keys is None else self.keys[..., :, :]
         other.values = None if self.values is None else self.values[..., :, :]
@@ -412,8 +412,8 @@ class WindowCache:
 
     @property
     def state(self) -> dict[str, Any]:
-        """All of the cache by name, arrays and numbers, as mlx-lm's loops evaluate and its files
-        store it."""
+        """The whole cache by name, arrays and numbers, for mlx-lm's loops to evaluate and its files
+        to store."""
         return {
             "entries": self.entries._asdict(),
             "placement": asdict(self.placement),
@@ -439,7 +439,7 @@ class WindowCache:
 
     @property
     def entries(self) -> Entries:
-        """What is held, in temporal order and without padding."""
+        """The entries held, in temporal order and without padding."""
         return Entries(
             None if self.keys is None else self._unrolled(self.keys),
             None if self.values is None else self._unrolled(self.values),
@@ -448,7 +448,7 @@ class WindowCache:
 
     @property
     def placement(self) -> Placement:
-        """Where the entries stand."""
+        """The places of the entries."""
         return Placement(
             offset=self.offset,
             total=self.total,
@@ -459,12 +459,12 @@ class WindowCache:
         )
 
     def restore(self, entries: Entries, placement: Placement) -> None:
-        """Take over the entries of a cache that had the same settings; the state is then the same.
+        """Restore the entries of a cache with the same settings, and with them its exact state.
 
-        Raises CacheError, with nothing done, if the numbers contradict the entries or settings.
+        Raises CacheError, changing nothing, if the numbers contradict the entries or settings.
         """
         if not placement.fits(entries, self.max_size, self.keep, self.position_limit):
-            raise CacheError("the numbers of a saved layer contradict one another")
+            raise CacheError("a saved layer is inconsistent")
         self.offset, self.total = placement.offset, placement.total
         self._next, self._anchor, self._moved = placement.next, placement.anchor, placement.moved
         self._originals = Originals.placed(entries.originals, placement.originals)

@@ -1,1 +1,1 @@
-"""Several processes, one model: rank 0 leads, the others follow. The transport is MLX's own."""
+"""One model on several processes: rank 0 leads, the others follow. MLX is the transport."""

@@ -1,4 +1,4 @@
-"""What every rank but the first does: as rank 0 orders, on its own shard of the model."""
+"""The other ranks' side: carry out rank 0's orders on this rank's shard of the model."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mlxchat.distributed.saved import restore_shard, save_shard
 from mlxchat.distributed.traffic import STAGES, time_stage
 from mlxchat.models.model import Model
 
-# MLX keeps freed buffers for reuse; they are given back this often, in forwards.
+# MLX keeps freed buffers for reuse; they are released every so many forward passes.
 CLEAR_EVERY = 256
 
 Load = Callable[[Ranks], Model | None]
 
 
 def follow(ranks: Ranks, load: Load) -> None:
-    """Until rank 0 stops. `load` loads what rank 0 names, on all ranks; None if one of them could
-    not.
+    """Follow rank 0 until it stops. `load` loads the model that rank 0 names, on all ranks; it
+    returns None if any rank failed.
 
-    Raises RanksError if a rank is lost. While a model is being loaded, rank 0 may just leave.
+    Raises RanksError if a rank is lost. While a model is loading, rank 0 may simply exit.
     """
     follower = _Follower(ranks, load)
     try:
@@ -42,7 +42,7 @@ class _Follower:
     def __init__(self, ranks: Ranks, load: Load) -> None:
         self._ranks = ranks
         self._load = load
-        # Models and caches by the numbers that rank 0 has given them.
+        # Models and caches by the numbers that rank 0 gave them.
         self._held: dict[int, Any] = {}
         self._prefixes = FollowedPrefixes(ranks)
         self._forwards = 0
@@ -68,7 +68,7 @@ class _Follower:
                 self._held.pop(number, None)
                 self._prefixes.drop(number)
             if order is Order.STOP:
-                # What is still being computed must not outlive the interpreter.
+                # Computation in progress must not outlive the interpreter.
                 with self._ranks.patience():
                     platform.synchronize()
                 return

@@ -1,4 +1,4 @@
-"""The launcher, as seen from what it has launched."""
+"""Watch the launcher that started this process."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ LOOK_EVERY_S = 1.0
 
 
 def end_with_launcher() -> None:
-    """Where a launcher that has given us its pipes is killed, end as at SIGTERM: it can tell nobody
-    any more, and nobody reads what is written."""
+    """If the launcher whose pipe is our stdin is killed, exit as on SIGTERM: it can no longer tell
+    us to, and nothing reads our output."""
     if not _stdin_is_pipe():
         return
     launcher = os.getppid()

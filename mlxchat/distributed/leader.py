@@ -1,7 +1,7 @@
-"""Rank 0's side: a network and its caches that have the other ranks do what is done with them.
+"""Rank 0's side: a network and caches that make the other ranks do the same as they do.
 
-Their callers need not know. The other ranks learn of a forward before it begins, and it is launched
-here, on all ranks alike: `mx.eval` of what is returned finds nothing left that needs another rank.
+Callers need not know. The other ranks are sent an order before each forward pass, and all ranks
+then launch it alike: `mx.eval` of the result needs nothing more from another rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlxchat.distributed.ranks import Order, Ranks
 
 
 class SharedCache(Cache):
-    """Rank 0's shard of a cache; the other ranks know theirs by the same `number`."""
+    """Rank 0's shard of a cache; the other ranks know their shards by the same `number`."""
 
     def __init__(self, layers: Sequence[LayerCache], ranks: Ranks, number: int) -> None:
         super().__init__(layers)
@@ -33,7 +33,7 @@ class SharedCache(Cache):
             self._ranks.send(Order.FORK, self.number, number)
         return SharedCache(layers, self._ranks, number)
 
-    # What can be refused is refused before the other ranks get the order.
+    # Refusals come before the order is sent to the other ranks.
 
     def rewind(self, n: int) -> None:
         self._check_rewindable()
@@ -49,11 +49,11 @@ class SharedCache(Cache):
 
 
 class Leader(nn.Module):
-    """A network, of which each rank holds a shard: this one's is `own`. `pipelined` is whether that
-    is some of the layers, instead of a part of each.
+    """A network divided among the ranks: `own` is this rank's shard. `pipelined` tells whether
+    that is some of the layers, rather than a part of each.
 
-    Called as any network. Of one token it returns the logits; of more, nothing, as in prefill:
-    then the cache's state has been evaluated.
+    Called like any network. For one token it returns the logits. For several, as in prefill, it
+    returns nothing, and the cache's state has been evaluated.
     """
 
     def __init__(self, own: nn.Module, ranks: Ranks, number: int, *, pipelined: bool) -> None:
@@ -72,7 +72,7 @@ class Leader(nn.Module):
             return logits
 
     def make_cache(self, max_kv_size: int | None, keep: int) -> SharedCache:
-        """A cache that every rank makes its shard of. Raises CacheError as `make_shard` does."""
+        """Make a cache of which each rank has a shard. Raises CacheError like `make_shard`."""
         check_bound(self.own, max_kv_size, keep)
         number = self.ranks.new_number()
         with self.ranks.in_step():
@@ -82,16 +82,16 @@ class Leader(nn.Module):
             return SharedCache(shard, self.ranks, number)
 
     def free_memory_bytes(self) -> int:
-        """What the rank that has least has free."""
+        """The minimum of the free memory over all ranks, in bytes."""
         with self.ranks.in_step():
             self.ranks.send(Order.FREE_MEMORY)
             return self.ranks.least_free_memory_bytes()
 
 
 def make_shard(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks) -> Cache:
-    """This rank's shard of a cache, which all ranks make at once.
+    """Make this rank's shard of a cache, at the same time as all the other ranks.
 
-    If keys can be moved on one rank and not on another, they are moved on none.
+    If the keys can be moved on some ranks only, they are moved on none.
     """
     with ranks.patience():
         cache = make_cache(shard, max_kv_size, keep)
@@ -106,12 +106,12 @@ def make_shard(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Rank
 def run_shard(
     ranks: Ranks, shard: nn.Module, tokens: mx.array, cache: Cache
 ) -> tuple[mx.array, mx.array | None]:
-    """Run this rank's shard on rank 0's `tokens: (1, S)`, and launch all that other ranks wait for.
-    Returns these tokens, and the logits if S is 1.
+    """Run this rank's shard on rank 0's `tokens: (1, S)`, launching all that other ranks wait for.
 
-    Which sums are computed depends on what is evaluated, so that is the same on all ranks: after
-    one token the logits, after several the cache's state.
+    Returns the tokens, and the logits if S is 1. Which sums are computed depends on what is
+    evaluated, so all ranks evaluate the same: the logits for one token, else the cache's state.
     """
+    # Launching also waits if too much has been launched already.
     # Launching waits as well if too much has been launched before.
     with ranks.patience():
         ids = ranks.share(tokens)
@@ -119,7 +119,7 @@ def run_shard(
         if tokens.shape[1] > 1:
             mx.eval([layer.state for layer in cache])
             return ids, None
-        # Not a slice: that would hold on to all logits.
+        # Not a slice, which would keep all logits alive.
         there = logits.max()
         mx.async_eval(logits, there)
     ranks.expect(there)

@@ -1,4 +1,4 @@
-"""Loading a model on all ranks at once: each finds it by itself, and holds its own part."""
+"""Load a model on all ranks together: each finds it on its own and keeps its own shard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mlxchat.wording import Field
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What rank 0 sends the others about a model: the name to find it by, and how to hold it."""
+    """What rank 0 tells the others about a model: its name and how to load it."""
 
     name: str
     device: str
@@ -44,9 +44,10 @@ def lead_loading(
     notify: Notify,
     check: Check,
 ) -> Model:
-    """Load a model on all ranks; `check` refuses it here before any weights are read.
+    """Load a model on all ranks; `check` may refuse it here before any weights are read.
 
-    Raises what loading it raises, RanksError if another rank cannot load it, or has another.
+    Raises what loading raises, and RanksError if another rank cannot load it or has a different
+    one.
     """
     path = Path(found.name).expanduser()
     name = str(path.resolve()) if path.exists() else found.name
@@ -54,7 +55,7 @@ def lead_loading(
     number = ranks.new_number()
     with ranks.in_step():
         ranks.send(Order.LOAD, number)
-    # Loading takes long, and may be interrupted.
+    # Loading is slow and may be interrupted.
     ranks.is_in_step = True
     ranks.text(json.dumps(asdict(wanted)))
     model = _agreed(ranks, lambda: _load(ranks, found, wanted, notify, check), dtype, notify)
@@ -63,8 +64,8 @@ def lead_loading(
 
 
 def follow_loading(ranks: Ranks) -> Model | None:
-    """This rank's part of the model that rank 0 names; None if some rank could not load it, which
-    rank 0 reports."""
+    """Load this rank's shard of the model that rank 0 names; None if any rank failed, which rank 0
+    reports."""
     wanted = Wanted(**json.loads(ranks.text()))
 
     def load() -> Model:
@@ -83,7 +84,7 @@ def follow_loading(ranks: Ranks) -> Model | None:
 def _load(
     ranks: Ranks, found: ResolvedModel, wanted: Wanted, notify: Notify, check: Check = None
 ) -> Model:
-    """This rank's part of the model."""
+    """Load this rank's shard."""
     return load_directory(
         found.directory,
         found.name,
@@ -95,8 +96,10 @@ def _load(
 
 
 def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify) -> Model:
-    """What `load` loads, once all ranks have, in a form in which it does not overflow. Raises an
-    error on all where one raises one."""
+    """Return what `load` loads, in a form that does not overflow, once all ranks have loaded it.
+
+    If any rank fails, raises on all of them.
+    """
     model: Model | None = None
     error: MlxchatError | None = None
     try:
@@ -119,11 +122,11 @@ def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify)
     ranks.is_in_step = False
     if others:
         raise RanksError(
-            f"rank {others[0]} has another model of that name, another dtype, or other versions of "
-            "mlxchat, mlx and mlx-lm: make them the same, and set ",
+            f"rank {others[0]} has a different model of that name, a different dtype, or different "
+            "versions of mlxchat, mlx or mlx-lm: make them the same, and set ",
             Field("dtype"),
         )
-    # What another thread computes later must find nothing unfinished here.
+    # Finish everything here, since another thread computes from now on.
     platform.synchronize()
     return model
 

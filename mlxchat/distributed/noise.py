@@ -1,17 +1,17 @@
-"""Keeps MLX's own lines about broken connections off stderr: one line of ours says it all."""
+"""Keep MLX's messages about broken connections off stderr, where one line of ours is enough."""
 
 import os
 import re
 import sys
 import threading
 
-# MLX writes a line in pieces: of two threads that fail at once, the end of one may become a line by
-# itself.
+# MLX writes a line in pieces: if two threads fail at the same time, the end of one line may become
+# a line.
 NOISE = re.compile(rb"\[(?:ring|jaccl)\]|[ \d]*failed with errno ")
 
 
 def hide_backend_messages() -> None:
-    """Let only other lines through that are written past Python; those of `sys.stderr` all are."""
+    """Filter what is written directly to descriptor 2; `sys.stderr` bypasses the filter."""
     sys.stderr.flush()
     real = os.dup(2)
     sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The other ranks, as `models.model` wants them: what can be asked of all that hold a model."""
+"""The other ranks, behind the `models.model.Peers` protocol."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from mlxchat.text.spans import TokenIds
 
 
 class RankPeers:
-    """Rank 0's `Peers`: those that follow `leader`."""
+    """Rank 0's `Peers`: the ranks that follow `leader`."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader

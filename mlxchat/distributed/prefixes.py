@@ -1,5 +1,7 @@
-"""The prefix cache on several ranks: each keeps its own shard of every page on its own disk, and a
-prefix is known once all of them know it."""
+"""The prefix cache on several ranks: each keeps its shard of every page on its own disk.
+
+A prefix can be used once all ranks have it.
+"""
 
 import mlx.core as mx
 import numpy as np
@@ -13,25 +15,27 @@ from mlxchat.models.model import Model, Prefixes
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 from mlxchat.text.spans import TokenIds
 
-# The largest number that ranks can send one another.
-MOST_SENT = 2**31 - 1
+# The largest number that ranks can send.
+MAX_SENT = 2**31 - 1
 
 
 def lead_prefix(
     network: Leader, cache: SharedCache, pages: Prefixes, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld | None]:
-    """Fill the empty cache, on all ranks, with the prefix of `ids: (T,)` that all know; return how
-    many tokens that is, and what to call with the ids of each step that is prefilled here."""
+    """Fill the empty cache, on all ranks, with the longest prefix of `ids: (T,)` that all have.
+
+    Returns its length in tokens, and a callback for the ids of each step prefilled here.
+    """
     ranks = network.ranks
     with ranks.in_step():
         width = -1 if window is None else window
         ranks.send(Order.PREFIX, network.number, cache.number, len(ids), width)
-        ranks.share(mx.array([min(pages.limit_bytes // KIB, MOST_SENT), *ids.tolist()]))
+        ranks.share(mx.array([min(pages.limit_bytes // KIB, MAX_SENT), *ids.tolist()]))
         return _agree(ranks, pages, cache, ids, window)
 
 
 class FollowedPrefixes:
-    """What a rank that follows does of it. Models and caches go by the numbers they have."""
+    """The follower's side. Models and caches are known by their numbers."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -48,7 +52,7 @@ class FollowedPrefixes:
         tokens: int,
         window: int | None,
     ) -> None:
-        """Beside `lead_prefix`, for as many ids as it has."""
+        """The counterpart of `lead_prefix`, for a prompt of `tokens` ids."""
         with self._ranks.patience():
             sent = np.array(self._ranks.share(mx.zeros((1 + tokens,), mx.int32)))
         if model_number not in self._pages:
@@ -58,22 +62,22 @@ class FollowedPrefixes:
         _, self._records[cache_number] = _agree(self._ranks, pages, cache, sent[1:], window)
 
     def hold(self, cache_number: int, ids: mx.array) -> None:
-        """A cache has been given `ids: (1, S)`."""
+        """Note that a cache has been given `ids: (1, S)`."""
         if ids.shape[1] > 1:
             if record := self._records.get(cache_number):
                 record(np.array(ids[0]))
         else:
-            # The prompt is over, or as good as: looking at every token would wait for it.
+            # The prompt is done, or nearly: looking at every token would wait for it.
             self._records.pop(cache_number, None)
 
     def drop(self, number: int) -> None:
-        """A model or a cache is of no use any more."""
+        """Forget a model or a cache that is no longer used."""
         self._records.pop(number, None)
         if number in self._pages:
             self._pages.pop(number).close()
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait until all pages are written."""
         for number in list(self._pages):
             self.drop(number)
 
@@ -87,7 +91,7 @@ def _agree(
         filled = Cache(cache).fork()
         tokens = pages.fill(filled, ids[: agreed + 1], window)
         with ranks.patience():
-            # A page that one rank could not read after all is of no use to the others.
+            # A page that one rank failed to read is useless to the others.
             agreed = agreed if set(ranks.gather(tokens)) == {agreed} else 0
         if agreed:
             cache[:] = filled

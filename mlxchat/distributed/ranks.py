@@ -1,7 +1,7 @@
-"""The ranks of one program under MLX's launcher, and what they send one another.
+"""The ranks of one program started by MLX's launcher, and the messages between them.
 
-Everything goes through collective operations of MLX's backends. Rank 0 sends: it puts its numbers
-into a sum to which the others add zeros. What they mean is `leader`'s and `follow`'s business.
+All messages are collective operations of MLX's backends. Rank 0 sends by contributing its numbers
+to a sum, to which the others contribute zeros. `leader` and `follow` give them meaning.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from mlxchat.distributed.sockets import RingSockets, open_sockets
 from mlxchat.errors import ExitStatus, RanksError
 from mlxchat.handlers import undisturbed
 
-# An evaluation that takes longer than this means that a rank hangs. The longest that is meant to
-# happen is one prefill step of a large model.
+# An evaluation that takes longer than this means that a rank hangs. The longest legitimate one is a
+# prefill step of a large model.
 PATIENCE_S = 60.0
 
-# Where a neighbour's connection has ended, MLX fails at once; but now and then, between two threads
-# of its own, that is lost and it waits for ever.
+# When a neighbour closes its connection, MLX usually fails immediately, but a race between its
+# threads sometimes loses the error and it waits forever.
 GONE_S = 3.0
 
-# A rank that gives up closes its sockets, and its neighbours end as well. One that has not after so
-# many seconds is the one that hangs.
+# A rank that gives up closes its sockets, and its neighbours then exit too. One that has not after
+# this long is the one that hangs.
 ANSWER_S = 6.0
 
-# What waits fails when its sockets are closed. Where it does not, the process ends so much later.
+# Closed sockets make the waiting operation fail; if it does not, the process exits after this.
 GRACE_S = 5.0
 
-# Memory is sent in this unit: numbers have 31 bits.
+# The unit for memory sizes in messages, whose numbers have 31 bits.
 KIB = 1024
 
-# How many dropped objects fit beside one order.
+# Number of dropped objects that fit into an order.
 DROPPED = 3
-# What an order takes: itself, four numbers, and those.
+# Size of an order: its code, four numbers and the dropped objects.
 ORDER_NUMBERS = 5 + DROPPED
 
 
 class Order(IntEnum):
-    """What rank 0 has the others do beside it."""
+    """What rank 0 can order the others to do."""
 
     STOP = 1
     LOAD = 2
@@ -68,9 +68,9 @@ class Order(IntEnum):
 
 
 class Ranks:
-    """This process's place among all. `leads` is whether it is rank 0.
+    """This process among the ranks. `leads` is true for rank 0.
 
-    Raises RanksError if a rank does not come, or is lost.
+    Raises RanksError if a rank does not arrive or is lost.
     """
 
     def __init__(self, group: mx.distributed.Group, sockets: RingSockets | None) -> None:
@@ -80,22 +80,22 @@ class Ranks:
         self._sockets = sockets
         self._numbers = count(1)
         self._dropped: list[int] = []
-        # Whether the others wait for what is still to be done here.
+        # Whether the others are waiting for this rank to finish an order.
         self.is_in_step = False
         self._is_giving_up = False
         self._lost: RanksError | None = None
-        # While it is held, it is being found out who was lost.
+        # Held while finding out which rank was lost.
         self._judging = threading.Lock()
         self._patience = _Patience(self._patience_for, self._give_up)
 
     @classmethod
     def join(cls) -> Ranks:
-        """Meet the other ranks that the launcher has started."""
+        """Connect to the other ranks started by the launcher."""
         before = open_sockets()
         try:
             group = mx.distributed.init(strict=True)
         except RuntimeError as error:
-            raise RanksError(f"the ranks cannot reach one another: {error}") from error
+            raise RanksError(f"the ranks cannot connect to each other: {error}") from error
         return cls(group, RingSockets.opened_since(before, group.rank(), group.size()))
 
     @property
@@ -105,33 +105,33 @@ class Ranks:
     # Orders
 
     def new_number(self) -> int:
-        """By which an object is known to all ranks."""
+        """A new number by which all ranks know an object."""
         return next(self._numbers)
 
     def drop(self, number: int) -> None:
-        """Let the others forget an object, beside one of the next orders. From any thread."""
+        """Make the others forget an object, along with one of the next orders. Thread-safe."""
         self._dropped.append(number)
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """While the body gives an order and does its own part of it, signals wait: an exception in
-        the middle would leave the others behind."""
+        """Defer signals while the body gives an order and does its own part of it: an exception
+        halfway through would leave the ranks out of step."""
         if self.is_in_step:
-            raise RanksError("the ranks were interrupted out of step: start all of them again")
+            raise RanksError("the ranks are out of step after an interruption: restart all of them")
         with undisturbed():
             self.is_in_step = True
             yield
             self.is_in_step = False
 
     def stop(self) -> None:
-        """Let the others end well; if no message reaches them any more, their sockets close."""
+        """Make the others exit normally; if no message reaches them, closed sockets make them."""
         if not self.is_in_step:
             with suppress(RuntimeError), self.patience():
                 self.send(Order.STOP)
                 platform.synchronize()
 
     def send(self, order: Order, *numbers: int) -> None:
-        """Give an order with up to four numbers, without waiting for it to arrive."""
+        """Send an order with up to four numbers, without waiting for it to arrive."""
         dropped = [self._dropped.pop() for _ in range(min(DROPPED, len(self._dropped)))]
         numbers = (*numbers, *[0] * (4 - len(numbers)))
         sent = self._sum(mx.array([order, *numbers, *dropped, *[0] * (DROPPED - len(dropped))]))
@@ -139,10 +139,10 @@ class Ranks:
             mx.async_eval(sent)
 
     def receive(self) -> tuple[Order, list[int], list[int]]:
-        """Wait for the next order; its four numbers, and the objects that are to be forgotten.
+        """Wait for the next order; return it with its four numbers and the objects to forget.
 
-        Waits for ever, without using the processor: rank 0 may be waiting for its user. That it is
-        gone, its socket tells.
+        Waits indefinitely without using the processor, since rank 0 may be waiting for its user.
+        The socket shows if rank 0 is gone.
         """
         if self._sockets is not None:
             self._sockets.wait_for_news()
@@ -151,13 +151,13 @@ class Ranks:
         return Order(heard[0]), heard[1:5], [number for number in heard[5:] if number]
 
     def share(self, ids: mx.array) -> mx.array:
-        """Rank 0's `ids`, int32, on all ranks: the others give zeros of the same shape."""
+        """Rank 0's `ids`, int32, on all ranks; the others pass zeros of the same shape."""
         shared = self._sum(ids)
         mx.async_eval(shared)
         return shared
 
     def text(self, text: str = "", rank: int = 0) -> str:
-        """The text that `rank` gives, on all ranks."""
+        """The text given by `rank`, on all ranks."""
         data = np.frombuffer(text.encode() if rank == self.rank else b"", np.uint8)
         length = int(self.gather(len(data))[rank])
         padded = np.zeros(length, np.int32)
@@ -166,32 +166,32 @@ class Ranks:
         return shared.astype(np.uint8).tobytes().decode()
 
     def gather(self, number: int) -> list[int]:
-        """What every rank gives, in the order of the ranks. Below 2**31."""
+        """Every rank's number, in rank order. Numbers must be below 2**31."""
         row = mx.zeros((self.size,), dtype=mx.int32)
         row[self.rank] = number
         gathered: Any = self._sum(row).tolist()
         return gathered
 
     def least_free_memory_bytes(self) -> int:
-        """What the rank that has least has free."""
+        """The minimum of the free memory over all ranks, in bytes."""
         return min(self.gather(platform.free_memory_bytes() // KIB)) * KIB
 
     def differing(self, value: object) -> list[int]:
-        """The ranks whose `value`, fit for JSON, is another than rank 0's."""
+        """The ranks whose `value`, a JSON value, differs from rank 0's."""
         data = json.dumps(value, sort_keys=True).encode()
         digests = self.gather(int.from_bytes(hashlib.blake2b(data, digest_size=3).digest()))
         return [rank for rank, digest in enumerate(digests) if digest != digests[0]]
 
     def _sum(self, array: mx.array) -> mx.array:
-        # Sums of integers lose nothing; nor do the zeros that are added.
+        # Integer sums are exact, and adding zeros changes nothing.
         return mx.distributed.all_sum(array.astype(mx.int32), group=self.group)
 
-    # What can go wrong
+    # Failures
 
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """While the body evaluates, give up where it takes longer than PATIENCE_S, or longer than
-        GONE_S once a neighbour is gone."""
+        """Give up if the body, which evaluates, takes longer than PATIENCE_S, or longer than GONE_S
+        after a neighbour has gone."""
         self._patience.begin(None)
         try:
             yield
@@ -199,11 +199,11 @@ class Ranks:
             self._patience.end()
 
     def expect(self, array: mx.array) -> None:
-        """As `patience`, until the small `array`, which is being evaluated, is there."""
+        """Like `patience`, until the small `array` has been evaluated."""
         self._patience.begin(array)
 
     def lost(self) -> RanksError:
-        """What to raise where an operation has failed."""
+        """The error to raise after an operation has failed."""
         with self._judging:
             self._lost = self._lost or self._gone()
             return self._lost
@@ -211,18 +211,18 @@ class Ranks:
     def _gone(self) -> RanksError:
         gone = None if self._sockets is None else self._sockets.gone()
         if self.size == 2 or gone is None:
-            return RanksError(f"{_one_of(self._others)} is gone: all ranks end")
-        # It may have ended because its other neighbour has: that one's neighbours tell.
-        return RanksError(f"rank {gone} is gone, or has lost another rank: all ranks end")
+            return RanksError(f"{_one_of(self._others)} is gone: all ranks exit")
+        # It may have exited because its other neighbour did, which that one's neighbours report.
+        return RanksError(f"rank {gone} is gone or has lost another rank: all ranks exit")
 
     def _hanging(self) -> RanksError:
-        """Who does not answer, as far as that can be seen from here: neighbours can."""
+        """The error naming the ranks that may hang: only neighbours can be told apart from here."""
         suspects = self._others
         if self._sockets is not None:
             silent = self._sockets.silent(ANSWER_S)
             suspects = silent or self._others - self._sockets.neighbours or self._others
         return RanksError(
-            f"{_one_of(suspects)} has not answered for {PATIENCE_S:.0f} s: all ranks end"
+            f"{_one_of(suspects)} has not responded for {PATIENCE_S:.0f} s: all ranks exit"
         )
 
     @property
@@ -230,8 +230,10 @@ class Ranks:
         return set(range(self.size)) - {self.rank}
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether `error` is MLX's, of a rank that was lost, or comes while this one gives up: the
-        launcher ends all ranks once the first has ended, some before they could say why."""
+        """Whether `error` is due to a lost rank: it is MLX's, or raised while this rank gives up.
+
+        The launcher ends all ranks once the first has exited, some before they could report why.
+        """
         message = str(error)
         return self._is_giving_up or (
             isinstance(error, RuntimeError)
@@ -243,12 +245,12 @@ class Ranks:
         return GONE_S if gone else PATIENCE_S
 
     def _give_up(self, after_s: float) -> None:
-        """Called while this process waits, from another thread."""
+        """Called from another thread while this process waits."""
         self._is_giving_up = True
         with self._judging:
             self._lost = self._hanging() if after_s == PATIENCE_S else self._gone()
         if self._sockets is not None:
-            # The operation that waits fails, and what is open is closed as after any error.
+            # This makes the waiting operation fail, and cleanup run as after any error.
             self._sockets.close()
             time.sleep(GRACE_S)
         sys.stderr.write(f"mlxchat: error: {self.lost()}\n")
@@ -257,12 +259,12 @@ class Ranks:
 
 
 def _one_of(ranks: set[int]) -> str:
-    *most, last = map(str, sorted(ranks))
-    return f"one of the ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+    *others, last = map(str, sorted(ranks))
+    return f"rank {', '.join(others)} or {last}" if others else f"rank {last}"
 
 
 class _Patience:
-    """Calls `give_up`, in a thread of its own, where what was begun does not end in time."""
+    """Calls `give_up` from its own thread if an operation does not finish in time."""
 
     def __init__(self, patience: Callable[[], float], give_up: Callable[[float], None]) -> None:
         self._patience = patience
@@ -291,13 +293,13 @@ class _Patience:
 
 
 def _is_there(array: mx.array | None) -> bool:
-    """Whether an array that was to be evaluated has been: nobody may have looked at it since."""
+    """Whether an array launched earlier is evaluated by now, even if no one has looked at it."""
     if array is None:
         return False
     there = threading.Event()
 
     def look() -> None:
-        # That it failed is told where it is used.
+        # The error is reported where the array is used.
         with suppress(RuntimeError):
             mx.eval(array)
             there.set()

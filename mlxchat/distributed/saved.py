@@ -1,7 +1,7 @@
-"""What several ranks hold, saved: each rank its own shard, on its own disk.
+"""Save a cache shared by several ranks: each saves its own shard to its own disk.
 
-Rank 0's snapshot says by which number its shards are known; a shard that is missing, damaged, or
-made by another number of ranks is none, and then the snapshot is as good as damaged.
+Rank 0's snapshot has the number by which its shards are known. A shard that is missing, damaged or
+made with a different number of ranks makes the whole snapshot unusable.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 
-# A rank keeps its latest shards: as many as sessions keep snapshots, and those of a checkpoint that
-# is being replaced.
+# The number of shards a rank keeps, latest first: as many as sessions keep snapshots, plus those of
+# a checkpoint being replaced.
 SHARDS_KEPT = 13
 
 
 def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> int:
-    """Let every other rank save its shard; the number that they are known by. Those of the number
-    `outdated` are deleted then.
+    """Make every other rank save its shard; return the number by which the shards are known.
 
-    Raises SnapshotError where one could not, RanksError where one is gone.
+    Shards with the number `outdated` are then deleted. Raises SnapshotError if a rank could not
+    save its shard, RanksError if one is gone.
     """
     number = 1 + secrets.randbelow(2**31 - 1)
     ranks = network.ranks
@@ -52,13 +52,13 @@ def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> in
 
 
 def lead_restoring(network: Leader, cache: SharedCache, number: object) -> int:
-    """Let every other rank fill its shard of a cache that has been restored here, from the shards
-    that are known by `number`, which is returned.
+    """Make every other rank restore its shard of a cache already restored here; return `number`.
 
-    Raises SnapshotBroken where one cannot; then `cache` must not be used.
+    `number` identifies the shards. Raises SnapshotBroken if a rank cannot restore its shard; then
+    `cache` must not be used.
     """
     if type(number) is not int or not 0 < number < 2**31:
-        raise SnapshotBroken("the snapshot names no shards of other ranks")
+        raise SnapshotBroken("the snapshot has no shards on other ranks")
     with network.ranks.in_step(), network.ranks.patience():
         network.ranks.send(Order.RESTORE, network.number, cache.number, number)
         failed = network.ranks.gather(0)
@@ -69,9 +69,9 @@ def lead_restoring(network: Leader, cache: SharedCache, number: object) -> int:
 
 
 def save_shard(model: Model, cache: Cache, rank: int, number: int, *, outdated: int) -> bool:
-    """Save this rank's shard, and delete the `outdated` one; whether that went well."""
+    """Save this rank's shard and delete the `outdated` one; return whether that succeeded."""
     path = _path(rank, number)
-    # Rank 0 alone knows which tokens they are.
+    # Only rank 0 knows which tokens they are.
     ledger = Ledger(None, 0, np.zeros(tokens_held(cache), np.int32))
     try:
         make_private_directory(path.parent)
@@ -83,7 +83,7 @@ def save_shard(model: Model, cache: Cache, rank: int, number: int, *, outdated: 
 
 
 def restore_shard(model: Model, empty: Cache, rank: int, number: int) -> list[Any] | None:
-    """This rank's shard as it was saved; None where it is not to be had."""
+    """This rank's shard as saved; None if it cannot be restored."""
     try:
         path = _path(rank, number)
         return snapshot.restore(path, model.network, empty, _fingerprint(model)).cache
@@ -92,7 +92,7 @@ def restore_shard(model: Model, empty: Cache, rank: int, number: int) -> list[An
 
 
 def _fingerprint(model: Model) -> Fingerprint:
-    # Window and system prompt are rank 0's to compare.
+    # Rank 0 compares the window and the system prompt.
     return ModelPrint(model).of(None, 0, None)
 
 
@@ -101,7 +101,7 @@ def _path(rank: int, number: int) -> Path:
 
 
 def _prune(rank: int, outdated: Path) -> None:
-    """Leave the latest shards of this rank; old ones can be deleted another time as well."""
+    """Delete all but this rank's latest shards. Errors are ignored: the next call tries again."""
     with suppress(OSError):
         outdated.unlink(missing_ok=True)
         shards = paths.shards_dir().glob(f"rank{rank}-*.safetensors")

@@ -1,4 +1,4 @@
-"""Which models can be taken apart, in which way, and taking one apart. How is mlx-lm's business."""
+"""Divide a model among ranks, or say why it cannot be divided. mlx-lm does the actual work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from mlxchat.wording import Field
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a model is divided among the ranks of `group`: each layer, or with `pipeline` the layers.
+    """How a model is divided among the ranks of `group`: within each layer or, with `pipeline`, by
+    layers.
 
     Source: mlx-lm's `sharded_load`, and its models' `shard` and `pipeline`.
     """
@@ -29,12 +30,12 @@ class Sharding:
         return self.group.size()
 
     def check(self, network: nn.Module) -> None:
-        """Raise ModelUnsupported, with what to do instead, where mlx-lm cannot divide it so."""
+        """Raise ModelUnsupported, with an alternative, if mlx-lm cannot divide the model so."""
         by_tensor, obstacle = hasattr(network, "shard"), _obstacle_to_pipelining(network)
         name = _name(network)
         if not by_tensor and obstacle:
             raise ModelUnsupported(
-                f"a {name} model cannot be divided among several machines: choose another model"
+                f"a {name} model cannot be divided among several machines: use another model"
             )
         if self.pipeline and obstacle:
             raise ModelUnsupported(
@@ -46,7 +47,7 @@ class Sharding:
             raise ModelUnsupported(
                 f"mlx-lm cannot divide the layers of a {name} model: use ",
                 Field("pipeline", True),
-                " to give each rank some of them",
+                " to give each rank whole layers",
             )
         layers = len(_layers(network))
         if self.pipeline and layers < self.ranks:
@@ -55,9 +56,9 @@ class Sharding:
             )
 
     def apply(self, network: nn.Module) -> None:
-        """Keep this rank's part of a network whose weights nothing has evaluated yet.
+        """Keep only this rank's part of a network whose weights have not been evaluated.
 
-        Raises ModelUnsupported if something cannot be divided by the number of ranks.
+        Raises ModelUnsupported if the number of ranks does not divide it evenly.
         """
         if self.pipeline:
             inner = _pipelined(network)
@@ -74,7 +75,7 @@ class Sharding:
             ) from error
         for (path, name), now in _counts(network):
             then = before.get((path, name), now)
-            # mlx-lm rounds down what it divides.
+            # mlx-lm rounds down.
             if now != then and now * self.ranks != then:
                 what = name.removeprefix("n_").replace("_", " ")
                 can_pipeline = _obstacle_to_pipelining(network) is None
@@ -91,17 +92,17 @@ def _name(network: nn.Module) -> str:
 
 
 def _obstacle_to_pipelining(network: nn.Module) -> str | None:
-    """Why a rank cannot hold some of the layers alone, if it cannot."""
+    """Why the network cannot be divided by layers; None if it can."""
     if _pipelined(network) is None:
-        return "mlx-lm does not know how"
+        return "mlx-lm does not support it"
     if not is_uniform(network):
-        # Each rank makes its masks by the layers that it holds.
-        return "its layers remember in different ways"
+        # Each rank derives its masks from its own layers.
+        return "its layers have different kinds of cache"
     return None
 
 
 def _pipelined(network: nn.Module) -> Any:
-    """The part of a network that mlx-lm knows to pipeline; None if there is none."""
+    """The part of a network that mlx-lm can pipeline, if any."""
     inner = getattr(network, "model", None)
     return inner if hasattr(inner, "pipeline") else None
 
@@ -111,7 +112,7 @@ def _layers(network: nn.Module) -> Any:
 
 
 def _counts(network: nn.Module) -> Iterator[tuple[tuple[str, str], int]]:
-    """Whole numbers that the modules hold, such as numbers of heads, by module and name."""
+    """Yield the integers that modules hold, such as numbers of heads, by module and name."""
     for path, module in network.named_modules():
         for name, value in vars(module).items():
             if type(value) is int:

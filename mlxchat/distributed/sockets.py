@@ -1,7 +1,7 @@
-"""The sockets that MLX's ring backend holds: what waiting and dying look like from outside of it.
+"""The ring backend's sockets, used to wait without a busy loop and to detect lost ranks.
 
-MLX waits for a message with a busy processor, and tells of a lost connection no more than that.
-The sockets themselves are touched in no way that the ring could notice: nothing is read.
+MLX waits for a message in a busy loop and reports a lost connection without any detail. Nothing
+here is visible to the ring: no data is read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# Where a machine loses its power, nobody closes its sockets: the kernel asks, and after so many
-# seconds without an answer they are closed.
+# A machine that loses power does not close its sockets. The kernel probes an idle connection and
+# closes it after this many unanswered probes.
 SILENT_S, ASK_EVERY_S, ASK_TIMES = 10, 5, 4
 
 LOOK_EVERY_S = 0.1
@@ -28,29 +28,29 @@ def open_sockets() -> frozenset[int]:
     """File descriptors of this process's sockets."""
     found: set[int] = set()
     for path in Path("/dev/fd").iterdir():
-        # The one that the directory was read with is closed by now.
+        # The descriptor used to read the directory is closed by now.
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
                 found.add(int(path.name))
     return frozenset(found)
 
 
-# Linux alone tells of it before all that came has been read.
+# Only Linux reports this before all data has been read.
 HUNG_UP = getattr(select, "POLLRDHUP", 0)
 
 
 class RingSockets:
-    """This rank's connections with its two neighbours."""
+    """This rank's connections to its two neighbours."""
 
     def __init__(self, rank_of: dict[int, int]) -> None:
-        # Descriptors of our own: MLX may close its.
+        # Our own descriptors, since MLX may close its own.
         self._ranks = {socket.socket(fileno=os.dup(fd)): rank for fd, rank in rank_of.items()}
         for each in self._ranks:
             _keep_alive(each)
 
     @classmethod
     def opened_since(cls, before: Set[int], rank: int, size: int) -> RingSockets | None:
-        """Those that joining the ring has opened; None if another backend is in use."""
+        """The sockets opened by joining the ring; None with another backend."""
         hostfile = os.environ.get("MLX_HOSTFILE")
         if hostfile is None:
             return None
@@ -60,7 +60,7 @@ class RingSockets:
         for fd in open_sockets() - before:
             peer = _peer(fd)
             if peer is not None:
-                # We have called the right one, at its address; the left one has called us.
+                # We connected to the right neighbour, at its address; the left one connected to us.
                 ranks[fd] = right if peer in addresses.get(right, ()) else left
         return cls(ranks) if ranks else None
 
@@ -69,12 +69,12 @@ class RingSockets:
         return set(self._ranks.values())
 
     def wait_for_news(self) -> None:
-        """Until a neighbour has sent something, or is gone."""
+        """Wait until a neighbour has sent something or is gone."""
         select.select(list(self._ranks), [], [])
 
     def silent(self, within_s: float) -> set[int]:
-        """End what goes out from here, which any rank that still runs answers by ending as well;
-        the neighbours that have not done so after some seconds."""
+        """Shut down our sending side, to which any running rank responds by exiting; return the
+        neighbours that have not exited after `within_s` seconds."""
         for each in self._ranks:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_WR)
@@ -86,18 +86,18 @@ class RingSockets:
         return set()
 
     def gone(self) -> int | None:
-        """The neighbour that has closed its connection, if one has."""
+        """A neighbour that has closed its connection, if any."""
         return next((rank for each, rank in self._ranks.items() if _has_ended(each)), None)
 
     def close(self) -> None:
-        """End the connections, whoever is using them."""
+        """Shut down the connections, even while in use."""
         for each in self._ranks:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
 
 def _has_ended(each: socket.socket) -> bool:
-    """Whether the other end is closed, even where something that it has sent was never read."""
+    """Whether the other end is closed, even if some of its data was never read."""
     if HUNG_UP:
         poll = select.poll()
         poll.register(each, HUNG_UP)
@@ -112,7 +112,7 @@ def _has_ended(each: socket.socket) -> bool:
 
 
 def _addresses(hostfile: str) -> dict[int, set[str]]:
-    """Where each rank listens, as `ip:port`."""
+    """The addresses each rank listens on, as `ip:port`."""
     try:
         hosts: Any = json.loads(Path(hostfile).read_text(encoding="utf-8"))
         return {rank: set(addresses) for rank, addresses in enumerate(hosts)}

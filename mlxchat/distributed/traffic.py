@@ -1,5 +1,5 @@
-"""What a token takes of its ranks: each one's computing without a message, its messages without the
-computing. The messages are the operations of `mx.distributed` that a forward has launched.
+"""Time spent per token on several ranks: each rank's computation without messages, and the messages
+without computation. Messages are the `mx.distributed` operations launched by a forward pass.
 """
 
 import statistics
@@ -22,21 +22,21 @@ MICROSECONDS = 1e6
 Operation = Callable[..., mx.array]
 
 
-# What a token's time is spent on, by the number that ranks send one another.
+# What a token's time is spent on, by the number sent between ranks.
 STAGES = dict(enumerate(Spent))
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An operation of a forward; `again` launches it once more, for as many bytes."""
+    """An operation in a forward pass; `again` launches it once more with as many bytes."""
 
     size_bytes: int
     again: Callable[[], mx.array]
 
 
 def lead_timing(network: Leader, cache: SharedCache, spent: Spent, tokens: int) -> TokenTiming:
-    """Let all ranks time what so many tokens are `spent` on at once, each after what
-    `cache` holds, which stays as it is. Raises RanksError if one is gone."""
+    """Time, on all ranks together, what `tokens` tokens spend on `spent` after the contents of
+    `cache`, which stays unchanged. Raises RanksError if a rank is gone."""
     with network.ranks.in_step():
         number = list(Spent).index(spent)
         network.ranks.send(Order.TIME, network.number, cache.number, number, tokens)
@@ -46,7 +46,7 @@ def lead_timing(network: Leader, cache: SharedCache, spent: Spent, tokens: int) 
 def time_stage(
     ranks: Ranks, shard: nn.Module, cache: Cache, spent: Spent, tokens: int
 ) -> TokenTiming:
-    """As `lead_timing`, on this rank; the others do it at the same time."""
+    """This rank's part of `lead_timing`; all ranks run it at the same time."""
     messages = _recorded_token(ranks, shard, cache)
     own = Cache(cache).fork()
     times_s: list[float] = []
@@ -59,7 +59,7 @@ def time_stage(
                 for message in messages:
                     mx.eval(message.again())
             times_s.append(time.perf_counter() - begun_s)
-    # Whoever is done first waits here.
+    # The first rank to finish waits here.
     with ranks.patience():
         by_rank = ranks.gather(round(statistics.median(times_s) * MICROSECONDS))
     return TokenTiming(
@@ -70,7 +70,7 @@ def time_stage(
 
 
 def _recorded_token(ranks: Ranks, shard: nn.Module, cache: Cache) -> list[Message]:
-    """The messages of a token, from the order to compute it on."""
+    """The messages for one token, beginning with the order to compute it."""
     messages: list[Message] = []
     with ranks.patience(), _replaced(lambda name, real: _recording(name, real, messages)):
         ranks.share(mx.zeros((ORDER_NUMBERS,), mx.int32))
@@ -86,13 +86,13 @@ def _compute(ranks: Ranks, shard: nn.Module, cache: Cache) -> None:
 
 
 OPERATIONS = ("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "send", "recv_like")
-# The one that is given no array.
+# The only one that does not take an array.
 RECEIVE = "recv"
 
 
 @contextmanager
 def _replaced(make: Callable[[str, Operation], Operation]) -> Iterator[None]:
-    """While the body launches forwards. mlx-lm's models look the operations up each time."""
+    """Replace the operations during the body: mlx-lm's models look them up each time."""
     real = {name: getattr(mx.distributed, name) for name in (*OPERATIONS, RECEIVE)}
     try:
         for name, operation in real.items():
@@ -109,7 +109,7 @@ def _recording(name: str, real: Operation, messages: list[Message]) -> Operation
             made = real(first, *given, **how)
             messages.append(Message(made.nbytes, lambda: real(first, *given, **how)))
             return made
-        # Not the array: that would hold on to all that it comes from.
+        # Not the array itself, which would keep everything it depends on alive.
         shape, dtype = first.shape, first.dtype
         messages.append(Message(first.nbytes, lambda: real(mx.zeros(shape, dtype), *given, **how)))
         return real(first, *given, **how)
@@ -118,7 +118,7 @@ def _recording(name: str, real: Operation, messages: list[Message]) -> Operation
 
 
 def _stand_in(name: str, ranks: int) -> Operation:
-    """As much as the operation would give, at once."""
+    """A local replacement that returns an array of the same size immediately."""
 
     def give(first: Any, *given: Any, **_: Any) -> mx.array:
         if name == RECEIVE:

@@ -1,1 +1,1 @@
-"""The loops: prefill, decode, and a generation with its end. Tokens in, token records out."""
+"""The two loops, prefill and decode, and generation. Tokens in, token records out."""

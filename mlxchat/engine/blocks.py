@@ -1,9 +1,8 @@
-"""Reading a prompt that holds blocks: each is prefilled once, after the head that all prompts
-share, and is then joined to any prompt, at any place.
+"""Reading a prompt with blocks: each block is prefilled once, after the head that all prompts
+share, and can then be joined to any prompt, at any position.
 
-The head is what the template writes before the user's text. A block has seen the head and itself,
-not the blocks before it; what follows the blocks sees all of them. Where blocks are kept is
-`store`'s business.
+The head is what the template writes before the user's text. A block sees the head and itself, not
+the blocks before it; the text after the blocks sees all of them. `store` keeps blocks on disk.
 
 Source: Prompt Cache (Gim et al., 2023). Recomputing the first tokens of each block (EPIC, Hu et
 al., 2024), or those whose keys and values differ most (CacheBlend, Yao et al., 2024), was tried
@@ -15,7 +14,7 @@ from typing import Protocol, Unpack
 
 from mlx import nn
 
-from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, most_positions
+from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, max_positions
 from mlxchat.engine.loops import OnHeld, Reading, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
@@ -24,7 +23,7 @@ from mlxchat.text.tokens import Prompt
 
 
 class BlockStore(Protocol):
-    """Where blocks are kept, by the ids of the head and their own."""
+    """Stores blocks by the ids of the head and their own ids."""
 
     def load(self, head: TokenIds, ids: TokenIds) -> Block | None: ...
 
@@ -32,20 +31,20 @@ class BlockStore(Protocol):
 
 
 def join_refusal(cache: Cache, prompt_tokens: int, window: int | None) -> str | None:
-    """Why blocks cannot be joined to a prompt of so many tokens; None if they can."""
-    most = most_positions(cache)
-    if most is not None and prompt_tokens > most:
-        return f"this model's positions mean something else beyond {most:,} tokens"
+    """Why blocks cannot be joined to a prompt of this length; None if they can."""
+    limit = max_positions(cache)
+    if limit is not None and prompt_tokens > limit:
+        return f"this model rescales its positions beyond {limit:,} tokens"
     if window is not None and prompt_tokens > window:
         return f"the prompt is {prompt_tokens:,} tokens and the window holds {window:,}"
     return None
 
 
 class BlockReader:
-    """Puts a prompt with blocks into an empty cache: called as `prefill` is, with its ids.
+    """Reads a prompt with blocks into an empty cache: called like `prefill`, with the prompt's ids.
 
-    Blocks that are not stored are prefilled apart, stored and joined: the cache comes out the same
-    as when they are. `reused_tokens` counts those that came out of the store.
+    Blocks not found in the store are prefilled separately, stored and joined, so the cache is the
+    same either way. `reused_tokens` counts the tokens of blocks found.
     """
 
     def __init__(self, prompt: Prompt, store: BlockStore) -> None:
@@ -56,8 +55,9 @@ class BlockReader:
     def __call__(
         self, network: nn.Module, cache: Cache, ids: TokenIds, **how: Unpack[Reading]
     ) -> int:
-        """Return how many of `ids: (T,)`, the prompt's first, the cache holds now: all of them, or
-        those before `should_stop` said so. Raises CacheError if blocks cannot be joined.
+        """Return how many of `ids: (T,)` the cache now holds: all, unless `should_stop` ended it.
+
+        Raises CacheError if blocks cannot be joined.
         """
         make_joinable(network, cache)
         reading = _Reading(network, cache, ids, **how)
@@ -80,7 +80,7 @@ class BlockReader:
         return reading.done
 
     def _build(self, reading: "_Reading", after_head: Cache, start: int, stop: int) -> Block | None:
-        """Prefill the block after the head alone and store it; None if it was stopped."""
+        """Prefill the block right after the head and store it; None if stopped."""
         cache = after_head.fork()
         taker = BlockTaker(cache)
         ids = reading.ids[start:stop]
@@ -93,7 +93,7 @@ class BlockReader:
 
 @dataclass(slots=True)
 class _Reading:
-    """A prompt on its way into a cache, of which the first `done` tokens are in."""
+    """The state of reading a prompt: its first `done` tokens are in the cache."""
 
     network: nn.Module
     cache: Cache
@@ -107,7 +107,7 @@ class _Reading:
     reported: int = 0
 
     def compute(self, stop: int) -> bool:
-        """Prefill up to `stop`; False if it was stopped before."""
+        """Prefill up to `stop`; False if stopped before."""
         ids = self.ids[self.done : stop]
         self.done += self.prefill(self.cache, ids, self.on_held)
         return self.done == stop
@@ -125,8 +125,10 @@ class _Reading:
         )
 
     def join(self, block: Block, start: int) -> None:
-        """Join the block, whose first token is the prompt's `start`: in steps, as a prefill would,
-        so that a narrow window holds no more than after one."""
+        """Join the block, whose first token is the prompt's `start`.
+
+        Done in steps, like a prefill, so that a narrow window ends up with no more tokens.
+        """
         stop = start + block.tokens
         for first in range(start, stop, self.step_size):
             last = min(first + self.step_size, stop)
@@ -137,7 +139,7 @@ class _Reading:
         self._report(self.done)
 
     def _report(self, done: int) -> None:
-        # A block that is not known yet is first prefilled, which takes the time, and then joined.
+        # A new block is prefilled first, which takes the time, and then joined.
         self.reported = max(self.reported, done)
         if self.on_progress is not None:
             self.on_progress(self.reported, len(self.ids))

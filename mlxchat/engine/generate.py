@@ -1,6 +1,6 @@
-"""Generating from a prompt: the loops, put together with text, stop conditions and timing.
+"""Generate from a prompt: the two loops combined with text, stop conditions and timing.
 
-Nothing here prints, and nothing knows where the prompt came from.
+Prints nothing, and does not care where the prompt came from.
 """
 
 import time
@@ -26,16 +26,18 @@ from mlxchat.text.reply_reader import Reader as ReplyReader
 from mlxchat.text.stop import StopTexts
 from mlxchat.text.thinking import Piece
 
-# Tokens that the next step may look at: the one that it is given completes the penalty's context.
+# Tokens that the next step may look at: the penalty's context and the token fed in.
 LATEST = REPETITION_CONTEXT + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token and the text that it completed: empty within a character, for a marker of
-    the reply's format, and if the text may be the beginning of a stop text. Text can come with no
-    token (id None): at the end, and if one token completed a thought and began the answer.
-    `another` is whether it is a marker with which another thought begins.
+    """One generated token and the text it completed.
+
+    The text is empty within a character, for a marker of the reply format, and while it may be the
+    beginning of a stop text. Text may come without a token (id None): at the end, and if one token
+    both ends the thought and begins the answer. `another` marks a token that begins another
+    thought.
     """
 
     text: str
@@ -48,10 +50,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a generation took. Times begin when it does: loading the model is not in them.
+    """The cost of a generation. Times exclude loading the model.
 
-    `prefilled_tokens` are those of the prompt that were computed, fewer than are left of it if the
-    generation was stopped while it read. A rate or time of something that never happened is 0.
+    `prefilled_tokens` are the prompt tokens computed: not cached ones, nor those left unread if the
+    generation was stopped. Rates and times of what never happened are 0.
     """
 
     finish_reason: str
@@ -70,12 +72,11 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a generation can be resumed: between two tokens. Its cache and the random state are
-    not in here.
+    """A state between two tokens from which to resume. The cache and random state are separate.
 
-    `latest` are the last ids, as many as the next step looks at: the very last one alone is not in
-    the cache. `shown` and `pending` are the text decoder's, `held` may begin a stop text, `reading`
-    is the reply reader's state.
+    `latest` are the last ids, as many as the next step looks at; all but the very last are in the
+    cache. `shown` and `pending` are the text decoder's state, `reading` the reply reader's; `held`
+    may begin a stop text.
     """
 
     latest: tuple[int, ...]
@@ -90,21 +91,22 @@ OnPause = Callable[[ResumePoint], SamplingSettings]
 
 
 class Generation:
-    """Iterate over it for the tokens that follow `ids: (T,)`; afterwards `stats` has what it took
-    and why it ended. The first `cached_tokens` of `ids` are in the cache already, and `generated`
-    of the tokens that `max_tokens` allows are the last of `ids`. The others are put in by `reader`,
-    if there is one.
+    """Iterate to get the tokens that follow `ids: (T,)`; then `stats` has the cost and the reason
+    for the end.
 
-    A model whose positions come to an end (GPT-2) stops there, for the reason "length"; if the
-    prompt already goes beyond them, CacheError is raised. `should_stop` is asked between prefill
-    steps and between tokens; if it answers yes, the generation ends with the reason
-    "interrupted" and what it has.
+    The first `cached_tokens` of `ids` are already in the cache, and the last `generated` of them
+    count towards `max_tokens`. `reader`, if given, prefills the rest.
 
-    `reply` reads what is generated; without it nothing is a thought.
+    `should_stop` is called between prefill steps and between tokens; once it returns True, the
+    generation ends with the reason "interrupted". A model that runs out of positions (GPT-2) ends
+    with "length", or raises CacheError if the prompt alone is too long.
 
-    Every `pause_every` tokens `on_pause` is given where it stands, and returns how to draw the
-    next ones: nothing is being computed then, and all that was yielded has been handled. `resume`
-    continues from there, or from `resume_point` after an interruption between two tokens.
+    `reply` separates thoughts from the answer; without it there are no thoughts.
+
+    Every `pause_every` tokens, `on_pause` is called with the current ResumePoint and returns the
+    sampling settings to continue with. At that moment nothing is being computed and everything
+    yielded has been handled. `resume` continues from such a point, or from `resume_point` after an
+    interruption between two tokens.
     """
 
     def __init__(
@@ -158,9 +160,9 @@ class Generation:
 
     @classmethod
     def resume(cls, model: Model, point: ResumePoint, cache: Cache, **options: Any) -> "Generation":
-        """Continue from `point`, with the cache and the random state as they were then.
+        """Continue from `point`, given the cache and random state of that moment.
 
-        The sampling in `options` must have no seed. `max_tokens` counts earlier tokens as well.
+        The sampling in `options` must have no seed. `max_tokens` includes earlier tokens.
         """
         ids = np.array(point.latest, np.int32)
         generation = cls(
@@ -182,7 +184,7 @@ class Generation:
         mx.reset_peak_memory()
         with device_failures(), wired_limit():
             self._started_s = time.perf_counter()
-            # All but the last token: what that one's logits say is where decoding begins.
+            # All but the last token, whose logits begin the decoding.
             rest = self._ids[self._cached_tokens : -1]
             read = prefill if self._reader is None else self._reader
             try:
@@ -217,7 +219,7 @@ class Generation:
             if self._stop.found:
                 self._finish_reason = "stop_text"
                 return
-        # Now, because what follows belongs to an end, and not to what would continue it.
+        # Before flushing: that text belongs to an ending, not to a continuation.
         self.resume_point = self._here()
         rest = self._until_stop_text(self._reply.finish())
         if self._stop.found:
@@ -226,7 +228,7 @@ class Generation:
         yield from (Token(text, None, thought=is_) for is_, text in rest if text)
 
     def _until_stop_text(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """The pieces up to a stop text, which is within a thought or an answer, not across both."""
+        """The pieces up to a stop text, which cannot span a thought and an answer."""
         shown: list[Piece] = []
         for thought, text in pieces:
             if thought is not self._in_thought:
@@ -258,7 +260,7 @@ class Generation:
         self._finish_reason = "length"
 
     def _decode_stretch(self, sampling: SamplingSettings) -> Iterator[Decoded]:
-        """Decode up to the next pause, or the end."""
+        """Decode up to the next pause or the end."""
         ends = [self._max_tokens - self._generated] if self._max_tokens >= 0 else []
         if self._pause_every is not None:
             ends.append(self._pause_every - self._generated % self._pause_every)
@@ -279,10 +281,10 @@ class Generation:
 
     @property
     def stats(self) -> Stats:
-        """What it took, up to now or to its end."""
+        """The cost so far, or up to the end."""
         reused_tokens = 0 if self._reader is None else self._reader.reused_tokens
         ended_s = self._ended_s or time.perf_counter()
-        # The last token of the prompt is computed with the first one of the text.
+        # The prompt's last token is computed together with the first generated one.
         began_text = bool(self._first_token_s)
         ttft_s = self._first_token_s - self._started_s if began_text else 0.0
         prefill_s = ttft_s if began_text else ended_s - self._started_s
@@ -297,7 +299,7 @@ class Generation:
             evicted_tokens=tokens_evicted(self._cache),
             ttft_s=ttft_s,
             prefill_tokens_per_s=_rate(prefilled_tokens, prefill_s),
-            # The first token's time belongs to the prefill.
+            # The first token's time counts as prefill.
             decode_tokens_per_s=_rate(self._generated - self._generated_before - 1, decode_s),
             kv_tokens=tokens_held(self._cache),
             kv_bytes=bytes_held(self._cache),
@@ -306,7 +308,7 @@ class Generation:
 
 
 def nothing_done(cache: Cache) -> Stats:
-    """Those of a generation that was stopped before it began."""
+    """The stats of a generation that was stopped before it began."""
     return Stats(
         "interrupted",
         evicted_tokens=tokens_evicted(cache),
@@ -319,18 +321,18 @@ def nothing_done(cache: Cache) -> Stats:
 def _within_positions(
     model: Model, cache: Cache, prompt_tokens: int, max_tokens: int, generated: int
 ) -> int:
-    """`max_tokens`, or how many the model has positions for if that is less."""
+    """`max_tokens`, limited to the positions that the model has left."""
     positions = learned_positions(model.shard)
     if positions is None:
         return max_tokens
     room = positions - tokens_held(cache) - prompt_tokens
     if room <= 0:
         raise CacheError(
-            f"the prompt is {prompt_tokens:,} tokens and this model has learned {positions:,} "
-            "positions, with no way past them: shorten the prompt or choose another model"
+            f"the prompt is {prompt_tokens:,} tokens, and this model has {positions:,} positions: "
+            "shorten the prompt or use another model"
         )
-    most = room + generated
-    return most if max_tokens < 0 else min(max_tokens, most)
+    limit = room + generated
+    return limit if max_tokens < 0 else min(max_tokens, limit)
 
 
 def _rate(tokens: int, seconds: float) -> float:

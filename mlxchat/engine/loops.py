@@ -1,6 +1,6 @@
 """The two loops: prefill, many prompt tokens at a time, and decode, one token at a time.
 
-They know arrays only: what the tokens mean, and when a text ends, is `generate`'s business.
+They work on arrays only; `generate` deals with text and with when to end.
 """
 
 import time
@@ -19,7 +19,7 @@ from mlxchat.progress import Progress
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.spans import TokenIds
 
-# MLX keeps freed buffers for reuse; giving them back this often (tokens) bounds what it hoards.
+# MLX keeps freed buffers for reuse. Releasing them every so many tokens bounds the memory.
 CLEAR_EVERY = 256
 
 OnHeld = Callable[[TokenIds], None]
@@ -39,10 +39,10 @@ def prefill(
 ) -> int:
     """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
 
-    With a `pace`, steps that take too long are shorter. Only the cache's state is ever evaluated,
-    so no logits are computed. `on_held` is given the ids of each step once the cache holds them,
-    `on_progress` how many of all are in: before the first step, and after each. Stops between two
-    steps if `should_stop` says so.
+    A `pace` shortens steps that take too long. Only the cache's state is evaluated, so no logits
+    are computed. `on_held` is called with the ids of each step once the cache holds them,
+    `on_progress` with the tokens done and the total, before the first step and after each. Stops
+    between two steps if `should_stop` returns True.
     """
     done = 0
     if on_progress is not None:
@@ -65,7 +65,7 @@ def prefill(
 
 
 class Reading(TypedDict, total=False):
-    """How a prompt is to be read: what `prefill` takes besides the prompt."""
+    """Options for reading a prompt: the arguments of `prefill` other than the prompt."""
 
     step_size: Required[int]
     pace: Pace | None
@@ -75,7 +75,7 @@ class Reading(TypedDict, total=False):
 
 
 class Reader(Protocol):
-    """Puts a prompt's ids into the cache as `prefill` does, but may know some of them already."""
+    """Puts a prompt's ids into the cache like `prefill`, but may reuse some from elsewhere."""
 
     reused_tokens: int
 
@@ -86,7 +86,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One decoded token: its id, and log-probabilities (natural log) if they were asked for."""
+    """One decoded token: its id and, if requested, log-probabilities (natural log)."""
 
     id: int
     logprob: float | None = None
@@ -104,12 +104,13 @@ def decode(
     on_held: OnHeld | None = None,
     should_stop: ShouldStop | None = None,
 ) -> Iterator[Decoded]:
-    """Yield tokens that follow `ids: (T,)`, whose last one alone is not in the cache yet.
+    """Yield the tokens that follow `ids: (T,)`, of which only the last is not yet in the cache.
 
-    While the caller handles a token, the next one is already being computed: when a token is
-    yielded the cache holds it too, except for the very last, of `max_tokens` or once `should_stop`
-    says so. Then nothing is ahead of what was yielded: another `decode` can continue from there as
-    if it had not ended. `on_held` is given each id that the cache holds, before it is yielded.
+    The next token is computed while the caller handles the current one, so the cache already holds
+    every token yielded except the very last: the last of `max_tokens`, or the last after
+    `should_stop` returned True. The cache is then not ahead of the output, and another `decode`
+    continues as if this one had not ended. `on_held` is called with each id that the cache holds,
+    before it is yielded.
     """
 
     def run(token: mx.array) -> mx.array:
@@ -120,7 +121,7 @@ def decode(
         on_held(ids[-1:])
     draw = make_draw(sampling, vocabulary_size=logits.shape[-1])
     penalize = make_penalty(sampling)
-    # One short of the whole: the token that each step is given completes it.
+    # One token short of the context: each step's input token completes it.
     latest = mx.array(ids[-REPETITION_CONTEXT:])
 
     def finish_step(logits: mx.array) -> tuple[mx.array, LogProbs | None]:
@@ -152,7 +153,7 @@ def decode(
 
 
 def _decoded(token: mx.array, scores: LogProbs | None) -> Decoded:
-    # MLX declares every scalar as possibly complex.
+    # MLX types every scalar as possibly complex.
     id_: Any = token.item()
     if scores is None:
         return Decoded(id_)

@@ -1,7 +1,7 @@
-"""How many tokens a prefill step has, so that no step keeps the user waiting.
+"""The size of prefill steps, such that no step keeps the user waiting.
 
-Nothing can be shown, stopped or saved in the middle of a step. On a slow device one of 512 tokens
-takes minutes, so steps are made shorter until they take about two seconds.
+Nothing can be shown, stopped or saved during a step. On a slow device, 512 tokens take minutes, so
+steps are shortened until they take about two seconds.
 """
 
 from collections import deque
@@ -15,27 +15,27 @@ from mlxchat.models.skeleton import named_parameters
 
 TARGET_S = 2.0
 
-# A step may take this long before the next ones are shorter. Well above the target, so that the
-# same run on the same machine nearly always takes the same steps.
+# Steps are shortened only if one takes longer than this, well above the target, so that the same
+# run on the same machine nearly always takes the same steps.
 TOO_LONG_S = 2.5
 
-# What the first step is sized for, in floating-point operations a second; timing takes over from
-# there. A GPU: about an M2 Pro. A CPU in float32: half of what two old cores reach. In any other
-# form a CPU may take seconds for a single token: 0.07e9 was measured for 4 bits in float16.
+# Floating-point operations per second assumed for the first step; measured times replace them. GPU:
+# about an M2 Pro. CPU in float32: half of what two old cores reach. In any other form, a CPU may
+# take seconds for one token: 0.07e9 was measured for 4 bits in float16.
 GPU_FLOPS = 5e12
 CPU_FLOAT32_FLOPS = 20e9
 CPU_OTHER_FLOPS = 0.1e9
 
-# On a GPU, where ml-explore/mlx issue 3856 wants multiples of 32.
-LEAST_FIRST_ON_GPU = 32
+# GPU steps should be multiples of 32: see ml-explore/mlx issue 3856.
+MIN_FIRST_ON_GPU = 32
 
 
 class Pace:
     """Sizes of prefill steps: powers of two, or the largest step that the caller allows.
 
-    `first` is the size to begin with. A step that takes too long makes the next ones shorter, and
-    quick ones make them longer again. `planned` sizes come before all others, to read a prompt in
-    the very steps that it was read in once.
+    `first` is the initial size. A step that takes too long makes the following ones shorter; quick
+    ones make them longer again. `planned` sizes come first, to read a prompt in the same steps as
+    before.
     """
 
     def __init__(self, first: int, planned: Sequence[int] = ()) -> None:
@@ -44,37 +44,37 @@ class Pace:
 
     @classmethod
     def of(cls, network: nn.Module, planned: Sequence[int] = ()) -> "Pace":
-        """Begin with what this device should do in the target time, from the network's size."""
+        """Start with the step that this device should manage in the target time."""
         return cls(first_step(network), planned)
 
-    def size(self, most: int, done: int) -> int:
-        """Tokens in the next step, `most` at most, after `done` of this prompt.
+    def size(self, max_tokens: int, done: int) -> int:
+        """Tokens in the next step, at most `max_tokens`, after `done` tokens of this prompt.
 
-        A step ends at a multiple of its size. So wherever sizes change, steps still end where the
-        pages of the prefix cache do.
+        Steps end at multiples of their size, and so still at the page boundaries of the prefix
+        cache after the size has changed.
         """
         if self._planned:
             return self._planned[0]
-        size = min(most, self._size)
+        size = min(max_tokens, self._size)
         return size - done % size
 
     def took(self, tokens: int, seconds: float) -> None:
-        """Report a step that has been computed."""
+        """Report a completed step."""
         if self._planned:
             self._planned.popleft()
         affordable = _power_of_two(TARGET_S * tokens / max(seconds, 1e-9))
-        # A short step says little of how long a full one takes, except that it is no longer for
-        # each token.
+        # A short step does not predict the time of a full one, but a full one takes no longer per
+        # token.
         longer = affordable > self._size
         if seconds > TOO_LONG_S or longer:
             self._size = affordable
 
 
 def first_step(network: nn.Module) -> int:
-    """A power of two: tokens that this device should prefill in the target time."""
+    """Tokens, a power of two, that this device should prefill in the target time."""
     on_gpu = platform.on_gpu()
     affordable = TARGET_S * _flops(network, on_gpu) / max(2 * _weights(network), 1)
-    return max(_power_of_two(affordable), LEAST_FIRST_ON_GPU if on_gpu else 1)
+    return max(_power_of_two(affordable), MIN_FIRST_ON_GPU if on_gpu else 1)
 
 
 def _flops(network: nn.Module, on_gpu: bool) -> float:
@@ -86,7 +86,7 @@ def _flops(network: nn.Module, on_gpu: bool) -> float:
 
 
 def _weights(network: nn.Module) -> int:
-    """About how many weights a token is multiplied with; packed ones are taken for 4 bits."""
+    """Approximate number of weights per token; packed ones count as 4 bits."""
     return sum(
         array.size * (8 if array.dtype == mx.uint32 else 1)
         for _, array in named_parameters(network)
@@ -94,12 +94,12 @@ def _weights(network: nn.Module) -> int:
 
 
 def _power_of_two(number: float) -> int:
-    """The largest that is not above `number`; 1 at the least."""
+    """The largest power of two up to `number`; at least 1."""
     return 1 << max(int(number).bit_length() - 1, 0)
 
 
 def run_lengths(sizes: Sequence[int]) -> list[list[int]]:
-    """`[size, count]` for each stretch of equal sizes, fit for JSON."""
+    """`[size, count]` for each run of equal sizes, ready for JSON."""
     stretches: list[list[int]] = []
     for size in sizes:
         if stretches and stretches[-1][0] == size:
@@ -110,5 +110,5 @@ def run_lengths(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def from_run_lengths(stretches: Sequence[Sequence[int]]) -> list[int]:
-    """The sizes that `run_lengths` was given. Raises ValueError or TypeError for anything else."""
+    """The inverse of `run_lengths`. Raises ValueError or TypeError for malformed input."""
     return [int(size) for size, count in stretches for _ in range(int(count))]

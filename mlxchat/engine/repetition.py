@@ -1,7 +1,7 @@
-"""Whether a generation has begun to repeat itself, and what to do about it.
+"""Detect that a generation repeats itself, and decide what to do.
 
-Token ids in, decisions out: functions of the sequence of tokens alone, never of time, so that a
-resumed run decides as one that was never interrupted. Telling the user is left to others.
+Token ids in, decisions out. Decisions depend on the token sequence alone, never on time, so a
+resumed run decides like an uninterrupted one. Informing the user is left to others.
 """
 
 from collections import Counter, deque
@@ -11,7 +11,7 @@ NGRAM = 8
 LOOK_BACK = 2048
 WINDOW = 512
 
-# All that the share depends on: what the oldest token of the window could be a repetition of.
+# The ids that the share depends on: the window, and what its oldest token could repeat.
 HISTORY = WINDOW + LOOK_BACK + NGRAM - 1
 
 ENTER_SHARE = 0.8
@@ -23,9 +23,9 @@ NUDGED_TOKENS = 200
 class LoopDetector:
     """Measures how much of the latest `WINDOW` tokens is repetition.
 
-    A token is repetition where the last `NGRAM` tokens, itself included, have stood in the same
-    order at one of the `LOOK_BACK` positions before it. So loops of any period up to `LOOK_BACK`
-    show, and so do long passages told again. Holds the latest `HISTORY` ids at most.
+    A token is a repetition if the `NGRAM` tokens ending in it also occur at one of the `LOOK_BACK`
+    positions before it. This detects loops with periods up to `LOOK_BACK`, and long passages that
+    are repeated. Holds at most the latest `HISTORY` ids.
     """
 
     def __init__(self) -> None:
@@ -41,27 +41,27 @@ class LoopDetector:
     def share(self) -> float:
         """Share of the latest `WINDOW` tokens that is repetition, 0 to 1.
 
-        What has not been generated yet counts as new, so that a short text is no loop.
+        Before `WINDOW` tokens, the missing ones count as new, so a short text is never a loop.
         """
         return self._repeated / WINDOW
 
     @property
     def looping(self) -> bool:
-        """Whether it is a loop: from a share of `ENTER_SHARE` on, until below `LEAVE_SHARE`."""
+        """Whether this is a loop: from a share of `ENTER_SHARE` until one below `LEAVE_SHARE`."""
         return self._looping
 
     def add(self, id_: int) -> None:
-        """Take the next token of the sequence."""
+        """Add the next token of the sequence."""
         self._observe(id_)
         self._looping = self.share >= (LEAVE_SHARE if self._looping else ENTER_SHARE)
 
     def state(self) -> dict[str, Any]:
-        """All that later answers depend on, fit for JSON: `HISTORY` ids at most, and `looping`."""
+        """The complete state, ready for JSON: at most `HISTORY` ids, and `looping`."""
         return {"ids": list(self._ids), "looping": self._looping}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "LoopDetector":
-        """The detector that said `state`: it answers the same, now and after any more tokens."""
+        """Restore a detector from its `state`: it continues exactly as the original."""
         detector = cls()
         for id_ in state["ids"]:
             detector._observe(id_)
@@ -89,10 +89,10 @@ class LoopDetector:
 
 
 class Nudge:
-    """Which temperature helps a generation out of a loop: a higher one, for a stretch at a time.
+    """Raises the temperature for a stretch of tokens to get a generation out of a loop.
 
-    A stretch lasts `NUDGED_TOKENS` at most and ends as soon as there is no loop any more. If there
-    still is one when all of the detector's window has come after the stretch began, the next
+    A stretch lasts at most `NUDGED_TOKENS` and ends as soon as the loop does. If the loop persists
+    when the detector's window holds only tokens from after the beginning of the stretch, another
     stretch begins.
     """
 
@@ -101,9 +101,9 @@ class Nudge:
         self._since: int | None = None
 
     def temp(self, looping: bool, tokens: int) -> float:
-        """The temperature of the next token, of which `tokens` have been generated before it.
+        """The temperature for the next token, after `tokens` generated ones.
 
-        Call it once for every token, in order.
+        Call it once for each token, in order.
         """
         if not looping:
             self._since = None
@@ -113,18 +113,18 @@ class Nudge:
         return raised(self._base_temp) if nudging else self._base_temp
 
     def state(self) -> dict[str, Any]:
-        """All that later answers depend on, fit for JSON; the base temperature is not in it."""
+        """The complete state, ready for JSON, except the base temperature."""
         return {"since": self._since}
 
     @classmethod
     def from_state(cls, base_temp: float, state: dict[str, Any]) -> "Nudge":
-        """The nudge that said `state`."""
+        """Restore from `state`."""
         nudge = cls(base_temp)
         nudge._since = state["since"]
         return nudge
 
 
 def raised(base_temp: float) -> float:
-    """The temperature of a stretch: the model's own distribution at least, flatter for the flat."""
-    # A greedy loop is nearly certain of each token: at 0.8 a stretch often ends in the same loop.
+    """The temperature in a stretch: at least 1, the model's own distribution."""
+    # A greedy loop is nearly certain of each token; at 0.8 a stretch often ends in the same loop.
     return max(1.0, base_temp + 0.5)

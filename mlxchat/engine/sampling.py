@@ -1,4 +1,4 @@
-"""From the last row of logits to the next token, by mlx-lm's samplers, and what is told of it."""
+"""Draw the next token from the last row of logits, with mlx-lm's samplers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ Draw = Callable[[mx.array], mx.array]
 
 @dataclass(frozen=True, slots=True)
 class LogProbs:
-    """Lazy log-probabilities (natural log) of one step: the drawn token's and the K likeliest.
+    """Lazy log-probabilities (natural log) of one step: of the drawn token and the K likeliest.
 
-    `drawn: (1,)`, `top_ids: (1, K)`, `top: (1, K)`, likeliest first. Nothing of the vocabulary's
-    size is held.
+    `drawn: (1,)`, `top_ids: (1, K)`, `top: (1, K)`, likeliest first. Holds nothing of the size of
+    the vocabulary.
     """
 
     drawn: mx.array
@@ -37,17 +37,17 @@ def make_draw(settings: SamplingSettings, vocabulary_size: int) -> Draw:
         temp=settings.temp,
         top_p=settings.top_p if settings.top_p < 1 else 0.0,
         min_p=settings.min_p,
-        # mlx-lm refuses a top-k that leaves nothing out.
+        # mlx-lm rejects a top-k that excludes nothing.
         top_k=settings.top_k if settings.top_k < vocabulary_size else 0,
     )
     if settings.top_p == 1:
-        # Everything else is the same for logits as for log-probabilities.
+        # All other samplers treat logits and log-probabilities alike.
         return sampler
     return lambda logits: sampler(_log_softmax(logits))
 
 
 def make_penalty(settings: SamplingSettings) -> Callable[[mx.array, mx.array], mx.array] | None:
-    """Return a function of the latest tokens `(N,)` and logits `(1, V)`; None where it is off."""
+    """Return a function of the latest tokens `(N,)` and logits `(1, V)`; None if disabled."""
     if settings.repetition_penalty == 1:
         return None
     return make_repetition_penalty(settings.repetition_penalty, REPETITION_CONTEXT)

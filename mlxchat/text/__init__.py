@@ -1,1 +1,1 @@
-"""Text and tokens: what a prompt is rendered to, and what a reply is made of. Knows no model."""
+"""Text and tokens: rendering and encoding prompts, reading replies. Knows nothing of models."""

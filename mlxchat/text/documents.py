@@ -1,7 +1,7 @@
-"""What the user gives to read: files, standard input and the prompt, as one text.
+"""The user's input as one text: files, standard input and the prompt.
 
-Documents come first and the prompt last, so that the instruction is the latest thing that the
-model sees. Text only: no tokens here.
+Documents come first and the prompt last, so that the model reads the instruction last. Text only:
+no tokens here.
 """
 
 import codecs
@@ -23,9 +23,9 @@ from mlxchat.wording import Field
 STDIN = "-"
 SEPARATOR = "\n\n"
 
-# A document up to this size is read without a thought; a larger one may take, with its text and its
-# tokens at some ten times its size, no more than what is free. `yes |` never ends.
-MODEST_BYTES = 100_000_000
+# Documents up to this size are read without checking memory. A larger one, with its text and tokens
+# (some ten times its size), must fit into free memory: `yes |` never ends.
+UNCHECKED_BYTES = 100_000_000
 COPIES = 10
 READ_BYTES = 1 << 20
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -33,9 +33,9 @@ UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The whole text, and what the user should know of how it was read.
+    """The whole text, and notices about how it was read.
 
-    `blocks` are the texts that stand before it, and that are to be kept each by itself.
+    `blocks` are the texts that precede it and are each cached on their own.
     """
 
     text: str
@@ -49,18 +49,18 @@ def read_input(
     stdin: BinaryIO | None,
     blocks: Sequence[str] = (),
 ) -> Input:
-    """Read the documents and put the prompt behind them.
+    """Read the documents and append the prompt.
 
-    `files` and `blocks` are paths, `-` is standard input; piped standard input is read, before the
-    files, even where no `-` names it. `stdin` None stands for a terminal. Raises UsageError where
-    there is nothing to read beside blocks, InputError for what cannot be read as text.
+    `files` and `blocks` are paths; `-` is standard input. Piped standard input is read even if no
+    `-` names it, and then comes before the files. `stdin` is None for a terminal. Raises UsageError
+    if there is nothing to read but blocks, InputError for input that is not text.
     """
     named = [*files, *blocks]
     if named.count(STDIN) > 1:
-        raise UsageError("- can be given once only: standard input can be read only once")
+        raise UsageError("only one - is allowed: standard input can be read only once")
     if STDIN in named and stdin is None:
         if platform.stdin_stays_open():
-            raise UsageError("-: mlx.launch does not pass on where its input ends: give a file")
+            raise UsageError("-: mlx.launch does not forward the end of its input; use a file")
         raise UsageError("-: standard input is a terminal; pipe a document into it")
     read_blocks = [_read_file(path, stdin) for path in blocks]
     documents = [_read_file(path, stdin) for path in files]
@@ -69,7 +69,7 @@ def read_input(
         if data or (prompt is None and not named):
             documents.insert(0, _decode(data, "standard input"))
     if prompt is not None:
-        # What the shell passed that was no UTF-8 arrives as surrogates: back to its bytes.
+        # Bytes from the shell that are not UTF-8 arrive as surrogates: turn them back into bytes.
         documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
     if not documents:
         raise UsageError(
@@ -89,7 +89,7 @@ def read_input(
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One turn of a piped chat: who says what (`role` is "user" or "system")."""
+    """One turn of a piped chat: its `role`, "user" or "system", and its text."""
 
     role: str
     text: str
@@ -97,17 +97,17 @@ class Spoken:
 
 
 def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
-    """The turns of a stream, each as soon as its line is there; blank lines are none.
+    """Yield the turns in a stream, each as soon as its line arrives; blank lines are skipped.
 
-    A line is what the user says, or a JSON object with `role` and `content`. Raises InputError for
-    a line that is not text, and for a role that has nothing to say here.
+    A line is a user message, or a JSON object with `role` and `content`. Raises InputError for a
+    line that is not text and for an unknown role.
     """
     number = 0
-    while data := stream.readline(MODEST_BYTES):
+    while data := stream.readline(UNCHECKED_BYTES):
         number += 1
         name = f"line {number:,} of standard input"
-        if len(data) == MODEST_BYTES:
-            raise InputError(f"{name} is longer than {MODEST_BYTES:,} bytes")
+        if len(data) == UNCHECKED_BYTES:
+            raise InputError(f"{name} is longer than {UNCHECKED_BYTES:,} bytes")
         if not data.strip():
             continue
         read = _decode(data, name)
@@ -124,18 +124,20 @@ def _message(line: str, name: str) -> tuple[str, str]:
         return "user", line
     role, content = value["role"], value["content"]
     if role not in ("user", "system") or not isinstance(content, str):
-        raise InputError(f"{name}: role must be user or system, and content a text")
+        raise InputError(f"{name}: role must be user or system, and content a string")
     return role, content
 
 
 def name_of(path: str) -> str:
-    """How messages call a file that was named like this."""
+    """What messages call the file at this path."""
     return "standard input" if path == STDIN else path
 
 
 def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
-    """Standard input as bytes, or None where it is a terminal, closed, or nothing is behind it; or
-    where it has no end, and is to be read `to_its_end`."""
+    """Standard input as bytes, or None if it is a terminal, closed or /dev/null.
+
+    With `to_its_end`, also None if its end never arrives, as under mlx.launch.
+    """
     if sys.stdin is None or sys.stdin.closed:
         return None
     if to_its_end and platform.stdin_stays_open():
@@ -149,7 +151,7 @@ def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
 
 
 def is_stdin_left_unread() -> bool:
-    """Whether something was piped to us that has no end to read it to."""
+    """Whether input was piped in that is not read because its end never arrives."""
     stdin = piped_stdin(to_its_end=False)
     if stdin is None or not platform.stdin_stays_open():
         return False
@@ -166,9 +168,9 @@ def _read_file(path: str, stdin: BinaryIO | None) -> Input:
 
 
 def _read_bounded(stream: BinaryIO, name: str) -> bytes:
-    """Read to the end, or to the first NUL, at which it will be refused anyway.
+    """Read to the end, or to the first NUL, which gets the input refused anyway.
 
-    Raises InputError for what would not fit into memory.
+    Raises InputError if the input would not fit into memory.
     """
     pieces: list[bytes] = []
     size_bytes, most_bytes = 0, None
@@ -177,19 +179,19 @@ def _read_bounded(stream: BinaryIO, name: str) -> bytes:
         size_bytes += len(piece)
         if b"\0" in piece:
             break
-        if size_bytes > MODEST_BYTES:
+        if size_bytes > UNCHECKED_BYTES:
             most_bytes = most_bytes or size_bytes + platform.free_memory_bytes() // COPIES
             if size_bytes > most_bytes:
-                raise InputError(f"{name} is too long for this machine's memory")
+                raise InputError(f"{name} is too large for this machine's memory")
     return b"".join(pieces)
 
 
 def _decode(data: bytes, name: str) -> Input:
-    """Decode UTF-8, with replacement characters for what is not. Refuses empty and binary data."""
+    """Decode UTF-8, replacing invalid bytes. Refuses empty and binary data."""
     if data.startswith(UTF16_MARKS):
-        raise InputError(f"{name} is UTF-16: convert it first, with iconv -f UTF-16 -t UTF-8")
+        raise InputError(f"{name} is UTF-16: convert it first with iconv -f UTF-16 -t UTF-8")
     if (position := data.find(b"\0")) >= 0:
-        raise InputError(f"{name} is binary: it holds a NUL at byte {position:,}")
+        raise InputError(f"{name} is binary: it contains a NUL at byte {position:,}")
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise InputError(f"{name} is empty")
@@ -198,7 +200,7 @@ def _decode(data: bytes, name: str) -> Input:
     except UnicodeDecodeError as error:
         text = data.decode("utf-8", "replace")
         notice = (
-            f"{name} is not valid UTF-8: bytes that are not text were replaced, the first at "
-            f"byte {error.start:,}"
+            f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte "
+            f"{error.start:,}"
         )
         return Input(text, (notice,))

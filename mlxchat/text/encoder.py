@@ -1,6 +1,6 @@
-"""Text to token ids, in which nothing is a control token: text that spells one is cut.
+"""Encode text so that nothing in it becomes a control token: any text that spells one is cut.
 
-A cut is marked by a character that the text does not hold, so that a template can be rendered
+Cuts are marked with a character that does not occur in the text, so that a template can be rendered
 between cutting and encoding.
 """
 
@@ -15,34 +15,36 @@ from mlxchat.errors import InputError
 from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 
-# Characters given to the tokenizer at once: its own bookkeeping takes some 150 bytes a token, so
-# that a document of 100 MB in one piece would take gigabytes.
+# Characters per call of the tokenizer. Its bookkeeping takes some 150 bytes a token, which would
+# be gigabytes for a document of 100 MB in one piece.
 CHUNK_CHARS = 1 << 18
 
-# A chat encodes its turns again and again: the latest chunks at least this long are remembered
-# with their ids: this many, 30 million characters in all.
+# A chat encodes the same turns repeatedly, so the ids of chunks at least this long are cached: the
+# latest 128, or about 30 million characters.
 LONG_CHARS = 1 << 14
 LONG_REMEMBERED = 128
 
-# Unicode's noncharacters are for internal use and never text: they mark cuts and spans.
+# Unicode's noncharacters are reserved for internal use: here they mark cuts and spans.
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
-# What control tokens look like that neither their flag nor the chat template gives away.
+# The shape of control tokens that neither a flag nor the chat template identifies.
 _CONTROL_SHAPE = re.compile(
     r"<\|.*\|>|<｜.*｜>|</?(?:think|thinking|tool_call|tool_response|tools)>"
 )
 
 
 class Encoder:
-    """What a `tokenizers` backend makes of text. `template_source` may name control tokens that
-    are not flagged so, and `markers` are ids of others; `control_ids` has each one's text by its
-    id."""
+    """Encodes text with a `tokenizers` backend.
+
+    Control tokens are those flagged special, those named in `template_source` and those whose ids
+    are in `markers`; `control_ids` maps the id of each to its text.
+    """
 
     def __init__(
         self, backend: tokenizers.Tokenizer, template_source: str, markers: Collection[int] = ()
     ) -> None:
         self._backend = backend
-        # What stands for unknown characters is flagged special as well, but text may contain it.
+        # The token for unknown characters is flagged special as well, but text may contain it.
         unknown = getattr(backend.model, "unk_token", None)
         self.control_ids = {
             id_: token.content
@@ -58,8 +60,7 @@ class Encoder:
         self._anchor = self.encode_piece("\n")
 
     def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
-        """Put `mark` into each text of a control token, so that none is left whole but those
-        `spared`."""
+        """Insert `mark` into every text of a control token, except those in `spared`."""
         return self._control.cut(text, mark, spared)
 
     def encode(
@@ -72,7 +73,7 @@ class Encoder:
     def encode_cut(
         self, text: str, mark: str, on_progress: Progress | None, begins: bool = True
     ) -> TokenIds:
-        """Encode text whose marks say where a control token's text was cut in two."""
+        """Encode text in which marks show where control tokens' texts were cut."""
         done = 0
         announce(text, on_progress)
         encoded: list[TokenIds] = [np.empty(0, np.int32)]
@@ -89,14 +90,14 @@ class Encoder:
         return ids
 
     def encode_piece(self, text: str) -> TokenIds:
-        """Token ids that must not be written into: they may be remembered."""
+        """Token ids, possibly shared with a cache: do not modify them."""
         return self._encode_now(text) if len(text) < LONG_CHARS else self._encode_long(text)
 
     def _encode_now(self, text: str) -> TokenIds:
         return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _encode_anchored(self, text: str) -> TokenIds:
-        """Encode text that continues other text: some tokenizers put a space before the first."""
+        """Encode text that continues other text: some tokenizers prefix the first with a space."""
         ids = self.encode_piece("\n" + text)
         n = len(self._anchor)
         if np.array_equal(ids[:n], self._anchor):
@@ -104,17 +105,17 @@ class Encoder:
         return self.encode_piece(text)
 
     def _check_no_disguise(self, ids: TokenIds, text: str) -> None:
-        """A tokenizer that normalizes could still read a control token out of look-alikes."""
+        """Check that normalization did not turn look-alike characters into a control token."""
         found = int(np.isin(ids, list(self.control_ids)).sum())
         if found > self._control.count(text):
             raise InputError(
-                "the text disguises one of the model's control tokens (look-alike characters), "
-                "which cannot be told from a real one: remove it"
+                "the text contains look-alike characters that the tokenizer turns into one of the "
+                "model's control tokens: remove them"
             )
 
 
 class _Literals:
-    """A set of texts to be found in others, quickly even if there are thousands of them."""
+    """Finds a set of strings in texts, quickly even if there are thousands of them."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = {text for text in texts if text}
@@ -123,7 +124,7 @@ class _Literals:
         self._first = re.compile(f"[{re.escape(first)}]") if first else None
 
     def starts(self, text: str) -> Iterator[int]:
-        """Each index at which one of the texts begins, overlapping ones included."""
+        """Yield each index at which one of the strings begins, overlaps included."""
         if self._first is None:
             return
         for match in self._first.finditer(text):
@@ -135,8 +136,7 @@ class _Literals:
         return sum(1 for _ in self.starts(text))
 
     def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
-        """Put `mark` after the first character of each occurrence, so that none is left whole but
-        those `spared`."""
+        """Insert `mark` after the first character of each occurrence, except of those `spared`."""
         pieces: list[str] = []
         done = 0
         for start in self.starts(text):
@@ -148,7 +148,7 @@ class _Literals:
 
 
 def _is_control(content: str, special: bool, template_source: str) -> bool:
-    """Whether an added token steers the model, as opposed to runs of spaces, HTML tags and such."""
+    """Whether an added token steers the model, unlike runs of spaces, HTML tags and such."""
     if special:
         return True
     if not content.strip():
@@ -157,7 +157,7 @@ def _is_control(content: str, special: bool, template_source: str) -> bool:
 
 
 def announce(text: str, on_progress: Progress | None) -> None:
-    """Report that nothing is done yet of what will take more than a moment."""
+    """Report zero progress before encoding a long text."""
     if on_progress is not None and len(text) > CHUNK_CHARS:
         on_progress(0, len(text))
 
@@ -166,7 +166,7 @@ def unused_marks(text: str) -> tuple[str, str]:
     """Two characters that do not occur in the text."""
     unused = [mark for mark in _MARKS if mark not in text]
     if len(unused) < 2:
-        raise InputError("the text holds nearly all of Unicode's noncharacters: it is not text")
+        raise InputError("the text contains nearly all Unicode noncharacters: it is not text")
     return unused[0], unused[1]
 
 
@@ -181,10 +181,10 @@ def _chunks(text: str) -> Iterator[str]:
 
 
 def _cut_before(text: str, start: int, end: int) -> int:
-    """Where to cut at or before `end`: a place where every pre-tokenizer in use ends a piece.
+    """The latest index up to `end` at which every pre-tokenizer in use ends a piece.
 
-    That is after a line's end that no space follows, or else between two words; in a text
-    without lines and words it is anywhere.
+    That is after a line break that no whitespace follows, else between two words; `end` itself in a
+    text without lines and words.
     """
     newline = text.rfind("\n", start, end)
     while newline >= start:

@@ -1,8 +1,7 @@
-"""A prompt in parts, of which some are blocks: texts that are read once and kept for other prompts.
+"""Prompts in parts, some of which are blocks: texts read once and cached for other prompts.
 
-What is a block is said by the caller's parts, never found by what a text looks like. Each part is
-encoded by itself, so that a block has the same ids in every prompt. Text becomes ids here; reading
-them is `blocks`' business.
+The caller says which parts are blocks; their text is never searched for them. Each part is encoded
+on its own, so that a block has the same ids in every prompt. Reading the ids is left to `blocks`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +15,15 @@ from mlxchat.progress import Progress
 from mlxchat.text.tokens import Prompt, Tokenizer
 
 # A shorter block is read as quickly as it is joined.
-LEAST_BLOCK_TOKENS = 64
+MIN_BLOCK_TOKENS = 64
 
-# Characters on both sides of a place that decide whether it is inside a word.
+# Characters on each side of a boundary that decide whether it is inside a word.
 NEAR = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Text of the user's message. `cache` marks it as a block, which notices call `name`."""
+    """Text in the user's message. `cache` makes it a block, which notices call `name`."""
 
     text: str
     cache: bool = False
@@ -40,14 +39,14 @@ def encode_parts(
     variables: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> Prompt:
-    """Encode the parts, one behind the other, as the user's message; with `raw`, as text alone.
+    """Encode the concatenated parts as the user's message, or with `raw` as plain text.
 
-    A block that is too short, or that begins or ends inside a word, is read as other text is: a
-    notice says so. `variables` are the template's own. `on_progress(done, total)` counts the
-    characters of a part. Raises what `Tokenizer.message` raises.
+    A block that is too short, or begins or ends inside a word, is treated as ordinary text, with a
+    notice. `variables` are the template's own. `on_progress(done, total)` counts the characters of
+    a part. Raises what `Tokenizer.message` raises.
     """
     parts, notices = _without_cut_words(tokenizer, parts)
-    # Behind the last part comes what the template writes: that belongs to no block.
+    # An empty last part takes what the template appends, so that no block contains it.
     parts = _merged([*parts, Part("")])
     if raw:
         encoded = [tokenizer.raw_prompt("").ids]
@@ -61,7 +60,7 @@ def encode_parts(
     blocks: list[tuple[int, int]] = []
     ends = np.cumsum([len(ids) for ids in encoded]).tolist()
     for part, start, stop in zip(parts, ends, ends[1:], strict=False):
-        if part.cache and stop - start < LEAST_BLOCK_TOKENS:
+        if part.cache and stop - start < MIN_BLOCK_TOKENS:
             notices += (_too_short(part, stop - start),)
         elif part.cache:
             blocks.append((start, stop))
@@ -71,7 +70,7 @@ def encode_parts(
 def _without_cut_words(
     tokenizer: Tokenizer, parts: Sequence[Part]
 ) -> tuple[list[Part], tuple[str, ...]]:
-    """The parts, those that begin or end inside a word no longer blocks, and what is said of it."""
+    """Make ordinary parts of blocks that begin or end inside a word; return the notices too."""
     cuts = [
         _is_inside_word(tokenizer, before.text, after.text) for before, after in pairwise(parts)
     ]
@@ -82,12 +81,12 @@ def _without_cut_words(
         checked.append(replace(part, cache=False) if cut else part)
         if cut:
             where = "begins" if begins else "ends"
-            notices += (f"{part.name} {where} inside a word: it is read, but not kept",)
+            notices += (f"{part.name} is not kept as a block: it {where} inside a word",)
     return checked, notices
 
 
 def _is_inside_word(tokenizer: Tokenizer, before: str, after: str) -> bool:
-    """Whether a token of the whole text would reach over the place."""
+    """Whether a token would span the boundary between the two texts."""
     if not (before[-1:].isalnum() and after[:1].isalnum()):
         return False
     before, after = before[-NEAR:], after[:NEAR]
@@ -96,7 +95,7 @@ def _is_inside_word(tokenizer: Tokenizer, before: str, after: str) -> bool:
 
 
 def _merged(parts: Sequence[Part]) -> list[Part]:
-    """Neighbours that are no blocks as one part, so that their text is encoded as a whole."""
+    """Merge neighbouring parts that are not blocks, so that their text is encoded as a whole."""
     merged: list[Part] = []
     for part in parts:
         if merged and not part.cache and not merged[-1].cache:
@@ -108,6 +107,5 @@ def _merged(parts: Sequence[Part]) -> list[Part]:
 
 def _too_short(part: Part, tokens: int) -> str:
     return (
-        f"{part.name} has {tokens} tokens: it is read, but not kept, since with fewer than "
-        f"{LEAST_BLOCK_TOKENS} there is nothing to gain"
+        f"{part.name} is not kept as a block: it has {tokens} tokens, fewer than {MIN_BLOCK_TOKENS}"
     )

@@ -1,4 +1,4 @@
-"""The replies of one model: read while they come, and cut into what a chat template is given."""
+"""One model's replies: read as they arrive, and cut into segments for a chat template."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ TextOf = Callable[[Iterable[int]], str]
 
 
 class Kind(Enum):
-    """What a segment of a reply is; a GAP is the text between a marker and what is shown."""
+    """The kind of a segment; a GAP is text between a marker and the text shown."""
 
     MARKER = auto()
     GAP = auto()
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of a reply, with its ids if the model has written it."""
+    """A segment of a reply, with its ids if the model wrote it."""
 
     kind: Kind
     text: str
@@ -44,9 +44,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """`format` is None for a model without thoughts, `markers` if its tags are no tokens.
+    """How to read one model's replies.
 
-    `text_of` leaves special tokens out, `spelled` does not.
+    `format` is None for a model without thoughts, `markers` is None if its tags are not tokens.
+    `text_of` omits special tokens, `spelled` includes them.
     """
 
     format: ReplyFormat | None
@@ -56,7 +57,7 @@ class Replies:
     new_decoder: Callable[[], Decoder]
 
     def reader(self, prompt: TokenIds | None) -> Reader:
-        """What reads the reply to a prompt; None: a text that is no reply, without thoughts."""
+        """A reader for the reply to `prompt`; with None, for plain text without thoughts."""
         if prompt is None or self.format is None:
             return PlainReader(self.new_decoder())
         tail = prompt[-PROMPT_TAIL:].tolist()
@@ -67,19 +68,21 @@ class Replies:
         return MarkerReader(self.new_decoder, self.markers, place)
 
     def split(self, text: str, inside: bool = False) -> tuple[str, str]:
-        """The thought and the answer in a text in which the format's tags are plain text; `inside`
-        if it begins within the thought."""
+        """Split a text with tags as plain text into thought and answer.
+
+        `inside` means that it begins within the thought.
+        """
         if self.format is None or self.format.has_channels:
             return "", text
         splitter = ThinkSplitter(self.format.opens, self.format.closes, inside)
         return joined([*splitter.add(text), *splitter.finish()])
 
     def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
-        """Whether the ids are no more and no less than the reply, its thought and markers."""
+        """Whether the ids are exactly the reply, its thought and its markers."""
         return self._written(ids.tolist(), reply, thought) is not None
 
     def segments(self, ids: TokenIds | None, reply: str, thought: str) -> list[Segment]:
-        """The reply in segments: as the model wrote it if it has `ids`, else as it would have."""
+        """The reply in segments: as the model wrote it if `ids` are given, else as it would."""
         written = None if ids is None else self._written(ids.tolist(), reply, thought)
         if written is not None:
             return written
@@ -95,7 +98,7 @@ class Replies:
         ]
 
     def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
-        """The segments of the ids; None if they spell anything else."""
+        """The segments in the ids; None if they spell anything else."""
         if self.markers is None:
             return self._as_one(ids, reply, thought)
         for place in Place:
@@ -106,7 +109,7 @@ class Replies:
         return None
 
     def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
-        """Tags that are no tokens may share one with text: then nothing can be cut."""
+        """One segment for the whole reply: tags that are not tokens may share one with text."""
         text = self.spelled(ids)
         if (thought, reply) not in (self.split(text), self.split(text, inside=True)):
             return None
@@ -132,7 +135,7 @@ class Replies:
     def _without_lead(
         self, ids: Sequence[int], kind: Kind, leads: Callable[[str], bool]
     ) -> Iterator[Segment]:
-        """A gap of the tokens that lead, and the others."""
+        """Yield a gap of the leading tokens, then a segment of the others."""
         n = 0
         while n < len(ids) and leads(self.spelled(ids[: n + 1])):
             n += 1

@@ -1,7 +1,6 @@
-"""Reply formats: the markers by which models tell their thoughts from their answers.
+"""Reply formats: the markers with which models separate thoughts from answers.
 
-Which format a model uses follows from its tokenizer and its chat template. Reading a reply by its
-format is `reply_reader`'s business.
+A model's format follows from its tokenizer and its chat template. `reply_reader` reads replies.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -14,23 +13,23 @@ class Role(Enum):
 
     THOUGHT = "thought"
     ANSWER = "answer"
-    # Text up to BODY, which names what that begins.
+    # The text up to BODY, which names what BODY begins.
     HEADER = "header"
     BODY = "body"
-    # Nothing yet; ends the turn after an answer.
+    # Nothing yet; after an answer, ends the turn.
     END = "end"
-    # Nothing to show up to the next marker, such as the name of what has ended.
+    # Text to hide up to the next marker, such as the name of the section that has ended.
     CLOSE = "close"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
-    """The markers of a reply and their roles.
+    """The markers in a reply and their roles.
 
-    `opens` and `closes` stand around a thought that an answer follows. `label` follows the opening
-    marker and belongs to it. In a format with channels `begins` stands before an answer without a
-    thought, and `thoughts` are the words of a header that announce a thought. `ends` are tokens
-    that end a turn besides those that the model's files name.
+    `opens` and `closes` enclose a thought that an answer follows; `label` follows the opening
+    marker and belongs to it. In a format with channels, `begins` precedes an answer without a
+    thought, and `thoughts` are the header words that announce a thought. `ends` are end-of-turn
+    tokens that the model's files may not name.
     """
 
     markers: Mapping[str, Role]
@@ -81,7 +80,7 @@ def _channels(
     )
 
 
-# Source: OpenAI's description of harmony. Commentary is what a model writes to its tools.
+# Source: OpenAI's description of harmony. Commentary is addressed to tools.
 HARMONY = _channels(
     {
         "<|start|>": Role.HEADER,
@@ -115,8 +114,8 @@ XTML = _channels(
     thoughts=("think",),
     ends=("<|end_of_msg|>",),
 )
-# Source: mlx-lm 0.32.2's `chat_templates.muse_spark`. A header names whom a message is for; another
-# message follows <|eom|>, though an answer came before it.
+# Source: mlx-lm 0.32.2's `chat_templates.muse_spark`. A header names the recipient; another message
+# follows <|eom|>, even after an answer.
 MUSE = _channels(
     {"<|start|>": Role.HEADER, "<|message|>": Role.BODY, "<|eom|>": Role.CLOSE},
     begins=" to=user<|message|>",
@@ -136,7 +135,7 @@ COHERE = _tags(
     },
 )
 GEMMA = _tags("<|channel>", "<channel|>", label="thought\n")
-# Moonshot's Kimi-VL and Kimi-Dev: no template names these tags, and no vocabulary has them.
+# Moonshot's Kimi-VL and Kimi-Dev: neither templates nor vocabularies contain these tags.
 UNNAMED = _tags("◁think▷", "◁/think▷")
 FORMATS = (
     HARMONY,
@@ -160,9 +159,9 @@ FORMATS = (
 def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
     """The format of a model with these added tokens and this chat template.
 
-    Markers that are tokens and stand in the template come first, then tags that the template spells
-    in plain text, then tags that are tokens alone. If there are none, a reply may still begin with
-    the tags that nothing announces.
+    Markers that are tokens and appear in the template take precedence over tags that the template
+    spells in plain text, and those over tags that are only tokens. If none match, a reply may
+    still begin with the unannounced tags of UNNAMED.
     """
     return next(_candidates(tokens, template), UNNAMED)
 

@@ -1,7 +1,7 @@
-"""Reads a reply while it is generated: which text is a thought, which is the answer.
+"""Separate thoughts from the answer while a reply is generated.
 
-Markers are recognized by their token ids; only tags that are no tokens of their own are found in
-the text. Nothing here is shown: markers and headers are left out of the text.
+Markers are recognized by their token ids; only tags that are not tokens are searched for in the
+text. Markers and headers are removed from the text.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ from typing import Protocol
 from mlxchat.text.reply_format import UNNAMED, ReplyFormat, Role
 from mlxchat.text.thinking import Piece, ThinkSplitter
 
-# A header that is longer than this is none: the model has left it out.
-MOST_HEADER_CHARS = 120
+# A longer header is not one: the model has omitted it.
+MAX_HEADER_CHARS = 120
 
-# Tokens at the end of a prompt among which the marker stands that the reply begins with.
+# The tokens at the end of a prompt to search for the marker that begins the reply.
 PROMPT_TAIL = 16
 
 
 class Decoder(Protocol):
-    """Text of tokens as they come: `tokens.StreamDecoder`."""
+    """Incremental decoding: `tokens.StreamDecoder`."""
 
     def add(self, id_: int) -> str: ...
     def finish(self) -> str: ...
@@ -29,30 +29,30 @@ class Decoder(Protocol):
     def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
 
 
-# A reader's own state, fit for JSON, and its decoder's.
+# A reader's own state, ready for JSON, and its decoder's.
 State = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class Reader(Protocol):
-    """What a generation asks."""
+    """The interface that a generation uses."""
 
     def add(self, id_: int) -> list[Piece]:
-        """Take one more token and return the text that is complete now, in pieces."""
+        """Take one more token and return the text completed by it, in pieces."""
         ...
 
     def finish(self) -> list[Piece]:
-        """Return the text that was held back: no more tokens will come."""
+        """Return the text held back, after the last token."""
         ...
 
     def ends(self, id_: int) -> bool:
-        """Whether this token would end the turn here, though it need not elsewhere."""
+        """Whether this token ends the turn here, even if it does not elsewhere."""
         ...
 
     @property
     def is_thought(self) -> bool: ...
     @property
     def thoughts(self) -> int:
-        """How many thoughts have begun so far, one by the prompt among them."""
+        """Number of thoughts begun so far, including one begun by the prompt."""
         ...
 
     @property
@@ -89,13 +89,13 @@ class PlainReader:
 
 
 class TagReader:
-    """Finds tags in the text, where they are no tokens of their own."""
+    """Finds tags in the text if they are not tokens."""
 
     thoughts = 0
 
     def __init__(self, decoder: Decoder, format_: ReplyFormat, inside: bool = False) -> None:
         self._decoder = decoder
-        # Without a sign that the model thinks, nothing that it says is kept waiting.
+        # If nothing suggests that the model thinks, do not hold back its leading blanks.
         after_blanks = format_ is not UNNAMED
         tags = format_.opens, format_.closes
         self._splitter = ThinkSplitter(*tags, inside, after_blanks=after_blanks)
@@ -124,7 +124,7 @@ class TagReader:
 
 
 class Place(Enum):
-    """Where in a reply the next token stands."""
+    """The part of a reply in which the next token falls."""
 
     START = "start"
     THOUGHT = "thought"
@@ -135,15 +135,15 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """A format's markers by their ids. Those that are not `special` are text where they mean
-    nothing: models write about `<think>` as well."""
+    """A format's markers by id. Those that are not `special` count as text wherever they are not
+    expected, since models also write about `<think>`."""
 
     format: ReplyFormat
     roles: Mapping[int, Role]
     special: frozenset[int]
 
     def role(self, id_: int, place: Place) -> Role | None:
-        """What the token begins at this place; None for a token of text."""
+        """What the token begins at this place; None for text."""
         role = self.roles.get(id_)
         if role is None or id_ in self.special:
             return role
@@ -152,11 +152,11 @@ class Markers:
         return role if role in expected.get(place, ()) else None
 
     def is_tag(self, id_: int) -> bool:
-        """Whether it depends on the place if the token is a marker."""
+        """Whether the token is a marker in some places and text in others."""
         return id_ in self.roles and id_ not in self.special
 
     def after(self, role: Role, place: Place, header: str) -> Place:
-        """The place after a marker."""
+        """The place that a marker begins."""
         match role:
             case Role.THOUGHT:
                 return Place.THOUGHT
@@ -181,9 +181,9 @@ class MarkerReader:
         self._decoder = new_decoder()
         self._markers = markers
         self._place = place
-        # A header so far, or text at the beginning of a place that may not be shown.
+        # The header so far, or leading text that may have to be dropped.
         self._held = ""
-        # Whether the place was begun by a marker of the reply, and no text has come since.
+        # Whether a marker in the reply began the place and no text has followed yet.
         self._leads = place is Place.THOUGHT
         self.thoughts = int(place is Place.THOUGHT)
 
@@ -210,20 +210,20 @@ class MarkerReader:
         self._held = header if self._is_header else ""
         self._leads = True
         self.thoughts += self.is_thought
-        # What follows is decoded as text after this marker, of which nothing is shown.
+        # Decode what follows as text after this marker, without showing the marker.
         self._decoder.restore([id_], [])
         return [*before, *pieces]
 
     def _unfinished_before(self, id_: int) -> list[Piece]:
-        """Bytes of half a character, if a tag follows that means something only at the beginning:
-        they are text all the same."""
+        """Bytes of an incomplete character before a tag that is one only at the start: they count
+        as text nevertheless."""
         if self._place is Place.START and self._markers.is_tag(id_):
             return self._read(self._decoder.finish())
         return []
 
     def finish(self) -> list[Piece]:
         pieces = self._rest()
-        # Blanks that no marker has followed are all that was said.
+        # Blanks that no marker has followed are the whole reply.
         held, self._held = self._held, ""
         return [*pieces, (False, held)] if held else pieces
 
@@ -244,11 +244,11 @@ class MarkerReader:
 
     @property
     def _has_no_header(self) -> bool:
-        """Whether the model has answered where the prompt left it to write a header."""
+        """Whether the model has answered although the prompt left a header to it."""
         return self._is_header and not self._leads and bool(self._held.strip())
 
     def _rest(self) -> list[Piece]:
-        """Text held back at this place, which ends here. What may begin a label is none of it."""
+        """The text held back when this place ends, without the beginning of a label."""
         pieces = self._read(self._decoder.finish())
         if self._place is Place.START:
             return pieces
@@ -276,7 +276,7 @@ class MarkerReader:
 
     def _read_header(self, text: str) -> list[Piece]:
         self._held += text
-        if len(self._held) <= MOST_HEADER_CHARS and "\n" not in self._held.strip():
+        if len(self._held) <= MAX_HEADER_CHARS and "\n" not in self._held.strip():
             return []
         # The model has begun without a header.
         self._place, self._leads = Place.ANSWER, False
@@ -304,7 +304,7 @@ class MarkerReader:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens of a reply at one place; None is a marker's."""
+    """A run of tokens at one place; None for a marker."""
 
     place: Place | None
     ids: tuple[int, ...]
@@ -313,7 +313,7 @@ class Run:
 def runs(
     ids: Iterable[int], markers: Markers, text_of: Callable[[Sequence[int]], str], place: Place
 ) -> Iterator[Run]:
-    """A whole reply, cut at its markers, as a MarkerReader that begins at `place` reads it."""
+    """Cut a whole reply at its markers, as a MarkerReader beginning at `place` would."""
     run: list[int] = []
     for id_ in ids:
         if place is Place.START and run and text_of(run).strip():
@@ -335,7 +335,7 @@ def runs(
 def place_after_prompt(
     tail: Sequence[int], markers: Markers, text_of: Callable[[Sequence[int]], str]
 ) -> Place:
-    """Where a reply begins whose prompt ends with `tail`: the template may have begun it."""
+    """Where the reply to a prompt ending in `tail` begins: the template may have opened it."""
     last = max((i for i, id_ in enumerate(tail) if id_ in markers.roles), default=None)
     if last is None:
         return Place.START

@@ -1,7 +1,7 @@
-"""Texts given to a chat template, each with the ids that it is known by, and what comes of them.
+"""Tracks texts with known ids through a chat template.
 
-Encoded again, a text may come apart into other tokens than those the model has written. So marks
-are put around the texts whose ids are known, to find which of them a template writes as they are.
+A reply encoded again may yield other tokens than the model wrote. Marks around the texts whose ids
+are known show which of them the template leaves unchanged.
 """
 
 import re
@@ -15,14 +15,14 @@ TokenIds = np.ndarray  # one dimension, int32
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A text, and its ids if they are known."""
+    """A text, with its ids if known."""
 
     text: str
     ids: TokenIds | None = None
 
 
 class Spans:
-    """Marks around the texts with ids; `mark` is a character that occurs in none of them."""
+    """Marks texts that have ids; `mark` is a character that occurs in none of them."""
 
     def __init__(self, mark: str, texts: Sequence[Known]) -> None:
         self._mark = mark
@@ -36,7 +36,7 @@ class Spans:
         ]
 
     def split(self, rendered: str) -> list[Known]:
-        """The rendered text in parts, with their ids if a text was written as it is."""
+        """Split the rendered text into parts; those the template left unchanged get their ids."""
         parts: list[Known] = []
         for i, each in enumerate(self._texts):
             whole = f"{self._opening(i)}{each.text}{self._closing(i)}"

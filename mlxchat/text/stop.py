@@ -1,10 +1,10 @@
-"""Stop texts: found across token borders, never shown."""
+"""Stop texts: found across token boundaries, never shown."""
 
 from collections.abc import Sequence
 
 
 class StopTexts:
-    """Hold back what could be the beginning of a stop text until it is known not to be one."""
+    """Holds back text that may be the beginning of a stop text until that is decided."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = tuple(texts)
@@ -26,15 +26,15 @@ class StopTexts:
 
     @property
     def held(self) -> str:
-        """What is held back now."""
+        """The text currently held back."""
         return self._held
 
     def restore(self, held: str) -> None:
-        """Go on from what was held back."""
+        """Continue with text held back earlier."""
         self._held = held
 
     def finish(self) -> str:
-        """What was held back and turned out to be no stop text."""
+        """Return the text held back: no stop text follows."""
         return self._release(len(self._held))
 
     def _release(self, n: int) -> str:
@@ -42,7 +42,7 @@ class StopTexts:
         return shown
 
     def _possible_beginning(self) -> int:
-        """Length of the longest end of the held text that a stop text begins with."""
+        """Length of the longest suffix of the held text that begins a stop text."""
         longest = min(max(map(len, self._texts)) - 1, len(self._held))
         return next(
             (n for n in range(longest, 0, -1) if self._begins_a_stop_text(self._held[-n:])), 0

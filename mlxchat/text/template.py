@@ -1,7 +1,7 @@
-"""Chat templates: messages in, the text that the model was trained to see out.
+"""Chat templates: turn messages into the text format that the model was trained on.
 
-Templates come with the model, so they are untrusted: they run in Jinja's sandbox. Which of the
-resulting text may become control tokens is the tokenizer's business: see `tokens`.
+Templates come with the model and are untrusted, so they run in Jinja's sandbox. `tokens` decides
+which parts of the resulting text may become control tokens.
 """
 
 import datetime
@@ -18,13 +18,15 @@ from mlxchat.errors import TemplateError
 
 Message = Mapping[str, str]
 
-NO_SYSTEM_ROLE = "this model's chat template has no system role: the system text leads the prompt"
+NO_SYSTEM_ROLE = (
+    "this model's chat template has no system role: the system prompt is part of the first message"
+)
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens' texts that it may write.
+    """A compiled template and the special tokens' texts that it may use.
 
-    Raises TemplateError where the source is no Jinja template.
+    Raises TemplateError if the source is not a Jinja template.
     """
 
     def __init__(self, source: str, special_texts: Mapping[str, str]) -> None:
@@ -33,12 +35,12 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
-            raise TemplateError(f"the model's chat template cannot be read: {error}") from error
+            raise TemplateError(f"cannot parse the model's chat template: {error}") from error
 
     def render(
         self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
     ) -> str:
-        """Write the messages out. Raises TemplateError with the template's own words if it refuses.
+        """Render the messages. Raises TemplateError with the template's own message if it fails.
 
         `variables` are the template's own, such as `enable_thinking`. Source: the variables and
         functions are those of Hugging Face's `apply_chat_template`.
@@ -53,11 +55,11 @@ class ChatTemplate:
                 **variables,
             )
         except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
-            raise TemplateError(f"the model's chat template refuses this: {error}") from error
+            raise TemplateError(f"the model's chat template rejects this: {error}") from error
 
     @cached_property
     def has_system_role(self) -> bool:
-        """Whether the template writes a system message out, rather than refuse or drop it."""
+        """Whether the template renders a system message, rather than reject or drop it."""
         mark = "a system text"
         messages = [{"role": "system", "content": mark}, {"role": "user", "content": "a"}]
         try:
@@ -66,9 +68,9 @@ class ChatTemplate:
             return False
 
     def with_system(self, system: str | None, messages: Sequence[Message]) -> list[Message]:
-        """The messages behind a system message, or behind its text where there is no such role.
+        """Prepend the system text: as a message, or to the first message if there is no such role.
 
-        There the text leads the first message, which is the user's, as such models were trained.
+        The first message is the user's; models without a system role were trained that way.
         """
         if system is None:
             return list(messages)
@@ -91,7 +93,7 @@ def _environment() -> jinja2.Environment:
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}` marks, for training, what an assistant wrote; here it only stands."""
+    """Ignores `{% generation %}`, which marks the assistant's text for training."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja's own declaration)
 
@@ -101,7 +103,7 @@ class _GenerationBlock(jinja2.ext.Extension):
 
 
 def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    # Not Jinja's own filter, which escapes for HTML.
+    # Unlike Jinja's own filter, without escaping for HTML.
     return json.dumps(value, ensure_ascii=False, indent=indent, **options)
 
 

@@ -1,4 +1,4 @@
-"""What a chat template does with a reply, found out by rendering one."""
+"""Find out what a chat template does with a reply, by rendering one."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,10 +9,10 @@ from mlxchat.errors import TemplateError
 from mlxchat.text.reply_format import ReplyFormat
 from mlxchat.text.template import ChatTemplate, Message
 
-# The names by which templates know a thought that is not within the content.
+# The message fields in which templates look for a thought.
 THOUGHT_FIELDS = ("thinking", "reasoning_content", "reasoning", "thought")
 
-# A field of the message; the others may be parts of its content, or variables.
+# Only this name is sure to be a field; the others may be content parts or variables.
 _READS_FIELD = re.compile(r"""[.'"]reasoning_content\b""")
 
 _THOUGHT, _ANSWER = "a-probing-thought", "a-probing-answer"
@@ -20,9 +20,12 @@ _THOUGHT, _ANSWER = "a-probing-thought", "a-probing-answer"
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a template does with thoughts. `inline` is whether it takes them within the content,
-    between the format's tags, rather than in a field. `opened` is how a thought begins: as in the
-    generation prompt if that opens it. `closes` is the closing tag."""
+    """What a template does with thoughts.
+
+    `inline`: whether it takes them within the content, between the format's tags, rather than in a
+    field. `opened`: the text that begins a thought, as in the generation prompt if that opens one.
+    `closes`: the closing tag.
+    """
 
     inline: bool
     opened: str = ""
@@ -32,7 +35,7 @@ class Probed:
 def probe(
     template: ChatTemplate, format_: ReplyFormat | None, variables: Mapping[str, Any]
 ) -> Probed:
-    """Find out what the template does with the thoughts of earlier replies."""
+    """Find out what the template does with the thoughts in earlier replies."""
     if format_ is None or format_.has_channels:
         return Probed(inline=format_ is None)
     raw = f"{format_.opens}{format_.label}{_THOUGHT}{format_.closes}{_ANSWER}"
@@ -46,7 +49,7 @@ def probe(
 
 
 def _drops_field(template: ChatTemplate, variables: Mapping[str, Any]) -> bool:
-    """Whether the template knows a field for the thought, and leaves it out of earlier replies."""
+    """Whether the template has a field for thoughts but omits them from earlier replies."""
     if not _READS_FIELD.search(template.source):
         return False
     rendered = _rendered(template, _ANSWER, variables, dict.fromkeys(THOUGHT_FIELDS, _THOUGHT))
@@ -60,14 +63,14 @@ def _opened(rendered: str, format_: ReplyFormat) -> str:
 
 
 def is_enclosed(rendered: str, format_: ReplyFormat) -> bool:
-    """Whether the template writes the format's markers around an answer by itself."""
+    """Whether the template itself adds the format's markers to an answer."""
     before, _, after = rendered.partition(_ANSWER)
     before, after = before.rstrip(), after.lstrip()
     return any(before.endswith(each) or after.startswith(each) for each in format_.markers)
 
 
 def texts_after_answer(template: ChatTemplate) -> Iterator[str]:
-    """What follows an answer: the last one, and one that a question follows."""
+    """Yield the texts that follow an answer: the last one, and one before a question."""
     question = {"role": "user", "content": "a-probing-question"}
     answer = {"role": "assistant", "content": _ANSWER}
     for messages in ([question, answer], [question, answer, question]):

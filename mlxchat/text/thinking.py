@@ -1,6 +1,6 @@
-"""Thoughts as text: found by tags that are plain text, and written for whoever reads a pipe.
+"""Thoughts as text: found by plain-text tags, and written with tags for pipes.
 
-Tags that are tokens are `reply_reader`'s business.
+`reply_reader` handles tags that are tokens.
 """
 
 from collections.abc import Iterable
@@ -8,23 +8,23 @@ from enum import Enum, auto
 
 Piece = tuple[bool, str]
 
-# How thoughts are written where there is nothing but text, whatever the model's own markers.
+# The tags for thoughts in plain-text output, whatever the model's own markers.
 THINK_TAGS = ("<think>", "</think>")
 
 
 class _Place(Enum):
     START = auto()
     THINKING = auto()
-    BEHIND_CLOSE_TAG = auto()
+    AFTER_CLOSE_TAG = auto()
     ANSWER = auto()
 
 
 class ThinkSplitter:
     """Splits text into pieces of `(is_thinking, text)`, without the tags.
 
-    Only a block at the very beginning, or `after_blanks`, is thinking: a later tag is text like any
-    other. A close tag there ends a thought that was left out. `inside` tells that the prompt has
-    opened the block already. Of the text after the close tag, leading newlines are dropped.
+    Only a block at the very beginning, or `after_blanks`, is a thought: later tags are text. A
+    closing tag there ends an omitted thought. `inside` means that the prompt has opened the block.
+    Newlines after the closing tag are dropped.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class ThinkSplitter:
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the thought has begun and not ended."""
+        """Whether a thought is open."""
         return self._place is _Place.THINKING
 
     @property
     def state(self) -> tuple[str, str]:
-        """Where it is, and the text that it holds back."""
+        """The current place and the text held back."""
         return self._place.name, self._held
 
     def restore(self, place: str, held: str) -> None:
@@ -52,14 +52,14 @@ class ThinkSplitter:
         self._place, self._held = _Place[place], held
 
     def add(self, text: str) -> list[Piece]:
-        """Return what is decided by now; what may be the beginning of a tag is held back."""
+        """Return the pieces decided so far; the possible beginning of a tag is held back."""
         self._held += text
         pieces: list[Piece] = []
         if self._place is _Place.START:
             self._look_for_open_tag()
         if self._place is _Place.THINKING:
             pieces.append((True, self._take_thinking()))
-        if self._place is _Place.BEHIND_CLOSE_TAG:
+        if self._place is _Place.AFTER_CLOSE_TAG:
             self._drop_newlines()
         if self._place is _Place.ANSWER:
             pieces.append((False, self._held))
@@ -67,7 +67,7 @@ class ThinkSplitter:
         return [piece for piece in pieces if piece[1]]
 
     def finish(self) -> list[Piece]:
-        """Return what was held back: no more text will come."""
+        """Return the text held back, after the last text."""
         held, self._held = self._held, ""
         return [(self._place is _Place.THINKING, held)] if held else []
 
@@ -78,15 +78,15 @@ class ThinkSplitter:
             self._place = _Place.THINKING
         elif begun.startswith(self._close_tag):
             self._held = begun[len(self._close_tag) :]
-            self._place = _Place.BEHIND_CLOSE_TAG
+            self._place = _Place.AFTER_CLOSE_TAG
         elif not any(tag.startswith(begun) for tag in (self._open_tag, self._close_tag)):
             self._place = _Place.ANSWER
 
     def _take_thinking(self) -> str:
-        thinking, tag, behind = self._held.partition(self._close_tag)
+        thinking, tag, after = self._held.partition(self._close_tag)
         if tag:
-            self._held = behind
-            self._place = _Place.BEHIND_CLOSE_TAG
+            self._held = after
+            self._place = _Place.AFTER_CLOSE_TAG
             return thinking
         held = _length_of_begun_tag(self._held, self._close_tag)
         decided = len(self._held) - held
@@ -100,7 +100,7 @@ class ThinkSplitter:
 
 
 class OuterWhitespace:
-    """Strips a text that comes in pieces: `add` returns what can be shown by now."""
+    """Strips a text that arrives in pieces: `add` returns what can be shown so far."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -115,7 +115,7 @@ class OuterWhitespace:
 
 
 def joined(pieces: Iterable[Piece]) -> tuple[str, str]:
-    """The thought and the answer that the pieces make."""
+    """Join the pieces into the thought and the answer."""
     texts: dict[bool, list[str]] = {True: [], False: []}
     for is_thought, text in pieces:
         texts[is_thought].append(text)
@@ -123,8 +123,9 @@ def joined(pieces: Iterable[Piece]) -> tuple[str, str]:
 
 
 class ThoughtsAsText:
-    """Writes the pieces of a reply as one text: thoughts between THINK_TAGS, or, `hidden`, not at
-    all. `inside` continues a text that was left within a thought.
+    """Writes the pieces of a reply as one text: thoughts in THINK_TAGS, or omitted if `hidden`.
+
+    `inside` continues a text that stopped within a thought.
     """
 
     def __init__(self, *, hidden: bool, inside: bool = False) -> None:
@@ -132,7 +133,7 @@ class ThoughtsAsText:
         self.inside = inside
 
     def add(self, text: str, thought: bool) -> str:
-        """What to write for a piece."""
+        """The text to write for a piece."""
         if not text or (thought and self._hidden):
             return ""
         tags = ""
@@ -143,6 +144,6 @@ class ThoughtsAsText:
 
 
 def _length_of_begun_tag(text: str, tag: str) -> int:
-    """How many characters at the end of `text` are a beginning of `tag`."""
+    """Length of the longest suffix of `text` that begins `tag`."""
     longest = min(len(text), len(tag) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

@@ -1,6 +1,6 @@
 """Text to token ids and back. Only a chat template can make control tokens; text never does.
 
-Works on what the `tokenizers` library loaded; which files that comes from is `models`' business.
+Works on a loaded `tokenizers` backend; finding its files is left to `models`.
 """
 
 import json
@@ -28,10 +28,10 @@ from mlxchat.wording import Field
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids `(T,)` ready for prefill, and what the user should know of how they were made.
+    """Token ids `(T,)` ready for prefill, and notices about how they were made.
 
-    `blocks` are the spans of ids, in order, that are to be kept for other prompts, and the first
-    `head` ids are what the template writes before all of them.
+    `blocks` are the spans of ids, in order, to be cached for other prompts; the first `head` ids
+    are what the template writes before all of them.
     """
 
     ids: TokenIds
@@ -42,8 +42,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a conversation. A reply may have a `thought` besides its content; `ids` are
-    the tokens of both as the model wrote them, markers included."""
+    """One message of a conversation. A reply may have a `thought` in addition to its content;
+    `ids` are the tokens of both as the model wrote them, markers included."""
 
     role: str
     content: str
@@ -53,15 +53,15 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A message as a template is given it: the texts of its content, and of its thought if that
-    goes into a field of its own."""
+    """A message as passed to a template: the texts of its content, and of its thought if that goes
+    into a separate field."""
 
     role: str
     content: tuple[Known, ...]
     thought: tuple[Known, ...] = ()
 
     def message(self, texts: Iterator[str]) -> Message:
-        """With the next of `texts` in place of its own."""
+        """The message with the next of `texts` in place of its own."""
         thought = "".join(next(texts) for _ in self.thought)
         content = "".join(next(texts) for _ in self.content)
         fields = dict.fromkeys(THOUGHT_FIELDS, thought) if thought else {}
@@ -69,7 +69,7 @@ class _Written:
 
 
 class Tokenizer:
-    """A model's vocabulary, its chat template (None where it has none) and its end tokens."""
+    """A model's vocabulary, its chat template (None if it has none) and its end tokens."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Tokenizer:
             id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
         )
         self._probed: dict[str, Probed] = {}
-        # A conversation is rendered again and again with the same replies.
+        # A conversation is rendered repeatedly, with the same replies.
         self._segments = lru_cache(maxsize=1024)(self._segments_of)
 
     def _find_replies(self, source: str) -> Replies:
@@ -104,20 +104,20 @@ class Tokenizer:
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Tokens that end a turn: those that the model's files name, those that its template
-        writes after an answer, and those of its reply format."""
+        """Tokens that end a turn: those named in the model's files, those its template writes
+        after an answer, and those of its reply format."""
         format_, markers = self._replies.format, self._replies.markers
         named = () if format_ is None or markers is None else format_.ends
         ends = {self._backend.token_to_id(text) for text in named}
         roles = {} if markers is None else markers.roles
         after = () if self.template is None else texts_after_answer(self.template)
         ends |= {self._first_control(text, roles) for text in after}
-        # What closes a thought as well ends no turn by itself.
+        # A token that also closes a thought does not end the turn by itself.
         closing = {id_ for id_, role in roles.items() if role is Role.END}
         return (self._files_eos_ids | {id_ for id_ in ends if id_ is not None}) - closing
 
     def _first_control(self, text: str, left_out: Collection[int]) -> int | None:
-        """The control token that the text begins with, behind any that are left out."""
+        """The control token at the beginning of the text, skipping any that are left out."""
         found = [
             id_ for id_, content in self._encoder.control_ids.items() if text.startswith(content)
         ]
@@ -136,7 +136,7 @@ class Tokenizer:
         *,
         variables: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """Render `text` as the user's message and encode it up to where the reply begins.
+        """Render `text` as the user's message and encode it up to the beginning of the reply.
 
         `on_progress(done, total)` counts characters. Raises what `chat` raises.
         """
@@ -151,11 +151,11 @@ class Tokenizer:
         *,
         variables: Mapping[str, Any] | None = None,
     ) -> list[TokenIds]:
-        """Render the texts, one behind the other, as the user's message, and encode each by itself.
+        """Render the concatenated texts as the user's message, and encode each on its own.
 
-        Returns the ids of what the template writes before them, and of each text, the last one with
-        what comes behind it. Raises what `chat` raises, and TemplateError where the template does
-        not write each text out as it is, once.
+        Returns the ids of what the template writes before them, then those of each text; the last
+        includes what the template writes after it. Raises what `chat` raises, and TemplateError if
+        the template does not write each text unchanged, once.
         """
         template = self._require_template()
         variables = variables or {}
@@ -166,7 +166,7 @@ class Tokenizer:
         written = template.with_system(cut_system, [{"role": "user", "content": content}])
         head, *pieces = template.render(written, **self._cut_in(variables, mark)).split(span)
         if pieces[:-1] != cut:
-            raise TemplateError("the model's chat template does not write texts out as they are")
+            raise TemplateError("the model's chat template does not leave message text unchanged")
         pieces[-2:] = ["".join(pieces[-2:])]
         return [
             self._encoder.encode_cut(piece, mark, on_progress, begins=number == 0)
@@ -181,12 +181,11 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         on_progress: Progress | None = None,
     ) -> Prompt:
-        """Render a conversation and encode it up to where the next reply begins.
+        """Render a conversation and encode it up to the beginning of the next reply.
 
-        Replies that come with their ids, and that the template writes out as they are, get those
-        ids: encoded again, their text may come apart at other places. `variables` are the
-        template's own. Raises TemplateError where the model has no chat template or its template
-        refuses.
+        Replies given with ids keep them if the template writes their text unchanged, since encoding
+        the text again may split it differently. `variables` are the template's own. Raises
+        TemplateError if the model has no chat template or the template rejects the messages.
         """
         template = self._require_template()
         variables = variables or {}
@@ -206,7 +205,7 @@ class Tokenizer:
 
         rendered = render(each.text for each in known)
         segments = [Known(rendered)]
-        # A template that trims what it is given shows so in the replies that can be trimmed.
+        # Marks would keep a template from trimming: leave out first the texts that it could trim.
         untrimmed = [each if each.text == each.text.strip() else Known(each.text) for each in known]
         for candidates in (untrimmed, known):
             spans = Spans(span, candidates)
@@ -215,11 +214,11 @@ class Tokenizer:
                 segments = found
         ids = self._encode_segments(segments, mark, on_progress)
         if len(ids) == 0:
-            raise TemplateError("the model's chat template renders this to nothing")
+            raise TemplateError("the model's chat template renders an empty prompt")
         return Prompt(ids, self.system_notices(system))
 
     def _cut_in(self, value: Any, mark: str) -> Any:
-        """The template's variables, cut like other text: what is in them is the user's."""
+        """The template's variables, cut like other text: their values are the user's."""
         match value:
             case str():
                 return self._encoder.cut(value, mark)
@@ -231,7 +230,7 @@ class Tokenizer:
                 return value
 
     def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Written:
-        """The message as this template takes it."""
+        """The message in the form this template expects."""
         if message.role != "assistant":
             return _Written(message.role, (Known(self._encoder.cut(message.content, mark)),))
         probed = self._probe(variables)
@@ -239,7 +238,7 @@ class Tokenizer:
         ids = message.ids
         is_tagged = not probed.inline and self._replies.markers is None
         if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
-            # Its tags are text, which ids cannot distinguish.
+            # Its tags are plain text, which ids cannot tell from the rest.
             ids = None
         segments = self._segments(
             None if ids is None else ids.tobytes(), message.content, message.thought
@@ -272,22 +271,22 @@ class Tokenizer:
         return self._probed[key]
 
     def reader(self, prompt: TokenIds | None = None) -> Reader:
-        """What reads the reply to the prompt; without one, a text in which nothing is a thought."""
+        """A reader for the reply to `prompt`; without one, for text without thoughts."""
         return self._replies.reader(prompt)
 
     def split(self, text: str) -> tuple[str, str]:
-        """The thought and the answer in a text that holds both, with tags as plain text."""
+        """Split a text with plain-text tags into thought and answer."""
         return self._replies.split(text)
 
     @property
     def thinks(self) -> bool:
-        """Whether the model's tokens or its template know of thoughts."""
+        """Whether the model's tokens or its template support thoughts."""
         if self.template is None:
             return False
         return self._replies.format is not UNNAMED or "think" in self.template.source
 
     def system_notices(self, system: str | None) -> tuple[str, ...]:
-        """What the user should know of what becomes of a system text."""
+        """Notices about how the template treats a system prompt."""
         refused = system is not None and not self._require_template().has_system_role
         return (NO_SYSTEM_ROLE,) if refused else ()
 
@@ -301,16 +300,16 @@ class Tokenizer:
         return self.template
 
     def spells(self, ids: TokenIds, reply: str, thought: str = "") -> bool:
-        """Whether the ids, control tokens and all, are no more and no less than the reply and its
-        thought, beside the markers of the model's reply format."""
+        """Whether the ids, control tokens included, are exactly the reply and its thought, apart
+        from the markers of the model's reply format."""
         return self._replies.spells(ids, reply, thought)
 
     def _spelled(self, ids: Iterable[int]) -> str:
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
     def _own_controls(self, message: ChatMessage) -> Collection[str]:
-        """Control tokens that the model itself wrote into a reply, and did not spell in letters:
-        the template has to find them there."""
+        """Control tokens that the model wrote into the reply as tokens rather than letter by
+        letter: the template has to find them there."""
         if message.ids is None:
             return ()
         ids = message.ids.tolist()
@@ -326,7 +325,7 @@ class Tokenizer:
         }
 
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
-        """Encode `text` alone, behind the token that the model begins every text with, if any."""
+        """Encode `text` as it is, after the model's beginning-of-text token, if any."""
         opening = self._backend.encode("", add_special_tokens=True).ids
         opening = [id_ for id_ in opening if id_ not in self.eos_ids]
         return Prompt(np.concatenate([np.array(opening, np.int32), self.encode(text, on_progress)]))
@@ -334,13 +333,13 @@ class Tokenizer:
     def encode(
         self, text: str, on_progress: Progress | None = None, *, begins: bool = True
     ) -> TokenIds:
-        """Token ids `(T,)` of plain text, in which nothing is a control token; `begins` False where
-        it goes on from other text."""
+        """Token ids `(T,)` of plain text, in which nothing is a control token; `begins` is False
+        if it continues other text."""
         return self._encoder.encode(text, on_progress, begins=begins)
 
     def encode_reply(self, reply: str, thought: str, prompt: TokenIds) -> TokenIds:
-        """Token ids of a reply to the prompt as this model might have written it, to be continued:
-        a thought without a reply is not closed."""
+        """Token ids of a reply, as this model might have written it after the prompt, to be
+        continued: a thought without a reply is left open."""
         format_, begun = self._replies.format, self.reader(prompt)
         if format_ is None:
             return self.encode(reply)
@@ -355,21 +354,21 @@ class Tokenizer:
         return np.concatenate(pieces)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids, control tokens left out."""
+        """Text of the ids, without control tokens."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
     def is_silent(self, id_: int) -> bool:
-        """Whether `decode` leaves the token out, whatever tokens are around it."""
+        """Whether `decode` omits the token whatever its context."""
         return id_ in self._special_ids or self._backend.id_to_token(id_) is None
 
     def text_of(self, id_: int) -> str:
-        """One token as people read it, control tokens included."""
+        """One token as readable text, control tokens included."""
         return self._encoder.control_ids.get(id_) or self._backend.decode(
             [id_], skip_special_tokens=False
         )
 
     def definition(self) -> str:
-        """All that decides how text becomes tokens, to be compared."""
+        """Everything that decides how text becomes tokens, for comparison."""
         return self._backend.to_str()
 
     def stream_decoder(self) -> StreamDecoder:
@@ -391,8 +390,8 @@ class Tokenizer:
 
 
 def _enclosed(segments: Sequence[Segment], probed: Probed) -> list[Segment]:
-    """The segments with both markers around the thought: the prompt may have written the first, and
-    a thought that was cut off has no second."""
+    """The segments with both markers around the thought: the prompt may have written the opening
+    one, and an unfinished thought has no closing one."""
     thoughts = [number for number, segment in enumerate(segments) if segment.kind is Kind.THOUGHT]
     if not thoughts:
         return list(segments)
