@@ -30,16 +30,16 @@ def device_failures() -> Iterator[None]:
 
 def _explanation(error: RuntimeError | MemoryError) -> str | None:
     """A message that says what happened and what to do; None if the device is not to blame."""
-    said = first_line(error)
-    failed = said.startswith(FAILED_COMMANDS)
+    detail = first_line(error)
+    failed = detail.startswith(FAILED_COMMANDS)
     words = METAL_OUT_OF_MEMORY if failed else OUT_OF_MEMORY
-    if isinstance(error, MemoryError) or any(each in said for each in words):
+    if isinstance(error, MemoryError) or any(each in detail for each in words):
         return (
             "out of memory: use a smaller window, a smaller or more heavily quantized model, or "
-            f"close other programs ({said})"
+            f"close other programs ({detail})"
         )
     if failed:
-        return f"the GPU failed: try again, with a smaller prefill step if it timed out ({said})"
+        return f"the GPU failed: try again, with a smaller prefill step if it timed out ({detail})"
     return None
 
 

@@ -19,10 +19,10 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
+    pending: list[tuple[int, FrameType | None]] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append((number, frame))
+        pending.append((number, frame))
 
     handlers = {number: signal.getsignal(number) for number in ENDING}
     held: dict[int, Any] = {n: handler for n, handler in handlers.items() if callable(handler)}
@@ -33,7 +33,7 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in held.items():
             signal.signal(number, handler)
-        for number, frame in came:
+        for number, frame in pending:
             # Called rather than raised again, or the signal watch would count it twice.
             held[number](number, frame)
 

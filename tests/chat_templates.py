@@ -1,7 +1,7 @@
-"""Chat templates after the manner of well-known models, in this project's own words.
+"""Chat templates modelled on well-known ones, in this project's own words.
 
-Control tokens are those of the byte tokenizer in the tests, so the shapes are what is real: where
-the system prompt goes, what is trimmed, what is refused, and what is rewritten in older turns.
+Control tokens are those of the tests' byte tokenizer. The structure is real: the place of the
+system prompt, what is trimmed, what is rejected, and what is rewritten in older turns.
 """
 
 CHATML = (
@@ -9,12 +9,12 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Qwen 2.5: a system prompt of its own where there is none.
+# Qwen 2.5: a default system prompt.
 DEFAULT_SYSTEM = (
     "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are kind.<|im_end|>\n{% endif %}"
 ) + CHATML
 
-# Qwen 3: thoughts are taken out of all replies but the latest question's.
+# Qwen 3: thoughts are removed from all replies except the latest.
 FORGETS_THOUGHTS = (
     "{% for m in messages %}"
     "{% set text = m.content %}"
@@ -26,14 +26,14 @@ FORGETS_THOUGHTS = (
     "{% endif %}"
 )
 
-# Llama 3: everything is trimmed, and the text begins with a token.
+# Llama 3: everything is trimmed, and the text begins with a control token.
 TRIMMED = (
     "<|endoftext|>{% for m in messages %}"
     "<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )
 
-# Gemma 2: no system role, user and assistant in turn, the assistant goes by another name.
+# Gemma 2: no system role, strictly alternating roles, another name for the assistant.
 NO_SYSTEM = (
     "<|endoftext|>"
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
@@ -45,7 +45,7 @@ NO_SYSTEM = (
     "{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
 )
 
-# Mistral: the system prompt stands within the first question, and there is no role at all.
+# Mistral: the system prompt is part of the first question, and there are no role names.
 INSTRUCTION = (
     "{% set ns = namespace(system='') %}"
     "<|endoftext|>{% for m in messages %}"

@@ -1,8 +1,8 @@
-"""Run on all ranks: what one process says of each model, and what the ranks say together.
+"""Run on all ranks: the output of one process for each model, and of the ranks together.
 
     python -m tests.distributed_program PIPELINE MODEL…
 
-Rank 0 prints a JSON line a model.
+Rank 0 prints one JSON line per model.
 """
 
 import json
@@ -76,7 +76,7 @@ def _said(model: Model, sampling: SamplingSettings) -> list[int | None]:
 
 
 def _logits(model: Model) -> list[list[float]]:
-    """Of a next token after each thing that can be done to a cache."""
+    """Logits of a next token after each operation on a cache."""
     network, ids = model.network, PROMPT.astype(np.int32)
     cache = model.make_cache(WINDOW, KEEP)
     seen: list[list[float]] = []

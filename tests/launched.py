@@ -1,4 +1,4 @@
-"""Several ranks of a program on this machine, over loopback; none outlives its test."""
+"""Run several ranks on this machine, over loopback; none outlives its test."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def free_ports(count: int) -> int:
-    """The first of so many consecutive ports that nothing listens on."""
+    """The first of `count` consecutive free ports."""
     while True:
         with socket.socket() as any_port:
             any_port.bind(("127.0.0.1", 0))
@@ -33,7 +33,7 @@ def _is_free(port: int) -> bool:
 
 
 def under_mlx_launch(ranks: int, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` on so many ranks."""
+    """The command line that runs `command` on `ranks` ranks."""
     launcher = str(Path(sys.executable).with_name("mlx.launch"))
     port = str(free_ports(ranks))
     return [
@@ -50,12 +50,12 @@ def under_mlx_launch(ranks: int, command: Sequence[str]) -> list[str]:
 
 
 class Process:
-    """A program whose output is read as it comes; killed with all that it has started."""
+    """A program whose output is read as it arrives; killed along with its children."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self.popen = subprocess.Popen(
             command,
-            # A pipe that never ends, as the launcher's own.
+            # A pipe that never ends, like the launcher's.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -86,12 +86,12 @@ class Process:
         return self._written["err"].decode()
 
     def writes(self, size: int, timeout: float = 100) -> None:
-        """Wait until it has written so many bytes."""
+        """Wait until it has written `size` bytes."""
         with self._came:
             assert self._came.wait_for(lambda: len(self._written["out"]) >= size, timeout), self.err
 
     def line(self, number: int, timeout: float = 200) -> str:
-        """Wait until it has written so many lines; the last of them."""
+        """Wait until it has written `number` lines; return the last of them."""
         with self._came:
             written = self._written
             came = self._came.wait_for(lambda: written["out"].count(b"\n") >= number, timeout)
@@ -99,14 +99,14 @@ class Process:
         return self.out.splitlines()[number - 1]
 
     def reads(self, line: str) -> None:
-        """Send it a line."""
+        """Send it a line of input."""
         stdin = self.popen.stdin
         assert stdin is not None
         stdin.write(f"{line}\n".encode())
         stdin.flush()
 
     def ends(self, timeout: float = 300) -> int:
-        """Wait for its end; its exit status."""
+        """Wait for it to end; return its exit status."""
         status = self.popen.wait(timeout)
         for reader in self._readers:
             reader.join(timeout)
@@ -134,7 +134,7 @@ def launched(ranks: int, *arguments: str) -> Iterator[Process]:
 
 @contextmanager
 def ring(ranks: int, command: Sequence[str], directory: Path) -> Iterator[list[Process]]:
-    """The command on so many ranks, each a process of its own, as the launcher starts them."""
+    """Run the command on `ranks` ranks, one process each, as the launcher would."""
     port = free_ports(ranks)
     hostfile = directory / "hosts.json"
     hostfile.write_text(json.dumps([[f"127.0.0.1:{port + n}"] for n in range(ranks)]))
@@ -151,7 +151,7 @@ def ring(ranks: int, command: Sequence[str], directory: Path) -> Iterator[list[P
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command wrote on each rank, and with which status it ended."""
+    """A command's output and exit status on each rank."""
 
     statuses: list[int]
     out: list[str]
@@ -159,7 +159,7 @@ class Done:
 
 
 class RingOfCommands:
-    """Two ranks of `ring_program`, which run what they are given one after the other."""
+    """Two ranks of `ring_program`, which run commands one after another."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
@@ -167,7 +167,7 @@ class RingOfCommands:
 
     def run(self, *arguments: str, stdin: str | None = None) -> Done:
         command = {"arguments": arguments, "stdin": stdin, "environment": dict(os.environ)}
-        # Which rank it is and where the others are is its own.
+        # A process keeps its own rank and hosts.
         for name in ("MLX_RANK", "MLX_HOSTFILE"):
             assert name not in command["environment"]
         for process in self._processes:

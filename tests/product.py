@@ -1,9 +1,9 @@
-"""The product of mlx-lm's families, the forms of weights and the ways in, on tiny random models.
+"""The product of mlx-lm's families, forms of weights and ways in, on tiny random models.
 
     python -m tests.product [FAMILY …]      # the table of counts
 
-Each way is compared with the plain computation, to a tolerance that fits the form, or is refused:
-then it says why. Half precision is computed as Metal does.
+Each way in matches the plain computation, within a tolerance for the form, or is refused with a
+reason. Half precision is computed as on Metal.
 """
 
 import sys
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+import mlxchat  # noqa: F401  first, to prepare OpenBLAS and mlx-lm's modules
 
 # isort: split
 
@@ -51,35 +51,35 @@ from tests.reference import ReferenceCache, reference_cache, references
 
 WINDOW, KEEP, STEP = 16, 4, 12
 
-# Tokens between the kept ones and a turn that is evicted: a pinned turn.
+# Tokens between the kept ones and the evicted turn: a pinned turn.
 FRONT = 3
 
-# Its module needs a package that mlx-lm does not bring.
+# Its module needs a package that mlx-lm does not install.
 NOT_BUILT = {"olmo"}
 
 FAMILIES = sorted(set(CONFIGS) - NOT_BUILT - (set() if mx.metal.is_available() else METAL_ONLY))
 
-# Models whose attention sees the position itself, in the scale of their queries or in norms after
-# their ropes: once moved back they rightly answer as they would at that position.
+# Models whose attention depends on absolute positions, through the scale of their queries or norms
+# after their ropes: once moved back, they rightly answer as at that position.
 ABSOLUTE = {"hunyuan", "hunyuan_v1_dense", "llama4", "ministral3", "mistral3", "mistral4"}
 
-# Models of mlx-lm that answer differently for each step size: one attends to groups of slots, one
-# lets tokens see the future, and one's mask is a token wider than its cache.
+# mlx-lm models whose answers depend on the step size: one attends to groups of slots, one lets
+# tokens see the future, and one has a mask one token wider than its cache.
 INEXACT = {"minimax_m3_vl", "phi3small", "plamo3"}
 
 
-# Windows of one page and a little more, so that a prefix of one page is known.
+# A window slightly larger than a page, so that a prefix of one page can be reused.
 LONG, ROOMY = PAGE + 30, 512
 HEAD, BLOCK = 5, 40
 
 
 class Refused(Exception):
-    """A way that this family does not have, and why."""
+    """This family does not support a way in, for the reason given."""
 
 
 @dataclass(slots=True)
 class Case:
-    """A tiny model of one family in one form, loaded as the chat loads it, in a thread."""
+    """A tiny model of one family in one form, loaded in a thread as chat does."""
 
     family: str
     form: str
@@ -93,7 +93,7 @@ class Case:
         self.model = self.load()
 
     def load(self) -> Model:
-        """The model, as a new process would load it."""
+        """Load the model as a new process would."""
         directory = self.directory / "model"
         return Loading(
             lambda: load_directory(directory, self.family, dtype="stored", notify=print)
@@ -107,18 +107,18 @@ class Case:
             raise Refused(str(error)) from error
 
     def cache_or_error(self, window: int = WINDOW) -> Cache:
-        """An empty cache, for which the model's ropes are tried once. Raises CacheError."""
+        """An empty cache; the model's ropes are tried only once. Raises CacheError."""
         if window not in self.empty:
             self.empty[window] = make_cache(self.model.network, window, KEEP)
         return self.empty[window].fork()
 
     def logits(self, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
-        """Of the last token, `(V,)`."""
+        """Logits of the last token, `(V,)`."""
         ids = mx.array(np.array(tokens, np.int32))[None]
         return np.array(self.model.network(ids, cache=cache)[0, -1].astype(mx.float32))
 
     def compare(self, way: str, found: np.ndarray, expected: np.ndarray) -> None:
-        """Note how far apart they are, relative to the expected: some models forbid tokens."""
+        """Record the relative error; some models forbid tokens."""
         assert not np.isnan(found).any()
         finite = np.isfinite(expected)
         assert np.array_equal(finite, np.isfinite(found))
@@ -132,7 +132,7 @@ def tokens(n: int, seed: int = 0) -> list[int]:
 
 
 class InFloat32:
-    """A shift whose own rounding does not count: the reference's."""
+    """A shift for the reference, without rounding of its own."""
 
     def __init__(self, shift: KeyShift | None) -> None:
         self.shift = shift
@@ -145,7 +145,7 @@ class InFloat32:
 
 
 class Pair:
-    """Our cache and the plain reference, which is fed one token at a time."""
+    """Our cache and the plain reference, fed one token at a time."""
 
     def __init__(self, case: Case, way: str) -> None:
         self.case, self.way = case, way
@@ -155,7 +155,7 @@ class Pair:
         network = case.model.network
         self.plain = reference_cache(network, WINDOW, KEEP, rotations)
         if self.chunked:
-            # Compared as far as mlx-lm's own cache goes: beyond that, tests/test_chunk.py does it.
+            # Compared within the range of mlx-lm's own cache; tests/test_chunk.py covers the rest.
             self.plain = build._native_cache(network)
         self.fed = 0
         self.recurrent_bytes: set[int] = set()
@@ -166,7 +166,7 @@ class Pair:
         return list(zip(windows(self.ours), references(self.plain), strict=True))
 
     def feed(self, ids: Sequence[int], step: int) -> None:
-        """Give both the tokens, ours in steps, and compare the last logits."""
+        """Feed both the tokens, ours in steps, and compare the last logits."""
         if self.case.family in INEXACT:
             step = 1
         for start in range(0, len(ids), step):
@@ -183,7 +183,7 @@ class Pair:
             self.case.compare(self.way, found, rows[-1])
 
     def check_bounds(self, step: int) -> None:
-        """Storage and positions stay within what is promised, in every layer."""
+        """Check the promised bounds of storage and positions in every layer."""
         for window in windows(self.ours):
             assert window.max_size is not None
             assert window.max_size <= WINDOW
@@ -198,7 +198,7 @@ class Pair:
 
 
 def read_and_decode(case: Case) -> None:
-    """Prefill past the window in steps, then decode past it once more."""
+    """Prefill past the window in steps, then decode past it again."""
     pair = Pair(case, "prefill")
     pair.feed(tokens(2 * STEP), STEP)
     pair.way = "decode"
@@ -217,7 +217,7 @@ def rewind_wrapped(case: Case, pair: Pair) -> None:
     for _, plain in pair.references():
         plain.rewind(5)
     pair.feed(tokens(4, seed=2), 2)
-    # Until the ring is full of single tokens, a prefill step holds more than the reference.
+    # Until single tokens fill the ring, a prefill step holds more than the reference.
     pair.feed(tokens(2, seed=6), 1)
 
 
@@ -225,7 +225,7 @@ def evict_turn(case: Case, pair: Pair) -> None:
     pair.way = "evict"
     held = max(window.size() for window in windows(pair.ours)) if windows(pair.ours) else 0
     if not held:
-        raise Refused("it remembers no single tokens")
+        raise Refused("recurrent layers cannot evict single tokens")
     start = min(KEEP + FRONT, held // 2)
     stop = min(start + 6, held - 1)
     try:
@@ -240,7 +240,7 @@ def evict_turn(case: Case, pair: Pair) -> None:
 
 
 def snapshot_and_restore(case: Case) -> None:
-    """A wrapped window, saved and restored by a model that is loaded anew, goes on to the bit."""
+    """Save a wrapped window, and restore it to the bit with a newly loaded model."""
     cache = case.cache()
     ledger = Ledger(WINDOW, KEEP)
     for step in (tokens(STEP), tokens(STEP, seed=1), *([token] for token in tokens(9, seed=2))):
@@ -263,7 +263,7 @@ def _print(model: Model) -> Any:
 
 
 def known_prefix(case: Case) -> None:
-    """Read twice, the second time what is known of it comes from the disk, to the bit."""
+    """Read a prompt twice: the second time its prefix comes from disk, to the bit."""
     first = _read_prompt(case, known=0)
     again = _read_prompt(case, known=PAGE)
     for token in tokens(4, seed=5):
@@ -286,7 +286,7 @@ def _read_prompt(case: Case, known: int) -> list[Any]:
 
 
 class KeptBlocks:
-    """A store in memory."""
+    """An in-memory store."""
 
     def __init__(self) -> None:
         self.blocks: dict[bytes, Block] = {}
@@ -299,8 +299,8 @@ class KeptBlocks:
 
 
 def joined_block(case: Case) -> None:
-    """A block that was read after the head alone is joined after another one: the keys and values
-    of the first layer, which know nothing of other tokens, are those of an ordinary prefill."""
+    """Join a block, read after the head alone, after another one. The first layer's entries, which
+    do not depend on other tokens, equal those of an ordinary prefill."""
     cache = case.cache(ROOMY)
     try:
         make_joinable(case.model.network, cache)
@@ -338,7 +338,7 @@ WAYS: dict[str, Callable[[Case], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the ways: how far each was off, step by step, or why it is refused."""
+    """The result of each way in: its errors, step by step, or the reason it is refused."""
 
     verdict: Verdict
     dtype: str
@@ -348,7 +348,7 @@ class Outcome:
 
 @contextmanager
 def computing(family: str, form: str) -> Iterator[None]:
-    """Compute as a GPU does in the forms that are made for one, and move keys often."""
+    """Compute as a GPU would in the forms meant for one, and move keys often."""
     backend = nullcontext() if form == "float32" else metal.imitated()
     with backend, pytest.MonkeyPatch.context() as patch:
         if family not in ABSOLUTE:
@@ -357,7 +357,7 @@ def computing(family: str, form: str) -> Iterator[None]:
 
 
 def try_all(family: str, form: str, directory: Path) -> Outcome:
-    """Load the family in that form and try every way in."""
+    """Load the family in this form and try every way in."""
     refused: dict[str, str] = {}
     case = Case(family, form, directory)
     for way, go in WAYS.items():
@@ -370,17 +370,17 @@ def try_all(family: str, form: str, directory: Path) -> Outcome:
     return Outcome(verdict, dtype, case.errors, refused)
 
 
-# How far a step may be off. In half precision the cache and the reference round moved keys at
-# different times, tiny random models make much of it, and a rounding may choose another expert, or
-# other tokens to attend to, for some steps: so the best quarter of them is judged.
+# The maximum error of a step. In half precision, the cache and the reference round moved keys at
+# different times, which tiny random models amplify, and rounding may select another expert or other
+# tokens to attend to in some steps. So only the best quarter of the steps counts.
 TOLERANCES = {"float32": 1e-5, "float16": 0.05, "bfloat16": 0.2}
 
-# What is read back, or joined where it was computed, is the same to the bit, or rounded once.
+# What is read back is the same to the bit; what is joined is rounded at most once.
 EXACT = {"snapshot": 0.0, "prefix": 0.0, "block": 5e-3}
 
 
 def agrees(dtype: str, way: str, errors: Sequence[float]) -> bool:
-    """Whether a way's result is that of the plain computation."""
+    """Whether the result matches the plain computation."""
     if way in EXACT:
         return max(errors) <= EXACT[way]
     judged = max(errors) if dtype == "float32" else float(np.quantile(errors, 0.25))
@@ -404,7 +404,7 @@ def main() -> None:
 
 
 def _table(counts: Counter[tuple[str, str, str]]) -> str:
-    """Ways by forms: how many families come to the same, and how many are refused."""
+    """Ways in by form: the number of families that match, and that are refused."""
     ways = dict.fromkeys(way for way, _, _ in counts)
     rows = [
         [way, *(f"{counts[way, form, 'same']} + {counts[way, form, 'refused']}" for form in FORMS)]

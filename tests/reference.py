@@ -1,8 +1,8 @@
-"""The plain reference of a bounded cache, obviously right: a list of single tokens.
+"""A plain, obviously correct reference for a bounded cache: a list of single tokens.
 
-It is fed one token at a time. Each token attends to what the list holds: appended, and when there
-are more than the window has room for, the oldest that is not kept is deleted. Keys are rotated from
-where they were given to where they stand, as complex numbers.
+It is fed one token at a time. Each token is appended and, once the window is full, the oldest that
+is not kept is deleted; then it attends to the whole list. Keys are rotated as complex numbers, from
+the position they were given at to their current one.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from mlxchat.cache.window import REANCHOR_EVERY
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rope by its definition, on `dims` dimensions from `start` on: pairs of them, next to each
-    other (traditional) or half of `dims` apart, turned as complex numbers."""
+    """Rope by its definition, on `dims` dimensions from `start` on: pairs of them, adjacent
+    (traditional) or half of `dims` apart, rotated as complex numbers."""
 
     dims: int
     base: float = 10_000.0
@@ -51,10 +51,10 @@ NO_ROTATION = Rotation(0)
 
 
 class ReferenceCache:
-    """One layer's keys and values as a list of single tokens, each with the position it was given.
+    """One layer's keys and values as a list of single tokens, each with its original position.
 
-    `anchor` is the position of the first kept token: where the kept stand is the real cache's
-    choice, within bounds. All others have consecutive positions up to the next token's.
+    `anchor` is the position of the first kept token, which the real cache chooses, within bounds.
+    All other tokens have consecutive positions up to the next token's.
     """
 
     def __init__(self, window: int, keep: int, rotation: Rotation) -> None:
@@ -68,7 +68,7 @@ class ReferenceCache:
         if len(self.entries) > self.window:
             del self.entries[self.keep]
         self.offset += 1
-        # deepseek_v32 looks at its cache's keys and writes its values, which nothing reads.
+        # deepseek_v32 reads its cache's keys, and writes its values, which nothing reads.
         self.keys, self.values = self.keys_and_values()
         return self.keys, self.values
 
@@ -96,7 +96,7 @@ class ReferenceCache:
 def reference_cache(
     model: nn.Module, window: int, keep: int, rotations: Sequence[Rotation]
 ) -> list[Any]:
-    """A reference for each window of the model, beside mlx-lm's own recurrent states."""
+    """A reference for each window of the model, and mlx-lm's own recurrent states."""
     remaining = iter(rotations)
 
     def layer(native: Any) -> Any:
@@ -112,7 +112,7 @@ def reference_cache(
 
 
 def references(cache: Sequence[Any]) -> list[ReferenceCache]:
-    """The references among a model's caches."""
+    """The references in a model's cache."""
     found = [part for layer in cache for part in getattr(layer, "caches", [layer])]
     return [part for part in found if isinstance(part, ReferenceCache)]
 
@@ -130,11 +130,11 @@ def logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.
 def step_both(
     model: nn.Module, cache: Sequence[Any], reference: list[Any], step: list[int]
 ) -> None:
-    """Feed a step to both and compare logits, storage and positions."""
+    """Feed a step to both, then compare logits, storage and positions."""
     pairs = list(zip(windows(cache), references(reference), strict=True))
     found = logits(model, cache, step)
     for window, plain in pairs:
-        # Only differences of positions matter: the real cache may have moved everything back.
+        # Only relative positions matter, since the real cache may have moved everything back.
         plain.anchor = window._anchor + plain.offset + len(step) - window.offset
     np.testing.assert_allclose(found, reference_logits(model, reference, step), atol=3e-4)
     for window, plain in pairs:

@@ -1,4 +1,4 @@
-"""Models of each reply format, with a scripted reply: `Scripted` by name."""
+"""Models of each reply format with a scripted reply: `Scripted` by name."""
 
 from tests import chat_templates, reply_templates
 from tests.reply_templates import as_it_is
@@ -144,5 +144,5 @@ FORMATS = {
     "kimi vl": KIMI_VL,
     "xtml": XTML,
 }
-# Those whose template leaves the thoughts out of earlier turns.
+# Formats whose template omits the thoughts in earlier turns.
 FORGETFUL = {"harmony", "gemma", "cohere", "deepseek", "kimi", "solar", "qwen", "longcat"}

@@ -1,10 +1,10 @@
 """Chat templates of models that think, in this project's own words, with their control tokens.
 
-They write what the models' own templates write of a system text, questions, and replies with
-thoughts: without tools, and with a shorter preamble where there is a long one.
+They render system texts, questions and replies with thoughts like the models' own templates, but
+without tools, and with long preambles shortened.
 """
 
-# gpt-oss: thoughts in a field, which inference never sees again; content with channels is refused.
+# gpt-oss: thoughts in a field, omitted at inference; content with channels is rejected.
 HARMONY = (
     "{% set effort = reasoning_effort if reasoning_effort is defined else 'medium' %}"
     "<|start|>system<|message|>Reasoning: {{ effort }}<|end|>"
@@ -21,7 +21,7 @@ HARMONY = (
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
 
-# Gemma 4: thoughts are cut out of the content; without `enable_thinking` the prompt ends in an
+# Gemma 4: thoughts are removed from the content; without `enable_thinking` the prompt ends with an
 # empty one.
 GEMMA = (
     "{% set thinks = enable_thinking is defined and enable_thinking %}"
@@ -39,7 +39,7 @@ GEMMA = (
     "{% if not thinks %}<|channel>thought\n<channel|>{% endif %}{% endif %}"
 )
 
-# Ministral: what a reply holds is written as it is, or a thought of its own; roles take turns.
+# Ministral: reply content is rendered unchanged, or as separate thought and text; roles alternate.
 MISTRAL = (
     "<s>{% set ns = namespace(n=0) %}{% for m in messages %}"
     "{% if m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]"
@@ -52,7 +52,7 @@ MISTRAL = (
     "{% endif %}{% endfor %}"
 )
 
-# Seed-OSS: content is trimmed, a thought in a field would come before it.
+# Seed-OSS: content is trimmed; a thought in a field precedes it.
 SEED = (
     "{% for m in messages %}"
     "{% if m.role != 'assistant' %}<seed:bos>{{ m.role }}\n{{ m.content }}<seed:eos>"
@@ -64,7 +64,7 @@ SEED = (
     "{% if add_generation_prompt %}<seed:bos>assistant\n{% endif %}"
 )
 
-# Command R7B: an answer stands between markers that the template writes; thoughts are left out.
+# Command R7B: the template encloses answers in markers and omits thoughts.
 COHERE = (
     "<BOS_TOKEN>{% for m in messages %}"
     "<|START_OF_TURN_TOKEN|>"
@@ -74,7 +74,7 @@ COHERE = (
     "<|END_OF_TURN_TOKEN|>{% endfor %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
 )
 
-# DeepSeek R1: the prompt opens the thought; older replies have none.
+# DeepSeek R1: the prompt opens the thought; earlier replies have none.
 DEEPSEEK = (
     "<｜begin▁of▁sentence｜>{% for m in messages %}"
     "{% if m.role == 'system' %}{{ m.content }}"
@@ -83,7 +83,7 @@ DEEPSEEK = (
     "{% endfor %}{% if add_generation_prompt %}<｜Assistant｜><think>\n{% endif %}"
 )
 
-# Kimi K2 Thinking: an empty thought stands before each older answer, whatever its content.
+# Kimi K2 Thinking: an empty thought precedes each earlier answer, whatever its content.
 KIMI = (
     "{% for m in messages %}"
     "<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>"
@@ -91,7 +91,7 @@ KIMI = (
     "{% endfor %}{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"
 )
 
-# Solar Open: thought and answer are messages of their own, and both end alike.
+# Solar Open: thought and answer are separate messages with the same ending.
 SOLAR = (
     "{% for m in messages %}"
     "{% if m.reasoning and loop.last %}"
@@ -101,8 +101,8 @@ SOLAR = (
 )
 
 
-# LongCat-Flash-Thinking: the last question says that thinking is on, the prompt opens the thought,
-# and earlier ones are written only on request.
+# LongCat-Flash-Thinking: the last question turns thinking on, the prompt opens the thought, and
+# earlier thoughts are rendered only on request.
 LONGCAT = (
     "{% for m in messages %}"
     "{% if m.role == 'system' %}<longcat_system>{{ m.content }}"
@@ -116,7 +116,7 @@ LONGCAT = (
     "<longcat_assistant><longcat_think>\n{% else %}<longcat_assistant>{% endif %}{% endif %}"
 )
 
-# The first LongCat-Flash-Thinking: numbered rounds in plain text, and no tag: the reply opens its
+# The first LongCat-Flash-Thinking: numbered rounds in plain text, and no tags: the reply opens its
 # thought itself.
 LONGCAT_ROUNDS = (
     "{% set ns = namespace(n=0) %}{% for m in messages %}"
@@ -126,7 +126,7 @@ LONGCAT_ROUNDS = (
     "{% else %}{{ m.content }}</longcat_s> {% endif %}{% endfor %}"
 )
 
-# Solar Open 2: the prompt opens the thought, or with little effort writes an empty one.
+# Solar Open 2: the prompt opens the thought or, with low effort, contains an empty one.
 SOLAR_2 = (
     "{% for m in messages %}"
     "<|im:start|>{{ m.role }}<|im:content|>{{ m.content }}<|im:end|>{% endfor %}"
@@ -135,8 +135,8 @@ SOLAR_2 = (
     "{% endif %}"
 )
 
-# Kimi-VL-Thinking, as Moonlight: a system text of its own, and nothing that names its tags, which
-# are no tokens either.
+# Kimi-VL-Thinking, like Moonlight: a default system text. Neither template nor vocabulary contains
+# its tags.
 KIMI_VL = (
     "{% if messages[0].role != 'system' %}"
     "<|im_system|>system<|im_middle|>You are kind.<|im_end|>{% endif %}"
@@ -145,7 +145,7 @@ KIMI_VL = (
     "{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"
 )
 
-# MiniCPM3: ChatML; a thought in its own field stands on lines of its own.
+# MiniCPM3: ChatML; a thought in a field is rendered on separate lines.
 MINICPM = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' and m.thought %}"
@@ -154,7 +154,7 @@ MINICPM = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Apriel 1.5: the thought of a field stands after the answer; thoughts in the content stay there.
+# Apriel 1.5: a thought in a field follows the answer; thoughts in the content stay there.
 APRIEL = (
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
     "{% if add_thoughts is defined and 'thought' in m %}"
@@ -163,8 +163,8 @@ APRIEL = (
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 
-# Kimi K3: elements with attributes; a thought, though empty, stands before each answer, and the
-# prompt opens the next one unless `thinking` is false.
+# Kimi K3: elements with attributes; a thought, even if empty, precedes each answer, and the prompt
+# opens the next one unless `thinking` is false.
 XTML = (
     "{% set thinks = thinking is not defined or thinking %}"
     '{% if thinks %}<|open|>message role="system" type="thinking-effort"<|sep|>'
@@ -179,7 +179,7 @@ XTML = (
     "<|open|>{{ 'think' if thinks else 'response' }}<|sep|>{% endif %}"
 )
 
-# MiniMax M3: each older reply has its thought, or else the closing tag alone.
+# MiniMax M3: each earlier reply has its thought, or just the closing tag.
 MINIMAX = (
     "{% set opens, closes = '<mm:think>', '</mm:think>' %}"
     "]~!b[{% for m in messages %}]~b]{{ 'ai' if m.role == 'assistant' else m.role }}\n"
@@ -193,7 +193,7 @@ MINIMAX = (
     "{% if add_generation_prompt %}]~b]ai\n{% endif %}"
 )
 
-# Muse Spark: who a message is for says whether it is a thought; each has a header.
+# Muse Spark: the recipient in a message's header says whether it is a thought.
 MUSE = (
     "{% for m in messages %}"
     "{% if m.role == 'assistant' %}"
@@ -206,7 +206,7 @@ MUSE = (
 
 
 def as_it_is(opens: str) -> str:
-    """Replies are written as they are; the preamble names the tag, as templates do."""
+    """Replies are rendered unchanged; the preamble names the tag, as templates do."""
     return (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         f"{{% if think_first is defined %}}{opens}{{% endif %}}"

@@ -1,9 +1,9 @@
-"""Ranks that run one command after another, as often as a test asks: starting them takes longest.
+"""Ranks that run any number of commands, since starting the ranks takes the most time.
 
     python -m tests.ring_program
 
 Each line of stdin is a command: its arguments, its input and its environment. Each line of stdout
-is what came of it. That a new process has nothing of the one before is not shown so.
+is its result. This cannot show that a new process starts without the state of an earlier one.
 """
 
 import json
@@ -18,9 +18,9 @@ from tests.in_process import run_in_process
 
 
 def main() -> None:
-    # It would take hold of the stream that the results go past.
+    # It would capture the stream that carries the results.
     noise.hide_backend_messages = lambda: None
-    # How long anything takes is nowhere looked at.
+    # The tests do not look at durations.
     decode.QUICK = replace(decode.QUICK, stretches=1, rounds=1, ranks_tokens=2)
     ring = Ranks.join()
     Ranks.join = classmethod(lambda _: Ranks(ring.group, ring._sockets))  # type: ignore[assignment]

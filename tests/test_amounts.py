@@ -8,14 +8,14 @@ from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
 
 SetZone = Callable[[str], None]
 
-# Rules instead of names, so that no database of time zones is needed.
+# Rules instead of names, so that no time zone database is needed.
 BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
 NEW_YORK = "EST5EDT,M3.2.0,M11.1.0"
 
 
 @pytest.fixture
 def set_zone(monkeypatch: pytest.MonkeyPatch):
-    """Let this process be in another time zone."""
+    """Change this process's time zone."""
 
     def set_to(zone: str) -> None:
         monkeypatch.setenv("TZ", zone)
@@ -42,7 +42,7 @@ def set_zone(monkeypatch: pytest.MonkeyPatch):
         ("0h1m", 60),
     ],
 )
-def test_a_duration_is_numbers_with_their_units(text: str, seconds: float) -> None:
+def test_a_duration_is_numbers_with_units(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == seconds
 
 
@@ -50,10 +50,10 @@ def test_a_duration_is_numbers_with_their_units(text: str, seconds: float) -> No
     "text",
     ["", "8", "h", "0h", "-8h", "8x", "30m1h", "1h30", "1,5h", "8h8h", "٨h", "1e3s", "99999999d"],
 )
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError) as told:
+def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError) as raised:
         parse_duration_s(text)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"must be a positive duration with a unit (d, h, m or s), such as 8h or 1h30m, got {text!r}"
     )
 
@@ -83,10 +83,10 @@ def test_a_size_is_bytes_or_has_a_unit(text: str, size_bytes: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0", "0.5", "-1", "MB", "100M", "100 M B", "1,000", "1e6", "100Mbit", "inf", "٤"]
 )
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError) as told:
+def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError) as raised:
         parse_bytes(text)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"must be a size in bytes, or with a unit such as 100MB or 50MiB, got {text!r}"
     )
 
@@ -124,27 +124,27 @@ def test_a_time_is_the_next_one_and_a_date_is_kept(
         *("2026-11-22", "2026-11-22  07:00", "07:00+01:00"),
     ],
 )
-def test_what_is_no_time_is_refused_with_an_example(text: str, set_zone: SetZone) -> None:
+def test_an_invalid_time_is_refused_with_an_example(text: str, set_zone: SetZone) -> None:
     set_zone("UTC0")
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as raised:
         parse_deadline(text, NOON)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"must be a local time such as 07:00 or '2026-11-22 07:00', got {text!r}"
     )
 
 
 @pytest.mark.parametrize("text", ["2026-11-21 12:00", "2026-11-21 07:00", "1999-12-31 23:59"])
-def test_a_moment_that_has_passed_is_refused(text: str, set_zone: SetZone) -> None:
+def test_a_time_in_the_past_is_refused(text: str, set_zone: SetZone) -> None:
     set_zone("UTC0")
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as raised:
         parse_deadline(text, NOON)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"must be in the future, got {text!r} (without a date, a time means its next occurrence)"
     )
 
 
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK])
-def test_the_beginning_of_the_calendar_is_refused_like_any_wrong_date(
+def test_the_beginning_of_the_calendar_is_refused_like_any_invalid_date(
     zone: str, set_zone: SetZone
 ) -> None:
     set_zone(zone)
@@ -175,13 +175,13 @@ def test_a_night_in_which_the_clocks_go_back_is_an_hour_longer(set_zone: SetZone
     assert hours_until("07:00", "2027-10-30T23:00:00+02:00") == 9
 
 
-def test_a_time_that_the_clocks_skip_is_as_long_after_midnight_as_ever(set_zone: SetZone) -> None:
+def test_a_skipped_time_is_counted_from_midnight(set_zone: SetZone) -> None:
     set_zone(BERLIN)
     assert hours_until("02:30", "2027-03-28T00:00:00+01:00") == 2.5
     assert hours_until("2027-03-28 02:30", "2027-03-27T00:00:00+01:00") == 26.5
 
 
-def test_of_a_time_that_the_clocks_show_twice_the_next_one_counts(set_zone: SetZone) -> None:
+def test_a_repeated_time_means_its_next_occurrence(set_zone: SetZone) -> None:
     set_zone(BERLIN)
     assert hours_until("02:30", "2027-10-31T00:00:00+02:00") == 2.5
     assert hours_until("02:30", "2027-10-31T02:45:00+02:00") == 0.75

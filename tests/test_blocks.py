@@ -1,4 +1,4 @@
-"""Blocks: read once, and joined at any place."""
+"""Blocks: read once, then joined at any position."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ FAMILIES = ["llama", "gemma3_text", "deepseek_v3", "gpt_oss", "qwen3", "gemma3n"
 
 
 class Kept:
-    """A store in memory that counts."""
+    """An in-memory store that counts."""
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[bytes, bytes], Block] = {}
@@ -52,7 +52,7 @@ TEXTS = [ids_of(length, seed) for seed, length in enumerate(LENGTHS)]
 
 
 def prompt_of(order: Sequence[int], between: int = 0, question: int = 9) -> Prompt:
-    """A head, the texts in this order with other tokens between them, and a question."""
+    """A head, the texts in this order, separated by other tokens, and a question."""
     pieces = [ids_of(HEAD, 100)]
     blocks: list[tuple[int, int]] = []
     for number in order:
@@ -103,10 +103,10 @@ def first_layer(cache: Cache) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("window", [None, 256])
-def test_joined_keys_stand_at_their_exact_positions(family: str, window: int | None) -> None:
-    """The first layer's keys know nothing of what comes before: only their position can be wrong.
+def test_joined_keys_are_at_their_exact_positions(family: str, window: int | None) -> None:
+    """The first layer's keys do not depend on earlier tokens, so only their positions can be wrong.
 
-    Keys that are joined without being shifted fail here.
+    Keys joined without a shift fail here.
     """
     network = build(family)
     prompt = prompt_of([2, 0, 1], between=3)
@@ -119,16 +119,16 @@ def test_joined_keys_stand_at_their_exact_positions(family: str, window: int | N
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_block_right_behind_the_head_is_exact(family: str) -> None:
+def test_a_block_right_after_the_head_is_exact(family: str) -> None:
     network = build(family)
     prompt = prompt_of([1])
     joined, _ = read(network, prompt)
     assert_same(logits(network, joined), logits(network, plain(network, prompt)))
 
 
-def test_behind_one_layer_joined_blocks_are_exact() -> None:
-    """One layer's keys and values know nothing of other tokens, so nothing is approximate: the
-    question must see every block, at its exact position, as it would behind an ordinary prefill."""
+def test_joined_blocks_are_exact_with_a_single_layer() -> None:
+    """A single layer's keys and values do not depend on other tokens, so the result is exact: the
+    question must see every block at its exact position, as after an ordinary prefill."""
     network = build_random_model(tiny_config(layers=1))
     prompt = prompt_of([2, 0, 1], between=3)
     joined, _ = read(network, prompt)
@@ -136,7 +136,7 @@ def test_behind_one_layer_joined_blocks_are_exact() -> None:
 
 
 class Counting:
-    """A network that counts the tokens it is run on, by the number of them at once."""
+    """A network that counts the tokens it is run on, by step size."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
@@ -163,7 +163,7 @@ def test_a_known_block_is_not_computed_again() -> None:
     assert kept.hits == 3
 
 
-def test_what_was_reused_is_told() -> None:
+def test_reused_tokens_are_reported() -> None:
     network, kept = build("llama"), Kept()
     _, first = read(network, prompt_of([0, 1]), kept=kept)
     assert first.reused_tokens == 0
@@ -172,7 +172,7 @@ def test_what_was_reused_is_told() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
-def test_it_makes_no_difference_whether_a_block_was_known(family: str) -> None:
+def test_a_stored_block_gives_the_same_cache_as_a_new_one(family: str) -> None:
     network, kept = build(family), Kept()
     prompt = prompt_of([1, 0, 2], between=2)
     first = logits(network, read(network, prompt, kept)[0])
@@ -180,8 +180,8 @@ def test_it_makes_no_difference_whether_a_block_was_known(family: str) -> None:
     assert np.array_equal(first, again)
 
 
-def test_only_what_the_caller_marks_is_a_block() -> None:
-    """Text that equals a known block by accident is no hit, and a block may come twice."""
+def test_only_parts_marked_by_the_caller_are_blocks() -> None:
+    """Text that happens to equal a stored block is not a hit, and a block may occur twice."""
     network, kept = build("llama"), Kept()
     read(network, prompt_of([0]), kept=kept)
     unmarked = prompt_of([0])
@@ -206,7 +206,7 @@ def test_another_head_makes_another_block() -> None:
 def test_a_narrow_window_holds_no_more_than_in_prefill(family: str) -> None:
     network, step = build(family), 16
     native = min(w.max_size for w in windows(make_cache(network)) if w.max_size is not None)
-    assert native < min(LENGTHS), "the test needs blocks that are longer than the window"
+    assert native < min(LENGTHS), "the test needs blocks longer than the window"
     most: list[int] = []
 
     class Watched(Kept):
@@ -220,10 +220,10 @@ def test_a_narrow_window_holds_no_more_than_in_prefill(family: str) -> None:
     assert max(most) <= native + step - 1
 
 
-def test_progress_comes_to_the_whole_and_never_goes_back() -> None:
+def test_progress_reaches_the_total_and_never_goes_back() -> None:
     network = build("llama")
     prompt = prompt_of([0, 1], between=3)
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     held: list[np.ndarray] = []
     cache = make_cache(network)
     BlockReader(prompt, Kept())(
@@ -231,18 +231,18 @@ def test_progress_comes_to_the_whole_and_never_goes_back() -> None:
         cache,
         prompt.ids,
         step_size=32,
-        on_progress=lambda done, total: told.append((done, total)),
+        on_progress=lambda done, total: reports.append((done, total)),
         on_held=held.append,
     )
-    assert told[-1] == (len(prompt.ids), len(prompt.ids))
+    assert reports[-1] == (len(prompt.ids), len(prompt.ids))
     assert np.array_equal(np.concatenate(held), prompt.ids)
-    dones = [done for done, _ in told]
+    dones = [done for done, _ in reports]
     assert dones == sorted(dones)
 
 
 @pytest.mark.parametrize("asks", range(8))
-def test_it_stops_where_it_is_told_to(asks: int) -> None:
-    """What the cache holds then are the prompt's first tokens, however many."""
+def test_reading_stops_on_request(asks: int) -> None:
+    """The cache then holds some number of the prompt's first tokens."""
     network = build("llama")
     prompt = prompt_of([0, 1])
     left = iter([False] * asks)
@@ -263,13 +263,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_cannot_be_joined_is_refused_by_name(family: str) -> None:
+def test_families_without_blocks_are_refused_with_a_reason(family: str) -> None:
     network = build_family(family)
     with pytest.raises(CacheError, match=REFUSED[family]):
         make_joinable(network, make_cache(network))
 
 
-def test_a_prompt_beyond_the_window_join_refusal() -> None:
+def test_a_prompt_larger_than_the_window_is_refused() -> None:
     network = build("llama")
     cache = make_cache(network, 128, 4)
     assert join_refusal(cache, 128, 128) is None

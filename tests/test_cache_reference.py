@@ -1,4 +1,4 @@
-"""Any sequence of operations, on families of every make, against the plain reference."""
+"""Any sequence of operations, on families of every kind, compared with a plain reference."""
 
 from collections.abc import Iterator
 from functools import cache as remembered
@@ -26,7 +26,7 @@ from tests.reference import (
     step_both,
 )
 
-# The rotation of each of a family's windows, read off its paper rather than its module.
+# The rotation of each window of a family, taken from its paper rather than its module.
 ROTATIONS: dict[str, list[Rotation]] = {
     "llama": [Rotation(8, 500_000.0)] * 4,
     "qwen2": [Rotation(8, 1_000_000.0)] * 4,
@@ -48,7 +48,7 @@ ROTATIONS: dict[str, list[Rotation]] = {
 
 @pytest.fixture(autouse=True)
 def as_on_metal() -> Iterator[None]:
-    """A GPU takes a negative offset for a huge one."""
+    """Like a GPU, which takes a negative offset for a huge one."""
     with metal.imitated():
         yield
 
@@ -96,8 +96,8 @@ def test_any_sequence_of_operations_gives_the_logits_of_the_reference(
     for operation_name, n in operations:
         held = tokens_held(cache)
         if operation_name in ("rewind", "evict") and not _settled(cache):
-            # A prefill step still holds what the reference has already evicted: taking something
-            # away now leaves more in view, rightly.
+            # A prefill step still holds what the reference has already evicted, so removing
+            # something now rightly leaves more visible.
             continue
         if operation_name == "rewind":
             rewind_both(cache, reference, min(n, held))

@@ -1,4 +1,4 @@
-"""Llama 4's local layers, which attend within chunks of eight tokens here."""
+"""Llama 4's local layers, which attend within chunks: of eight tokens here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +11,16 @@ from mlxchat.cache import ChunkCache, build, make_cache
 from scripts.families import CONFIGS, build_family
 from tests.reference import logits, random_tokens
 
-# Without the scale that the global layers' queries get from the position: what is moved back would
-# rightly get another.
+# Without the position-dependent scale of the global layers' queries, which rightly changes when
+# keys are moved back.
 TEXT = CONFIGS["llama4"]["text_config"] | {"attn_temperature_tuning": 0}
 MODEL = build_family("llama4", text_config=TEXT)
 WIDE_MODEL = build_family("llama4", text_config=TEXT | {"attention_chunk_size": 32})
 
 
 class ChunkReference:
-    """One layer fed one token at a time: the list is emptied where a chunk begins, and holds the
-    chunk's first `keep` tokens and the latest others."""
+    """One layer fed one token at a time. Its list is emptied at the beginning of a chunk, and holds
+    the chunk's first `keep` tokens and the latest others."""
 
     def __init__(self, chunk_size: int, window: int, keep: int) -> None:
         self.chunk_size, self.window, self.keep, self.offset = chunk_size, window, keep, 0
@@ -32,7 +32,7 @@ class ChunkReference:
 
     @property
     def start_position(self) -> int:
-        # The model's mask must let everything be seen that is in the list.
+        # Makes the model's mask show everything in the list.
         return self.offset - min(len(self.entries), self.window - 1)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -55,16 +55,14 @@ def steps(sizes: list[int], seed: int = 0) -> list[list[int]]:
     return [[next(tokens) for _ in range(size)] for size in sizes]
 
 
-def test_a_chunk_within_the_window_is_seen_as_the_model_would() -> None:
+def test_a_chunk_within_the_window_matches_the_model() -> None:
     cache, own = make_cache(MODEL, 32, 4), build._native_cache(MODEL)
     for step in steps([3, 8, 7, *[1] * 14]):
         np.testing.assert_allclose(logits(MODEL, cache, step), logits(MODEL, own, step), atol=1e-4)
 
 
 @pytest.mark.parametrize(("window", "keep"), [(8, 0), (8, 2), (12, 4), (31, 4)])
-def test_within_a_chunk_the_window_is_the_chunks_first_and_latest_tokens(
-    window: int, keep: int
-) -> None:
+def test_a_window_within_a_chunk_has_its_first_and_latest_tokens(window: int, keep: int) -> None:
     cache = _left_in_place(make_cache(WIDE_MODEL, window, keep))
     reference = [
         ChunkReference(32, window, keep) if isinstance(layer, ChunkCache) else layer
@@ -78,14 +76,14 @@ def test_within_a_chunk_the_window_is_the_chunks_first_and_latest_tokens(
 
 
 def _left_in_place(cache: Sequence[Any]) -> Sequence[Any]:
-    """Kept tokens stay where they were given, so that the reference needs no rotation."""
+    """Leave kept tokens at their positions, so that the reference needs no rotation."""
     for layer in cache:
         layer.shift = layer.position_limit = None
     return cache
 
 
 @pytest.mark.parametrize("window", [6, 40])
-def test_chunks_begin_where_they_did_after_everything_is_moved_back(
+def test_moving_everything_back_keeps_chunk_boundaries(
     window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = make_cache(WIDE_MODEL, window, 4)
@@ -100,7 +98,7 @@ def test_chunks_begin_where_they_did_after_everything_is_moved_back(
 
 
 @pytest.mark.parametrize("span", [(4, 9), (10, 14), (20, 30)])
-def test_a_span_is_evicted_from_chunks_that_hold_only_part_of_it(span: tuple[int, int]) -> None:
+def test_a_span_is_evicted_from_chunks_holding_only_part_of_it(span: tuple[int, int]) -> None:
     cache = make_cache(WIDE_MODEL, 40, 4)
     for step in steps([1] * 44):
         logits(WIDE_MODEL, cache, step)

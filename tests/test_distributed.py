@@ -1,4 +1,4 @@
-"""Several ranks over loopback: what they say is what one process says, and all end together."""
+"""Several ranks over loopback: same output as one process, and all exit together."""
 
 import json
 import os
@@ -54,7 +54,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": COMMON | {"model_type": "phi3"},
     "one_head": COMMON | {"model_type": "llama", "num_key_value_heads": 1},
 }
-# With latent attention, and with sinks and sliding windows.
+# One with latent attention, one with sinks and sliding windows.
 FAMILIES = ("deepseek_v3", "gpt_oss")
 
 
@@ -93,12 +93,12 @@ def check_program(ranks: int, way: str, models: list[str], directory: Path) -> N
         np.testing.assert_allclose(together["logits"], alone["logits"], atol=1e-4)
 
 
-def test_two_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> None:
+def test_two_ranks_give_the_output_of_one_process(models: Path, tmp_path: Path) -> None:
     names = ["llama", "qwen3", "qwen3_moe"]
     check_program(2, "tensor", [str(models / name) for name in names], tmp_path)
 
 
-def test_two_pipelined_ranks_say_what_one_process_says(models: Path, tmp_path: Path) -> None:
+def test_two_pipelined_ranks_give_the_output_of_one_process(models: Path, tmp_path: Path) -> None:
     check_program(2, "pipeline", [str(models / "qwen3_moe")], tmp_path)
 
 
@@ -112,12 +112,12 @@ def test_two_ranks_divide_other_kinds_of_attention(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["tensor", "pipeline"])
-def test_four_ranks_say_what_one_process_says(way: str, models: Path, tmp_path: Path) -> None:
+def test_four_ranks_give_the_output_of_one_process(way: str, models: Path, tmp_path: Path) -> None:
     names = ["llama", "qwen3", "qwen3_moe"] if way == "tensor" else ["qwen3_moe"]
     check_program(4, way, [str(models / name) for name in names], tmp_path)
 
 
-def test_the_command_says_the_same_on_two_ranks(
+def test_the_command_gives_the_same_output_on_two_ranks(
     models: Path, run_mlxchat: RunMlxchat, two_ranks: RingOfCommands
 ) -> None:
     options = ["generate", "-m", str(models / "qwen3_moe"), "--raw", "--ignore-eos", "--json"]
@@ -128,10 +128,10 @@ def test_the_command_says_the_same_on_two_ranks(
     assert without_times(together.out[0]) == without_times(alone.stdout)
 
 
-def test_ranks_hold_a_model_that_overflows_in_bfloat16(
+def test_ranks_load_a_model_that_overflows_in_bfloat16(
     tmp_path: Path, two_ranks: RingOfCommands
 ) -> None:
-    """One process looked at its first logits; several ranks wrote noise."""
+    """Only single processes checked their first logits; several ranks wrote noise."""
     directory = write_tiny_model(tmp_path / "wide", config=CONFIGS["llama"])
     file = str(directory / "model.safetensors")
     arrays: Any = mx.load(file)
@@ -142,25 +142,25 @@ def test_ranks_hold_a_model_that_overflows_in_bfloat16(
     options = ["generate", "-m", str(directory), "--dtype", "stored", "--raw", "-n", "5", "Hello"]
     done = two_ranks.run(*options)
     assert done.statuses == [0, 0]
-    told = f"mlxchat: {directory} overflows in float16: holding it in bfloat16\n"
-    assert done.err == [told, ""]
+    message = f"mlxchat: {directory} overflows in float16: holding it in bfloat16\n"
+    assert done.err == [message, ""]
 
 
 def without_times(events: str) -> list[dict[str, Any]]:
-    """The events, without figures that are this run's alone."""
-    told = [json.loads(line) for line in events.splitlines()]
+    """The events, without the figures that differ in every run."""
+    parsed = [json.loads(line) for line in events.splitlines()]
     return [
         {
             name: value
             for name, value in event.items()
             if not name.endswith(("_s", "_bytes")) and name not in ("logprob", "stats")
         }
-        for event in told
+        for event in parsed
     ]
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "told"),
+    ("model", "options", "message"),
     [
         (
             "phi3",
@@ -182,17 +182,17 @@ def without_times(events: str) -> list[dict[str, Any]]:
         ("llama", ["-f", "nowhere.txt"], "cannot read nowhere.txt"),
     ],
 )
-def test_what_cannot_be_done_is_told_by_rank_0_alone(
-    model: str, options: list[str], told: str, models: Path, two_ranks: RingOfCommands
+def test_only_rank_0_reports_an_error(
+    model: str, options: list[str], message: str, models: Path, two_ranks: RingOfCommands
 ) -> None:
     done = two_ranks.run("generate", "-m", str(models / model), *options, "a")
     assert (done.statuses, done.out) == ([1, 0], ["", ""])
-    assert done.err[0].startswith(f"mlxchat: error: {told}")
+    assert done.err[0].startswith(f"mlxchat: error: {message}")
     assert (done.err[0].count("\n"), done.err[1]) == (1, "")
 
 
 @pytest.mark.parametrize(
-    ("family", "pipeline", "told"),
+    ("family", "pipeline", "message"),
     [
         (
             "qwen3_5",
@@ -211,16 +211,16 @@ def test_what_cannot_be_done_is_told_by_rank_0_alone(
     ],
 )
 def test_a_model_whose_layers_differ_is_not_pipelined(
-    family: str, pipeline: bool, told: str
+    family: str, pipeline: bool, message: str
 ) -> None:
-    """qwen3_next's user was told to divide each layer, and then to pipeline it."""
+    """The message for qwen3_next said to divide each layer, and then to pipeline it."""
     sharding = Sharding(mx.distributed.init(), pipeline)
-    with pytest.raises(ModelUnsupported, match=re.escape(told)):
+    with pytest.raises(ModelUnsupported, match=re.escape(message)):
         sharding.check(build_family(family))
 
 
 def test_a_model_whose_layers_cannot_be_divided_is_refused_by_name() -> None:
-    """The user read only that a module "does not have parameter named signs"."""
+    """The message said only that a module "does not have parameter named signs"."""
     with pytest.raises(ModelUnsupported, match="cannot divide a prism_hadamard_qwen35 model"):
         Sharding(mx.distributed.init(), False).apply(build_family("prism_hadamard_qwen35"))
 
@@ -235,7 +235,7 @@ def endless(models: Path) -> list[str]:
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
     ids=["int", "term"],
 )
-def test_a_signal_to_all_ranks_ends_them_well(
+def test_a_signal_to_all_ranks_ends_them_cleanly(
     number: signal.Signals, status: int, models: Path, tmp_path: Path
 ) -> None:
     with ring(2, endless(models), tmp_path) as processes:
@@ -246,7 +246,7 @@ def test_a_signal_to_all_ranks_ends_them_well(
         assert [process.err for process in processes] == ["", ""]
 
 
-def test_followers_end_with_a_rank_0_whose_reader_has_gone(models: Path, tmp_path: Path) -> None:
+def test_followers_exit_with_rank_0_if_its_reader_is_gone(models: Path, tmp_path: Path) -> None:
     with ring(2, endless(models), tmp_path) as processes:
         processes[0].writes(20)
         stdout = processes[0].popen.stdout
@@ -256,7 +256,7 @@ def test_followers_end_with_a_rank_0_whose_reader_has_gone(models: Path, tmp_pat
         assert [process.err for process in processes] == ["", ""]
 
 
-def test_ranks_end_where_their_launcher_alone_is_killed(models: Path, tmp_path: Path) -> None:
+def test_ranks_exit_if_only_their_launcher_is_killed(models: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     with launched(2, *endless(models)[3:], "-o", str(text)) as process:
         wait_until(lambda: text.exists() and text.stat().st_size > 20)
@@ -265,15 +265,15 @@ def test_ranks_end_where_their_launcher_alone_is_killed(models: Path, tmp_path: 
 
 
 def living(group: int) -> list[str]:
-    """The processes of a group that have not ended, whether or not anybody has taken note."""
+    """The running processes in a group, without zombies."""
     listed = subprocess.check_output(["ps", "-A", "-o", "pgid=,stat="], text=True)
     fields = [line.split() for line in listed.splitlines()]
     return [state for number, state in fields if number == str(group) and state[0] != "Z"]
 
 
 def ends_with_a_line(process: Process, line: str) -> None:
-    """MLX 0.32.2 now and then crashes where a sum fails while what comes behind it is still being
-    launched, one time in twenty on its CPU backend: what is to hold then is that it ends."""
+    """MLX 0.32.2 sometimes crashes if a sum fails while later operations are being launched: one
+    time in twenty on its CPU backend. All that counts then is that the process ends."""
     status = process.ends(30)
     if status == -signal.SIGSEGV:
         assert process.err == ""
@@ -282,31 +282,29 @@ def ends_with_a_line(process: Process, line: str) -> None:
 
 
 @pytest.mark.slow
-def test_where_a_rank_hangs_the_other_says_so_and_ends(models: Path, tmp_path: Path) -> None:
+def test_if_a_rank_hangs_the_other_reports_it_and_exits(models: Path, tmp_path: Path) -> None:
     with ring(2, endless(models), tmp_path) as processes:
         processes[0].writes(20)
         processes[1].popen.send_signal(signal.SIGSTOP)
         started_s = time.monotonic()
         assert processes[0].ends(120) == 1
         assert time.monotonic() - started_s > 10
-        told = "mlxchat: error: rank 1 has not responded for 60 s: all ranks exit\n"
-        assert processes[0].err == told
+        message = "mlxchat: error: rank 1 has not responded for 60 s: all ranks exit\n"
+        assert processes[0].err == message
         processes[1].popen.send_signal(signal.SIGCONT)
         assert processes[1].ends(20) == 1
 
 
 @pytest.mark.slow
-def test_one_of_four_ranks_that_hangs_is_named_by_its_neighbours(
-    models: Path, tmp_path: Path
-) -> None:
+def test_neighbours_name_the_one_of_four_ranks_that_hangs(models: Path, tmp_path: Path) -> None:
     with ring(4, endless(models), tmp_path) as processes:
         processes[0].writes(20)
         processes[2].popen.send_signal(signal.SIGSTOP)
         others = [process for process in processes if process is not processes[2]]
         assert 0 not in [process.ends(120) for process in others]
-        told = {process.err for process in others}
+        errors = {process.err for process in others}
         named = "mlxchat: error: rank 2 has not responded for 60 s: all ranks exit\n"
-        assert {line for line in told if "answered" in line} == {named}
+        assert {line for line in errors if "responded" in line} == {named}
 
 
 def chat(models: Path, *options: str) -> list[str]:
@@ -331,7 +329,7 @@ def cached_tokens(events: str) -> int:
     return done["stats"]["cached_tokens"] if "stats" in done else done["cached_tokens"]
 
 
-def test_a_session_goes_on_from_each_ranks_own_part(
+def test_a_session_resumes_from_each_ranks_own_shard(
     models: Path, run_mlxchat: RunMlxchat, two_ranks: RingOfCommands, temporary_home: Path
 ) -> None:
     first, second = "Tell me of the sea.", "And of the land? " * 5
@@ -343,20 +341,20 @@ def test_a_session_goes_on_from_each_ranks_own_part(
     assert again.err[0] == ""
     assert reply(again.out[0]) == reply(alone.stdout)
     assert cached_tokens(again.out[0]) == cached_tokens(alone.stdout) > 0
-    # One process has none of the parts, and all of the transcript.
+    # A single process has the whole transcript but no shards.
     last = run_mlxchat(*chat(models, "--session", "far"), stdin="Well?\n")
     assert "was made with another number of ranks" in last.stderr
     assert cached_tokens(last.stdout) == 0
-    # Without rank 1's part there is nothing to go on with to the bit.
+    # Without rank 1's shard the snapshot cannot be restored.
     say_together(two_ranks, chat(models, "--session", "near"), first)
     for part in temporary_home.rglob("rank1-*.safetensors"):
         part.unlink()
-    told = say_together(two_ranks, chat(models, "--session", "near"), second)
-    assert "rank 1 does not have its shard of the snapshot" in told.err[0]
-    assert reply(told.out[0]) == reply(alone.stdout)
+    without = say_together(two_ranks, chat(models, "--session", "near"), second)
+    assert "rank 1 does not have its shard of the snapshot" in without.err[0]
+    assert reply(without.out[0]) == reply(alone.stdout)
 
 
-def test_where_a_rank_is_killed_mid_reply_the_other_ends_and_the_session_has_what_was_shown(
+def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
     models: Path, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "mlxchat", *chat(models, "--session", "cut", "-n", "-1")]
@@ -380,14 +378,14 @@ def night(models: Path, directory: Path, *options: str) -> list[str]:
     return [*command, *checkpoint, *options, "It was a dark and stormy night."]
 
 
-def test_a_run_goes_on_from_each_ranks_own_part_of_the_checkpoint(
+def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
     models: Path,
     tmp_path: Path,
     run_mlxchat: RunMlxchat,
     two_ranks: RingOfCommands,
     temporary_home: Path,
 ) -> None:
-    """A killed run, resumed, leaves the bytes of one that nothing happened to."""
+    """A run killed and resumed writes the same bytes as an undisturbed one."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     alone = run_mlxchat(*night(models, whole))
     assert alone.returncode == 0, alone.stderr
@@ -404,10 +402,10 @@ def test_a_run_goes_on_from_each_ranks_own_part_of_the_checkpoint(
     resumed = two_ranks.run(*resume)
     assert (resumed.statuses, resumed.err) == ([0, 0], ["", ""])
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
-    # Those that nothing names any more are deleted, but for the last.
+    # Shards no longer referenced are deleted, except the last.
     assert 1 <= len(list(temporary_home.rglob("rank1-*.safetensors"))) <= 4
 
-    # With a part that is damaged, the run begins again.
+    # With a damaged shard, the run starts over.
     cut = tmp_path / "damaged"
     assert two_ranks.run(*night(models, cut, "-n", "50")).statuses == [0, 0]
     for part in temporary_home.rglob("rank1-*.safetensors"):
@@ -418,7 +416,7 @@ def test_a_run_goes_on_from_each_ranks_own_part_of_the_checkpoint(
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
 
 
-def test_a_prefix_is_known_where_all_ranks_know_it(
+def test_a_prefix_is_reused_if_all_ranks_have_it(
     models: Path,
     tmp_path: Path,
     run_mlxchat: RunMlxchat,
@@ -445,13 +443,13 @@ def test_a_prefix_is_known_where_all_ranks_know_it(
     assert together("Why?", "--no-prefix-cache") == (alone("Why?"), 0)
     assert pages() == []
     assert together("Why?") == (alone("Why?"), 0)
-    # A part of each page for each rank.
+    # Each rank has a shard of each page.
     assert len(pages()) == 2 * (tokens // 128)
     assert together("Who?") == (alone("Who?"), tokens)
     pages()[0].unlink()
     text, known = together("When?")
     assert (text, known < tokens) == (alone("When?"), True)
-    # What was missing has been read again, and is known again.
+    # The missing pages have been read and stored again.
     assert together("Where?") == (alone("Where?"), tokens)
 
 
@@ -465,31 +463,31 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 @pytest.mark.parametrize(
     "way", ["--no-pipeline", pytest.param("--pipeline", marks=pytest.mark.slow)]
 )
-def test_the_time_that_ranks_spend_on_one_another_is_measured(
+def test_the_time_ranks_spend_on_messages_is_measured(
     way: str, models: Path, two_ranks: RingOfCommands
 ) -> None:
     model = ["-m", str(models / ("qwen3_moe" if way == "--pipeline" else "llama"))]
     done = two_ranks.run("bench", "decode", "--quick", "--json", "-", way, *model)
     assert (done.statuses, done.out[1]) == ([0, 0], "")
-    told = [json.loads(line) for line in done.out[0].splitlines()]
-    assert {line["kind"] for line in told} == {"stretch", "communication"}
-    (figures,) = [line["figures"] for line in told if line["kind"] == "communication"]
+    lines = [json.loads(line) for line in done.out[0].splitlines()]
+    assert {line["kind"] for line in lines} == {"stretch", "communication"}
+    (figures,) = [line["figures"] for line in lines if line["kind"] == "communication"]
     assert figures["ranks"] == 2
     assert figures["pipeline"] == (way == "--pipeline")
     assert len(figures["computing_by_rank_s"]) == 2
     assert all(0 < each < figures["token_s"]["most"] for each in figures["computing_by_rank_s"])
     if way == "--pipeline":
-        # The order, the token, what the other has computed, and what comes of it.
+        # The order, the token, the other rank's output and the result.
         assert figures["messages"] == 4
     else:
-        # Two in each of two layers, the order and the token.
+        # Two in each of two layers, plus the order and the token.
         assert figures["messages"] == 6
         width = COMMON["hidden_size"] * 4
         assert figures["message_bytes"] == 4 * width + (8 + 1) * 4
 
 
 @pytest.mark.parametrize("what", [["stream"], ["decode", "--against", "mlx-lm"], []])
-def test_what_measures_one_machine_is_refused(
+def test_benchmarks_of_one_machine_are_refused(
     what: list[str], models: Path, two_ranks: RingOfCommands
 ) -> None:
     done = two_ranks.run("bench", *what, "-m", str(models / "llama"))
@@ -498,15 +496,13 @@ def test_what_measures_one_machine_is_refused(
 
 
 @pytest.mark.slow
-def test_one_rank_is_a_process_like_any_other(models: Path) -> None:
+def test_a_single_rank_is_an_ordinary_process(models: Path) -> None:
     with launched(1, "generate", "-m", str(models / "llama"), "--raw", "-n", "3", "Hi") as process:
         assert process.ends() == 0
         assert process.err == ""
 
 
-def test_what_is_piped_to_the_launcher_is_not_taken_for_a_document(
-    models: Path, tmp_path: Path
-) -> None:
+def test_input_piped_to_the_launcher_is_not_a_document(models: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mlxchat", "generate", "-m", str(models / "llama"), "--raw"]
     with ring(2, [*command, "-n", "3", "Hello"], tmp_path) as processes:
         processes[0].reads("a document")

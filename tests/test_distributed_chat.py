@@ -1,4 +1,4 @@
-"""A chat under MLX's launcher, as a person at the launcher's terminal has it."""
+"""A chat under MLX's launcher, from the launcher's terminal."""
 
 import json
 import re
@@ -70,10 +70,10 @@ def test_a_chat_under_the_launcher_retries_forgets_is_interrupted_and_saved(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ordinary_terminal")
-def test_ctrl_c_ends_the_reply_and_not_the_chat_under_the_launcher(model: str) -> None:
+def test_ctrl_c_ends_the_reply_but_not_the_chat_under_the_launcher(model: str) -> None:
     chat = LaunchedChat("-m", model, "--temp", "0", "--no-save", "--plain", "-n", "-1")
     chat.send("go on for ever\r")
-    # What is shown while the model is loaded is no reply: Ctrl-C would take the message back.
+    # While the model is loading there is no reply, and Ctrl-C would take back the message.
     chat.shows("^> go on for ever\n(?!.*(?:loading|reading)).*\\S")
     chat.send(CTRL_C)
     chat.shows("^stopped$")

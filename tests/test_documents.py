@@ -1,4 +1,4 @@
-"""What is read, in which order, and what is refused."""
+"""Reading documents: in which order, and what is refused."""
 
 import io
 from pathlib import Path
@@ -29,19 +29,19 @@ def test_documents_come_first_and_the_prompt_last(tmp_path: Path) -> None:
     )
 
 
-def test_text_is_passed_on_as_it_is(tmp_path: Path) -> None:
+def test_text_is_not_altered(tmp_path: Path) -> None:
     text = "  spaces \r\n\ttabs\n\n"
     assert read_input(None, [write(tmp_path / "a", text)], None).text == text
     assert read_input(text, [], None).text == text
 
 
-def test_an_empty_pipe_beside_a_prompt_is_nothing_and_alone_is_refused() -> None:
+def test_an_empty_pipe_is_ignored_with_a_prompt_and_refused_without() -> None:
     assert read_input("hello", [], io.BytesIO()).text == "hello"
     with pytest.raises(InputError, match="standard input is empty"):
         read_input(None, [], io.BytesIO())
 
 
-def test_nothing_at_all_is_a_usage_error() -> None:
+def test_no_input_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="nothing to read"):
         read_input(None, [], None)
 
@@ -62,7 +62,9 @@ def test_standard_input_can_be_named_once_and_must_be_piped() -> None:
         ("text".encode("utf-16"), "iconv"),
     ],
 )
-def test_what_is_no_text_is_refused_by_name(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_input_that_is_not_text_is_refused_by_name(
+    tmp_path: Path, data: bytes, complaint: str
+) -> None:
     path = write(tmp_path / "document", data)
     with pytest.raises(InputError, match=complaint) as error:
         read_input("do it", [path], None)
@@ -70,17 +72,17 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path, data: bytes, complai
 
 
 class Endless(io.RawIOBase):
-    """What `yes` writes, or /dev/zero."""
+    """An endless stream, like `yes` or /dev/zero."""
 
     def __init__(self, byte: bytes) -> None:
         self._byte = byte
 
     def read(self, size: int = -1) -> bytes:
-        assert size > 0, "all of it was asked for"
+        assert size > 0, "read without a limit"
         return self._byte * size
 
 
-def test_input_without_an_end_is_refused_before_memory_is_full(
+def test_endless_input_is_refused_before_memory_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 50_000_000)
@@ -90,24 +92,24 @@ def test_input_without_an_end_is_refused_before_memory_is_full(
         read_input(None, [], cast(BinaryIO, Endless(b"\0")))
 
 
-def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_input("x", [str(tmp_path / "none")], None)
     with pytest.raises(InputError, match="directory"):
         read_input("x", [str(tmp_path)], None)
 
 
-def test_invalid_utf8_is_replaced_and_the_first_place_told(tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced_and_its_first_position_reported(tmp_path: Path) -> None:
     found = read_input(None, [write(tmp_path / "latin", b"caf\xe9 au lait\xff")], None)
     assert found.text == "caf\ufffd au lait\ufffd"
     assert "byte 3" in found.notices[0]
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
     assert read_input(None, [write(tmp_path / "a", b"\xef\xbb\xbfhello")], None).text == "hello"
 
 
-def test_a_prompt_that_the_shell_passed_as_bytes_is_replaced_as_well() -> None:
+def test_invalid_bytes_in_a_prompt_are_replaced_too() -> None:
     found = read_input("caf\udce9", [], None)
     assert found.text == "caf\ufffd"
     assert found.notices

@@ -49,7 +49,7 @@ def test_a_document_of_the_repository_is_read_within_a_window(
 
 
 @pytest.mark.slow
-def test_greedy_text_is_the_same_whatever_the_step_size(model: Model) -> None:
+def test_greedy_text_does_not_depend_on_the_step_size(model: Model) -> None:
     ids = model.tokenizer.prompt(README.read_text()[:150]).ids
 
     def text(size: int) -> str:

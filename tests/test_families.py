@@ -1,7 +1,7 @@
-"""Every model that mlx-lm has: none is missing, each is itself without a window, some are refused.
+"""Every model in mlx-lm: none is missing, all are unchanged without a window, some are refused.
 
-Whether windows, positions and all that is saved hold on them, in every form and loaded in another
-thread, is `test_product`.
+`test_product` checks windows, positions and everything saved, in every form and loaded in another
+thread.
 """
 
 import mlx.core as mx
@@ -26,13 +26,13 @@ BUILT = sorted(set(FAMILIES) - REFUSED)
 
 
 def test_every_module_of_mlx_lm_has_a_tiny_family() -> None:
-    """A newer mlx-lm with another model fails here, until it has a configuration and a verdict."""
+    """A newer mlx-lm with a new model fails here until it gets a configuration and a verdict."""
     assert set(module_names()) <= set(CONFIGS)
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILT) - INEXACT))
-def test_an_unbounded_cache_is_mlx_lms_own(name: str) -> None:
-    """Same logits as with the caches that the model makes for itself."""
+def test_an_unbounded_cache_equals_mlx_lms_own(name: str) -> None:
+    """Same logits as with the model's own caches."""
     model = build_family(name)
     tokens = mx.array(np.random.default_rng(1).integers(0, 256, (1, 20)))
     own = build._native_cache(model)
@@ -46,7 +46,7 @@ def test_an_unbounded_cache_is_mlx_lms_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_cannot_be_bounded_is_refused_by_name(name: str) -> None:
+def test_an_unboundable_family_is_refused_by_name(name: str) -> None:
     model = build_family(name)
     with pytest.raises(CacheError, match="cannot bound"):
         make_cache(model, 24, 4)
@@ -54,17 +54,15 @@ def test_what_cannot_be_bounded_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NOT_BUILT))
-def test_a_module_that_misses_its_package_says_so(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It prints to stdout, where the text belongs, and leaves with SystemExit."""
+def test_a_module_names_the_package_it_lacks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints to stdout, which belongs to the text, and raises SystemExit."""
     with pytest.raises(ModelUnsupported, match="ai2-olmo"):
         build_family(name)
     assert capsys.readouterr().out == ""
 
 
-def test_the_manuals_table_has_every_family_once() -> None:
-    """Made again by `python -m scripts.families --write`; tests/test_product.py checks its rows."""
+def test_the_manuals_table_lists_every_family_once() -> None:
+    """Update it with `python -m scripts.families --write`; test_product checks its rows."""
     assert sorted(listed_verdicts()) == sorted(CONFIGS)
     for name in METAL_ONLY | NOT_BUILT:
         assert judge_family(name) == listed_verdicts()[name]

@@ -1,4 +1,4 @@
-"""The tiny models that tests load, in each form a user's may have."""
+"""The tests' tiny models, in every form that users run."""
 
 from pathlib import Path
 
@@ -14,15 +14,15 @@ from scripts.forms import FORMS
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3", "rwkv7", "afm7"])
-def test_a_family_is_loaded_in_the_form_it_was_written_in(
+def test_a_family_is_loaded_in_the_form_it_was_saved_in(
     name: str, form: str, tmp_path: Path
 ) -> None:
-    """Some families keep weights precise, want more bits for some, or cannot pack a layer."""
+    """Some families leave weights unquantized, need more bits for some, or cannot pack a layer."""
     directory = write_family(tmp_path / "model", name, form)
     written = mx.load(str(directory / "model.safetensors"))
     assert isinstance(written, dict)
 
-    # A CPU runs loose experts only in float32.
+    # A CPU runs unquantized experts only in float32.
     with metal.imitated():
         model = load_directory(directory, name, dtype="stored", notify=print)
 

@@ -1,4 +1,4 @@
-"""The loops: what they compute, what they leave in the cache, what they tell and when they stop."""
+"""The loops: their results, the cache they leave, their stats and their ends."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -40,7 +40,7 @@ def ids_of(tokens: Iterable[Token]) -> list[int]:
 
 
 def plain_greedy(network: nn.Module, ids: list[int], n: int) -> list[int]:
-    """The whole text from scratch for every token."""
+    """Recomputes the whole text for every token."""
     ids = list(ids)
     for _ in range(n):
         ids.append(int(mx.argmax(network(mx.array([ids]))[0, -1]).item()))  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def plain_greedy(network: nn.Module, ids: list[int], n: int) -> list[int]:
 
 
 @pytest.mark.parametrize("step_size", [1, 7, 33, 512])
-def test_greedy_text_is_the_same_whatever_the_step_size(model: Model, step_size: int) -> None:
+def test_greedy_text_does_not_depend_on_the_step_size(model: Model, step_size: int) -> None:
     generation = Generation(
         model,
         PROMPT,
@@ -59,7 +59,7 @@ def test_greedy_text_is_the_same_whatever_the_step_size(model: Model, step_size:
     assert ids_of(generation) == plain_greedy(model.network, PROMPT.tolist(), 20)
 
 
-def test_prefill_evaluates_the_cache_and_never_the_logits() -> None:
+def test_prefill_evaluates_the_cache_but_not_the_logits() -> None:
     peak: list[int] = []
     for vocabulary in (288, 28_800):
         network = build_random_model(tiny_config(vocabulary=vocabulary))
@@ -70,11 +70,11 @@ def test_prefill_evaluates_the_cache_and_never_the_logits() -> None:
         before = mx.get_active_memory()
         prefill(network, cache, PROMPT, step_size=50)
         peak.append(mx.get_peak_memory() - before)
-    # Logits of 50 rows would have taken 5.7 MB more.
+    # Logits of 50 rows would take another 5.7 MB.
     assert peak[1] - peak[0] < 1_000_000
 
 
-def test_memory_does_not_grow_with_the_tokens_generated() -> None:
+def test_memory_does_not_grow_with_generated_tokens() -> None:
     network = build_random_model(tiny_config(vocabulary=50_000))
     cache = make_cache(network, 64)
     prefill(network, cache, PROMPT[:-1], step_size=50)
@@ -84,15 +84,15 @@ def test_memory_does_not_grow_with_the_tokens_generated() -> None:
     for token in tokens:
         held.append(token)
         live.append(mx.get_active_memory())
-    # A row of logits is 200 kB: were one kept for each token it would be 80 MB by now.
+    # A row of logits is 200 kB: one for each token would add up to 80 MB.
     assert live[-1] - live[100] < 200_000
     assert len(held) == 400
 
 
-def test_the_cache_goes_on_where_the_generation_ended(model: Model) -> None:
+def test_the_cache_continues_from_the_end_of_a_generation(model: Model) -> None:
     cache = make_cache(model.network)
     ids = ids_of(generate(model, cache, max_tokens=5))
-    # The last token was yielded and not put in.
+    # The last token was yielded but not added to the cache.
     assert tokens_held(cache) == len(PROMPT) + 4
     more = Generation(
         model,
@@ -103,7 +103,7 @@ def test_the_cache_goes_on_where_the_generation_ended(model: Model) -> None:
     assert ids + ids_of(more) == plain_greedy(model.network, PROMPT.tolist(), 10)
 
 
-def test_log_probabilities_are_the_models_and_the_likeliest_come_first(model: Model) -> None:
+def test_log_probabilities_are_the_models_likeliest_first(model: Model) -> None:
     token = generate(model, logprobs=3, max_tokens=1)[0]
     logits = np.array(model.network(mx.array(PROMPT)[None])[0, -1]).astype(np.float64)
     expected = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
@@ -113,12 +113,12 @@ def test_log_probabilities_are_the_models_and_the_likeliest_come_first(model: Mo
     assert token.logprob == pytest.approx(expected[token.id], abs=1e-4)
 
 
-def test_more_likeliest_tokens_than_the_vocabulary_has_are_all_of_them(model: Model) -> None:
+def test_asking_for_more_tokens_than_the_vocabulary_returns_all(model: Model) -> None:
     token = generate(model, logprobs=10_000, max_tokens=1)[0]
     assert len(token.top) == 288
 
 
-def test_no_log_probabilities_are_computed_unless_asked_for(
+def test_log_probabilities_are_computed_only_on_request(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -149,12 +149,12 @@ def sampled(model: Model, **sampling: Any) -> list[int]:
     return ids_of(generation)
 
 
-def test_the_same_seed_gives_the_same_tokens_and_another_seed_others(model: Model) -> None:
+def test_a_seed_determines_the_tokens(model: Model) -> None:
     assert sampled(model, seed=7) == sampled(model, seed=7)
     assert sampled(model, seed=7) != sampled(model, seed=8)
 
 
-def test_sampling_that_leaves_one_token_only_is_greedy(model: Model) -> None:
+def test_sampling_restricted_to_one_token_is_greedy(model: Model) -> None:
     greedy = plain_greedy(model.network, PROMPT.tolist(), 30)
     assert sampled(model, top_k=1, seed=3) == greedy
     assert sampled(model, top_p=1e-6, seed=3) == greedy
@@ -166,13 +166,13 @@ def test_a_top_k_beyond_the_vocabulary_is_off(model: Model) -> None:
 
 
 def test_a_repetition_penalty_looks_at_the_latest_twenty_tokens(model: Model) -> None:
-    """A penalty beyond all bounds makes each token differ from the twenty before it."""
+    """With a huge penalty, each token differs from the twenty before it."""
     ids = PROMPT.tolist() + sampled(model, temp=0.0, repetition_penalty=1e9)
     for i in range(len(PROMPT), len(ids)):
         assert ids[i] not in ids[i - 20 : i]
 
 
-def test_it_stops_at_an_end_token_and_does_not_count_it(
+def test_an_end_token_ends_a_generation_and_is_not_counted(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = plain_greedy(model.network, PROMPT.tolist(), 20)
@@ -187,14 +187,14 @@ def test_it_stops_at_an_end_token_and_does_not_count_it(
     assert generation.stats.generated_tokens == first
 
 
-def test_a_stop_text_ends_it_and_is_not_shown(model: Model) -> None:
+def test_a_stop_text_ends_a_generation_and_is_not_shown(model: Model) -> None:
     text = "".join(token.text for token in generate(model, max_tokens=60))
     stop = text[10:13]
     shown = generate(model, max_tokens=60, stop=(stop,))
     assert "".join(token.text for token in shown) == text[: text.index(stop)]
 
 
-def test_an_interruption_ends_it_between_tokens_and_between_prefill_steps(model: Model) -> None:
+def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Model) -> None:
     seen: list[Token] = []
     generation = Generation(
         model,
@@ -206,7 +206,7 @@ def test_an_interruption_ends_it_between_tokens_and_between_prefill_steps(model:
     for token in generation:
         seen.append(token)
     assert generation.stats.finish_reason == "interrupted"
-    # The one that was being computed already comes out as well.
+    # The token already being computed is yielded too.
     assert generation.stats.generated_tokens == 6
     steps: list[int] = []
     stopped = Generation(
@@ -234,7 +234,7 @@ def test_stats_count_what_happened(model: Model) -> None:
     assert stats.prompt_tokens == 100
     assert stats.generated_tokens == 20
     assert stats.kv_tokens == 32
-    # The last token never went in.
+    # The last token was never added.
     assert stats.evicted_tokens == 100 + 19 - 32
     heads, dim, layers, float32 = 2, 8, 2, 4
     # Keys and values of the window, and the original keys of the 4 kept.
@@ -256,7 +256,7 @@ def test_a_prompt_of_one_token_needs_no_prefill(model: Model) -> None:
     assert ids_of(generation) == expected
 
 
-def test_text_is_complete_even_if_it_ends_within_a_character(model: Model) -> None:
+def test_text_that_ends_within_a_character_is_complete(model: Model) -> None:
     for n in (1, 7, 40):
         tokens = generate(model, max_tokens=n)
         ids = ids_of(tokens)
@@ -266,7 +266,7 @@ def test_text_is_complete_even_if_it_ends_within_a_character(model: Model) -> No
         assert text.replace("\ufffd", "") == whole.replace("\ufffd", "")
 
 
-def test_a_model_directory_is_all_that_a_library_user_needs(tiny_model: Path) -> None:
+def test_a_library_user_needs_only_a_model_directory(tiny_model: Path) -> None:
     import mlxchat
 
     loaded = mlxchat.load(str(tiny_model))
@@ -278,10 +278,8 @@ def test_a_model_directory_is_all_that_a_library_user_needs(tiny_model: Path) ->
 
 
 @pytest.mark.parametrize("pause_every", [1, 7, 20])
-def test_a_pause_changes_nothing_and_from_it_another_generation_goes_on(
-    model: Model, pause_every: int
-) -> None:
-    """Text of random bytes, with characters and stop texts that are never finished."""
+def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_every: int) -> None:
+    """Text of random bytes, with incomplete characters and stop texts."""
     sampling = SamplingSettings(temp=1.5, top_p=0.95, repetition_penalty=1.3, seed=3)
     settings = GenerationSettings(max_tokens=60, ignore_eos=True, stop=("\x7f\x7f\x7f",))
     paused: list[tuple[ResumePoint, Cache, int, int]] = []
@@ -319,7 +317,7 @@ def test_a_pause_changes_nothing_and_from_it_another_generation_goes_on(
         assert resumed.stats.generated_tokens == 60
 
 
-def test_from_where_it_was_interrupted_it_goes_on(model: Model) -> None:
+def test_an_interrupted_generation_can_be_resumed(model: Model) -> None:
     sampling = SamplingSettings(temp=1.0, seed=3)
     settings = GenerationSettings(max_tokens=30, ignore_eos=True)
     whole = list(

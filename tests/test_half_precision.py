@@ -1,4 +1,4 @@
-"""float16 overflows where bfloat16 does not: which models must not be held in it."""
+"""Models that must not be loaded in float16, which overflows where bfloat16 does not."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def imported(tiny: TinyGguf, tmp_path: Path) -> Path:
 
 
 def scaled(tiny: TinyGguf, part: str, factor: float) -> TinyGguf:
-    """The same file with larger values in the tensors of that name, unpacked ones."""
+    """The same file with larger values in the unpacked tensors of that name."""
     for name, (stored, kind) in tiny.tensors.items():
         if part in name:
             assert kind is Kind.F16
@@ -51,7 +51,7 @@ def floating_dtypes(network: nn.Module) -> set[mx.Dtype]:
 
 
 @pytest.mark.parametrize("kind", [Kind.F16, Kind.Q4_0, Kind.Q8_0], ids=lambda kind: kind.name)
-def test_a_gemma_from_gguf_is_never_held_in_float16(kind: Kind, tmp_path: Path) -> None:
+def test_a_gemma_from_gguf_is_never_loaded_in_float16(kind: Kind, tmp_path: Path) -> None:
     directory = imported(tiny_gguf("gemma3", kind), tmp_path)
     assert read_config(directory)["torch_dtype"] == "bfloat16"
     model, notices = load(directory)
@@ -61,8 +61,8 @@ def test_a_gemma_from_gguf_is_never_held_in_float16(kind: Kind, tmp_path: Path) 
 
 
 def test_a_gemma_with_large_embeddings_writes_numbers(tmp_path: Path) -> None:
-    """Converted into float16, whatever its kind, Gemma answered with noise: its embeddings, times
-    the root of their width, pass 65,504."""
+    """Converted to float16, Gemma answered with noise whatever its quantization: its embeddings,
+    scaled by the square root of their width, exceed 65,504."""
 
     def embeddings_in_float16(name: str) -> Kind:
         return Kind.F16 if "embed" in name else Kind.Q8_0
@@ -73,14 +73,14 @@ def test_a_gemma_with_large_embeddings_writes_numbers(tmp_path: Path) -> None:
     assert mx.all(mx.isfinite(logits(model))).item()
 
 
-def test_an_earlier_conversion_says_float16_and_is_not_held_in_it(tmp_path: Path) -> None:
+def test_an_earlier_conversion_to_float16_is_not_loaded_in_it(tmp_path: Path) -> None:
     directory = imported(tiny_gguf("gemma3", Kind.Q8_0), tmp_path)
     text = (directory / "config.json").read_text()
     (directory / "config.json").write_text(text.replace('"bfloat16"', '"float16"'))
     assert floating_dtypes(load(directory)[0].network) == {mx.bfloat16}
 
 
-def test_a_file_with_bfloat16_tensors_was_trained_in_it(tmp_path: Path) -> None:
+def test_a_file_with_bfloat16_tensors_counts_as_trained_in_it(tmp_path: Path) -> None:
     def embeddings_as_trained(name: str) -> Kind:
         return Kind.BF16 if "embed" in name else Kind.Q8_0
 
@@ -88,23 +88,23 @@ def test_a_file_with_bfloat16_tensors_was_trained_in_it(tmp_path: Path) -> None:
     assert floating_dtypes(model.network) == {mx.bfloat16}
 
 
-def test_others_keep_the_precision_of_their_float16_scales(tmp_path: Path) -> None:
-    """Norms come in float32 from the file, and once made all activations float32."""
+def test_other_models_keep_the_precision_of_their_float16_scales(tmp_path: Path) -> None:
+    """Norms are float32 in the file, and used to make all activations float32."""
     model, notices = load(imported(tiny_gguf("llama", Kind.Q8_0), tmp_path))
     assert floating_dtypes(model.network) == {mx.float16}
     assert logits(model).dtype == model.dtype == mx.float16
     assert notices == []
 
 
-def test_a_model_that_overflows_is_held_in_bfloat16_with_a_word(tmp_path: Path) -> None:
-    """Some models give no sign beforehand: one token shows it, and is cheap."""
+def test_a_model_that_overflows_is_loaded_in_bfloat16_with_a_notice(tmp_path: Path) -> None:
+    """Some models give no hint beforehand, but one cheap token shows it."""
     tiny = scaled(scaled(tiny_gguf("llama", Kind.F16), "ffn_up", 1e3), "ffn_down", 1e3)
     directory = imported(tiny, tmp_path)
     model, notices = load(directory)
     assert notices == ["tiny overflows in float16: holding it in bfloat16"]
     assert floating_dtypes(model.network) == {mx.bfloat16}
     assert mx.all(mx.isfinite(logits(model))).item()
-    # An explicit float16 is obeyed, with a warning.
+    # An explicit float16 is respected, with a warning.
     model, notices = load(directory, "float16")
     assert notices == ["tiny overflows in float16, so its text will be noise: choose another dtype"]
     assert model.dtype == mx.float16
@@ -120,16 +120,16 @@ def stored_in_float16(directory: Path, config: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma3_text", "gemma4", "recurrent_gemma"])
-def test_gemmas_stored_in_float16_are_held_in_bfloat16(name: str, tmp_path: Path) -> None:
+def test_gemmas_stored_in_float16_are_loaded_in_bfloat16(name: str, tmp_path: Path) -> None:
     directory = stored_in_float16(tmp_path / name, family_config(name))
-    # A CPU runs loose experts, which gemma4 has, only in float32.
+    # A CPU runs unquantized experts, as in gemma4, only in float32.
     with metal.imitated():
         model, _ = load(directory)
     assert mx.float16 not in floating_dtypes(model.network)
     assert model.dtype == mx.bfloat16
 
 
-def test_other_models_stay_as_they_are_stored(tmp_path: Path) -> None:
+def test_other_models_are_loaded_as_stored(tmp_path: Path) -> None:
     model, notices = load(stored_in_float16(tmp_path / "tiny", tiny_config()))
     assert floating_dtypes(model.network) == {mx.float16}
     assert notices == []
@@ -138,7 +138,7 @@ def test_other_models_stay_as_they_are_stored(tmp_path: Path) -> None:
 def test_a_model_that_overflows_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each start of the program read its weights twice. Shared ones stay shared."""
+    """Weights were read twice at every start. Shared ones stay shared."""
     tiny = scaled(scaled(tiny_gguf("llama", Kind.F16), "ffn_up", 1e3), "ffn_down", 1e3)
     directory, reads = imported(tiny, tmp_path), list[object]()
     read = loading.arrays_of
@@ -147,7 +147,7 @@ def test_a_model_that_overflows_is_read_once(
     assert len(reads) == 1
 
 
-def test_what_parameters_share_stays_shared_in_bfloat16() -> None:
+def test_shared_parameters_stay_shared_in_bfloat16() -> None:
     network = nn.Module()
     network.one = network.other = mx.ones((4, 4), mx.float16)
     turn_into_bfloat16(network)

@@ -1,4 +1,4 @@
-"""The imitation of Metal: the same rotation as MLX's own, but for what Metal does otherwise."""
+"""The imitation of Metal: MLX's own rotation, except for Metal's peculiarities."""
 
 import mlx.core as mx
 import numpy as np
@@ -13,13 +13,13 @@ FREQS = mx.array([1.0, 2.0, 30.0, 400.0])
 
 @pytest.mark.parametrize("offset", [0, 7, mx.array(9), mx.array([3, 5])])
 @pytest.mark.parametrize("traditional", [True, False])
-def test_it_rotates_as_mlx_does(offset: int | mx.array, traditional: bool) -> None:
+def test_it_rotates_like_mlx(offset: int | mx.array, traditional: bool) -> None:
     how = {"traditional": traditional, "base": 10_000.0, "scale": 0.5, "offset": offset}
     found, expected = (rope(KEYS, 8, **how) for rope in (metal.rope, mx.fast.rope))
     np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6)
 
 
-def test_it_takes_frequencies_as_mlx_does() -> None:
+def test_it_uses_frequencies_like_mlx() -> None:
     how = {"traditional": False, "base": None, "scale": 1.0, "offset": 5, "freqs": FREQS}
     found, expected = (rope(KEYS, 8, **how) for rope in (metal.rope, mx.fast.rope))
     np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6)
@@ -37,7 +37,7 @@ def test_a_negative_offset_turns_keys_to_garbage() -> None:
 def test_no_shift_passes_a_negative_offset(
     start: int, gain: mx.array | None, freqs: mx.array | None
 ) -> None:
-    """Metal took it for four billion positions, for layers whose rope begins within the head."""
+    """Metal took it for four billion positions in layers whose rope begins within the head."""
     base = 10_000.0 if freqs is None else None
     shift = KeyShift(8, False, base, 1.0, freqs, start=start, gain=gain)
     with metal.imitated():
@@ -45,8 +45,8 @@ def test_no_shift_passes_a_negative_offset(
     np.testing.assert_allclose(np.array(back), np.array(KEYS), atol=1e-3)
 
 
-def test_moved_keys_lie_in_rows() -> None:
-    """Metal's kernels copied a transposed view of the whole window for every token."""
+def test_moved_keys_are_contiguous() -> None:
+    """Otherwise Metal's kernels copied a transposed view of the whole window for every token."""
     moved = KeyShift(8, False, 10_000.0, 1.0)(KEYS, 7)
     mx.eval(moved)
     assert np.array(moved, copy=False).flags.c_contiguous

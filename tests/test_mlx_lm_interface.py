@@ -22,7 +22,7 @@ NAMES = ["llama", "gemma3_text", "llama4", "qwen3_next", "falcon_h1", "deepseek_
 
 
 def mlx_lm_generate_step(*arguments: Any, **options: Any) -> list[int]:
-    # Imported late: it takes two seconds.
+    # Imported here because it takes two seconds.
     from mlx_lm.generate import generate_step
 
     return [int(token) for token, _ in generate_step(*arguments, **options)]

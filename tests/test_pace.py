@@ -22,7 +22,7 @@ PROMPT = np.random.default_rng(0).integers(0, 256, 3000).astype(np.int32)
 
 
 class SlowDevice:
-    """A network and the clock that it is timed by: a step takes `latency_s` and `token_s` each."""
+    """A network with its own clock: a step takes `latency_s` plus `token_s` per token."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, latency_s: float, token_s: float) -> None:
         self.network = build_random_model()
@@ -37,7 +37,7 @@ class SlowDevice:
         return self.network(tokens, cache=cache)
 
     def read(self, pace: Pace, tokens: int = len(PROMPT), most: int = 512) -> list[int]:
-        """The sizes of the steps in which that many tokens are read."""
+        """The sizes of the steps in which `tokens` tokens are read."""
         self.steps.clear()
         network: Any = self
         assert (
@@ -47,7 +47,7 @@ class SlowDevice:
         return list(self.steps)
 
 
-def test_where_steps_are_quick_all_but_the_last_have_512_tokens(
+def test_if_steps_are_quick_all_but_the_last_have_512_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = SlowDevice(monkeypatch, 0.01, 0.004)
@@ -57,18 +57,18 @@ def test_where_steps_are_quick_all_but_the_last_have_512_tokens(
 def test_steps_become_shorter_until_they_take_about_two_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A step of 512 tokens once took four minutes, in which nothing had an effect but `kill -9`."""
+    """A step of 512 tokens could take four minutes, during which only `kill -9` had any effect."""
     device = SlowDevice(monkeypatch, 0.0, 0.05)
     assert device.read(Pace(512), 650) == [512, 32, 32, 32, 32, 10]
 
 
-def test_steps_grow_again_from_a_careful_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_grow_from_a_cautious_start(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SlowDevice(monkeypatch, 0.25, 0.01)
-    # Each ends at a multiple of its size, so also wherever 128 tokens do.
+    # Each step ends at a multiple of its size, and so also at every multiple of 128.
     assert device.read(Pace(1), 600) == [1, 3, 12, 48, 64, 128, 128, 128, 88]
 
 
-def test_a_token_may_take_longer_than_a_step_should(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_may_exceed_the_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SlowDevice(monkeypatch, 0.0, 8.0).read(Pace(4), 6) == [4, 1, 1]
 
 
@@ -78,30 +78,30 @@ def test_the_users_step_size_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> 
     assert device.read(Pace(512), 20, most=7) == [7, 7, 6]
 
 
-def test_a_short_prompt_says_little_of_how_long_a_full_step_takes(
+def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a GPU twenty tokens take as long as one."""
+    """On a GPU, twenty tokens take as long as one."""
     device = SlowDevice(monkeypatch, 0.5, 0.002)
     pace = Pace(512)
     assert device.read(pace, 20) == [20]
     assert device.read(pace, 1024) == [512, 512]
 
 
-def test_what_was_learned_holds_for_the_next_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_size_learned_applies_to_the_next_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SlowDevice(monkeypatch, 0.0, 0.02)
     pace = Pace(512)
     assert device.read(pace, 600) == [512, 64, 24]
     assert device.read(pace, 130) == [64, 64, 2]
 
 
-def test_planned_steps_are_taken_whatever_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planned_steps_are_taken_however_long_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SlowDevice(monkeypatch, 0.0, 0.05)
     planned = [512, 100, 1]
     assert device.read(Pace(32, planned), 645) == [512, 100, 1, 27, 5]
 
 
-def test_the_cache_holds_the_same_whatever_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_does_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SlowDevice(monkeypatch, 0.0, 0.3)
     paced, plain = make_cache(device.network, 64), make_cache(device.network, 64)
     network: Any = device
@@ -126,7 +126,7 @@ def test_progress_is_reported_before_the_first_step() -> None:
     assert told == [(0, 100), (64, 100), (100, 100)]
 
 
-def test_only_what_may_be_slow_begins_with_a_shorter_step() -> None:
+def test_only_possibly_slow_networks_begin_with_a_shorter_step() -> None:
     tiny = build_random_model()
     assert first_step(tiny) >= 512
     large = _Weights(135_000_000, mx.float32)
@@ -136,21 +136,23 @@ def test_only_what_may_be_slow_begins_with_a_shorter_step() -> None:
 
 
 class _Weights(nn.Module):
-    """So many, of which nothing is computed."""
+    """A network with `number` weights that computes nothing."""
 
     def __init__(self, number: int, dtype: mx.Dtype) -> None:
         super().__init__()
         self.weight = mx.zeros((number,), dtype)
 
 
-def test_sizes_are_written_down_as_stretches() -> None:
+def test_sizes_are_saved_as_run_lengths() -> None:
     sizes = [1, 3, 4, 4, 4, 512, 512, 88]
     assert run_lengths(sizes) == [[1, 1], [3, 1], [4, 3], [512, 2], [88, 1]]
     assert from_run_lengths(run_lengths(sizes)) == sizes
 
 
-def test_stopped_while_reading_it_reports_what_it_read_and_how_fast(tmp_path: Path) -> None:
-    """The closing figures once said 0.0 tok/s of a prompt that had been read for minutes."""
+def test_if_stopped_while_reading_stats_report_the_tokens_read_and_their_rate(
+    tmp_path: Path,
+) -> None:
+    """The closing figures said 0.0 tok/s for a prompt that had been read for minutes."""
     model = load_directory(
         write_tiny_model(tmp_path / "tiny"), "tiny", dtype="auto", notify=lambda _: None
     )
@@ -170,7 +172,7 @@ def test_stopped_while_reading_it_reports_what_it_read_and_how_fast(tmp_path: Pa
 
 
 def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was read in steps of 512 tokens whatever they took, and nothing was shown."""
+    """It was read in steps of 512 tokens however long they took, without any display."""
     device = SlowDevice(monkeypatch, 0.0, 0.05)
     monkeypatch.setattr(Pace, "of", lambda _: Pace(512))
     filled, network, shown = make_cache(device.network), device, list[int]()

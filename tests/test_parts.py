@@ -1,4 +1,4 @@
-"""A prompt in parts: the ids that the whole has, blocks where the caller says, and no others."""
+"""Prompts in parts: the same ids as in one piece, and blocks only where the caller says."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def words() -> Tokenizer:
-    """A token is a word, of the texts here, or a part of one."""
+    """A token is one of the words in these texts, or part of one."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -39,7 +39,7 @@ def texts_of(tokenizer: Tokenizer, parts: list[Part]) -> list[str]:
 
 
 def test_a_prompt_in_parts_has_the_ids_of_the_whole(tokenizer: Tokenizer) -> None:
-    """No special token is added to a block, none is left out, and the question is where it was."""
+    """No special token is added or lost, and the question is in the same place."""
     parts = [Part(LONG, cache=True), Part("\n\n"), Part(OTHER, cache=True), Part("\n\nWho?")]
     prompt = encode_parts(tokenizer, parts, "Be brief.")
     whole = tokenizer.prompt("".join(part.text for part in parts), "Be brief.")
@@ -56,15 +56,15 @@ def test_the_head_is_what_the_template_writes_first(tokenizer: Tokenizer) -> Non
     assert prompt.blocks[0][0] == prompt.head
 
 
-def test_raw_text_is_encoded_behind_the_opening_token(words: Tokenizer) -> None:
+def test_raw_text_is_encoded_after_the_opening_token(words: Tokenizer) -> None:
     prompt = encode_parts(words, [Part(LONG, cache=True), Part("Who?")], raw=True)
     assert words.decode(prompt.ids) == LONG + "Who?"
     assert prompt.head == 0
     assert prompt.blocks == ((0, len(words.encode(LONG))),)
 
 
-def test_a_block_has_the_same_ids_wherever_it_stands(words: Tokenizer) -> None:
-    """Were it encoded with what comes before, its first token would depend on that."""
+def test_a_block_has_the_same_ids_at_every_position(words: Tokenizer) -> None:
+    """If encoded together with the text before it, its first token would depend on that text."""
     ids: list[list[int]] = []
     for before in ("", "Some: ", "\n", "x\n\n"):
         prompt = encode_parts(words, [Part(before), Part(LONG, cache=True), Part("\n")])
@@ -73,14 +73,14 @@ def test_a_block_has_the_same_ids_wherever_it_stands(words: Tokenizer) -> None:
     assert all(each == ids[0] for each in ids)
 
 
-def test_text_that_looks_like_a_block_is_none(tokenizer: Tokenizer) -> None:
+def test_text_that_looks_like_a_block_is_not_one(tokenizer: Tokenizer) -> None:
     prompt = encode_parts(tokenizer, [Part(LONG), Part(LONG, cache=True), Part(LONG)])
     assert len(prompt.blocks) == 1
     start, stop = prompt.blocks[0]
     assert (start, stop) == (prompt.head + len(LONG), prompt.head + 2 * len(LONG))
 
 
-def test_a_short_block_is_left_out_with_a_notice(tokenizer: Tokenizer) -> None:
+def test_a_short_block_is_not_kept_with_a_notice(tokenizer: Tokenizer) -> None:
     short = "x" * (MIN_BLOCK_TOKENS - 1)
     prompt = encode_parts(tokenizer, [Part(short, cache=True, name="a.md"), Part(" Who?")])
     assert prompt.blocks == ()
@@ -100,7 +100,7 @@ def test_a_short_block_is_left_out_with_a_notice(tokenizer: Tokenizer) -> None:
         ("harbour", "\n", True),
     ],
 )
-def test_a_block_that_ends_inside_a_word_is_left_out_with_a_notice(
+def test_a_block_that_ends_inside_a_word_is_not_kept_with_a_notice(
     before: str, after: str, kept: bool, words: Tokenizer
 ) -> None:
     parts = [Part(LONG + before, cache=True, name="a.md"), Part(after + " quiet")]
@@ -113,7 +113,7 @@ def test_a_block_that_ends_inside_a_word_is_left_out_with_a_notice(
         assert words.decode(prompt.ids) == words.decode(whole)
 
 
-def test_of_two_blocks_that_cut_one_word_neither_is_kept(words: Tokenizer) -> None:
+def test_neither_of_two_blocks_that_split_a_word_is_kept(words: Tokenizer) -> None:
     parts = [Part(LONG + "harb", cache=True, name="a"), Part("our" + OTHER, cache=True, name="b")]
     prompt = encode_parts(words, [*parts, Part("\n")])
     assert prompt.blocks == ()
@@ -131,7 +131,7 @@ def test_a_block_cannot_become_a_control_token(tokenizer: Tokenizer) -> None:
     assert control == [id_ for id_ in plain.ids.tolist() if id_ >= 256]
 
 
-def test_a_template_that_changes_what_it_is_given_is_refused(tokenizer: Tokenizer) -> None:
+def test_a_template_that_alters_texts_is_refused(tokenizer: Tokenizer) -> None:
     for source in ("{{ messages[0]['content'] | upper }}", "{{ messages[0]['content'] * 2 }}", "x"):
         changing = Tokenizer(byte_tokenizer(), ChatTemplate(source, {}))
         with pytest.raises(TemplateError, match="does not leave message text unchanged"):
@@ -146,7 +146,7 @@ def test_a_template_that_trims_leaves_blocks_whole() -> None:
     assert texts_of(trimming, [Part(padded, cache=True), Part("Who?")]) == [padded]
 
 
-def test_what_becomes_of_a_system_text_is_told() -> None:
+def test_a_notice_says_what_happens_to_a_system_text() -> None:
     template = ChatTemplate(
         "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
         "{{ messages[0]['content'] }}",

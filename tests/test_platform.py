@@ -1,4 +1,4 @@
-"""What differs between machines, on whichever this one is."""
+"""What differs between machines, tested on this one."""
 
 import importlib.metadata
 import subprocess
@@ -11,7 +11,7 @@ from mlxchat import platform
 from mlxchat.errors import UsageError
 
 
-def test_a_version_outside_the_tested_range_is_named_with_the_range(
+def test_an_untested_version_is_named_with_the_tested_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert platform.untested_versions() == []
@@ -24,14 +24,14 @@ def test_a_version_outside_the_tested_range_is_named_with_the_range(
     assert "<0.33" in found
 
 
-def test_a_gpu_that_is_not_there_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "gpu_available", lambda: False)
     with pytest.raises(UsageError, match="no GPU"):
         platform.select_device("gpu")
     assert platform.select_device("auto") == "cpu"
 
 
-def test_free_memory_is_the_least_of_what_system_and_container_allow(
+def test_free_memory_is_the_minimum_of_system_and_container(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(platform, "CGROUP", tmp_path)
@@ -45,7 +45,7 @@ def test_free_memory_is_the_least_of_what_system_and_container_allow(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MLX needs no OpenBLAS")
-def test_openblas_answers_where_it_is_installed_and_else_the_reference_is_named() -> None:
+def test_openblas_is_used_if_installed_and_otherwise_the_reference_blas_is_named() -> None:
     code = "import mlxchat.platform as p, mlx.core; print(p.blas_name())"
     missing = f"import ctypes, sys; sys.modules['mlx.core'] = ctypes\n{code}"
 
@@ -54,7 +54,7 @@ def test_openblas_answers_where_it_is_installed_and_else_the_reference_is_named(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True
         ).stdout
 
-    # With mlx.core seemingly loaded already, nothing is preloaded.
+    # If mlx.core seems to be loaded already, nothing is preloaded.
     assert "reference BLAS (slow" in blas(missing.replace(", mlx.core", ""))
     try:
         import ctypes
@@ -66,13 +66,13 @@ def test_openblas_answers_where_it_is_installed_and_else_the_reference_is_named(
         assert blas(code).startswith("OpenBLAS ")
 
 
-def test_the_wired_limit_is_nobodys_business_without_metal() -> None:
+def test_the_wired_limit_has_no_effect_without_metal() -> None:
     with platform.wired_limit():
         pass
 
 
 @pytest.mark.parametrize("statement", ["import mlx_lm", "from mlx_lm import generate"])
-def test_mlx_lm_stays_what_it_is_for_those_who_ask_for_it(statement: str) -> None:
+def test_mlx_lm_can_still_be_imported_as_usual(statement: str) -> None:
     code = f"import sys, mlxchat\nassert 'transformers' not in sys.modules\n{statement}\n"
     code += "import mlx_lm\nassert callable(mlx_lm.load)\nassert mlx_lm.__version__"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

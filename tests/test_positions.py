@@ -1,4 +1,4 @@
-"""Positions that never run out: keys are moved, and the logits do not notice."""
+"""Positions never run out: keys are moved without changing the logits."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ MODEL = build_random_model()
 
 @pytest.fixture(autouse=True, params=["cpu", "metal"])
 def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here holds on a GPU too."""
+    """All of this also holds on a GPU."""
     with metal.imitated() if request.param == "metal" else nullcontext():
         yield
 
@@ -31,15 +31,15 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize(
     "name", ["llama", "gemma3_text", "gpt_oss", "deepseek_v3", "minicpm3", "qwen3_next"]
 )
-def test_after_ten_million_tokens_the_logits_are_those_of_a_fresh_cache(name: str) -> None:
-    """The state is set forward, not run there: the same visible tokens, at small positions."""
+def test_logits_after_ten_million_tokens_equal_those_of_a_fresh_cache(name: str) -> None:
+    """Only the counters are advanced: the same tokens are visible, at small positions."""
     model = build_family(name)
     cache = make_cache(model, 32, 4)
     for token in random_tokens(40):
         logits(model, cache, [token])
     old = cache.fork()
     for layer in windows(old):
-        # Ahead by so many, then moved back as often as that takes: by all the rest at once.
+        # Advanced by this many, then moved back by the whole excess at once.
         layer.total += 10_000_000
         assert layer.position_limit is not None
         layer._rebase(layer.position_limit - 25)
@@ -51,7 +51,7 @@ def test_after_ten_million_tokens_the_logits_are_those_of_a_fresh_cache(name: st
     assert tokens_evicted(old) > 10_000_000
 
 
-def test_offsets_stay_below_the_limit_however_long_the_text(
+def test_offsets_stay_below_the_limit_for_any_length_of_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(build, "POSITION_LIMIT", 256)
@@ -97,7 +97,7 @@ ROPES: dict[str, dict[str, Any]] = {
 def test_each_rope_is_shifted_by_its_own_rotation(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Moved back every 64 tokens or never, the logits are the same."""
+    """The logits are the same whether keys move back every 64 tokens or never."""
     model = build_random_model(tiny_config() | ROPES[name])
     never = make_cache(model, 32, 4)
     monkeypatch.setattr(build, "POSITION_LIMIT", 128)
@@ -111,10 +111,10 @@ def test_each_rope_is_shifted_by_its_own_rotation(
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_keys_in_half_precision_do_not_drift_when_they_are_moved(
+def test_half_precision_keys_do_not_drift_when_moved(
     dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kept keys come from their originals each time: as far off after 60 moves as after one."""
+    """Kept keys are rotated from their originals, so 60 moves are as accurate as one."""
     model = build_random_model(tiny_config(layers=1))
     model.set_dtype(dtype)
     cache = make_cache(model, 32, 4)
@@ -129,7 +129,7 @@ def test_keys_in_half_precision_do_not_drift_when_they_are_moved(
 
 
 class RopeOfSquares(nn.Module):
-    """Positions that no rotation can move: each is squared first."""
+    """Squares each position first, so that no rotation can move a key."""
 
     def __call__(self, x: mx.array, offset: int = 0) -> mx.array:
         return mx.fast.rope(
@@ -137,7 +137,7 @@ class RopeOfSquares(nn.Module):
         )
 
 
-def test_a_rope_that_cannot_be_shifted_leaves_positions_to_run_on() -> None:
+def test_positions_grow_if_a_rope_cannot_be_shifted() -> None:
     model = build_random_model()
     layers: Any = model.layers
     layers[1].self_attn.rope = RopeOfSquares()
@@ -151,7 +151,7 @@ def test_a_rope_that_cannot_be_shifted_leaves_positions_to_run_on() -> None:
     assert {layer.size() for layer in cache} == {16}
 
 
-def test_a_rope_that_nothing_uses_moves_nothing() -> None:
+def test_an_unused_rope_moves_nothing() -> None:
     model = build_random_model()
     layers: Any = model.layers
     layers[0].self_attn.decoy = nn.RoPE(8, base=100.0)
@@ -162,7 +162,7 @@ def test_a_rope_that_nothing_uses_moves_nothing() -> None:
 DYNAMIC = {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
 
 
-def test_dynamic_ntk_positions_stay_where_its_rope_is_the_same() -> None:
+def test_dynamic_ntk_positions_stay_below_the_change_of_its_rope() -> None:
     model = build_random_model(tiny_config() | DYNAMIC)
     plain = build_random_model(tiny_config())
     cache, expected = make_cache(model, 16, 4), make_cache(plain, 16, 4)
@@ -174,14 +174,14 @@ def test_dynamic_ntk_positions_stay_where_its_rope_is_the_same() -> None:
         assert cache[0].offset < 32
 
 
-def test_a_window_too_wide_for_a_dynamic_ntk_rope_leaves_positions_to_run_on() -> None:
+def test_positions_grow_if_the_window_is_too_wide_for_a_dynamic_ntk_rope() -> None:
     model = build_random_model(tiny_config() | DYNAMIC)
     cache = make_cache(model, 20, 4)
     assert not positions_bounded(cache)
 
 
-def test_norms_behind_a_rope_are_undone_before_a_key_is_moved() -> None:
-    """HunYuan multiplies its keys by weights after rotating them."""
+def test_norms_after_a_rope_are_undone_before_a_key_is_moved() -> None:
+    """HunYuan multiplies keys by norm weights after rotating them."""
     model = build_family("hunyuan_v1_dense")
     (near, far) = (build._stored(build._run_token_at(model, position)) for position in (5, 900))
     for layer, a, b in zip(make_cache(model, 16, 4), near, far, strict=True):

@@ -1,7 +1,7 @@
-"""Every family of mlx-lm, in every form of weights, through every way in that needs no program.
+"""Every mlx-lm family, in every form of weights, through every way in that needs no program.
 
-`make test` tries a sample: each family in one form, and in every form the first family of each
-kind, by what the manual's table says of it. `make test-all` tries the whole product.
+`make test` tries a sample: each family in one form, and the first family with each verdict in the
+manual's table in every form. `make test-all` tries the whole product.
 """
 
 from itertools import cycle, product
@@ -13,11 +13,11 @@ from scripts.families import listed_verdicts
 from scripts.forms import FORMS
 from tests.product import FAMILIES, agrees, computing, try_all
 
-# Its layers attend within chunks.
+# Attends within chunks.
 NO_PREFIX = {"llama4"}
 
-# Its indexer chooses which tokens it attends to, and a rounding chooses others: in the other forms
-# for some steps, in this one for most.
+# Its indexer chooses the tokens to attend to, and rounding changes the choice: in most steps in
+# this form, in some in the others.
 CHOOSES_OTHERS = {("deepseek_v32", "8-bit"): {"prefill", "evict"}}
 
 VERDICTS = listed_verdicts()
@@ -32,13 +32,13 @@ SAMPLE = {*zip(FAMILIES, cycle(FORMS), strict=False), *product(FIRST_OF_ITS_KIND
         for case in product(FAMILIES, FORMS)
     ],
 )
-def test_each_way_in_is_the_plain_computation_or_refused(
+def test_each_way_in_matches_the_plain_computation_or_is_refused(
     family: str, form: str, tmp_path: Path
 ) -> None:
-    """It had been shown on one family, in float32; gpt_oss ran out of positions in bfloat16.
+    """Only one family had been tested, in float32; gpt_oss ran out of positions in bfloat16.
 
-    The chat crashed on every Llama 3.x: the frequencies of its rope are no parameter, so they
-    stayed unevaluated in the thread that loaded the model.
+    The chat crashed on every Llama 3.x: its rope frequencies are not parameters, so they stayed
+    unevaluated in the thread that loaded the model.
     """
     with computing(family, form):
         outcome = try_all(family, form, tmp_path)

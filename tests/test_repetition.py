@@ -28,13 +28,13 @@ def detector_of(ids: list[int]) -> LoopDetector:
 
 
 def new_tokens(count: int, seed: int = 0) -> list[int]:
-    """Ids of which hardly two in a row come twice."""
+    """Random ids, in which hardly any pair occurs twice."""
     drawn = random.Random(seed)
     return [drawn.randrange(50_000) for _ in range(count)]
 
 
 def share_by_definition(ids: list[int]) -> float:
-    """The oracle: the definition in the docstring, word by word."""
+    """The oracle: the docstring's definition, taken literally."""
     repeated = 0
     for end in range(max(len(ids) - WINDOW, NGRAM - 1), len(ids)):
         ngram = ids[end - NGRAM + 1 : end + 1]
@@ -44,36 +44,36 @@ def share_by_definition(ids: list[int]) -> float:
 
 
 @pytest.mark.parametrize("period", [1, 2, 3, 7, 8, 9, 60, 200, 1000, LOOK_BACK])
-def test_a_loop_of_any_period_up_to_the_look_back_has_the_whole_share(period: int) -> None:
+def test_a_loop_of_any_period_up_to_the_look_back_is_all_repetition(period: int) -> None:
     detector = detector_of(new_tokens(period) * (2 * WINDOW // period + 2))
     assert detector.share == 1.0
     assert detector.looping
 
 
-def test_what_is_repeated_beyond_the_look_back_is_new() -> None:
+def test_repetition_beyond_the_look_back_does_not_count() -> None:
     detector = detector_of(new_tokens(LOOK_BACK + 1) * 3)
     assert detector.share == 0.0
     assert not detector.looping
 
 
-def test_a_paragraph_told_again_is_repetition_wherever_it_stood() -> None:
+def test_a_repeated_paragraph_is_repetition_at_any_distance() -> None:
     paragraph = new_tokens(WINDOW, seed=1)
     detector = detector_of([*paragraph, *new_tokens(1000, seed=2), *paragraph])
     assert detector.share == (WINDOW - NGRAM + 1) / WINDOW
 
 
-def test_a_loop_that_counts_on_is_still_one() -> None:
-    """A paragraph in which a number changes each time loses the few n-grams around it."""
+def test_a_loop_with_a_counter_is_still_a_loop() -> None:
+    """A paragraph with a counter in it loses only the few n-grams around the number."""
     paragraph = new_tokens(60)
     ids = [id_ for turn in range(40) for id_ in [*paragraph, 60_000 + turn]]
     assert detector_of(ids).looping
 
 
-def test_new_text_is_no_repetition() -> None:
+def test_new_text_is_not_repetition() -> None:
     assert detector_of(new_tokens(3000)).share == 0.0
 
 
-def test_a_short_text_is_no_loop_however_much_it_repeats() -> None:
+def test_a_short_text_is_never_a_loop() -> None:
     assert not detector_of([7] * 400).looping
     assert detector_of([7] * 420).looping
 
@@ -95,7 +95,7 @@ def test_a_loop_begins_at_the_upper_share_and_ends_below_the_lower_one() -> None
 
 @settings(deadline=None, max_examples=examples(10))
 @given(phrases=st.integers(1, 60), most_tokens=st.integers(1, 40), seed=st.integers(0, 10**6))
-def test_the_share_is_what_its_definition_says(phrases: int, most_tokens: int, seed: int) -> None:
+def test_the_share_follows_its_definition(phrases: int, most_tokens: int, seed: int) -> None:
     drawn = random.Random(seed)
     known = [new_tokens(drawn.randint(1, most_tokens), seed + n) for n in range(phrases)]
     ids: list[int] = []
@@ -104,7 +104,7 @@ def test_the_share_is_what_its_definition_says(phrases: int, most_tokens: int, s
     assert detector_of(ids).share == share_by_definition(ids)
 
 
-def test_the_share_is_what_its_definition_says_where_the_look_back_ends() -> None:
+def test_the_share_follows_its_definition_at_the_end_of_the_look_back() -> None:
     passage = new_tokens(100, seed=4)
     for gap in range(LOOK_BACK - 104, LOOK_BACK - 96):
         ids = [*passage, *new_tokens(gap, seed=5), *passage, *new_tokens(50, seed=6)]
@@ -118,7 +118,7 @@ def test_the_share_is_what_its_definition_says_where_the_look_back_ends() -> Non
     noise=st.floats(0, 0.1),
     seed=st.integers(0, 10**6),
 )
-def test_a_restored_detector_answers_as_the_one_it_was(
+def test_a_restored_detector_answers_like_the_original(
     before: int, period: int, noise: float, seed: int
 ) -> None:
     drawn = random.Random(seed)
@@ -140,7 +140,7 @@ def test_a_restored_detector_answers_as_the_one_it_was(
     assert restored.state() == whole.state()
 
 
-def test_between_the_two_shares_a_restored_detector_knows_where_it_came_from() -> None:
+def test_a_restored_detector_remembers_its_state_between_the_two_shares() -> None:
     leaving = detector_of([7] * 1000 + new_tokens(150))
     entering = detector_of(new_tokens(150) + [7] * 370)
     assert [leaving.looping, entering.looping] == [True, False]
@@ -163,13 +163,13 @@ def test_a_token_costs_microseconds() -> None:
 
 
 def nudged(nudge: Nudge, looping: list[bool], first: int = 0) -> list[bool]:
-    """At which tokens a nudge raises a temperature that is 0 otherwise."""
+    """For each token, whether the nudge raises a temperature of 0."""
     temps = [nudge.temp(looped, tokens) for tokens, looped in enumerate(looping, start=first)]
     return [temp > 0 for temp in temps]
 
 
 @pytest.mark.parametrize("base_temp", [0.0, 0.3, 0.7, 1.0, 1.5])
-def test_without_a_loop_the_temperature_is_the_users(base_temp: float) -> None:
+def test_without_a_loop_the_temperature_is_unchanged(base_temp: float) -> None:
     nudge = Nudge(base_temp)
     assert {nudge.temp(False, tokens) for tokens in range(1000)} == {base_temp}
 
@@ -181,7 +181,7 @@ def test_in_a_loop_the_temperature_is_raised(base_temp: float, raised: float) ->
     assert Nudge(base_temp).temp(True, 0) == pytest.approx(raised)
 
 
-def test_a_stretch_ends_after_its_tokens_and_the_next_waits_for_a_whole_window() -> None:
+def test_a_stretch_has_a_fixed_length_and_the_next_waits_for_a_whole_window() -> None:
     stretch = [True] * NUDGED_TOKENS + [False] * (WINDOW - NUDGED_TOKENS)
     assert nudged(Nudge(0.0), [True] * 2 * WINDOW, first=7) == stretch * 2
 
@@ -191,13 +191,13 @@ def test_a_stretch_ends_as_soon_as_the_loop_does() -> None:
     assert nudged(Nudge(0.0), looping) == looping
 
 
-def test_a_new_loop_is_nudged_at_once() -> None:
+def test_a_new_loop_is_nudged_immediately() -> None:
     looping = [True] * 300 + [False] * 1 + [True] * 10
     assert nudged(Nudge(0.0), looping)[-11:] == [False] + [True] * 10
 
 
 @pytest.mark.parametrize("killed_at", [0, 1, 99, 100, 150, 300, 400, 700])
-def test_a_restored_nudge_answers_as_the_one_it_was(killed_at: int) -> None:
+def test_a_restored_nudge_answers_like_the_original(killed_at: int) -> None:
     looping = [False] * 100 + [True] * 1000
     expected = nudged(Nudge(0.0), looping)
     nudge = Nudge(0.0)

@@ -1,4 +1,4 @@
-"""Stop texts: found across borders, not shown, and nothing else is held back for good."""
+"""Stop texts: found across token boundaries and not shown; nothing else is held back for good."""
 
 import itertools
 
@@ -12,7 +12,7 @@ stop_texts = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size
 
 
 @given(short_text, stop_texts, st.lists(st.integers(0, 12)))
-def test_what_is_shown_is_the_text_before_the_first_stop_text(
+def test_the_text_before_the_first_stop_text_is_shown(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -30,14 +30,14 @@ def test_what_is_shown_is_the_text_before_the_first_stop_text(
     if not starts:
         assert shown == text
     else:
-        # With several stop texts, the one that is complete first ends it.
+        # Of several stop texts, the one completed first counts.
         ends = min(text.find(stop) + len(stop) for stop in stops if stop in text)
         assert shown == text[: len(shown)]
         assert not any(stop in shown for stop in stops)
         assert len(shown) <= ends
 
 
-def test_text_that_only_begins_like_a_stop_text_is_shown_as_soon_as_that_is_known() -> None:
+def test_text_that_only_begins_like_a_stop_text_is_shown_once_known() -> None:
     matcher = StopTexts(["END"])
     assert [matcher.add(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
     assert matcher.finish() == "E"

@@ -1,4 +1,4 @@
-"""What a rank waits for before it stops: both of its streams."""
+"""Before it stops, a rank waits for both of its streams."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from mlxchat.distributed.ranks import Order, Ranks
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream | None]:
-    """The streams that were waited for; None is the default one, a GPU's on a Mac."""
+    """The streams waited for; None is the default one, a GPU's on a Mac."""
     streams: list[mx.Stream | None] = []
     monkeypatch.setattr(mx, "synchronize", lambda stream=None: streams.append(stream))
     return streams
@@ -32,8 +32,8 @@ def both() -> list[mx.Stream | None]:
 def test_rank_0_waits_for_its_messages_before_it_stops(
     alone: Ranks, waited: list[mx.Stream | None]
 ) -> None:
-    """`mx.synchronize()` waits for the GPU's stream; the ring's messages run on the CPU's, so the
-    last order could be cut off."""
+    """`mx.synchronize()` waits only for the GPU's stream. Messages run on the CPU's, so the last
+    order could be lost."""
     alone.stop()
     assert waited == both()
 
@@ -46,7 +46,7 @@ def test_a_follower_waits_for_its_messages_before_it_stops(
     assert waited == both()
 
 
-def test_ranks_have_a_model_once_nothing_of_it_is_unfinished(
+def test_loading_on_ranks_finishes_all_computation(
     alone: Ranks, waited: list[mx.Stream | None]
 ) -> None:
     loaded: Any = SimpleNamespace(config={}, dtype=mx.float32)
@@ -54,7 +54,7 @@ def test_ranks_have_a_model_once_nothing_of_it_is_unfinished(
     assert waited == both()
 
 
-def test_the_wired_limit_is_changed_once_nothing_is_being_computed(
+def test_the_wired_limit_is_changed_only_after_all_computation(
     waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []

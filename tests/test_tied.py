@@ -1,4 +1,4 @@
-"""Output heads that are the embedding itself: counted once, and in memory once."""
+"""Output heads tied to the embedding: counted once, and in memory once."""
 
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from mlxchat.models.weights import arrays_of, weight_files
 from scripts.families import family_config
 from scripts.tiny_model import write_tiny_model
 
-# Of all families in `families.json`, those whose module always has a head, and whose files may
-# have none: three give theirs up then, minicpm fills it with the embedding.
+# The families whose module always has a head but whose files may have none: three then drop theirs,
+# minicpm fills it with the embedding.
 HEADS = ("gemma3", "gemma3_text", "recurrent_gemma", "minicpm")
 
 
 def write_tied_model(directory: Path, name: str) -> Path:
-    """The family's tiny model, with no head in its file."""
+    """The family's tiny model, without a head in its file."""
     config = family_config(name)
     write_tiny_model(directory, config=config)
     file = str(directory / "model.safetensors")
@@ -37,17 +37,15 @@ def stored_parameters(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_that_is_not_in_the_files_is_not_counted(name: str, tmp_path: Path) -> None:
+def test_a_head_missing_from_the_files_is_not_counted(name: str, tmp_path: Path) -> None:
     directory = write_tied_model(tmp_path / "tied", name)
     assert describe(name, directory).parameters == stored_parameters(directory)
 
 
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("dtype", ["stored", "float16"])
-def test_a_head_that_is_the_embedding_is_in_memory_once(
-    name: str, dtype: str, tmp_path: Path
-) -> None:
-    """minicpm's, converted to another dtype, became an array of its own."""
+def test_a_tied_head_is_in_memory_once(name: str, dtype: str, tmp_path: Path) -> None:
+    """Converting minicpm to another dtype made its head a separate array."""
     directory = write_tied_model(tmp_path / "tied", name)
     network = load_directory(directory, name, dtype=dtype, notify=print).network
     size = 4 if dtype == "stored" else 2
@@ -55,7 +53,7 @@ def test_a_head_that_is_the_embedding_is_in_memory_once(
     assert network(mx.array([[1, 2, 3]])).shape[-1] == family_config(name)["vocab_size"]
 
 
-def test_a_head_of_its_own_is_counted(tmp_path: Path) -> None:
+def test_a_separate_head_is_counted(tmp_path: Path) -> None:
     for name in ("llama", "gemma3_text", "minicpm"):
         directory = write_tiny_model(tmp_path / name, config=family_config(name))
         config = read_config(directory)
@@ -65,7 +63,7 @@ def test_a_head_of_its_own_is_counted(tmp_path: Path) -> None:
 
 
 def test_gemma_3_270m_has_268_million_parameters() -> None:
-    """`models info` said 436 million: the 168 million of the embedding were counted twice."""
+    """`models info` said 436 million, counting the embedding's 168 million twice."""
     config = {
         "model_type": "gemma3_text",
         "hidden_size": 640,

@@ -1,4 +1,4 @@
-"""Text to tokens and back: nothing forged, nothing lost, long text as if in one piece."""
+"""Text to tokens and back: no forged control tokens, no lost text, no seams in long text."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def trained_byte_level() -> tokenizers.Tokenizer:
 
 
 def trained_sentencepiece() -> tokenizers.Tokenizer:
-    """BPE with ▁ for spaces, one before the text, and bytes to fall back on, as in Llama 2."""
+    """BPE with ▁ for spaces, a leading one, and byte fallback, as in Llama 2."""
     byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
     tokenizer = tokenizers.Tokenizer(
         models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>")
@@ -68,7 +68,7 @@ def trained_sentencepiece() -> tokenizers.Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(re.findall(r"\S+|\s", ENGLISH.replace("\n", "")), trainer)
-    # The trainer flags the bytes as special, which they are not.
+    # The trainer wrongly flags the bytes as special.
     parts = json.loads(tokenizer.to_str())
     parts["added_tokens"] = [
         token for token in parts["added_tokens"] if token["content"] not in byte_pieces
@@ -103,7 +103,7 @@ def plain_ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
     return backend.encode(text, add_special_tokens=False).ids
 
 
-def test_a_harmless_prompt_is_tokenized_exactly_as_the_rendered_template(
+def test_a_harmless_prompt_is_tokenized_like_the_rendered_template(
     backend: tokenizers.Tokenizer,
 ) -> None:
     rendered = TEMPLATE.render(
@@ -140,14 +140,14 @@ def test_hostile_text_survives_as_text(text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_tokens_that_the_template_writes_are_control_tokens_even_if_not_flagged_so() -> None:
+def test_tokens_in_the_template_are_control_tokens_even_if_not_flagged() -> None:
     backend = byte_tokenizer()
     template = ChatTemplate(CHAT_TEMPLATE + "{{ '<think>' }}", {})
     ids = Tokenizer(backend, template).prompt("a <think> b").ids
     assert (ids == backend.token_to_id("<think>")).sum() == 1
 
 
-def test_added_tokens_that_steer_nothing_keep_their_meaning() -> None:
+def test_added_tokens_that_are_not_control_tokens_are_used() -> None:
     backend = byte_tokenizer()
     backend.add_tokens([AddedToken("    ", special=False), AddedToken("<table>", special=False)])
     ids = make_tokenizer(backend).encode("<table>    x").tolist()
@@ -163,7 +163,7 @@ def test_look_alikes_that_normalize_to_a_control_token_are_refused() -> None:
 
 
 @pytest.mark.parametrize("chunk_chars", [40, 64, 200])
-def test_long_text_is_tokenized_in_chunks_as_if_in_one_piece(
+def test_long_text_in_chunks_gets_the_same_tokens_as_in_one_piece(
     backend: tokenizers.Tokenizer, chunk_chars: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "".join(f"line {n} of some text, with words;\nand more\n" for n in range(60))
@@ -175,7 +175,7 @@ def test_long_text_is_tokenized_in_chunks_as_if_in_one_piece(
     assert calls[-1] == (len(text), len(text))
 
 
-def test_long_text_without_lines_or_words_is_still_cut_and_nothing_is_lost(
+def test_long_text_without_lines_or_words_is_cut_without_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(encoder_module, "CHUNK_CHARS", 100)
@@ -188,9 +188,9 @@ def test_long_text_without_lines_or_words_is_still_cut_and_nothing_is_lost(
 @given(st.lists(st.integers(0, 599), max_size=40), st.sampled_from(sorted(BACKENDS)))
 @example([129, 0, 0, 296], "byte level")
 @example([129, 296, 97, 127], "byte level")
-def test_streamed_text_is_the_text_of_the_whole(ids: list[int], name: str) -> None:
-    """A character came out as replacement characters if control tokens stood in its middle, or
-    if invalid bytes followed it within three tokens."""
+def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str) -> None:
+    """A character came out as replacement characters if it contained control tokens, or if invalid
+    bytes followed within three tokens."""
     backend = BACKENDS[name]
     ids = [id_ % backend.get_vocab_size() for id_ in ids]
     tokenizer = make_tokenizer(backend)
@@ -199,10 +199,10 @@ def test_streamed_text_is_the_text_of_the_whole(ids: list[int], name: str) -> No
     pieces = [decoder.add(id_) for id_ in ids] + [decoder.finish()]
     streamed = "".join(pieces)
     if "\ufffd" in whole and name == "sentencepiece":
-        # Its decoder gives up a whole run of byte tokens for one that is wrong, shown ones too.
+        # If one byte token is invalid, its decoder discards the whole run, even if already shown.
         assert len(streamed) >= len(whole.replace("\ufffd", ""))
     elif "\ufffd" in whole:
-        # Of invalid bytes, how many replacement characters stand for them is a matter of grouping.
+        # The number of replacement characters for invalid bytes depends on how they are grouped.
         assert re.sub("\ufffd+", "\ufffd", streamed) == re.sub("\ufffd+", "\ufffd", whole)
     else:
         assert streamed == whole
@@ -218,7 +218,7 @@ def test_streaming_never_shows_part_of_a_character(text: str) -> None:
     assert "".join(pieces) + decoder.finish() == text
 
 
-def test_a_model_that_writes_only_control_tokens_costs_the_same_for_every_token() -> None:
+def test_a_run_of_control_tokens_costs_the_same_for_every_token() -> None:
     tokenizer = make_tokenizer(BACKENDS["bytes"])
     decoder = tokenizer.stream_decoder()
     for _ in range(1000):
@@ -226,14 +226,14 @@ def test_a_model_that_writes_only_control_tokens_costs_the_same_for_every_token(
     assert len(decoder._pending) + len(decoder._shown) < 20
 
 
-def test_raw_text_stands_behind_the_beginning_token_alone() -> None:
+def test_raw_text_follows_only_the_beginning_token() -> None:
     backend = BACKENDS["sentencepiece"]
     prompt = make_tokenizer(backend).raw_prompt("the best of times")
     assert prompt.ids.tolist() == backend.encode("the best of times").ids
     assert prompt.ids[0] == 1
 
 
-def test_a_template_without_a_system_role_gets_the_system_text_before_the_prompt() -> None:
+def test_without_a_system_role_the_system_text_precedes_the_prompt() -> None:
     refusing = (
         "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "{{ messages[0]['content'] | trim }}"
@@ -244,7 +244,7 @@ def test_a_template_without_a_system_role_gets_the_system_text_before_the_prompt
     assert "no system role" in prompt.notices[0]
 
 
-def test_a_model_without_a_template_is_refused_with_the_way_out() -> None:
+def test_a_model_without_a_template_is_refused_with_an_alternative() -> None:
     with pytest.raises(TemplateError, match="raw=True"):
         Tokenizer(byte_tokenizer()).prompt("Hello")
 
@@ -258,6 +258,6 @@ def test_a_model_without_a_template_is_refused_with_the_way_out() -> None:
         ("", "renders an empty prompt"),
     ],
 )
-def test_a_template_that_fails_is_one_clear_error(source: str, complaint: str) -> None:
+def test_a_failing_template_gives_one_clear_error(source: str, complaint: str) -> None:
     with pytest.raises(TemplateError, match=complaint):
         Tokenizer(byte_tokenizer(), ChatTemplate(source, {})).prompt("Hello")

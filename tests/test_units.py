@@ -22,7 +22,7 @@ def test_bytes_are_written_with_three_digits(size_bytes: int, text: str):
     assert format_bytes(size_bytes) == text
 
 
-def test_one_is_singular_and_many_are_grouped() -> None:
+def test_nouns_are_plural_and_digits_grouped() -> None:
     assert [count(n, "turn") for n in (0, 1, 2, 1200)] == [
         "0 turns",
         "1 turn",
@@ -31,7 +31,7 @@ def test_one_is_singular_and_many_are_grouped() -> None:
     ]
 
 
-def test_of_a_long_text_the_beginning_is_shown() -> None:
-    """Continuing a session whose last message held a file of 20 MB drew it for minutes."""
+def test_only_the_beginning_of_a_long_text_is_shown() -> None:
+    """Resuming a session whose last message contained a 20 MB file took minutes to draw."""
     assert beginning("abc", 3) == "abc"
     assert beginning("abcd" * 500, 3) == "abc … (2,000 characters)"

@@ -1,4 +1,4 @@
-"""The cache's promises on a plain model: what is seen, stored, evicted, rewound, saved, forked."""
+"""The cache's promises on a plain model: visibility, storage, eviction, rewind, snapshot, fork."""
 
 import mlx.core as mx
 import numpy as np
@@ -24,7 +24,7 @@ MODEL = build_random_model()
 
 
 @pytest.mark.parametrize("step", [1, 7, 32, 50])
-def test_up_to_the_window_any_step_size_is_plain_attention(step: int) -> None:
+def test_any_step_size_within_the_window_equals_plain_attention(step: int) -> None:
     tokens = random_tokens(50)
     plain = np.array(MODEL(mx.array([tokens]))[0])
     cache = make_cache(MODEL, 50, 4)
@@ -35,10 +35,10 @@ def test_up_to_the_window_any_step_size_is_plain_attention(step: int) -> None:
 @pytest.mark.parametrize("keep", [0, 9])
 @pytest.mark.parametrize("step", [7, 100])
 @pytest.mark.parametrize("length", [15, 16, 17, 48])
-def test_a_prompt_about_as_long_as_the_window_goes_on_as_the_reference(
+def test_a_prompt_about_as_long_as_the_window_matches_the_reference(
     length: int, step: int, keep: int
 ) -> None:
-    """Steps that end exactly at the window, steps wider than it, a next turn after the ring."""
+    """Steps that end exactly at the window, wider steps, and a turn after the ring wrapped."""
     cache = make_cache(MODEL, 16, keep)
     reference = reference_cache(MODEL, 16, keep, [Rotation(8)] * 2)
     for turn in range(2):
@@ -50,10 +50,10 @@ def test_a_prompt_about_as_long_as_the_window_goes_on_as_the_reference(
 
 
 @pytest.mark.parametrize(("window", "keep"), [(16, 4), (16, 0), (16, 15), (5, 4), (1, 0)])
-def test_every_row_of_a_prefill_step_sees_itself_the_kept_and_the_latest(
+def test_each_prefill_row_sees_itself_the_kept_and_the_latest_tokens(
     window: int, keep: int
 ) -> None:
-    """mlx-lm's rotating cache masks the kept tokens out of steps of several tokens."""
+    """mlx-lm's rotating cache masks out the kept tokens in steps of several tokens."""
     cache = WindowCache(window, keep)
     stored = mx.zeros((1, 1, 3 * window, 1))
     cache.update_and_fetch(stored, stored)
@@ -79,7 +79,7 @@ def test_decode_holds_exactly_the_window_and_allocates_nothing(length: int) -> N
     assert tokens_evicted(cache) == length + 40 - 16
 
 
-def test_decode_overwrites_the_oldest_slot_after_the_kept() -> None:
+def test_decode_overwrites_the_oldest_slot_after_the_kept_ones() -> None:
     cache = WindowCache(4, 1)
     for position in range(6):
         token = mx.full((1, 1, 1, 1), position)
@@ -100,7 +100,7 @@ def test_an_unbounded_cache_never_evicts() -> None:
 
 
 @pytest.mark.parametrize("decoded", [0, 3, 12, 13, 29])
-def test_state_restores_to_the_bit_from_any_index_of_the_ring(decoded: int) -> None:
+def test_a_state_restores_to_the_bit_at_any_ring_index(decoded: int) -> None:
     cache = make_cache(MODEL, 16, 4)
     logits(MODEL, cache, random_tokens(10))
     for token in random_tokens(decoded):
@@ -111,7 +111,7 @@ def test_state_restores_to_the_bit_from_any_index_of_the_ring(decoded: int) -> N
         assert (logits(MODEL, restored, [token]) == expected).all()
 
 
-def test_a_state_taken_stays_as_it_was_when_the_cache_goes_on() -> None:
+def test_a_state_does_not_change_with_its_cache() -> None:
     cache = WindowCache(4, 0)
     four = mx.arange(4).reshape(1, 1, 4, 1)
     cache.update_and_fetch(four, four)
@@ -126,9 +126,7 @@ def test_a_state_taken_stays_as_it_was_when_the_cache_goes_on() -> None:
 
 @pytest.mark.parametrize("window_size", [1, 3, 7])
 @pytest.mark.parametrize("fed", [2, 8, 9, 13])
-def test_a_narrower_window_asked_of_the_mask_shows_only_the_latest(
-    window_size: int, fed: int
-) -> None:
+def test_a_mask_for_a_narrower_window_shows_only_the_latest(window_size: int, fed: int) -> None:
     cache = WindowCache(8, 2)
     for position in range(fed):
         token = mx.full((1, 1, 1, 1), position)
@@ -143,7 +141,7 @@ def test_a_narrower_window_asked_of_the_mask_shows_only_the_latest(
 
 
 @pytest.mark.parametrize("n", [8, 15, 20, 100])
-def test_rewinding_all_that_is_held_starts_anew(n: int) -> None:
+def test_rewinding_everything_held_starts_from_scratch(n: int) -> None:
     cache = make_cache(MODEL, 8, 2)
     for token in random_tokens(20):
         logits(MODEL, cache, [token])
@@ -157,8 +155,8 @@ def test_rewinding_all_that_is_held_starts_anew(n: int) -> None:
 
 
 def test_layers_with_windows_of_several_sizes_rewind_together() -> None:
-    """A sliding layer that holds fewer tokens than are taken back once fell behind the others: some
-    models read the position of all layers from one."""
+    """A sliding layer holding fewer tokens than were taken back ended at a different position; some
+    models read one layer's position for all."""
     model = build_family("gemma3n")
     cache = make_cache(model, 32, 4)
     for token in random_tokens(30):
@@ -168,7 +166,7 @@ def test_layers_with_windows_of_several_sizes_rewind_together() -> None:
     assert {layer.size() for layer in cache} == {0, 10}
 
 
-def test_a_native_sliding_window_becomes_ours_with_nothing_kept() -> None:
+def test_a_native_sliding_window_becomes_ours_with_no_kept_tokens() -> None:
     config = tiny_config() | {
         "layer_types": ["full_attention", "sliding_attention"],
         "sliding_window": 8,
@@ -197,7 +195,7 @@ def test_a_layer_that_cannot_be_bounded_is_refused_by_name() -> None:
     assert len(make_cache(Model())) == 1
 
 
-def test_evicting_a_span_moves_the_tokens_before_it_up() -> None:
+def test_evicting_a_span_moves_up_the_tokens_before_it() -> None:
     cache = make_cache(MODEL, 64, 4)
     reference = reference_cache(MODEL, 64, 4, [Rotation(8)] * 2)
     step_both(MODEL, cache, reference, random_tokens(40))
@@ -210,8 +208,8 @@ def test_evicting_a_span_moves_the_tokens_before_it_up() -> None:
         step_both(MODEL, cache, reference, [token])
 
 
-def test_a_span_is_evicted_from_tokens_that_were_moved_before() -> None:
-    """After a pinned turn was let go, those that stood before it came twice."""
+def test_a_span_of_tokens_moved_earlier_is_evicted() -> None:
+    """After a pinned turn was released, the turns before it appeared twice."""
     cache = make_cache(MODEL, 64, 4)
     reference = reference_cache(MODEL, 64, 4, [Rotation(8)] * 2)
     step_both(MODEL, cache, reference, random_tokens(40))
@@ -225,7 +223,7 @@ def test_a_span_is_evicted_from_tokens_that_were_moved_before() -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(3, 8), (8, 5), (5, 41)])
-def test_only_a_span_behind_the_kept_can_be_evicted(start: int, stop: int) -> None:
+def test_only_a_span_after_the_kept_tokens_can_be_evicted(start: int, stop: int) -> None:
     cache = make_cache(MODEL, 64, 4)
     logits(MODEL, cache, random_tokens(40))
     with pytest.raises(CacheError, match="cannot evict"):
@@ -233,7 +231,7 @@ def test_only_a_span_behind_the_kept_can_be_evicted(start: int, stop: int) -> No
 
 
 @pytest.mark.parametrize("fed", [10, 16, 40])
-def test_a_fork_and_its_origin_go_their_own_ways(fed: int) -> None:
+def test_a_fork_and_its_origin_are_independent(fed: int) -> None:
     cache = make_cache(MODEL, 16, 4)
     for token in random_tokens(fed):
         logits(MODEL, cache, [token])
@@ -258,7 +256,7 @@ def test_a_fork_costs_nothing_until_one_side_writes() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_next", "falcon_h1", "lfm2"])
-def test_a_fork_of_recurrent_layers_goes_its_own_way(model_type: str) -> None:
+def test_a_fork_of_recurrent_layers_is_independent(model_type: str) -> None:
     model = build_family(model_type)
     cache, twin = make_cache(model, 16, 4), make_cache(model, 16, 4)
     for token in random_tokens(20):
@@ -274,7 +272,7 @@ def test_a_fork_of_recurrent_layers_goes_its_own_way(model_type: str) -> None:
 
 
 class CountedShift(KeyShift):
-    """Adds one to a key for each time that it is moved."""
+    """Adds one to a key each time it is moved."""
 
     def __call__(self, keys: mx.array, distance: int) -> mx.array:
         return keys if distance == 0 else keys + 1
@@ -287,7 +285,7 @@ MOST_ROTATIONS = 8
 @pytest.mark.parametrize("keep", [0, 4])
 @pytest.mark.parametrize("seed", range(8))
 def test_no_key_is_ever_rotated_more_than_a_few_times(seed: int, keep: int) -> None:
-    """Each forgotten turn once rotated all that was said after it, and a pinned turn for ever."""
+    """Each forgotten turn used to rotate everything after it, and a pinned turn without end."""
     rng = np.random.default_rng(seed)
     cache = WindowCache(32, keep, shift=COUNTED, position_limit=64)
     most = 0.0
@@ -312,13 +310,13 @@ def test_no_key_is_ever_rotated_more_than_a_few_times(seed: int, keep: int) -> N
     assert 1 <= most <= MOST_ROTATIONS
 
 
-def test_a_window_must_have_room_for_more_than_the_kept() -> None:
+def test_a_window_must_be_larger_than_the_kept_tokens() -> None:
     with pytest.raises(CacheError, match="a window of 4 tokens cannot keep 4"):
         make_cache(MODEL, 4, 4)
 
 
-def test_a_token_fed_after_rewinding_into_the_kept_is_kept_itself() -> None:
-    """The originals of the kept tokens that were rewound once took its place at the next move."""
+def test_a_token_fed_after_rewinding_into_the_kept_ones_is_kept() -> None:
+    """The originals of rewound kept tokens used to replace it at the next move."""
     cache = make_cache(MODEL, 6, 4)
     reference = reference_cache(MODEL, 6, 4, [Rotation(8)] * 2)
     for token in random_tokens(100):

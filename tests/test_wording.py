@@ -1,4 +1,4 @@
-"""Messages: how the settings and commands that they name are spelled, for whom."""
+"""Messages: the spelling of settings and commands for each kind of reader."""
 
 import ast
 import copy
@@ -28,7 +28,7 @@ PULL = Action("pull", "download it", "org/tiny")
 CLEAR = Action("clear", "start a new conversation")
 
 SPELLINGS = [
-    # What is named: for Python, the command line, a configuration file, a chat.
+    # Name, then its spelling in Python, on the command line, in a configuration file, in a chat.
     (Field("keep"), "keep", "--keep", "keep", "--keep"),
     (Field("top_p"), "top_p", "--top-p", "top-p", "top-p"),
     (Field("temp", 0.5), "temp=0.5", "--temp 0.5", "temp = 0.5", "/set temp 0.5"),
@@ -69,14 +69,14 @@ def test_a_name_is_spelled_as_its_reader_would_type_it(
 
 
 def test_nothing_in_a_message_is_interpreted() -> None:
-    """Paths and what users typed hold braces, percent signs and what looks like a name."""
+    """Paths and user input may contain braces, percent signs and text that looks like a name."""
     path = "/tmp/{keep} %s \\1 Field('keep') max_kv_size $0"
     message = Message(f"{path}: ", Field("keep"))
     assert as_flags(message) == f"{path}: --keep"
     assert as_flags(path) == path
 
 
-def test_a_message_keeps_its_names_within_another() -> None:
+def test_a_message_inside_another_keeps_its_names() -> None:
     inner = UsageError(Field("keep"), " must not be negative")
     outer = OutputError("a.toml: ", inner, OSError(Message("; ", Field("temp"))), ValueError("x"))
     assert str(outer) == "a.toml: keep must not be negative; tempx"
@@ -84,7 +84,7 @@ def test_a_message_keeps_its_names_within_another() -> None:
     assert as_flags(OSError(28, "no room")) == "[Errno 28] no room"
 
 
-def test_an_error_keeps_its_names_when_it_is_copied() -> None:
+def test_a_copied_error_keeps_its_names() -> None:
     error = UsageError(Field("keep"), " must not be negative")
     for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
         assert (str(again), as_flags(again)) == (str(error), as_flags(error))
@@ -132,7 +132,7 @@ def test_a_setting_is_refused_by_its_flag_on_the_command_line_and_its_key_in_a_f
 
 
 @pytest.mark.parametrize("option", sorted({*SETTABLE} - {"template-arg"}))
-def test_every_option_that_a_chat_spells_as_set_can_be_set(option: str) -> None:
+def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
     changed: dict[str, Any] = {}
     conversation = SimpleNamespace(
         sampling=SamplingSettings(),
@@ -150,7 +150,7 @@ def test_every_option_that_a_chat_spells_as_set_can_be_set(option: str) -> None:
 
 
 REQUESTS: list[tuple[Callable[[], object], str, str]] = [
-    # What is refused, in Python's words and on the command line.
+    # A refused call, and its message in Python and on the command line.
     (
         lambda: Request(logprobs=3),
         "logprobs needs events=True: text has no place for log-probabilities",
@@ -189,7 +189,7 @@ def test_a_request_is_refused_by_fields_in_python_and_flags_on_the_command_line(
 
 
 def options(command: Any) -> set[str]:
-    """Every option and argument of a command and of those in it, as they are typed."""
+    """Every option and argument of a command and its subcommands, as typed."""
     own = {each for parameter in command.params for each in parameter.opts}
     own |= {each for parameter in command.params for each in parameter.secondary_opts}
     inner = getattr(command, "commands", {}).values()
@@ -197,7 +197,7 @@ def options(command: Any) -> set[str]:
 
 
 def named_fields() -> set[str]:
-    """The names in every `Field(…)` of the program that is written with one."""
+    """The names in all literal `Field(…)` calls in the program."""
     calls = (
         node
         for path in Path(mlxchat.__path__[0]).rglob("*.py")
@@ -208,14 +208,14 @@ def named_fields() -> set[str]:
     return {str(each.value) for each in arguments if isinstance(each, ast.Constant)}
 
 
-def test_every_field_that_a_message_names_is_an_option() -> None:
+def test_every_field_named_in_a_message_is_an_option() -> None:
     """`rotate_bytes` would be `--rotate-bytes`, which no command takes."""
     typed = options(typer.main.get_command(cli.app)) | {"PROMPT"}
     assert len(named_fields()) > 20
     assert {as_flags(Field(name)) for name in named_fields()} <= typed
 
 
-def test_a_chat_complains_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chat_spells_errors_for_chat(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(SETTABLE)
     screen.complain(UsageError(Field("temp"), " must be 0 or more, got -1.0"))
     screen.say(Message("full: ", CLEAR, " or ", Field("roll", Roll.SHIFT)))

@@ -147,8 +147,8 @@ class Ranks:
         if self._sockets is not None:
             self._sockets.wait_for_news()
         with self.patience():
-            heard: Any = self._sum(mx.zeros((ORDER_NUMBERS,), dtype=mx.int32)).tolist()
-        return Order(heard[0]), heard[1:5], [number for number in heard[5:] if number]
+            received: Any = self._sum(mx.zeros((ORDER_NUMBERS,), dtype=mx.int32)).tolist()
+        return Order(received[0]), received[1:5], [number for number in received[5:] if number]
 
     def share(self, ids: mx.array) -> mx.array:
         """Rank 0's `ids`, int32, on all ranks; the others pass zeros of the same shape."""
