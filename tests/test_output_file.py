@@ -465,7 +465,7 @@ def test_a_file_that_takes_nothing_and_says_no_error_ends_the_run_too(
 ) -> None:
     disk.most_bytes = 0
     with (
-        pytest.raises(OutputError, match="nothing more can be written to it"),
+        pytest.raises(OutputError, match="no more data can be written"),
         OutputFile.open(out) as output,
     ):
         output.write("a")
