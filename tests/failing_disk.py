@@ -22,7 +22,7 @@ class FailingDisk:
     them for writing.
 
     The calls with the numbers in `failing` raise `error`; a failing write first writes half. Other
-    writes take at most `most_bytes`. Syncing a directory is not counted, since it may fail.
+    writes take at most `max_bytes`. Syncing a directory is not counted, since it may fail.
     """
 
     def __init__(self, directory: Path, kinds: Collection[str] = KINDS) -> None:
@@ -30,7 +30,7 @@ class FailingDisk:
         self.written: list[bytes] = []
         self.failing: Collection[int] = ()
         self.error = errno.ENOSPC
-        self.most_bytes = 1 << 30
+        self.max_bytes = 1 << 30
         self._directory = directory
         self._kinds = kinds
         self._open: set[int] = set()
@@ -71,8 +71,8 @@ class FailingDisk:
     def _writes(self, descriptor: int, data: memoryview, offset: int) -> int:
         pwrite = self._os["pwrite"]
         self._call("write", lambda: pwrite(descriptor, data[: len(data) // 2], offset))
-        self.written.append(bytes(data[: self.most_bytes]))
-        return pwrite(descriptor, data[: self.most_bytes], offset)
+        self.written.append(bytes(data[: self.max_bytes]))
+        return pwrite(descriptor, data[: self.max_bytes], offset)
 
     def _forces(self, descriptor: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):

@@ -176,7 +176,7 @@ def test_without_room_nothing_is_written_and_what_is_there_is_read(
     other = text(80, seed=5)
     full.save(HEAD, other, block_of(model, other))
     assert full.load(HEAD, other) is None
-    assert "less room" in str(full.error)
+    assert "less free space" in str(full.error)
 
 
 def test_a_directory_that_cannot_be_used_is_no_error(model: Model, tmp_path: Path) -> None:

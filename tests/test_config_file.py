@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.config.edit import install, set_default_model, set_key, unset_key
-from mlxchat.config.file import MOST_BYTES, ConfigFile, parse, read_user_config
+from mlxchat.config.file import MAX_BYTES, ConfigFile, parse, read_user_config
 from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import write_atomically
 
@@ -117,7 +117,7 @@ def test_devices_pipes_and_huge_files_are_not_read(tmp_path: Path):
     with pytest.raises(ConfigError, match="cannot be read: not a regular file"):
         read_user_config()
     path.unlink()
-    path.write_bytes(b"#" * (MOST_BYTES + 1))
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
     with pytest.raises(ConfigError, match=r"1,000,001 bytes is too large"):
         read_user_config()
 

@@ -106,7 +106,8 @@ def test_with_rotation_the_place_of_the_next_volume_must_be_free(out: Path) -> N
     with pytest.raises(OutputError) as told:
         OutputFile.open(out, rotate_bytes=100)
     assert str(told.value) == (
-        f"{next_volume} exists, where this output would go on: choose another name, or move it away"
+        f"{next_volume} exists, and this output might need the name: choose another name, or move "
+        "that file away"
     )
     assert files(out.parent) == {"OUT.001.txt": b"notes"}
     write_all(out, ["without rotation it is not in the way"])
@@ -126,7 +127,7 @@ def test_a_directory_a_pipe_and_a_missing_directory_are_refused(out: Path) -> No
         OutputFile.open(out.parent)
     pipe = out.with_name("pipe")
     os.mkfifo(pipe)
-    with pytest.raises(OutputError, match=f"^cannot write {pipe}: it is not a regular file$"):
+    with pytest.raises(OutputError, match=f"^cannot write {pipe}: not a regular file$"):
         OutputFile.open(pipe)
     nowhere = out.parent / "nowhere" / "OUT.txt"
     with pytest.raises(OutputError, match=f"^cannot write {nowhere}: No such file or directory$"):
@@ -225,7 +226,7 @@ def test_killed_and_resumed_anywhere_the_files_are_those_of_an_uninterrupted_run
     at, done = None, 0
     with FailingDisk(killed).used() as disk:
         write_all(whole / "OUT.txt", pieces, rotate_bytes)
-        for until_checkpoint, lost, disk.most_bytes in kills:
+        for until_checkpoint, lost, disk.max_bytes in kills:
             output = OutputFile.open(killed / "OUT.txt", at, rotate_bytes)
             checkpoint = min(done + until_checkpoint, len(pieces))
             for piece in pieces[done:checkpoint]:
@@ -306,8 +307,8 @@ def replace_by_other_text(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (shorten, "is shorter than the checkpoint says, 9,999 of 10,000 bytes: it has changed"),
-        (empty, "is shorter than the checkpoint says, 0 of 10,000 bytes: it has changed since"),
+        (shorten, "has only 9,999 of the checkpoint's 10,000 bytes: it has been changed"),
+        (empty, "has only 0 of the checkpoint's 10,000 bytes: it has been changed since"),
         (alter_the_last_byte, "does not end with the text that the checkpoint continues: it has"),
         (insert_a_byte_far_before, "does not end with the text that the checkpoint continues: it"),
         (replace_by_other_text, "does not end with the text that the checkpoint continues: it has"),
@@ -340,7 +341,7 @@ def test_a_missing_file_is_refused_and_not_made(out: Path) -> None:
     out.unlink()
     with pytest.raises(OutputError) as told:
         OutputFile.open(out, at)
-    assert str(told.value) == (f"{out} is missing, and the checkpoint goes on from it: put it back")
+    assert str(told.value) == (f"{out} is missing, but the checkpoint continues it: restore it")
     assert not out.exists()
 
 
@@ -362,7 +363,7 @@ def test_a_file_with_the_name_of_a_part_that_was_never_begun_is_not_removed(out:
     with pytest.raises(OutputError) as told:
         OutputFile.open(out, at, rotate_bytes=3000)
     assert str(told.value) == (
-        f"{notes} was not written by the run to go on with, and is in its way: move it away"
+        f"{notes} was not written by this run, which needs the name: move it away"
     )
     assert files(out.parent) == {"OUT.001.txt": b"notes", "OUT.txt": b"keptlost"}
 
@@ -372,7 +373,7 @@ def test_a_link_with_the_name_of_a_later_part_is_not_removed(out: Path) -> None:
     link = out.with_name("OUT.005.txt")
     link.unlink()
     link.symlink_to("elsewhere.txt")
-    with pytest.raises(OutputError, match="was not written by the run to go on with"):
+    with pytest.raises(OutputError, match="was not written by this run"):
         OutputFile.open(out, at, rotate_bytes=3000)
     assert link.is_symlink()
 
@@ -416,7 +417,7 @@ def test_whichever_call_fails_the_latest_checkpoint_can_be_resumed(
         directory = tmp_path / f"{fails_at}"
         directory.mkdir()
         with FailingDisk(directory).used() as disk:
-            disk.failing, disk.error, disk.most_bytes = [fails_at], error, 3
+            disk.failing, disk.error, disk.max_bytes = [fails_at], error, 3
             checkpoints = run(directory / "OUT.txt", pieces)
         if not checkpoints:
             continue
@@ -454,7 +455,7 @@ def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(
     with pytest.raises(OutputError, match="No space left on device"):
         output.write("two ")
     for forbidden in (lambda: output.write("three"), output.sync, lambda: output.position):
-        with pytest.raises(OutputError, match="it failed before"):
+        with pytest.raises(OutputError, match="an earlier write failed"):
             forbidden()
     output.close()
     assert out.read_text() == "one tw"
@@ -463,7 +464,7 @@ def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(
 def test_a_file_that_takes_nothing_and_says_no_error_ends_the_run_too(
     out: Path, disk: FailingDisk
 ) -> None:
-    disk.most_bytes = 0
+    disk.max_bytes = 0
     with (
         pytest.raises(OutputError, match="no more data can be written"),
         OutputFile.open(out) as output,

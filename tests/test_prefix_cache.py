@@ -532,7 +532,7 @@ def test_a_page_of_another_make_is_no_hit(change: str, model: Model, open_pages:
     record(model, ids, pages)
     (row,) = pages.index.chain(prefix_cache.page_keys(pages._print, ids, PAGE))
     path = pages.index.path_of(row.key)
-    arrays, facts = tensor_file.read(path, most_bytes=PLENTY)
+    arrays, facts = tensor_file.read(path, max_bytes=PLENTY)
     keys = arrays.pop("0.keys")
     if change == "shape":
         arrays["0.keys"] = keys.swapaxes(1, 2)

@@ -285,7 +285,7 @@ def test_what_cannot_be_had_is_an_oserror(
     add_text(index, "a")
     holder = sqlite3.connect(index._database._file, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(OSError, match=r"index\.sqlite cannot be used: database is locked"):
+    with pytest.raises(OSError, match=r"cannot use .*index\.sqlite: database is locked"):
         index.touch(["a"])
     # Whoever only looks needs not wait.
     assert found(index, "a") == "a"

@@ -240,7 +240,7 @@ def test_a_name_under_which_another_chat_was_saved_meanwhile_is_left_to_it(
 ) -> None:
     with Session.open("mine", create=True) as late:
         directory = make_session("mine")
-        with pytest.raises(SessionError, match="'mine' has been begun by another process: "):
+        with pytest.raises(SessionError, match="another process has started session 'mine': "):
             late.journal.record(None, [Turn("late")])
         Session.open("mine").close()
         remove("mine")
@@ -277,7 +277,9 @@ def test_a_session_where_nothing_could_be_recorded_leaves_nothing(
 
     with Session.open("mine", create=True) as session, monkeypatch.context() as context:
         context.setattr("mlxchat.files.AppendFile.create", fail)
-        with pytest.raises(SessionError, match="No space left on device: the chat goes on unsaved"):
+        with pytest.raises(
+            SessionError, match="No space left on device: the chat continues unsaved"
+        ):
             session.journal.record(None, [Turn("hello")])
     assert list(sessions.iterdir()) == []
 
@@ -292,7 +294,7 @@ def test_what_a_kill_left_of_a_snapshot_is_swept_away(sessions: Path) -> None:
 def test_directories_that_cannot_be_made_are_told(sessions: Path) -> None:
     sessions.parent.mkdir()
     sessions.write_text("a file")
-    with Session.new() as session, pytest.raises(SessionError, match="goes on unsaved"):
+    with Session.new() as session, pytest.raises(SessionError, match="continues unsaved"):
         session.journal.record(None, [Turn("hello")])
     with pytest.raises(SessionError, match="cannot list"):
         listing()
@@ -489,10 +491,10 @@ def test_a_snapshot_that_cannot_be_pruned_is_passed_over(sessions: Path) -> None
 def test_a_session_is_renamed(sessions: Path) -> None:
     make_session("old")
     make_session("taken")
-    with pytest.raises(SessionError, match="there is a session 'taken' already"):
+    with pytest.raises(SessionError, match="session 'taken' already exists"):
         rename("old", "taken")
     (sessions / "empty").mkdir()
-    with pytest.raises(SessionError, match="there is a session 'empty' already"):
+    with pytest.raises(SessionError, match="session 'empty' already exists"):
         rename("old", "empty")
     rename("old", "new")
     assert sorted(names_by_use()) == ["new", "taken"]
@@ -511,7 +513,7 @@ def test_names_that_differ_in_case_alone_are_one_session(
         assert session.name == saved
         assert session.journal.contents.turns[0].user == "hello"
     assert read_session(asked).turns[0].user == "hello"
-    with pytest.raises(SessionError, match=f"there is a session '{saved}' already"):
+    with pytest.raises(SessionError, match=f"session '{saved}' already exists"):
         rename("other", asked)
     rename(saved, asked)
     assert sorted(names_by_use()) == sorted([asked, "other"])
@@ -588,7 +590,7 @@ def test_a_session_is_removed_with_all_of_its_files(sessions: Path) -> None:
 def test_nothing_is_removed_where_other_files_are(sessions: Path) -> None:
     directory = make_session("mine")
     (directory / "notes.txt").write_text("keep me")
-    with pytest.raises(SessionError, match=r"is left as it is.*'notes.txt'"):
+    with pytest.raises(SessionError, match=r"is not deleted.*'notes.txt'"):
         remove("mine")
     assert sorted(path.name for path in directory.iterdir()) == [
         "lock",
@@ -617,7 +619,7 @@ def test_a_link_is_no_session_and_nothing_behind_it_is_touched(
         lambda: remove("mine"),
         lambda: rename("mine", "yours"),
     ):
-        with pytest.raises(SessionError, match="is a symbolic link, and so no session"):
+        with pytest.raises(SessionError, match="is a symbolic link, so it is not a session"):
             attempt()
     session = Session.open("dangling", create=True)
     with session, pytest.raises(SessionError, match="is a symbolic link"):

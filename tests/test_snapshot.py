@@ -214,19 +214,19 @@ def test_what_it_was_made_with_is_named_where_it_differs(
     path.write_bytes(data)
     other_template = Tokenizer(byte_tokenizer(), ChatTemplate("{{ messages }}", {}), (258,))
     others: list[tuple[Model, int | None, int, str | None, str]] = [
-        (make_model(build_random_model(seed=1)), WINDOW, KEEP, None, "other weights"),
-        (make_model(model.network, config={"a": 1}), WINDOW, KEEP, None, "another model"),
-        (make_model(model.network, mx.float16), WINDOW, KEEP, None, "another dtype"),
+        (make_model(build_random_model(seed=1)), WINDOW, KEEP, None, "different weights"),
+        (make_model(model.network, config={"a": 1}), WINDOW, KEEP, None, "a different model"),
+        (make_model(model.network, mx.float16), WINDOW, KEEP, None, "a different dtype"),
         (
             Model("tiny", model.network, other_template, mx.float32, 4096, {}),
             WINDOW,
             KEEP,
             None,
-            "another chat template",
+            "a different chat template",
         ),
-        (model, WINDOW + 1, KEEP, None, "another window"),
-        (model, WINDOW, KEEP + 1, None, "another number of kept tokens"),
-        (model, WINDOW, KEEP, "Be brief.", "another system prompt"),
+        (model, WINDOW + 1, KEEP, None, "a different window"),
+        (model, WINDOW, KEEP + 1, None, "a different number of kept tokens"),
+        (model, WINDOW, KEEP, "Be brief.", "a different system prompt"),
     ]
     for other, window, keep, system, difference in others:
         print_ = ModelPrint(other).of(window, keep, system)
@@ -331,15 +331,15 @@ def test_a_hostile_file_is_refused(change: Any, saved: tuple[Model, bytes], tmp_
 def test_what_is_no_snapshot_at_all_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "snapshot").write_bytes(data)
     with pytest.raises(SnapshotBroken):
-        tensor_file.read(tmp_path / "snapshot", most_bytes=1 << 30)
+        tensor_file.read(tmp_path / "snapshot", max_bytes=1 << 30)
 
 
 def test_a_file_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "snapshot"
     with path.open("wb") as file:
         file.truncate(1 << 32)
-    with pytest.raises(SnapshotBroken, match="more than it can have"):
-        tensor_file.read(path, most_bytes=1 << 30)
+    with pytest.raises(SnapshotBroken, match="is too large"):
+        tensor_file.read(path, max_bytes=1 << 30)
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO])
@@ -398,6 +398,6 @@ def test_a_disk_that_takes_less_than_it_is_given_gets_it_all(
     run = begin(model.network)
     run.read(60)
     with FailingDisk(tmp_path).used() as disk:
-        disk.most_bytes = 1000
+        disk.max_bytes = 1000
         save(tmp_path / "snapshot", run, model)
     restore(tmp_path / "snapshot", model)

@@ -25,7 +25,7 @@ from mlxchat.files import open_to_read
 COMMANDS = ("chat", "generate")
 
 # A file written by hand is a thousandth of this; anything larger is something else.
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ def read_text(path: Path) -> str:
     try:
         with open_to_read(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 raise ConfigError(f"{path}: cannot be read: {size:,} bytes is too large")
-            return file.read(MOST_BYTES).decode("utf-8")
+            return file.read(MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         return ""
     except OSError as error:

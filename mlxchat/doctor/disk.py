@@ -12,7 +12,7 @@ from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.units import format_bytes
 from mlxchat.wording import Field, Message
 
-LEAST_FREE_BYTES = 1_000_000_000
+MIN_FREE_BYTES = 1_000_000_000
 
 
 def hub_cache() -> Iterator[Finding]:
@@ -29,7 +29,7 @@ def prefix_cache(limit_bytes: int) -> Iterator[Finding]:
     """`limit_bytes` is the cache's maximum size; with less free space, nothing is cached."""
     directory = paths.prefix_cache_dir()
     mend = "make it writable; until then every prompt is read from scratch"
-    finding = _directory("prefix cache", directory, mend, least_free_bytes=0)
+    finding = _directory("prefix cache", directory, mend, min_free_bytes=0)
     free_bytes = _free_bytes(directory)
     if finding.mend is None and free_bytes <= limit_bytes:
         yield warning(
@@ -51,7 +51,7 @@ def sessions() -> Iterator[Finding]:
 
 
 def _directory(
-    topic: str, directory: Path, mend: str, least_free_bytes: int = LEAST_FREE_BYTES
+    topic: str, directory: Path, mend: str, min_free_bytes: int = MIN_FREE_BYTES
 ) -> Finding:
     """The directory's size, whether it can be written, and the disk's free space."""
     if os.path.lexists(directory) and not directory.is_dir():
@@ -61,7 +61,7 @@ def _directory(
     size = format_bytes(_bytes_below(directory)) if directory.is_dir() else "0 bytes"
     free_bytes = _free_bytes(directory)
     found = f"{size} in {directory}, {format_bytes(free_bytes)} free"
-    if free_bytes < least_free_bytes:
+    if free_bytes < min_free_bytes:
         return warning(topic, found, "free some space on this disk")
     return ok(topic, found)
 

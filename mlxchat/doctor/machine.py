@@ -11,7 +11,7 @@ from mlxchat.errors import ModelUnsupported
 from mlxchat.units import format_bytes
 
 # With less memory, not even the embedded model has room for its weights and a window.
-LEAST_MEMORY_BYTES = 1_000_000_000
+MIN_MEMORY_BYTES = 1_000_000_000
 
 INSTALL_MLX = "pip install 'mlx[cpu]'" if sys.platform == "linux" else "pip install mlx"
 
@@ -48,7 +48,7 @@ def device() -> Iterator[Finding]:
 def memory() -> Iterator[Finding]:
     total_bytes, free_bytes = platform.total_memory_bytes(), platform.free_memory_bytes()
     found = f"{format_bytes(free_bytes)} free for a model, of {format_bytes(total_bytes)}"
-    if free_bytes < LEAST_MEMORY_BYTES:
+    if free_bytes < MIN_MEMORY_BYTES:
         yield warning("memory", found, "close other programs, or give the container more memory")
     else:
         yield ok("memory", found)

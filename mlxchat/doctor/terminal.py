@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from mlxchat.doctor.finding import Finding, ok, warning
 
-LEAST_COLUMNS = 40
+MIN_COLUMNS = 40
 
 
 def terminal() -> Iterator[Finding]:
@@ -19,7 +19,7 @@ def terminal() -> Iterator[Finding]:
 
         size = shutil.get_terminal_size()
         found = f"{size.columns} columns, {size.lines} lines, {_colours(is_dumb())}"
-        if size.columns < LEAST_COLUMNS:
+        if size.columns < MIN_COLUMNS:
             yield warning("terminal", found, "make it wider: tables are hard to read")
         elif is_dumb():
             yield warning("terminal", found, "set TERM correctly to get colours and line editing")

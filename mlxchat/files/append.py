@@ -16,7 +16,7 @@ class AppendFile:
 
     def __init__(self, path: Path, size_bytes: int = 0) -> None:
         self.path = path
-        self._most_bytes = size_bytes
+        self._max_bytes = size_bytes
 
     def create(self) -> None:
         """Create it, empty and private to its owner. Raises OSError, also if it exists."""
@@ -38,7 +38,7 @@ class AppendFile:
         try:
             self._cut(descriptor, good_bytes)
             # Set this before writing, so that a partial write is recognized whenever it stops.
-            self._most_bytes = good_bytes + len(piece)
+            self._max_bytes = good_bytes + len(piece)
             try:
                 write_all(descriptor, unforced + piece, good_bytes - len(unforced))
             except BaseException:
@@ -55,7 +55,7 @@ class AppendFile:
 
     def _cut(self, descriptor: int, good_bytes: int) -> None:
         size = os.fstat(descriptor).st_size
-        if not good_bytes <= size <= self._most_bytes:
+        if not good_bytes <= size <= self._max_bytes:
             raise OSError(errno.ESTALE, "another program has changed it")
         if size > good_bytes:
             os.ftruncate(descriptor, good_bytes)
