@@ -754,7 +754,7 @@ def test_a_file_that_is_too_large_is_not_even_read(path: Path) -> None:
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(path: Path) -> None:
-    with pytest.raises(SessionError, match="does not exist$"):
+    with pytest.raises(SessionError, match=r"does not exist$"):
         read(path)
     path.mkdir()
     with pytest.raises(SessionError, match="not a regular file"):

@@ -455,7 +455,7 @@ def test_the_worked_example_goes_on_after_a_crash(tiny_model: Path, tmp_path: Pa
     child.kill()
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert "it ended with status 137; going on from the latest checkpoint" in stderr
+    assert "exited with status 137; continuing from the latest checkpoint" in stderr
     assert 990 < (directory / "output.txt").stat().st_size <= 1000
     whole = tmp_path / "whole"
     generate_here("-o", str(whole), "-n", "-1", *arguments, "--max-bytes", "1kB", TEXT)
