@@ -3,9 +3,9 @@
     python -m scripts.families            # print the README's table of families
     python -m scripts.families --write    # put it into the README
 
-`families.json` has a tiny configuration of each of mlx-lm's modules, with all that the real family has:
-both kinds of layers if it has two, recurrent layers, shared keys, experts, sinks. The models
-get random weights, and the table reports the result of `make_cache`.
+`families.json` has a tiny configuration of each of mlx-lm's modules, including all that
+the real family has: both kinds of layers if it has two, recurrent layers, shared keys, experts,
+sinks. The models get random weights, and the table reports the result of `make_cache`.
 """
 
 import argparse

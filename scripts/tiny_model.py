@@ -3,8 +3,8 @@
     python -m scripts.tiny_model DIRECTORY [--layers 2] [--width 32] [--vocabulary 288]
                                            [--form float32]
 
-One byte of text is one token, with ids 0 to 255; control tokens come after. The output of such a model
-is noise, but its cost and behaviour are real.
+One byte of text is one token, with ids 0 to 255; control tokens come after. The output of such a
+model is noise, but its cost and behaviour are real.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Blocks on the disk: the same to the bit, never another's, bounded, and never an error."""
+"""Blocks on the disk: bit for bit, never another model's, limited, and never an error."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ def test_half_precision_comes_back_to_the_bit(open_blocks: Open) -> None:
 
 
 def test_only_the_same_model_head_and_tokens_find_it(model: Model, open_blocks: Open) -> None:
-    """A block is no text: another model's, or the same behind another head, is another block."""
+    """A block is more than a text: another model or another head makes another block."""
     blocks = open_blocks(model)
     blocks.save(HEAD, IDS, block_of(model))
     assert blocks.load(HEAD, IDS) is not None

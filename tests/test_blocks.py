@@ -1,4 +1,4 @@
-"""Blocks: read once, and joined at any place."""
+"""Blocks: read once, and joined at any position."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ FAMILIES = ["llama", "gemma3_text", "deepseek_v3", "gpt_oss", "qwen3", "gemma3n"
 
 
 class Kept:
-    """A store in memory that counts."""
+    """A store in memory that counts its calls."""
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[bytes, bytes], Block] = {}
@@ -104,9 +104,9 @@ def first_layer(cache: Cache) -> list[np.ndarray]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("window", [None, 256])
 def test_joined_keys_stand_at_their_exact_positions(family: str, window: int | None) -> None:
-    """The first layer's keys know nothing of what comes before: only their position can be wrong.
+    """The first layer's keys do not depend on earlier tokens: only their position can be wrong.
 
-    Keys that are joined without being shifted fail here.
+    Keys joined without shifting fail here.
     """
     network = build(family)
     prompt = prompt_of([2, 0, 1], between=3)
@@ -127,8 +127,8 @@ def test_a_block_right_behind_the_head_is_exact(family: str) -> None:
 
 
 def test_behind_one_layer_joined_blocks_are_exact() -> None:
-    """One layer's keys and values know nothing of other tokens, so nothing is approximate: the
-    question must see every block, at its exact position, as it would behind an ordinary prefill."""
+    """With one layer, keys and values do not depend on other tokens, so nothing is approximate:
+    the question must see every block at its exact position, as after an ordinary prefill."""
     network = build_random_model(tiny_config(layers=1))
     prompt = prompt_of([2, 0, 1], between=3)
     joined, _ = read(network, prompt)
@@ -136,7 +136,7 @@ def test_behind_one_layer_joined_blocks_are_exact() -> None:
 
 
 class Counting:
-    """A network that counts the tokens it is run on, by the number of them at once."""
+    """A network that counts the tokens it is run on, by the number of them per call."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
@@ -181,7 +181,7 @@ def test_it_makes_no_difference_whether_a_block_was_known(family: str) -> None:
 
 
 def test_only_what_the_caller_marks_is_a_block() -> None:
-    """Text that equals a known block by accident is no hit, and a block may come twice."""
+    """Text that happens to equal a stored block does not match; a block may occur twice."""
     network, kept = build("llama"), Kept()
     read(network, prompt_of([0]), kept=kept)
     unmarked = prompt_of([0])
@@ -242,7 +242,7 @@ def test_progress_comes_to_the_whole_and_never_goes_back() -> None:
 
 @pytest.mark.parametrize("asks", range(8))
 def test_it_stops_where_it_is_told_to(asks: int) -> None:
-    """What the cache holds then are the prompt's first tokens, however many."""
+    """The cache then contains the prompt's first tokens, however many."""
     network = build("llama")
     prompt = prompt_of([0, 1])
     left = iter([False] * asks)
