@@ -1,9 +1,9 @@
-"""Measure what forgetting costs a long conversation at a fixed window, in what it says.
+"""Measure how forgetting changes what the model says in a long conversation at a fixed window.
 
     python -m scripts.bench_chat system|divergence [-m MODEL] [--turns 60] [--window 512]
 
-system      whether the system prompt still holds at the last turn: the log-probability of the name
-            that it gives, with the prompt pinned and without it
+system      whether the system prompt still works at the last turn: the log-probability of the name
+            it sets, with and without the prompt pinned
 divergence  mean KL divergence (nats a token) of shift's next-token distributions from refill's, on
             the user's turns of the same conversation
 
@@ -56,7 +56,7 @@ def system(model: Model, window: int, turns: int) -> None:
 
 
 def divergence(model: Model, window: int, turns: int) -> None:
-    """Both read the same conversation, that of the shifting one."""
+    """Both read the same conversation, the one from shift."""
     source = converse(model, window, Roll.SHIFT, SYSTEM)
     for question in questions(turns):
         list(source.say(question))
@@ -72,8 +72,8 @@ def divergence(model: Model, window: int, turns: int) -> None:
             _answer_with(reader, turn)
     forgotten = len(readers[Roll.SHIFT].forgotten)
     in_view = turns - forgotten
-    print(f"turns 1 to {in_view}, while about all were in view: mean KL {_mean(by_turn[:in_view])}")
-    print(f"the {forgotten} turns behind them: mean KL {_mean(by_turn[in_view:])}")
+    print(f"turns 1 to {in_view}, almost all still in view: mean KL {_mean(by_turn[:in_view])}")
+    print(f"the {forgotten} turns after them: mean KL {_mean(by_turn[in_view:])}")
 
 
 def _mean(values: list[float]) -> str:
@@ -86,12 +86,12 @@ def _logprobs(logits: mx.array) -> mx.array:
 
 
 def _read(conversation: Conversation, text: str) -> mx.array:
-    """Say it without asking for an answer; log-probabilities `(T, vocabulary)` of what was new."""
+    """Say it without asking for an answer; log-probabilities `(T, vocabulary)` of its tokens."""
     conversation.view.begin_turn()
     conversation.turns.append(Turn(text))
     list(conversation.view.make_room(lambda _, __: None))
     ids = conversation.view.prompt
-    # Whatever has been prefilled, the last turn's own tokens are looked at.
+    # However much was prefilled, return only the last turn's own tokens.
     own = len(ids) - len(conversation.view.render([*conversation.retained[:-1], Turn("")]))
     cached = min(conversation.view.begin(ids)[0], len(ids) - own)
     first = ids[len(conversation.held_ids) : len(ids) - own]
@@ -110,7 +110,7 @@ def _read(conversation: Conversation, text: str) -> mx.array:
 
 
 def _answer_with(conversation: Conversation, turn: Turn) -> None:
-    """Put a given reply behind what was read."""
+    """Add a given reply after the tokens read so far."""
     answered = conversation.turns[-1]
     answered.reply, answered.ids, answered.exact = turn.reply, turn.ids, turn.exact
     ids = turn.ids if turn.ids is not None else np.empty(0, np.int32)

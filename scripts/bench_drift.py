@@ -1,13 +1,13 @@
-"""Measure how far keys drift while turns are forgotten, and what that does to the next reply.
+"""Measure how far keys drift as turns are forgotten, and how that affects the next reply.
 
     python -m scripts.bench_drift TEXT [-m smollm2] [--dtype bfloat16]
 
-TEXT is a file of real text. A window of 1,280 tokens holds a pinned turn and 128 short ones. In
-each round the next turn is read and the oldest is evicted. The error is that of the first layer's
-keys, which depend on nothing but the token and its position, relative to keys rotated once in
-float32. Keys and values are held in the dtype and all else is computed in float32, the fast way on
-a CPU. Perplexity is that of the 64 tokens that follow. One JSON line for each of 1, 10, 100 and 500
-forgotten turns.
+TEXT is a file of real text. A window of 1,280 tokens has a pinned turn and 128 short ones. Each
+round reads the next turn and evicts the oldest. The error is measured on the first layer's keys,
+which depend only on the token and its position, relative to keys rotated once in float32. Keys and
+values are stored in the dtype; everything else is computed in float32, which is fast on a CPU.
+Perplexity is that of the next 64 tokens. Prints one JSON line after 1, 10, 100 and 500 forgotten
+turns.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 class Held:
-    """A window that holds its keys and values in a dtype of its own."""
+    """A window that stores its keys and values in its own dtype."""
 
     def __init__(self, window: WindowCache, dtype: mx.Dtype) -> None:
         self.window, self.dtype = window, dtype
@@ -111,7 +111,7 @@ def _key_errors(
     window = windows(cache)[0]
     keys, _, _ = window.entries
     assert keys is not None
-    # Each token a sequence of its own, at position 0: keys that were never rotated.
+    # Each token is a sequence of its own at position 0, so its key is never rotated.
     alone = make_cache(network, WINDOW, KEEP)
     run(network, alone, mx.array(np.array(held, np.int32))[:, None], dtype)
     unrotated, _, _ = windows(alone)[0].entries

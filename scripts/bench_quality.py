@@ -1,13 +1,13 @@
-"""Measure what moving positions does to quality, and takes of the time, at a fixed window.
+"""Measure how moving positions affects quality, and how long it takes, at a fixed window.
 
     python -m scripts.bench_quality gap|decode|cost TEXT [-m MODEL] [--tokens 40000] [--window 512]
 
-TEXT is a file of real text, for example `bible -f gen1:1-deut34:12 > kjv.txt` with Debian's
-package bible-kjv. What perplexity is by position, `mlxchat bench stream` measures.
+TEXT is a file of real text, for example `bible -f gen1:1-deut34:12 > kjv.txt` with Debian's package
+bible-kjv. `mlxchat bench stream` measures perplexity by position.
 
-gap     as if so many more tokens had been read, with our positions and with the gap left open
+gap     perplexity after a simulated number of tokens, with our positions and with an open gap
 decode  the same, one token at a time
-cost    what moving keys takes of the time of decoding
+cost    the share of decoding time that moving keys takes
 """
 
 import argparse
@@ -113,7 +113,7 @@ def _median_s(run: Callable[[], Any], times: int = 50) -> float:
 
 
 def ours_ahead(before: list[Any], distance: int) -> list[Any]:
-    """The cache as it would be: its offset goes round between half the limit and the limit."""
+    """The cache as it would be then: its offset cycles between half the limit and the limit."""
     cache = [layer.copy() for layer in before]
     for layer in cache:
         layer.total += distance
@@ -124,7 +124,7 @@ def ours_ahead(before: list[Any], distance: int) -> list[Any]:
 
 
 def with_gap(before: list[Any], distance: int) -> list[Any]:
-    """The window at the text's own positions, the kept tokens where they were."""
+    """The window at the text's own positions, with the kept tokens left at theirs."""
     cache = [layer.copy() for layer in before]
     for layer in cache:
         kept, rest = layer.keys[..., :KEEP, :], layer.keys[..., KEEP:, :]

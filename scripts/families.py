@@ -1,11 +1,11 @@
-"""Every model that mlx-lm has, in small: whether its memory and its positions can be bounded.
+"""Checks every model family of mlx-lm, in miniature: can its memory and positions be bounded?
 
     python -m scripts.families            # print the manual's table of families
     python -m scripts.families --write    # put it into the manual
 
-`families.json` holds a tiny configuration of each of mlx-lm's modules, made of what its real family
-is made of: both kinds of layers where it has two, recurrent layers, shared keys, experts, sinks.
-The models get random weights, and the table says what `make_cache` then makes of them.
+`families.json` has a tiny configuration of each of mlx-lm's modules, including all that
+the real family has: both kinds of layers if it has two, recurrent layers, shared keys, experts,
+sinks. The models get random weights, and the table reports the result of `make_cache`.
 """
 
 import argparse
@@ -42,12 +42,12 @@ COMMON = tiny_config(layers=4) | {"head_dim": 8, "rope_traditional": False, "rop
 PAGE = Path(__file__).parent.parent / "mlxchat" / "manual" / "window.md"
 BEGIN, END = "<!-- families: made by scripts/families.py -->", "<!-- end of families -->"
 
-# Their kernels are written in Metal: elsewhere they cannot be run, and are not judged.
+# Their kernels are written in Metal, so they cannot run elsewhere and are not judged.
 METAL_ONLY = {"bitnet", "muse_spark"}
 
 
 def module_names() -> list[str]:
-    """mlx-lm's modules that hold a model, those of a newer version than ours too."""
+    """mlx-lm's modules that contain a model, including those added by newer versions."""
     names = [module.name for module in pkgutil.iter_modules(mlx_lm.models.__path__)]
     return [name for name in names if _holds_a_model(name)]
 
@@ -58,12 +58,12 @@ def _holds_a_model(name: str) -> bool:
 
 
 def family_config(name: str) -> dict[str, Any]:
-    """What the config.json of the tiny model says."""
+    """The tiny model's config.json."""
     return COMMON | CONFIGS[name] | {"model_type": name}
 
 
 def build_family(name: str, **overrides: Any) -> nn.Module:
-    """The tiny model of a module, all its weights random: also those that begin as 0 or 1."""
+    """A module's tiny model with random weights, including those usually initialized to 0 or 1."""
     mx.random.seed(0)
     model = build_skeleton(family_config(name) | overrides)
     model.update(tree_map_with_path(_randomized, model.parameters()))
@@ -73,14 +73,14 @@ def build_family(name: str, **overrides: Any) -> nn.Module:
 
 
 def write_family(directory: Path, name: str, form: str = "float32", **overrides: Any) -> Path:
-    """Write the tiny model of a module into `directory`, all its weights random, in a form."""
+    """Write a module's tiny model with random weights into `directory`, in the given form."""
     network = build_family(name, **overrides)
     config = family_config(name) | overrides
     return write_tiny_model(directory, config=config, form=form, network=network)
 
 
 def _randomized(name: str, weight: mx.array) -> mx.array:
-    # Signs, of a rotation, are 1 or -1 and nothing between.
+    # Signs of a rotation are only 1 or -1.
     if not mx.issubdtype(weight.dtype, mx.floating) or name.endswith(".signs"):
         return weight
     return weight + 0.1 * mx.random.normal(weight.shape, dtype=weight.dtype)
@@ -88,7 +88,7 @@ def _randomized(name: str, weight: mx.array) -> mx.array:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Verdict:
-    """What a window does to a family, in the words of the manual."""
+    """How a window affects a family, in the manual's words."""
 
     memory: str
     positions: str
@@ -96,7 +96,7 @@ class Verdict:
 
 
 def judge(model: nn.Module, bounded_cache: Callable[[], Cache]) -> Verdict:
-    """What comes of building the model's cache with a window."""
+    """The result of building the model's cache with a window."""
     try:
         cache = bounded_cache()
     except CacheError as error:
@@ -107,7 +107,7 @@ def judge(model: nn.Module, bounded_cache: Callable[[], Cache]) -> Verdict:
 
 
 def judge_family(name: str) -> Verdict:
-    """The verdict of a family, which must be the same in every form of weights."""
+    """The verdict on a family, which must be the same for every form of weights."""
     if name in METAL_ONLY:
         return Verdict("needs Metal", "tried on Linux, where it does not run", "not tried")
     try:
@@ -148,7 +148,7 @@ def _blocks(model: nn.Module, cache: Cache) -> str:
 
 
 def families_table() -> str:
-    """The manual's table: every module, by its verdict."""
+    """The manual's table: all modules, grouped by verdict."""
     by_verdict: dict[Verdict, list[str]] = {}
     with metal.imitated():
         for name in sorted(CONFIGS, key=str.lower):

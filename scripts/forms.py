@@ -1,8 +1,8 @@
-"""The forms a model's weights come in: cast to a dtype, or packed as mlx-lm's `convert` packs them.
+"""The forms of a model's weights: cast to a dtype, or packed like mlx-lm's `convert` does.
 
-A packed model has bfloat16 scales, as nearly every one on the hub does. A family's own wishes hold:
-which weights stay precise (`cast_predicate`), which stay unpacked or get more bits
-(`quant_predicate`). Groups are of 32, so that tiny models are packed too.
+A packed model has bfloat16 scales, like nearly all on the hub. A family's own rules apply: which
+weights stay precise (`cast_predicate`), and which stay unpacked or get more bits
+(`quant_predicate`). The group size is 32, so that tiny models can be packed too.
 """
 
 import inspect
@@ -19,9 +19,9 @@ GROUP_SIZE = 32
 
 
 def put_in_form(network: nn.Module, config: dict[str, Any], form: str) -> dict[str, Any]:
-    """Change the weights of `network` to one of FORMS; returns the config.json that fits them.
+    """Convert the weights of `network` to one of FORMS; return the matching config.json.
 
-    A `config` that names a packing, because its family has only that one, keeps it.
+    If `config` already specifies a packing, because its family has only one, it is kept.
     """
     if form in DTYPES:
         _cast(network, DTYPES[form])
@@ -43,7 +43,7 @@ def _cast(network: nn.Module, dtype: mx.Dtype) -> None:
 
 
 def _pack(network: nn.Module, group_size: int, bits: int) -> dict[str, dict[str, Any]]:
-    """Quantize what can be; returns the packing of the modules that want one of their own."""
+    """Quantize every module that can be; return the packing of those that need their own."""
     wishes: Any = getattr(network, "quant_predicate", None) or (lambda _path, _module: True)
     named: dict[str, dict[str, Any]] = {}
 
@@ -52,7 +52,7 @@ def _pack(network: nn.Module, group_size: int, bits: int) -> dict[str, dict[str,
             return False
         wish = wishes(path, module)
         if isinstance(wish, dict):
-            # Groups of 64, which many ask for, are wider than a tiny layer.
+            # Many families want groups of 64, which are wider than a tiny layer.
             wish = named[path] = wish | {"group_size": group_size}
         return wish
 
@@ -61,7 +61,7 @@ def _pack(network: nn.Module, group_size: int, bits: int) -> dict[str, dict[str,
 
 
 def _can_pack(module: Any, group_size: int) -> bool:
-    """Whether `nn.quantize` can: afm7's fused layers take no mode, so mlx-lm cannot pack them."""
+    """Whether `nn.quantize` can pack it. afm7's fused layers take no mode, so mlx-lm cannot."""
     to_quantized = getattr(module, "to_quantized", None)
     if to_quantized is None or "mode" not in inspect.signature(to_quantized).parameters:
         return False

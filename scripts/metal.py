@@ -1,8 +1,8 @@
-"""What Metal does differently from MLX's CPU backend, imitated so that tests notice.
+"""Imitates how Metal differs from MLX's CPU backend, so that tests notice.
 
 Metal adds a rope's offset to an unsigned position, rotates in float32 and rounds once, and runs
-experts in half precision. Unlike Metal, which takes a negative offset for a lone token in rows,
-this never does: strides do not show here.
+experts in half precision. Metal accepts a negative offset for a single token in contiguous rows;
+this never does, because strides are not visible here.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ UNSIGNED = 2**32
 
 @contextmanager
 def imitated() -> Iterator[None]:
-    """Let every model compute as on Metal while the body runs."""
+    """Make every model compute as on Metal while the body runs."""
     experts = _in_float32(mx.gather_mm)
     with mock.patch.object(mx.fast, "rope", rope), mock.patch.object(mx, "gather_mm", experts):
         yield
@@ -45,7 +45,7 @@ def rope(
 def _unsigned(offset: int | mx.array) -> Any:
     if isinstance(offset, mx.array):
         positions = mx.where(offset < 0, offset.astype(mx.float32) + UNSIGNED, offset)
-        # One offset a sequence: (B, 1, T).
+        # One offset per sequence: (B, 1, T).
         return positions if offset.ndim == 0 else positions[:, None, None]
     return offset % UNSIGNED
 
@@ -67,7 +67,7 @@ def _turned(x: mx.array, cosine: mx.array, sine: mx.array, traditional: bool) ->
 
 
 def _in_float32(multiply: Any) -> Any:
-    """MLX's CPU backend runs loose experts only in float32."""
+    """MLX's CPU backend runs unquantized experts only in float32."""
 
     def gather_mm(a: mx.array, b: mx.array, *arguments: Any, **options: Any) -> mx.array:
         wide = multiply(a.astype(mx.float32), b.astype(mx.float32), *arguments, **options)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Generate through the night, and go on after whatever happens to the process.
+# Generate through the night, and continue after any failure of the process.
 #
 #     scripts/overnight.sh DIR [options and prompt of mlxchat generate]
 #     scripts/overnight.sh night --until 07:00 --ignore-eos --max-kv-size 512 -m smollm2 "A saga."
 #
-# The text is in DIR/output.txt, or where -o says. Started again with the same DIR, after a power
-# cut for example, it goes on where the latest checkpoint is, and ends when it would have ended.
-# MLXCHAT is the command to run, MLXCHAT_PAUSE the seconds before another try.
+# Writes the text to DIR/output.txt, or to the file given with -o. If started again with the same
+# DIR, for example after a power cut, it continues from the latest checkpoint, and ends when it would
+# have ended. MLXCHAT is the command to run, MLXCHAT_PAUSE the seconds between tries.
 
 set -u
 
@@ -29,11 +29,11 @@ while :; do
     status=$?
 
     case $status in
-        # Done, nonsense that another try does not mend, going round in circles, told to end.
+        # Done, a usage error, a loop in the text, or ended by a signal: do not try again.
         0 | 2 | 3 | 129 | 130 | 143) exit $status ;;
     esac
 
-    # What fails five times without ever lasting a minute is not a matter of luck.
+    # After five failures in less than a minute each, another try will not help.
     if [ $(($(date +%s) - begun)) -ge 60 ]; then
         failures=0
     fi
@@ -42,6 +42,6 @@ while :; do
         echo "overnight.sh: giving up after $failures failures, the last with status $status" >&2
         exit $status
     fi
-    echo "overnight.sh: it ended with status $status; going on from the latest checkpoint" >&2
+    echo "overnight.sh: exited with status $status; continuing from the latest checkpoint" >&2
     sleep "${MLXCHAT_PAUSE:-5}"
 done

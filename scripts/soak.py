@@ -1,9 +1,9 @@
-"""Generate for long with checkpoints, and measure whether anything grows or slows down.
+"""Generate for a long time with checkpoints, and measure whether anything grows or slows down.
 
     python -m scripts.soak [--tokens 200000] [--window 512] [--every 2000] [-m MODEL]
 
-Without a model it is a tiny one of random weights, for which a token costs a millisecond: what is
-measured is everything around the model. Prints a line for each tenth, then a verdict.
+Without a model, uses a tiny one with random weights, which takes a millisecond a token, so that the
+code around the model is measured. Prints a line for each tenth, then a verdict.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(directory: Path, model: str, options: Any) -> list[dict[str, float]]:
-    """Run it, and look at the process from outside each time that a checkpoint is written."""
+    """Run it, and sample the process from outside each time a checkpoint is written."""
     command = [
         *(sys.executable, "-m", "mlxchat", "generate", "--raw", "--ignore-eos", "--temp", "1"),
         *("--seed", "1", "-m", model, "-n", str(options.tokens)),
@@ -77,7 +77,7 @@ def look(process: psutil.Process, tokens: int) -> list[dict[str, float]]:
 
 
 def generated(state: Path) -> int:
-    """How many tokens had been generated when the state was saved."""
+    """The number of tokens generated when the state was saved."""
     with state.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     facts = json.loads(header["__metadata__"]["facts"])["facts"]
@@ -98,7 +98,7 @@ def report(samples: list[dict[str, float]], tokens: int) -> None:
         rates.append(count / (last["cpu_s"] - first["cpu_s"]))
         rss, files = last["rss"] / 1e6, last["files"]
         print(f"{last['tokens']:8,}  {rate:7.1f}  {rates[-1]:18.1f}  {rss:11.2f}  {files:10.0f}")
-    # The first tenth fills caches of all kinds.
+    # The first tenth fills all kinds of caches.
     settled = [s for s in samples if s["tokens"] > tokens / 10]
     slope = np.polyfit([s["tokens"] for s in settled], [s["rss"] for s in settled], 1)[0]
     print(

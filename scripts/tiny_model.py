@@ -3,8 +3,8 @@
     python -m scripts.tiny_model DIRECTORY [--layers 2] [--width 32] [--vocabulary 288]
                                            [--form float32]
 
-One byte of text is one token, ids 0 to 255; the control tokens lie behind. What such a model says
-is noise, what it costs and how it behaves is real.
+One byte of text is one token, with ids 0 to 255; control tokens come after. The output of such a
+model is noise, but its cost and behaviour are real.
 """
 
 import argparse
@@ -37,7 +37,7 @@ CHAT_TEMPLATE = (
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
-    """Each byte a token of its own; ids in the order of the bytes."""
+    """A token for each byte; ids in the order of the bytes."""
     alphabet = _byte_alphabet()
     tokenizer = tokenizers.Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -48,7 +48,7 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
 
 
 def _byte_alphabet() -> list[str]:
-    """The character that stands for each byte in byte-level BPE. Source: GPT-2's encoder."""
+    """The character for each byte in byte-level BPE. Source: GPT-2's encoder."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -64,10 +64,10 @@ def write_tiny_model(
     form: str = "float32",
     network: nn.Module | None = None,
 ) -> Path:
-    """Write the model into `directory`, which is made, and return it.
+    """Write the model into `directory`, which is created, and return it.
 
-    `form` is one of FORMS. `network`, which is changed to that form, is what `config` describes;
-    without one a new network with random weights is written.
+    `form` is one of FORMS. `network` must match `config`, and is converted to that form; without
+    it, a new network with random weights is written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     config = config or tiny_config()

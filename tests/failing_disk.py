@@ -1,6 +1,6 @@
-"""A disk on which chosen system calls fail, below whatever code makes them.
+"""A disk on which chosen system calls fail, whatever code makes them.
 
-It forces nothing to the disk, which takes long and which only a power cut would tell.
+It never syncs: that takes long, and only a power cut would show the difference.
 """
 
 import errno
@@ -18,10 +18,11 @@ REPLACED = ("open", "pwrite", "ftruncate", "unlink", "replace", "close")
 
 
 class FailingDisk:
-    """Counts in `calls` what changes the files in `directory`, opening and closing to write too.
+    """Records in `calls` every call that changes files in `directory`, and opening and closing
+    them for writing.
 
-    The calls whose numbers are `failing` raise `error`; a write among them first writes the half.
-    A write takes `most_bytes` at the most. Forcing a directory does not count: it may fail.
+    The calls with the numbers in `failing` raise `error`; a failing write first writes half. Other
+    writes take at most `max_bytes`. Syncing a directory is not counted, since it may fail.
     """
 
     def __init__(self, directory: Path, kinds: Collection[str] = KINDS) -> None:
@@ -29,7 +30,7 @@ class FailingDisk:
         self.written: list[bytes] = []
         self.failing: Collection[int] = ()
         self.error = errno.ENOSPC
-        self.most_bytes = 1 << 30
+        self.max_bytes = 1 << 30
         self._directory = directory
         self._kinds = kinds
         self._open: set[int] = set()
@@ -70,8 +71,8 @@ class FailingDisk:
     def _writes(self, descriptor: int, data: memoryview, offset: int) -> int:
         pwrite = self._os["pwrite"]
         self._call("write", lambda: pwrite(descriptor, data[: len(data) // 2], offset))
-        self.written.append(bytes(data[: self.most_bytes]))
-        return pwrite(descriptor, data[: self.most_bytes], offset)
+        self.written.append(bytes(data[: self.max_bytes]))
+        return pwrite(descriptor, data[: self.max_bytes], offset)
 
     def _forces(self, descriptor: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):

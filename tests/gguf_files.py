@@ -1,7 +1,7 @@
-"""Tiny GGUF files as llama.cpp's converter writes them, and the weights that they came from.
+"""Tiny GGUF files like those of llama.cpp's converter, and the weights they were made from.
 
-Tensor names come from the gguf package, shapes from mlx-lm's models, and what llama.cpp changes in
-a tensor is done and undone here by loops: nothing is taken from `mlxchat.models.gguf`.
+Tensor names come from the gguf package, shapes from mlx-lm's models. llama.cpp's changes to tensors
+are done and undone with loops. Nothing is imported from `mlxchat.models.gguf`.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or"]
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
-# How many float16 factors a block has and where; any other byte may be anything.
+# Number of float16 factors in a block, and their offset; the other bytes are arbitrary.
 FACTORS = {
     Kind.IQ4_XS: (1, 0),
     Kind.Q2_K: (2, -1),
@@ -39,7 +39,7 @@ Metadata = dict[str, Any]
 
 
 def tiny_hf_config(arch: str, **changes: Any) -> dict[str, Any]:
-    """A configuration as Hugging Face writes it, with what the importer is to recover."""
+    """A configuration in Hugging Face's form, which the importer should recover."""
     config: dict[str, Any] = {
         "model_type": MODEL_TYPES[arch],
         "hidden_size": 64,
@@ -68,7 +68,7 @@ def tiny_hf_config(arch: str, **changes: Any) -> dict[str, Any]:
 
 
 def byte_vocabulary() -> tuple[list[str], list[int]]:
-    """Tokens and their kinds: the bytes, what the merges make, an added word, control tokens."""
+    """Tokens and their types: the bytes, results of merges, an added word, control tokens."""
     plain = sorted(pre_tokenizers.ByteLevel.alphabet())
     plain += [merge.replace(" ", "") for merge in MERGES]
     kinds = [TokenType.NORMAL] * len(plain) + [TokenType.USER_DEFINED]
@@ -91,7 +91,7 @@ def tokenizer_metadata() -> Metadata:
 
 
 def model_metadata(arch: str, config: Mapping[str, Any]) -> Metadata:
-    """What llama.cpp's converter writes for a configuration."""
+    """The metadata that llama.cpp's converter writes for a configuration."""
     metadata: Metadata = {
         "general.architecture": arch,
         f"{arch}.block_count": config["num_hidden_layers"],
@@ -112,7 +112,7 @@ def model_metadata(arch: str, config: Mapping[str, Any]) -> Metadata:
 
 
 def to_gguf_layout(arch: str, name: str, array: np.ndarray, head_dim: int) -> np.ndarray:
-    """What llama.cpp's converter makes of a Hugging Face tensor."""
+    """A Hugging Face tensor as llama.cpp's converter changes it."""
     if arch == "gemma3" and name.endswith("norm.weight"):
         return array + 1
     if arch != "llama" or not ("q_proj" in name or "k_proj" in name):
@@ -136,7 +136,7 @@ def to_hf_layout(arch: str, name: str, array: np.ndarray, head_dim: int) -> np.n
 
 
 def _interleaving(rows: int, head_dim: int) -> list[tuple[int, int]]:
-    """(row in the GGUF file, row in Hugging Face's): pairs (i, i + half) become neighbours."""
+    """(row in the GGUF file, row in Hugging Face's): pairs (i, i + half) become adjacent."""
     return [
         (head + 2 * pair + side, head + pair + side * head_dim // 2)
         for head in range(0, rows, head_dim)
@@ -146,7 +146,7 @@ def _interleaving(rows: int, head_dim: int) -> list[tuple[int, int]]:
 
 
 def random_hf_weights(config: dict[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random float32 weights for each parameter that mlx-lm's model has."""
+    """Random float32 weights for each parameter of mlx-lm's model."""
     model = build_skeleton(config)
     if config["tie_word_embeddings"] and "lm_head" in model:
         model.pop("lm_head")  # gemma3 makes one and drops it on loading
@@ -178,13 +178,13 @@ def encode(array: np.ndarray, kind: Kind, rng: np.random.Generator) -> np.ndarra
 
 @dataclass
 class TinyGguf:
-    """What goes into a file; change it, then `write` it."""
+    """The content of a file; change it, then `write` it."""
 
     arch: str
     config: dict[str, Any]
     metadata: Metadata
     tensors: dict[str, tuple[np.ndarray, Kind]]  # as stored
-    weights: dict[str, np.ndarray] = field(default_factory=dict)  # what they stand for, HF's layout
+    weights: dict[str, np.ndarray] = field(default_factory=dict)  # unquantized, in HF's layout
 
     def write(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, self.arch)
@@ -216,7 +216,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 def tiny_gguf(
     arch: str, kind: Kind | KindOf = Kind.F32, seed: int = 0, **config_changes: Any
 ) -> TinyGguf:
-    """A tiny model's file: matrices stored as `kind`, or as it says for their Hugging Face name."""
+    """A tiny model's file. Matrices are stored as `kind`, or as it returns for their HF name."""
     rng = np.random.default_rng(seed)
     config = tiny_hf_config(arch, **config_changes)
     names = gguf.get_tensor_name_map(

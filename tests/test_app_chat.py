@@ -203,7 +203,7 @@ def test_a_chat_that_is_not_saved_leaves_nothing_until_it_is(options: Options) -
         assert saved("late") == [("hello", replies[0])]
     with Chat.open(options(), save=False) as chat:
         say(chat, "hello")
-        with pytest.raises(SessionError, match="there is a session 'late' already"):
+        with pytest.raises(SessionError, match="session 'late' already exists"):
             chat.save_as("late")
 
 

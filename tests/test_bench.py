@@ -1,4 +1,4 @@
-"""What a bench measures with: runs in turn, their spread, texts; each sub-bench's arithmetic."""
+"""The tools of the benchmarks: interleaved runs, spreads, texts, each benchmark's arithmetic."""
 
 import gc
 import json
@@ -56,7 +56,7 @@ def side(name: str, log: list[str], give: Callable[[], float] = lambda: 1.0) -> 
     return Side(name, run, warm_up=lambda: log.append(f"warm {name}"))
 
 
-# Runs in turn
+# Interleaved runs
 
 
 def test_sides_are_warmed_up_once_and_run_in_turn() -> None:
@@ -65,7 +65,7 @@ def test_sides_are_warmed_up_once_and_run_in_turn() -> None:
     assert log == ["warm A", "warm B", "A", "B", "A", "B", "A", "B"]
 
 
-def test_after_each_run_there_is_what_has_been_measured_so_far() -> None:
+def test_each_run_yields_all_results_so_far() -> None:
     values = iter([1.0, 2.0, 3.0, 4.0])
     sides = [side(name, [], lambda: next(values)) for name in "AB"]
     assert list(interleave(sides, 2, NO_TICK)) == [
@@ -76,7 +76,7 @@ def test_after_each_run_there_is_what_has_been_measured_so_far() -> None:
     ]
 
 
-def test_an_interrupted_run_leaves_those_before_it() -> None:
+def test_an_interrupted_run_keeps_the_earlier_ones() -> None:
     def interrupt() -> float:
         raise KeyboardInterrupt
 
@@ -96,12 +96,12 @@ def test_progress_counts_every_run_and_names_it() -> None:
     ]
 
 
-def test_a_run_begins_with_nothing_of_the_one_before_in_memory() -> None:
+def test_memory_of_the_previous_run_is_freed_before_each_run() -> None:
     before: list[int] = []
 
     def litter() -> float:
         before.append(mx.get_active_memory())
-        # A cycle, which only the collector takes apart.
+        # A cycle, which only the garbage collector frees.
         ring: list[Any] = [mx.zeros((256, 1024)) + 1]
         ring.append(ring)
         mx.eval(ring[0])
@@ -115,11 +115,11 @@ def test_a_run_begins_with_nothing_of_the_one_before_in_memory() -> None:
     assert len(set(before)) == 1
 
 
-# What runs come to
+# Statistics of runs
 
 
 @given(NUMBERS)
-def test_a_spread_is_the_middle_and_the_ends_of_the_sorted_values(values: list[float]) -> None:
+def test_a_spread_is_the_median_minimum_and_maximum(values: list[float]) -> None:
     ordered = sorted(values)
     n = len(ordered)
     middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
@@ -128,9 +128,9 @@ def test_a_spread_is_the_middle_and_the_ends_of_the_sorted_values(values: list[f
     assert (found.least, found.most, found.runs) == (ordered[0], ordered[-1], n)
 
 
-def test_a_machine_that_slows_down_changes_no_ratio() -> None:
-    """B takes twice as long as A in every round, and all take ten times as long from the second on,
-    the last of which was interrupted: the medians alone would say 1.1."""
+def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:
+    """B takes twice as long as A in every round, and both take ten times as long from the second,
+    last and interrupted round on: the medians alone would say 1.1."""
     a, b = [1.0, 10.0, 10.0], [2.0, 20.0]
     assert ratios(b, a) == Spread(2.0, 2.0, 2.0, 2)
     assert differences(b, a) == Spread(5.5, 1.0, 10.0, 2)
@@ -148,7 +148,7 @@ def test_a_machine_that_slows_down_changes_no_ratio() -> None:
         (None, ""),
     ],
 )
-def test_a_ratio_is_told_in_a_word(ratio: Spread | None, word: str) -> None:
+def test_a_ratio_has_a_one_word_verdict(ratio: Spread | None, word: str) -> None:
     assert verdict(ratio, "more", "less") == word
 
 
@@ -163,7 +163,7 @@ def test_figures_have_three_digits(value: float, shown: str) -> None:
     assert figure(value) == shown
 
 
-def test_what_is_not_finite_is_null_in_a_record() -> None:
+def test_infinity_and_nan_are_null_in_a_record() -> None:
     found = [startup.StartFigures("mlxchat", "--help", Spread(math.inf, 0.1, math.nan, 2), None)]
     circumstances = Circumstances(
         *("startup", "2026-01-01T00:00:00+00:00", "mlxchat bench", True, True, "m", "auto", None),
@@ -186,18 +186,18 @@ def test_the_longest_text_is_found() -> None:
     assert text.find_text([texts(3), texts(), texts(5, 4)]).source == "of 5"
 
 
-def test_where_there_is_no_text_the_option_is_named() -> None:
-    with pytest.raises(InputError, match="name one with text"):
+def test_without_a_text_the_error_names_the_option() -> None:
+    with pytest.raises(InputError, match="give one with text"):
         text.find_text([texts()])
 
 
-def test_this_python_brings_a_long_text() -> None:
+def test_python_comes_with_a_long_text() -> None:
     (found,) = text.pydoc_topics()
     assert len(found.text) > 100_000
     assert "assignment" in found.text
 
 
-def test_files_of_the_system_are_found_where_they_are(tmp_path: Path) -> None:
+def test_system_files_are_found(tmp_path: Path) -> None:
     licence = tmp_path / "usr/share/common-licenses/GPL-3"
     licence.parent.mkdir(parents=True)
     licence.write_text("Everyone is permitted")
@@ -206,7 +206,7 @@ def test_files_of_the_system_are_found_where_they_are(tmp_path: Path) -> None:
     assert list(text.files(tmp_path)) == [text.Text(str(licence), "Everyone is permitted")]
 
 
-def test_a_text_that_is_too_short_is_refused_by_name(subject: Subject, tmp_path: Path) -> None:
+def test_a_short_text_is_refused_by_name(subject: Subject, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("ten bytes!")
     named = Subject(
         subject.directory,
@@ -218,21 +218,21 @@ def test_a_text_that_is_too_short_is_refused_by_name(subject: Subject, tmp_path:
         notify=lambda _: None,
     )
     assert len(named.text_ids(10, 20)) == 10
-    with pytest.raises(InputError, match=r"short\.txt is 10 tokens, and 11 are needed.*text"):
+    with pytest.raises(InputError, match=r"short\.txt has only 10 of the 11 tokens needed.*text"):
         named.text_ids(11, 20)
 
 
-def test_only_as_much_of_a_text_is_taken_as_is_wanted(subject: Subject) -> None:
+def test_a_text_is_cut_to_the_requested_length(subject: Subject) -> None:
     ids = subject.text_ids(1, 50)
     assert len(ids) == 50
     assert subject.text_source is not None
     assert "topics" in subject.text_source
 
 
-# The sub-benches
+# The benchmarks
 
 
-def test_each_sub_bench_is_a_module_with_three_functions() -> None:
+def test_each_benchmark_is_a_module_with_three_functions() -> None:
     for entry in catalog.BENCHES:
         bench = catalog.load(entry.name)
         assert all(callable(getattr(bench, name)) for name in ("measure", "tables", "charts"))
@@ -253,7 +253,7 @@ def test_recomputed_tokens_see_their_window_and_no_more(subject: Subject) -> Non
     place, window = 200, 96
     found = stream._recomputed(network, ids, place, window)
     start = place + 1 + stream.STRETCH // 2 - window
-    # The same tokens behind others: nothing before the window is looked at.
+    # The same tokens after others: nothing before the window matters.
     others = np.concatenate([np.zeros(start, ids.dtype), ids[start:]])
     assert stream._recomputed(network, others, place, window) == found
     alone = list(
@@ -262,18 +262,20 @@ def test_recomputed_tokens_see_their_window_and_no_more(subject: Subject) -> Non
     np.testing.assert_allclose(found, alone[-stream.STRETCH :], rtol=1e-4)
 
 
-def test_perplexity_is_the_exponent_of_the_mean_and_none_beyond_floats() -> None:
+def test_perplexity_is_the_exponential_of_the_mean_or_none_on_overflow() -> None:
     assert stream.perplexity([math.log(2), math.log(8)]) == pytest.approx(4)
     assert stream.perplexity([800.0]) is None
 
 
-def test_all_ways_of_a_chat_have_said_the_same_and_the_window_overflows(subject: Subject) -> None:
+def test_all_ways_of_the_chat_benchmark_say_the_same_and_overflow_the_window(
+    subject: Subject,
+) -> None:
     *_, found = chat.measure(subject)
     by_way = {way: [each for each in found if each.way == way] for way in map(str, chat.WAYS)}
     assert [each.turn for each in by_way["shift"]] == list(range(1, chat.QUICK.turns + 1))
     assert by_way["shift"][-1].forgotten_turns > 0
     assert by_way["refill"][-1].prefilled_tokens > by_way["shift"][-1].prefilled_tokens
-    # What is read again is all that the turns have added, and the replies, of which each is full.
+    # "Everything" reads all the turns' tokens and the replies, each of full length.
     for read in by_way["everything"]:
         own = sum(each.own_tokens for each in by_way["shift"][: read.turn])
         assert read.prefilled_tokens == own + (read.turn - 1) * chat.QUICK.reply
@@ -287,7 +289,7 @@ def test_smaller_steps_need_less_memory(subject: Subject) -> None:
     assert found[-1].speed_ratio is None
 
 
-def test_memory_is_looked_at_twenty_times(subject: Subject) -> None:
+def test_memory_is_sampled_twenty_times(subject: Subject) -> None:
     *_, found = memory.measure(subject)
     assert [each.tokens for each in found] == list(range(20, 401, 20))
     weights = sum(array.nbytes for _, array in named_parameters(subject.model.network))
@@ -295,18 +297,18 @@ def test_memory_is_looked_at_twenty_times(subject: Subject) -> None:
 
 
 def test_a_process_is_timed_up_to_its_first_character() -> None:
-    """Behind mlx-lm's rule of equals signs; what it writes later is not waited for."""
+    """After mlx-lm's line of equals signs, and without waiting for the rest."""
     code = "import time; print('====', flush=True); print('x', flush=True); time.sleep(1)"
     assert startup.seconds_to_output([sys.executable, "-c", code], {}) > 0
 
 
-def test_a_process_that_fails_is_an_error_with_its_last_words() -> None:
+def test_a_failed_process_is_an_error_with_its_last_line() -> None:
     code = "import sys; sys.exit('first\\nno such model')"
     with pytest.raises(ModelError, match=r"status 1: no such model$"):
         startup.seconds_to_output([sys.executable, "-c", code], {})
 
 
-def test_mlx_lm_gets_the_weights_in_the_form_that_ours_have(subject: Subject) -> None:
+def test_mlx_lm_gets_weights_in_the_same_dtype_as_ours(subject: Subject) -> None:
     directory = theirs.same_weights(subject)
     assert directory != subject.directory
     copied: Any = mx.load(str(directory / "model.safetensors"))
@@ -317,15 +319,15 @@ def test_mlx_lm_gets_the_weights_in_the_form_that_ours_have(subject: Subject) ->
     assert {path.name for path in directory.iterdir()} == names
 
 
-def test_what_transformers_thinks_of_a_model_is_not_shown(tmp_path: Path) -> None:
+def test_warnings_of_transformers_are_not_shown(tmp_path: Path) -> None:
     config = family_config("mamba")
     assert "rope_scaling" in config, "this is what it warns of"
     tokenizer = theirs.load_tokenizer(write_tiny_model(tmp_path / "m", config=config))
     assert tokenizer.eos_token_ids == set()
 
 
-def test_it_is_known_for_which_models_mlx_lm_ignores_a_window() -> None:
-    """llama and gemma3 make their own caches; of gemma3's some layers are bounded by nature."""
+def test_models_for_which_mlx_lm_ignores_a_window_are_detected() -> None:
+    """llama and gemma3 make their own caches; some of gemma3's layers are bounded by design."""
     kept = {
         name: theirs.keeps_window(build_family(name), 16)
         for name in ("llama", "gemma3_text", "phi")
@@ -333,7 +335,7 @@ def test_it_is_known_for_which_models_mlx_lm_ignores_a_window() -> None:
     assert kept == {"llama": False, "gemma3_text": False, "phi": True}
 
 
-def test_mlx_lms_rotating_cache_takes_the_place_of_unbounded_layers_only() -> None:
+def test_mlx_lms_rotating_cache_replaces_only_unbounded_layers() -> None:
     plain = theirs.rotating_cache(build_random_model(), 16, 4)
     assert [(type(each).__name__, each.max_size, each.keep) for each in plain] == [
         ("RotatingKVCache", 16, 4)

@@ -1,5 +1,5 @@
-"""`mlxchat bench` as a user runs it, on a tiny model: records, tables, plots, and all that can go
-wrong. How long anything takes is nowhere looked at."""
+"""`mlxchat bench` as users run it, on a tiny model: records, tables, plots, and errors. No test
+looks at how long anything takes."""
 
 import json
 import os
@@ -37,7 +37,7 @@ WINDOW = {"type": ["integer", "null"], "minimum": 1}
 
 
 def an_object(**properties: Any) -> dict[str, Any]:
-    """With all of these, and nothing else."""
+    """An object with exactly these properties."""
     return {
         "type": "object",
         "additionalProperties": False,
@@ -50,7 +50,7 @@ SPREAD = an_object(median=AMOUNT, least=AMOUNT, most=AMOUNT, runs={"type": "inte
 OPTIONAL_SPREAD = {"oneOf": [SPREAD, {"type": "null"}]}
 SIDE = {"enum": ["mlxchat", "mlx-lm"]}
 
-# By sub-bench and kind: what `figures` holds.
+# The schema of `figures`, by benchmark and kind.
 FIGURES: dict[tuple[str, str], dict[str, Any]] = {
     ("startup", "start"): an_object(
         side=SIDE,
@@ -182,7 +182,7 @@ LINE = an_object(
 
 @cache
 def validator(bench: str, kind: str) -> Any:
-    """Of whole records of that kind. Made once: that takes longer than all it has to validate."""
+    """Validates whole records of that kind. Built once: that takes longer than all validation."""
     properties = LINE["properties"] | {"figures": FIGURES[bench, kind]}
     schema = LINE | {"properties": properties}
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -198,7 +198,7 @@ def records(lines: list[str]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Everything:
-    """What one run of all sub-benches beside mlx-lm has left behind."""
+    """The output of one run of all benchmarks, mlx-lm included."""
 
     command: str
     stdout: str
@@ -229,8 +229,8 @@ def bench_everything(tiny_model: Path, directory: Path) -> Everything:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
             patch.setenv(name, str(directory))
-        # How long anything takes is nowhere looked at: each process is started once, little is
-        # decoded, and `test_bench_output` looks at a chart.
+        # Timing is irrelevant, so each process is started once and little is decoded;
+        # `test_bench_output` looks at a chart.
         started = cache(lambda command: seconds_to_output(command, os.environ))
         patch.setattr(startup, "seconds_to_output", lambda command, _: started(tuple(command)))
         patch.setattr(
@@ -251,7 +251,7 @@ def bench_everything(tiny_model: Path, directory: Path) -> Everything:
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in BENCHES])
-def test_each_sub_bench_records_all_its_kinds_of_figures(everything: Everything, name: str) -> None:
+def test_each_benchmark_records_all_its_kinds_of_figures(everything: Everything, name: str) -> None:
     found = everything.records(name)
     assert {(each["bench"], each["kind"]) for each in found} == {
         each for each in FIGURES if each[0] == name
@@ -263,7 +263,7 @@ def test_each_sub_bench_records_all_its_kinds_of_figures(everything: Everything,
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in BENCHES if entry.compares])
-def test_mlx_lm_is_measured_beside_it(everything: Everything, name: str) -> None:
+def test_mlx_lm_is_measured_too(everything: Everything, name: str) -> None:
     figures = [each["figures"] for each in everything.records(name)]
     if name == "stream":
         assert all(each["mlx_lm_perplexity"] for each in figures if "perplexity" in each)
@@ -275,14 +275,14 @@ def test_mlx_lm_is_measured_beside_it(everything: Everything, name: str) -> None
     assert {each["side"] for each in figures} >= {"mlxchat", "mlx-lm"}
 
 
-def test_records_are_put_behind_those_of_before(everything: Everything) -> None:
+def test_records_are_appended_to_earlier_ones(everything: Everything) -> None:
     assert everything.lines[:2] == LINES_BEFORE
     found = [each["bench"] for each in records(everything.lines[2:])]
     assert list(dict.fromkeys(found)) == [entry.name for entry in BENCHES]
 
 
-def test_a_pipe_gets_tables_and_nothing_else_anywhere(everything: Everything) -> None:
-    """Comments, headers and rows of as many cells, an empty line behind each."""
+def test_a_pipe_gets_only_tables(everything: Everything) -> None:
+    """Comments, headers and rows with the same number of cells, each followed by an empty line."""
     assert everything.stderr == ""
     tables = everything.stdout.split("\n\n")
     assert tables.pop() == ""
@@ -293,7 +293,7 @@ def test_a_pipe_gets_tables_and_nothing_else_anywhere(everything: Everything) ->
         assert len(rows) > 1
 
 
-def test_charts_are_drawn_of_each_sub_bench_in_both_forms(everything: Everything) -> None:
+def test_each_benchmark_draws_charts_in_both_formats(everything: Everything) -> None:
     names = [
         *("blocks", "chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
         *("decode-speed", "memory", "prefill-memory", "prefill-speed", "prefix-disk"),
@@ -303,7 +303,7 @@ def test_charts_are_drawn_of_each_sub_bench_in_both_forms(everything: Everything
 
 
 @pytest.mark.parametrize("name", ["prefill", "stream"])
-def test_without_mlx_lm_the_records_have_the_same_form(
+def test_records_without_mlx_lm_have_the_same_fields(
     run_mlxchat: RunMlxchat, tiny_model: Path, name: str
 ) -> None:
     done = run_mlxchat("bench", name, "-m", str(tiny_model), "--quick", "--json", "-")
@@ -313,7 +313,7 @@ def test_without_mlx_lm_the_records_have_the_same_form(
     assert not any(each["figures"].get("side") == "mlx-lm" for each in found)
 
 
-def test_without_matplotlib_the_extra_is_named_and_all_else_is_done(
+def test_without_matplotlib_the_extra_is_named_and_everything_else_works(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     code = "import sys; sys.modules['matplotlib'] = None\nfrom mlxchat.cli import main; main()"
@@ -357,7 +357,7 @@ def test_the_documented_commands_can_be_typed(run_mlxchat: RunMlxchat, command: 
         (["memory", "-m", "/no/such/model"], 1, "/no/such/model"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_nothing_is_measured(
+def test_impossible_requests_are_a_one_line_error_before_measuring(
     run_mlxchat: RunMlxchat, tiny_model: Path, arguments: list[str], status: int, complaint: str
 ) -> None:
     name, *options = arguments
@@ -367,7 +367,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_measured(
     assert done.stderr.count("\n") == 1
 
 
-def test_of_several_one_that_fails_does_not_keep_the_others(
+def test_one_failing_benchmark_does_not_stop_the_others(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Fails:
@@ -399,14 +399,12 @@ def test_of_several_one_that_fails_does_not_keep_the_others(
     )
     assert bench_run.run_benches(request) == 1
     shown = capsys.readouterr()
-    assert shown.err == (
-        "mlxchat: error: bench one: MLX could not go on: [malloc] Unable to allocate\n"
-    )
+    assert shown.err == ("mlxchat: error: bench one: MLX failed: [malloc] Unable to allocate\n")
     found = [json.loads(line) for line in shown.out.splitlines()]
     assert [(each["bench"], each["complete"]) for each in found] == [("one", False), ("two", True)]
 
 
-def test_a_full_disk_costs_the_file_and_not_the_tables(
+def test_a_full_disk_loses_the_file_but_not_the_tables(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     done = run_mlxchat("bench", "memory", "--quick", "-m", str(tiny_model), "--json", "/dev/full")
@@ -428,7 +426,7 @@ def test_with_stdout_closed_nothing_is_measured(tiny_model: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "mlxchat: error: standard output is closed\n")
 
 
-def test_whoever_stops_reading_ends_it_quietly(tiny_model: Path) -> None:
+def test_a_closed_pipe_ends_it_quietly(tiny_model: Path) -> None:
     process = subprocess.Popen(
         [*BENCH, "memory", "--quick", "-m", str(tiny_model)],
         stdin=subprocess.DEVNULL,
@@ -446,10 +444,10 @@ def test_whoever_stops_reading_ends_it_quietly(tiny_model: Path) -> None:
     ("number", "status"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
-def test_an_interrupted_bench_shows_and_keeps_what_it_has(
+def test_an_interrupted_benchmark_shows_and_keeps_its_figures(
     tiny_model: Path, tmp_path: Path, ordinary_terminal: None, number: int, status: int
 ) -> None:
-    """On a terminal: the bar is gone, the table and the chart are there."""
+    """On a terminal, the bar is removed, and the table and the chart are shown."""
     kept = tmp_path / "kept.jsonl"
     bench = PseudoTerminal(
         [*BENCH, "memory", "-m", str(tiny_model), "--json", str(kept)],
@@ -460,7 +458,7 @@ def test_an_interrupted_bench_shows_and_keeps_what_it_has(
     bench.child.kill(number)
     assert bench.ends() == status
     screen = bench.text()
-    assert "bench memory is not complete" in screen
+    assert "bench memory is incomplete" in screen
     assert "/20000" not in screen
     assert "TOKENS   ACTIVE   CACHED   PROCESS" in screen
     assert "A long generation: MB, by tokens generated" in screen
@@ -471,14 +469,14 @@ def test_an_interrupted_bench_shows_and_keeps_what_it_has(
     assert len(tokens) < 20
 
 
-def test_interrupted_before_there_is_anything_it_just_ends(
+def test_an_interrupt_before_the_first_figure_just_ends_it(
     tiny_model: Path, ordinary_terminal: None
 ) -> None:
     bench = PseudoTerminal([*BENCH, "startup", "-m", str(tiny_model)], columns=110)
     bench.shows("warming up")
     bench.send("\x03")
     assert bench.ends() == 130
-    assert "bench startup is not complete" in bench.text()
+    assert "bench startup is incomplete" in bench.text()
     assert "Traceback" not in bench.text()
 
 

@@ -1,4 +1,4 @@
-"""What becomes of measured figures: tables, charts of blocks, plots."""
+"""The output of benchmarks: tables, charts made of blocks, plots."""
 
 import sys
 from pathlib import Path
@@ -42,7 +42,7 @@ LINES = Chart(
 )
 
 
-def test_a_table_is_drawn_with_numbers_to_the_right_and_without_empty_columns() -> None:
+def test_a_table_aligns_numbers_right_and_omits_empty_columns() -> None:
     drawn = format_bench_table(TABLE, for_terminal=True)
     assert [line.rstrip() for line in drawn.splitlines()] == [
         "Prefill of 4,232 tokens",
@@ -56,7 +56,7 @@ def test_a_table_is_drawn_with_numbers_to_the_right_and_without_empty_columns() 
     ]
 
 
-def test_in_a_pipe_a_table_is_tab_separated_behind_its_headers() -> None:
+def test_in_a_pipe_a_table_is_tab_separated_with_headers() -> None:
     assert format_bench_table(TABLE, for_terminal=False) == (
         "# Prefill of 4,232 tokens\n"
         "SIDE\tSTEP\tTOK/S\tSPEED\n"
@@ -67,7 +67,7 @@ def test_in_a_pipe_a_table_is_tab_separated_behind_its_headers() -> None:
     )
 
 
-def test_bars_of_blocks_begin_at_zero_and_are_as_long_as_their_values() -> None:
+def test_bars_start_at_zero_and_are_proportional_to_their_values() -> None:
     assert draw_chart(BARS, 60) == (
         "Reading: tokens a second, by step\n"
         "         64  512 tokens    █████████████▌               40.0\n"
@@ -77,7 +77,7 @@ def test_bars_of_blocks_begin_at_zero_and_are_as_long_as_their_values() -> None:
     )
 
 
-def test_of_a_long_line_ten_places_are_drawn_the_first_and_the_last_among_them() -> None:
+def test_a_long_line_is_drawn_at_ten_points_including_first_and_last() -> None:
     rows = draw_chart(LINES, 60).splitlines()[1:-1]
     assert len(rows) == 10
     assert (rows[0].split()[0], rows[-1].split()[0]) == ("100", "3,000")
@@ -85,17 +85,17 @@ def test_of_a_long_line_ten_places_are_drawn_the_first_and_the_last_among_them()
 
 
 @pytest.mark.parametrize("columns", [0, 20, 60, 300])
-def test_a_chart_keeps_to_the_width_that_there_is(columns: int) -> None:
+def test_a_chart_fits_the_available_width(columns: int) -> None:
     widest = max(map(len, draw_chart(LINES, columns).splitlines()[1:]))
     assert widest <= max(min(columns, 100), 36)
 
 
-def test_a_chart_of_nothing_but_zeros_has_no_bars() -> None:
+def test_a_chart_of_zeros_has_no_bars() -> None:
     chart = Chart("z", "Z", "x", "y", "bars", (Series("s", (Point.single("a", 0.0),)),))
     assert draw_chart(chart, 80).splitlines()[1].split() == ["a", "s", "0"]
 
 
-def test_plots_are_svg_and_png_and_the_same_for_the_same_figures(tmp_path: Path) -> None:
+def test_plots_are_reproducible_svg_and_png(tmp_path: Path) -> None:
     first, second = (
         [path.read_bytes() for path in plot.draw([BARS, LINES], tmp_path / name, "on $this$")]
         for name in ("a", "b")
@@ -110,14 +110,14 @@ def test_plots_are_svg_and_png_and_the_same_for_the_same_figures(tmp_path: Path)
         assert ElementTree.fromstring(data).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_a_plot_that_cannot_be_written_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_written_is_one_error_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"cannot write .*speed\.svg"):
         list(plot.draw([BARS], tmp_path / "file", ""))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_matplotlib_is_asked_for_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matplotlib_is_detected_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plot.available()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not plot.available()

@@ -1,4 +1,4 @@
-"""Blocks through the program: read once, known in any order, and refused where they cannot be."""
+"""Blocks through the program: read once, found in any order, and refused if unsupported."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ask(tiny_model: Path, run_mlxchat: RunMlxchat) -> Any:
-    """Ask about the blocks; the last event."""
+    """Ask about the blocks; returns the last event."""
 
     def ask(*arguments: str, stdin: str | None = None) -> dict[str, Any]:
         done = run_mlxchat(
@@ -61,7 +61,7 @@ def test_documents_are_read_once_whatever_their_order(ask: Any) -> None:
 
 
 def test_alone_a_block_says_what_the_document_would(ask: Any) -> None:
-    """It stands where it was computed: nothing is approximate."""
+    """It stays at the position it was computed at, so nothing is approximate."""
     plain = ask("-f", "a.md")
     assert ask(*blocks("a.md"))["text"] == plain["text"]
     again = ask(*blocks("a.md"))

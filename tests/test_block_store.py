@@ -1,4 +1,4 @@
-"""Blocks on the disk: the same to the bit, never another's, bounded, and never an error."""
+"""Blocks on the disk: bit for bit, never another model's, limited, and never an error."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ def test_half_precision_comes_back_to_the_bit(open_blocks: Open) -> None:
 
 
 def test_only_the_same_model_head_and_tokens_find_it(model: Model, open_blocks: Open) -> None:
-    """A block is no text: another model's, or the same behind another head, is another block."""
+    """A block is more than a text: another model or another head makes another block."""
     blocks = open_blocks(model)
     blocks.save(HEAD, IDS, block_of(model))
     assert blocks.load(HEAD, IDS) is not None
@@ -176,7 +176,7 @@ def test_without_room_nothing_is_written_and_what_is_there_is_read(
     other = text(80, seed=5)
     full.save(HEAD, other, block_of(model, other))
     assert full.load(HEAD, other) is None
-    assert "less room" in str(full.error)
+    assert "less free space" in str(full.error)
 
 
 def test_a_directory_that_cannot_be_used_is_no_error(model: Model, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The levels of configuration: which comes before which, and what a project's file may not do."""
+"""The levels of configuration: their precedence, and what a project's file may set."""
 
 import itertools
 import os
@@ -48,7 +48,7 @@ def write_variable(name: str) -> Callable[[str], object]:
     return write
 
 
-# Each level, the strongest first, and how a temperature is written there.
+# Each level, highest precedence first, and how to set a temperature there.
 LEVELS: list[tuple[Level, Callable[[str], object]]] = [
     (Level.ENVIRONMENT, write_variable("MLXCHAT_CHAT_TEMP")),
     (Level.PROJECT, write_project),
@@ -62,7 +62,7 @@ MODEL_LEVELS = [(Level.ENVIRONMENT, write_variable("MLXCHAT_MODEL")), *LEVELS[1:
     list(itertools.combinations(LEVELS, 2)),
     ids=lambda level: str(level[0]),
 )
-def test_of_two_levels_the_stronger_one_counts(
+def test_the_level_of_higher_precedence_wins(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     stronger: tuple[Level, Callable[[str], object]],
@@ -80,7 +80,7 @@ def test_of_two_levels_the_stronger_one_counts(
     list(itertools.combinations(MODEL_LEVELS, 2)),
     ids=lambda level: str(level[0]),
 )
-def test_of_two_models_the_one_of_the_stronger_level_counts(
+def test_the_model_of_the_higher_level_wins(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     stronger: tuple[Level, Callable[[str], object]],
@@ -94,10 +94,10 @@ def test_of_two_models_the_one_of_the_stronger_level_counts(
     assert (model.value, model.level) == ("a/strong", stronger[0])
 
 
-def test_a_commands_own_model_counts_on_its_level_only(
+def test_a_commands_own_model_overrides_only_its_own_level(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """[chat] model in the user's file came before MLXCHAT_MODEL, which the user had just set."""
+    """[chat] model in the user's file used to override MLXCHAT_MODEL."""
     write_user('model = "a/all"\nchat.model = "a/chat"')
     assert read_config().settings("chat", NAMES)["model"].value == "a/chat"
     assert read_config().settings("generate", NAMES)["model"].value == "a/all"
@@ -110,7 +110,7 @@ def test_a_commands_own_model_counts_on_its_level_only(
     assert read_config().settings("generate", NAMES)["model"].value == "a/variable"
 
 
-def test_a_setting_says_where_it_stands(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_setting_knows_its_file_or_variable(project: Path, monkeypatch: pytest.MonkeyPatch):
     user = write_user("[chat]\ntemp = 1")
     file = write_project('chat.system_prompt = "Be brief."')
     monkeypatch.setenv("MLXCHAT_MODEL", "x")
@@ -122,7 +122,7 @@ def test_a_setting_says_where_it_stands(project: Path, monkeypatch: pytest.Monke
     }
 
 
-def test_an_option_that_there_is_not_is_refused_with_its_place(
+def test_an_unknown_option_is_refused_with_its_file_or_variable(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = write_user("[chat]\ntmep = 1")
@@ -145,11 +145,11 @@ def test_two_names_of_one_option_in_one_file_are_refused(project: Path):
     with pytest.raises(ConfigError) as caught:
         read_config().settings("chat", NAMES)
     assert str(caught.value) == (
-        f"{path}: chat.system-prompt: it is the same as chat.system: leave one of them out"
+        f"{path}: chat.system-prompt: same option as chat.system: remove one of them"
     )
 
 
-def test_an_empty_variable_is_none(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_empty_variable_counts_as_unset(project: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
     monkeypatch.setenv("MLXCHAT_MODEL", "")
     assert read_config().settings("chat", NAMES) == {}
@@ -159,10 +159,10 @@ def test_a_variable_is_named_after_the_option():
     assert variable_of("generate", "max-kv-size") == "MLXCHAT_GENERATE_MAX_KV_SIZE"
 
 
-# Where a project's file is
+# Where a project's file is found
 
 
-def test_a_projects_file_counts_in_all_its_directories(
+def test_a_projects_file_applies_in_all_its_directories(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = write_project("chat.temp = 1")
@@ -176,13 +176,13 @@ def test_a_projects_file_counts_in_all_its_directories(
     assert find_project_file() == nearer
 
 
-def test_nothing_above_a_repository_counts(project: Path):
+def test_files_above_a_repository_are_ignored(project: Path):
     (project.parent / FILE_NAME).touch()
     assert find_project_file() is None
     assert project_file_to_write() == project / FILE_NAME
 
 
-def test_outside_of_a_repository_the_nearest_file_below_home_counts(
+def test_outside_a_repository_the_nearest_file_below_home_applies(
     temporary_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     here = temporary_home / "papers" / "2026"
@@ -195,15 +195,15 @@ def test_outside_of_a_repository_the_nearest_file_below_home_counts(
     assert find_project_file() == here.parent / FILE_NAME
 
 
-def test_home_is_no_project(temporary_home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_home_directory_is_not_a_project(temporary_home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(temporary_home)
     (temporary_home / FILE_NAME).touch()
     assert find_project_file() is None
-    with pytest.raises(ConfigError, match="there is no project here"):
+    with pytest.raises(ConfigError, match="not in a project"):
         project_file_to_write()
 
 
-def test_a_directory_that_is_gone_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_deleted_directory_is_not_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -211,8 +211,8 @@ def test_a_directory_that_is_gone_is_no_project(tmp_path: Path, monkeypatch: pyt
     assert find_project_file() is None
 
 
-def test_somebody_elses_file_is_left_alone(project: Path, monkeypatch: pytest.MonkeyPatch):
-    """Anybody can put a file into /tmp, and whoever works below it would follow it."""
+def test_a_file_of_another_user_is_ignored(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """Anyone can put a file in /tmp and so configure everyone who works below it."""
     path = write_project("chat.temp = 1")
     monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
     if path.stat().st_uid == 0:
@@ -224,22 +224,24 @@ def test_somebody_elses_file_is_left_alone(project: Path, monkeypatch: pytest.Mo
         project_file_to_write()
 
 
-def test_a_write_does_not_follow_a_projects_link(project: Path, tmp_path: Path):
-    """It may lead to any file of the user's."""
+def test_writing_does_not_follow_a_projects_link(project: Path, tmp_path: Path):
+    """The link may point to any of the user's files."""
     (project / FILE_NAME).symlink_to(tmp_path / "anything.toml")
-    with pytest.raises(ConfigError, match="it is a symbolic link"):
+    with pytest.raises(ConfigError, match=": a symbolic link"):
         project_file_to_write()
 
 
-def test_a_variable_leaves_the_projects_file_out(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_variable_disables_the_projects_file(project: Path, monkeypatch: pytest.MonkeyPatch):
     write_project("broken")
-    with pytest.raises(ConfigError, match=r"is not TOML.* \(MLXCHAT_NO_PROJECT=1 leaves this file"):
+    with pytest.raises(
+        ConfigError, match=r"not valid TOML.* \(to ignore this file, set MLXCHAT_NO_PROJECT=1"
+    ):
         read_config()
     monkeypatch.setenv("MLXCHAT_NO_PROJECT", "1")
     assert read_config().settings("chat", NAMES) == {}
 
 
-# What a project's file may not do
+# What a project's file may not set
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_a_variable_leaves_the_projects_file_out(project: Path, monkeypatch: pyt
         "chat.added-later = 1",
     ],
 )
-def test_a_project_may_say_how_a_model_answers_and_nothing_else(project: Path, text: str):
+def test_a_project_may_configure_how_a_model_answers_and_nothing_else(project: Path, text: str):
     path = write_project(text)
     key = (
         text.split("=", maxsplit=1)[0].strip().replace("_", "-").replace("[aliases]\n", "aliases.")
@@ -277,13 +279,13 @@ def test_a_project_may_say_how_a_model_answers_and_nothing_else(project: Path, t
 
 
 @pytest.mark.parametrize("text", ["max-tokens = -1", 'max-tokens = "-1 "', 'max_kv_size = "none"'])
-def test_a_project_takes_no_limit_away(project: Path, text: str):
+def test_a_project_cannot_remove_a_limit(project: Path, text: str):
     path = write_project(f"[generate]\n{text}\n")
     key = text.partition(" ")[0].replace("_", "-")
     with pytest.raises(ConfigError) as caught:
         read_config()
     assert str(caught.value).startswith(f"{path}: generate.{key} = ")
-    assert "can set a limit, and take none away" in str(caught.value)
+    assert "can set a limit but not remove one" in str(caught.value)
 
 
 def test_a_project_may_choose_model_window_sampling_and_system_prompt(project: Path):

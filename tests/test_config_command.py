@@ -1,4 +1,4 @@
-"""`mlxchat config`, and what the commands make of what is configured."""
+"""`mlxchat config`, and how the commands use the configuration."""
 
 import itertools
 import json
@@ -38,12 +38,12 @@ def write_user(text: str) -> Path:
 
 
 def parameters(command: str, *arguments: str) -> dict[str, Any]:
-    """What the command would run with."""
+    """The parameters the command would run with."""
     root = ROOT.make_context("mlxchat", [command])
     return ROOT.commands[command].make_context(command, list(arguments), parent=root).params
 
 
-# What the commands make of it
+# How the commands use it
 
 Write = Callable[[float], list[str]]
 
@@ -73,7 +73,7 @@ PAIRS = list(itertools.combinations([by_flag, by_variable, by_project, by_user],
 @pytest.mark.parametrize(
     ("stronger", "weaker"), PAIRS, ids=[f"{a.__name__}, {b.__name__}" for a, b in PAIRS]
 )
-def test_flag_variable_project_and_user_come_in_this_order(
+def test_precedence_is_flag_variable_project_user(
     project: Path, monkeypatch: pytest.MonkeyPatch, stronger: Write, weaker: Write
 ):
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
@@ -105,10 +105,10 @@ def test_every_option_has_a_variable(project: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("variable", ["MLXCHAT_VERSION", "MLXCHAT_HELP", "MLXCHAT_CHAT_HELP"])
-def test_no_variable_turns_a_chat_into_something_else(
+def test_no_variable_changes_what_a_command_does(
     project: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ):
-    """MLXCHAT_VERSION is what a container's recipe may well be called after."""
+    """A container's recipe may well set MLXCHAT_VERSION."""
     monkeypatch.setenv(variable, "1")
     if variable == "MLXCHAT_CHAT_HELP":
         with pytest.raises(ConfigError, match=r"chat\.help is not an option of chat"):
@@ -134,7 +134,7 @@ def test_no_variable_turns_a_chat_into_something_else(
         ("version = true", "version is not an option of chat"),
     ],
 )
-def test_a_value_that_no_option_can_have_is_refused_with_its_place(
+def test_an_invalid_value_is_refused_with_its_file_or_variable(
     project: Path, text: str, message: str
 ):
     path = write_user(f"[chat]\n{text}\n")
@@ -144,12 +144,12 @@ def test_a_value_that_no_option_can_have_is_refused_with_its_place(
     assert "\n" not in str(caught.value)
 
 
-def test_one_stop_text_need_be_no_list(project: Path):
+def test_a_single_stop_text_needs_no_list(project: Path):
     write_user("[chat]\nstop = 'END'\n")
     assert parameters("chat")["stop"] == ["END"]
 
 
-def test_a_broken_file_stops_neither_help_nor_commands_that_need_none_of_it(
+def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it(
     project: Path, run_mlxchat: RunMlxchat
 ):
     write_user("broken")
@@ -160,7 +160,7 @@ def test_a_broken_file_stops_neither_help_nor_commands_that_need_none_of_it(
     assert (done.returncode, "No such option" in done.stderr) == (2, True)
     done = run_mlxchat("generate", "Hello")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: is not TOML: ")
+    assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: not valid TOML: ")
 
 
 def test_a_projects_file_is_never_followed_silently(
@@ -176,7 +176,7 @@ def test_a_projects_file_is_never_followed_silently(
     assert run_mlxchat(*run, "--quiet").stderr == ""
 
 
-def test_what_a_session_has_of_its_own_a_project_does_not_set(
+def test_a_project_does_not_override_a_sessions_own_settings(
     project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
     path = project / FILE_NAME
@@ -189,7 +189,7 @@ def test_what_a_session_has_of_its_own_a_project_does_not_set(
     assert done.stderr == f"mlxchat: {path} sets {told}\n"
 
 
-def test_a_system_prompt_that_is_configured_does_not_forbid_raw_text(
+def test_a_configured_system_prompt_does_not_forbid_raw_text(
     project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
     write_user("[generate]\nsystem = 'Be brief.'\n")
@@ -199,10 +199,10 @@ def test_a_system_prompt_that_is_configured_does_not_forbid_raw_text(
     assert done.returncode == 2
 
 
-# The model that a project names
+# A model set by a project
 
 
-def test_a_model_that_a_project_names_is_not_downloaded(project: Path, run_mlxchat: RunMlxchat):
+def test_a_model_set_by_a_project_is_not_downloaded(project: Path, run_mlxchat: RunMlxchat):
     (project / FILE_NAME).write_text('model = "evil/model"\n')
     done = run_mlxchat("generate", "Hello")
     assert (done.returncode, done.stdout) == (1, "")
@@ -214,10 +214,10 @@ def test_a_model_that_a_project_names_is_not_downloaded(project: Path, run_mlxch
 
 
 @pytest.mark.parametrize("name", ["{}", "./model", "evil/model"])
-def test_a_model_that_lies_in_a_project_is_not_chosen_by_it(
+def test_a_project_cannot_choose_a_model_in_its_own_directory(
     project: Path, run_mlxchat: RunMlxchat, tiny_model: Path, name: str
 ):
-    """A directory evil/model in the repository would be what that name of the hub means."""
+    """A directory evil/model in the repository would shadow that name on the hub."""
     (project / "evil").mkdir()
     (project / "evil" / "model").symlink_to(tiny_model)
     (project / "model").symlink_to(tiny_model)
@@ -227,7 +227,7 @@ def test_a_model_that_lies_in_a_project_is_not_chosen_by_it(
     assert "a project cannot choose a model by its path" in done.stderr
 
 
-def test_a_project_may_name_what_the_user_has_a_name_for(
+def test_a_project_may_use_the_users_aliases(
     project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
     write_user(f'[aliases]\nwork = "{tiny_model}"\n')
@@ -240,7 +240,7 @@ def test_a_project_may_name_what_the_user_has_a_name_for(
 # show
 
 
-def test_show_tells_every_setting_and_its_source(
+def test_show_lists_every_setting_and_its_source(
     project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     user = write_user('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\ntemp = 1\ntop-k = 3\n')
@@ -261,7 +261,7 @@ def test_show_tells_every_setting_and_its_source(
     assert cells["generate.max-kv-size"] == ["auto", "default"]
 
 
-def test_show_has_a_row_for_each_option_and_no_other(project: Path, run_mlxchat: RunMlxchat):
+def test_show_has_exactly_one_row_per_option(project: Path, run_mlxchat: RunMlxchat):
     keys = [line.split("\t")[0] for line in run_mlxchat("config", "show").stdout.splitlines()]
     options = [
         f"{command}.{max(each.opts, key=len).removeprefix('--')}"
@@ -274,7 +274,7 @@ def test_show_has_a_row_for_each_option_and_no_other(project: Path, run_mlxchat:
     )
 
 
-def test_show_tells_one_key_or_one_table(project: Path, run_mlxchat: RunMlxchat):
+def test_show_prints_one_key_or_one_table(project: Path, run_mlxchat: RunMlxchat):
     one = run_mlxchat("config", "show", "chat.max-kv-size")
     assert (one.returncode, one.stdout) == (0, "chat.max-kv-size\tauto\tdefault\n")
     assert run_mlxchat("config", "show", "chat.max_kv_size").stdout == one.stdout
@@ -283,7 +283,7 @@ def test_show_tells_one_key_or_one_table(project: Path, run_mlxchat: RunMlxchat)
     assert all(line.startswith("generate.") for line in table)
 
 
-def test_show_in_json_has_values_of_their_own_type(project: Path, run_mlxchat: RunMlxchat):
+def test_show_in_json_keeps_the_types_of_values(project: Path, run_mlxchat: RunMlxchat):
     path = write_user("[chat]\nstop = 'END'\n")
     rows = {
         row["key"]: row
@@ -315,7 +315,7 @@ def test_show_in_json_has_values_of_their_own_type(project: Path, run_mlxchat: R
         ("aliases.x", "there is no key 'aliases.x': `mlxchat config show` lists them"),
     ],
 )
-def test_show_refuses_a_key_that_there_is_not(
+def test_show_refuses_an_unknown_key(
     project: Path, run_mlxchat: RunMlxchat, key: str, message: str
 ):
     done = run_mlxchat("config", "show", key)
@@ -323,7 +323,7 @@ def test_show_refuses_a_key_that_there_is_not(
     assert done.stderr == f"mlxchat: error: {message}\n"
 
 
-def test_show_cannot_be_made_to_write_to_the_terminal(project: Path, run_mlxchat: RunMlxchat):
+def test_show_sends_no_escape_sequences_to_the_terminal(project: Path, run_mlxchat: RunMlxchat):
     (project / FILE_NAME).write_text('[chat]\nsystem = "\\u001b]0;title\\u0007"\n')
     done = run_mlxchat("config", "show", "chat.system")
     assert done.stdout.startswith("chat.system\t␛]0;title␇\t")
@@ -332,7 +332,7 @@ def test_show_cannot_be_made_to_write_to_the_terminal(project: Path, run_mlxchat
 # set
 
 
-def test_set_keeps_the_rest_and_unset_takes_it_away(project: Path, run_mlxchat: RunMlxchat):
+def test_set_keeps_the_rest_and_unset_removes_the_key(project: Path, run_mlxchat: RunMlxchat):
     text = "# mine\n\n[chat] # talk\ntemp = 0.5 # warm\n"
     path = write_user(text)
     path.chmod(0o640)
@@ -360,7 +360,7 @@ def test_set_keeps_the_rest_and_unset_takes_it_away(project: Path, run_mlxchat: 
         (["generate.seed", "18446744073709551615"], None),
     ],
 )
-def test_set_writes_a_value_of_the_options_own_type(
+def test_set_writes_a_value_of_the_options_type(
     project: Path, run_mlxchat: RunMlxchat, arguments: list[str], written: str | None
 ):
     done = run_mlxchat("config", "set", *arguments)
@@ -393,7 +393,7 @@ def test_set_writes_a_value_of_the_options_own_type(
         ),
     ],
 )
-def test_set_refuses_what_makes_no_sense_and_writes_nothing(
+def test_set_refuses_invalid_values_and_writes_nothing(
     project: Path, run_mlxchat: RunMlxchat, arguments: list[str], message: str
 ):
     done = run_mlxchat("config", "set", *arguments)
@@ -403,7 +403,7 @@ def test_set_refuses_what_makes_no_sense_and_writes_nothing(
     assert not (project / FILE_NAME).exists()
 
 
-def test_set_refuses_a_model_that_means_nothing(project: Path, run_mlxchat: RunMlxchat):
+def test_set_refuses_an_unknown_model(project: Path, run_mlxchat: RunMlxchat):
     for key in ("model", "chat.model", "aliases.x"):
         done = run_mlxchat("config", "set", key, "smolm2")
         assert done.returncode == 1
@@ -412,7 +412,7 @@ def test_set_refuses_a_model_that_means_nothing(project: Path, run_mlxchat: RunM
     assert not paths.config_file().exists()
 
 
-def test_set_keeps_a_model_by_a_name_that_holds_from_everywhere(
+def test_set_stores_a_model_name_that_works_in_every_directory(
     project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
     (project / "here").symlink_to(tiny_model)
@@ -423,7 +423,7 @@ def test_set_keeps_a_model_by_a_name_that_holds_from_everywhere(
     )
 
 
-def test_set_in_a_project_writes_where_the_repository_begins(
+def test_set_in_a_project_writes_in_the_repositorys_root(
     project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
 ):
     below = project / "below"
@@ -437,13 +437,13 @@ def test_set_in_a_project_writes_where_the_repository_begins(
     assert not paths.config_file().exists()
     done = run_mlxchat("config", "set", "--project", "chat.max-kv-size", "none")
     assert done.returncode == 2
-    assert "take none away" in done.stderr
+    assert "but not remove one" in done.stderr
     done = run_mlxchat("config", "set", "--project", "model", str(tiny_model))
     assert done.returncode == 2
     assert "a project cannot choose a model by its path" in done.stderr
 
 
-def test_set_says_what_comes_before_it(
+def test_set_names_the_setting_that_overrides_it(
     project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "1")
@@ -452,7 +452,7 @@ def test_set_says_what_comes_before_it(
     assert done.stderr == "mlxchat: MLXCHAT_CHAT_TEMP comes before it, and sets chat.temp to 1.0\n"
 
 
-def test_what_is_wrong_in_a_file_can_be_taken_away(project: Path, run_mlxchat: RunMlxchat):
+def test_unset_removes_an_invalid_key(project: Path, run_mlxchat: RunMlxchat):
     path = write_user("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
     for key in ("modle", "chat.tmep"):
         assert run_mlxchat("config", "set", key, "--unset").returncode == 0
@@ -461,12 +461,12 @@ def test_what_is_wrong_in_a_file_can_be_taken_away(project: Path, run_mlxchat: R
     assert (done.returncode, done.stderr) == (0, f"mlxchat: chat.top-k is not set in {path}\n")
 
 
-def test_set_never_touches_a_file_that_is_no_toml(project: Path, run_mlxchat: RunMlxchat):
+def test_set_never_touches_a_file_with_invalid_toml(project: Path, run_mlxchat: RunMlxchat):
     path = write_user("broken")
     for arguments in (["chat.temp", "1"], ["chat.temp", "--unset"]):
         done = run_mlxchat("config", "set", *arguments)
         assert done.returncode == 2
-        assert "is not TOML" in done.stderr
+        assert "not valid TOML" in done.stderr
     assert path.read_text() == "broken"
 
 
@@ -474,8 +474,8 @@ def test_set_never_touches_a_file_that_is_no_toml(project: Path, run_mlxchat: Ru
 
 
 def editor_that(tmp_path: Path, *python: str) -> str:
-    """An editor that runs these lines, the first one the first time and so on; `text` and `file`
-    are what it is to edit."""
+    """An editor that runs the first of these lines when first opened, the second the next time,
+    and so on; `text` and `file` are what it is to edit."""
     script = tmp_path / "editor.py"
     turns = tmp_path / "turns"
     script.write_text(
@@ -489,7 +489,7 @@ def editor_that(tmp_path: Path, *python: str) -> str:
     return f"{sys.executable} {script}"
 
 
-def test_edit_replaces_the_file_once_nothing_is_wrong(
+def test_edit_replaces_the_file_once_it_is_valid(
     project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = write_user("# mine\n[chat]\ntemp = 0.5\n")
@@ -504,13 +504,13 @@ def test_edit_replaces_the_file_once_nothing_is_wrong(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model = ", "is not TOML"),
+        ("model = ", "not valid TOML"),
         ("modle = 1", "unknown key 'modle'"),
         ("chat.temp = -1", "chat.temp: temp must be 0 or more"),
         ("chat.tmep = 1", "did you mean 'temp'?"),
     ],
 )
-def test_edit_never_installs_what_is_wrong_and_never_loses_it(
+def test_edit_never_installs_an_invalid_file_and_never_loses_it(
     project: Path,
     run_mlxchat: RunMlxchat,
     monkeypatch: pytest.MonkeyPatch,
@@ -528,7 +528,7 @@ def test_edit_never_installs_what_is_wrong_and_never_loses_it(
     assert Path(kept.rpartition(" ")[2]).read_text() == f"{text}\n"
 
 
-def test_edit_offers_to_go_on_where_it_is_wrong(
+def test_edit_offers_to_reopen_an_invalid_file(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = write_user("# before\n")
@@ -541,7 +541,7 @@ def test_edit_offers_to_go_on_where_it_is_wrong(
         ),
     )
     terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "config", "edit"], columns=200)
-    terminal.shows(r"is not TOML")
+    terminal.shows(r"not valid TOML")
     terminal.shows(r"Continue editing\? \[Y/n\]")
     assert path.read_text() == "# before\n"
     terminal.send("\n")
@@ -550,7 +550,7 @@ def test_edit_offers_to_go_on_where_it_is_wrong(
 
 
 @pytest.mark.parametrize(("answer", "status"), [("n\n", 2), ("\x03", 130), ("\x04", 2)])
-def test_edit_that_is_given_up_keeps_what_was_written(
+def test_an_abandoned_edit_keeps_the_text(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, status: int
 ):
     path = write_user("# before\n")
@@ -564,7 +564,7 @@ def test_edit_that_is_given_up_keeps_what_was_written(
     assert path.read_text() == "# before\n"
 
 
-def test_edit_of_a_new_file_begins_with_an_example(
+def test_edit_of_a_new_file_starts_with_an_example(
     project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("EDITOR", editor_that(tmp_path, "pass", "file.write_text(text[:-1])", "0/0"))
@@ -577,7 +577,7 @@ def test_edit_of_a_new_file_begins_with_an_example(
     assert run_mlxchat("config", "edit").returncode == 0
 
 
-def test_edit_does_not_overwrite_what_was_changed_meanwhile(
+def test_edit_does_not_overwrite_a_concurrent_change(
     project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = write_user("# before\n")
@@ -587,13 +587,13 @@ def test_edit_does_not_overwrite_what_was_changed_meanwhile(
     monkeypatch.setenv("EDITOR", editor_that(tmp_path, line))
     done = run_mlxchat("config", "edit")
     assert done.returncode == 2
-    assert "changed meanwhile" in done.stderr
+    assert "changed by another program" in done.stderr
     assert path.read_text() == "# by another\n"
     kept = done.stderr.partition("what you wrote is in ")[2].split()[0]
     assert Path(kept).read_text() == "# mine\n"
 
 
-def test_edit_of_a_projects_file_holds_it_to_what_projects_may(
+def test_edit_refuses_settings_that_a_project_may_not_have(
     project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     lines = [f"file.write_text('chat.{each}')" for each in ("save = false", "temp = 1")]
@@ -609,7 +609,7 @@ def test_edit_of_a_projects_file_holds_it_to_what_projects_may(
 # path
 
 
-def test_path_is_told_whether_or_not_the_file_is_there(project: Path, run_mlxchat: RunMlxchat):
+def test_path_is_printed_even_if_the_file_does_not_exist(project: Path, run_mlxchat: RunMlxchat):
     assert run_mlxchat("config", "path").stdout == f"{paths.config_file()}\n"
     done = run_mlxchat("config", "path", "--project")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

@@ -1,4 +1,4 @@
-"""A configuration file: what it holds, what it refuses, and that changing it harms nothing."""
+"""A configuration file: its contents, what it rejects, and safe editing."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.config.edit import install, set_default_model, set_key, unset_key
-from mlxchat.config.file import MOST_BYTES, ConfigFile, parse, read_user_config
+from mlxchat.config.file import MAX_BYTES, ConfigFile, parse, read_user_config
 from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import write_atomically
 
@@ -23,7 +23,7 @@ def write_config(text: str) -> Path:
 
 
 def refusal(text: str) -> str:
-    """The message without the file's name, which each must begin with."""
+    """The message after the file's name, with which each must begin."""
     path = write_config(text)
     with pytest.raises(ConfigError) as caught:
         read_user_config()
@@ -33,11 +33,11 @@ def refusal(text: str) -> str:
     return message.removeprefix(prefix)
 
 
-def test_a_file_that_does_not_exist_is_empty():
+def test_a_missing_file_is_empty():
     assert read_user_config() == ConfigFile(paths.config_file(), None, {}, {})
 
 
-def test_a_file_is_read_whole_with_options_as_flags_have_them():
+def test_a_file_is_read_with_its_options_named_like_flags():
     path = write_config(
         """
         model = "work"
@@ -71,14 +71,14 @@ def test_a_file_is_read_whole_with_options_as_flags_have_them():
         ("modle = 'x'", "unknown key 'modle'; did you mean 'model'?"),
         ("[gnerate]", "unknown key 'gnerate'; did you mean 'generate'?"),
         ("xyz = 1", "unknown key 'xyz'; known: aliases, chat, generate, model"),
-        ("model = 3", "model must be a text in quotes, not 3"),
+        ("model = 3", "model must be a string in quotes, not 3"),
         ("model = ' '", "model must not be empty"),
-        ("aliases = 'x'", "aliases must be a table, [aliases], not the text 'x'"),
-        ("[aliases]\nx = ['y']", "aliases.x must be a text in quotes, not a list"),
+        ("aliases = 'x'", "aliases must be a table, [aliases], not the string 'x'"),
+        ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not a list"),
         ("generate = 1", "generate must be a table, [generate], not 1"),
         (
             "[generate.temp]\nx = 1",
-            "generate.temp must be a text, a number, true or false, or a list of those, "
+            "generate.temp must be a string, a number, true or false, or a list of those, "
             "not a table",
         ),
         (
@@ -87,48 +87,48 @@ def test_a_file_is_read_whole_with_options_as_flags_have_them():
         ),
     ],
 )
-def test_what_nothing_reads_is_refused_by_file_and_key(text: str, message: str):
+def test_an_invalid_key_or_value_is_refused_by_file_and_key(text: str, message: str):
     assert refusal(text) == message
 
 
-def test_what_is_not_toml_is_refused_with_its_line():
-    assert refusal("model = ") == "is not TOML: Invalid value (at end of document)"
+def test_invalid_toml_is_refused_with_its_line():
+    assert refusal("model = ") == "not valid TOML: Invalid value (at end of document)"
 
 
-def test_what_is_not_utf8_is_refused():
+def test_text_that_is_not_utf8_is_refused():
     write_config("").write_bytes(b"model = '\xff'")
-    with pytest.raises(ConfigError, match="is not UTF-8 text, at byte 9"):
+    with pytest.raises(ConfigError, match="not UTF-8 text, at byte 9"):
         read_user_config()
 
 
-def test_what_is_no_file_or_never_ends_is_not_read(tmp_path: Path):
-    """A project brings its file along: a link to a device, or a pipe, would be read for ever."""
+def test_devices_pipes_and_huge_files_are_not_read(tmp_path: Path):
+    """A project brings its own file: reading a link to a device, or a pipe, would never end."""
     path = paths.config_file()
     path.parent.mkdir(parents=True)
     path.mkdir()
-    with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: it is not a file"):
+    with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: not a regular file"):
         read_user_config()
     path.rmdir()
     os.mkfifo(path)
-    with pytest.raises(ConfigError, match="cannot be read: it is not a file"):
+    with pytest.raises(ConfigError, match="cannot be read: not a regular file"):
         read_user_config()
     path.unlink()
     path.symlink_to("/dev/zero")
-    with pytest.raises(ConfigError, match="cannot be read: it is not a file"):
+    with pytest.raises(ConfigError, match="cannot be read: not a regular file"):
         read_user_config()
     path.unlink()
-    path.write_bytes(b"#" * (MOST_BYTES + 1))
-    with pytest.raises(ConfigError, match=r"1,000,001 bytes are too many"):
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(ConfigError, match=r"1,000,001 bytes is too large"):
         read_user_config()
 
 
-def test_nesting_without_end_is_an_error_in_one_line():
+def test_endless_nesting_is_a_one_line_error():
     write_config("x = " + "[" * 100_000)
-    with pytest.raises(ConfigError, match="is not TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         read_user_config()
 
 
-def test_setting_the_default_makes_the_file_for_its_owner_only():
+def test_setting_the_default_creates_a_private_file():
     set_default_model("qwen3-4b")
     assert read_user_config().model == "qwen3-4b"
     assert paths.config_file().stat().st_mode & 0o777 == 0o600
@@ -174,7 +174,7 @@ max_tokens = 5
     ],
     ids=lambda value: ".".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_key_is_set_in_place_and_the_rest_stays_to_the_byte(
+def test_a_key_is_set_in_place_and_every_other_byte_stays(
     key: tuple[str, ...], value: Any, changed: str
 ):
     path = write_config(TEXT)
@@ -187,7 +187,7 @@ def test_a_key_is_set_in_place_and_the_rest_stays_to_the_byte(
     ["generate.temp = 0.5\n", "generate = { temp = 0.5 }\n", "[generate]\ntemp = 0.5\n"],
     ids=["dotted", "inline", "table"],
 )
-def test_a_key_is_changed_and_taken_away_however_its_table_is_written(text: str):
+def test_a_key_is_changed_and_removed_in_every_form_of_table(text: str):
     path = write_config(text)
     set_key(path, ("generate", "temp"), 0.9)
     set_key(path, ("generate", "top-k"), 3)
@@ -197,7 +197,7 @@ def test_a_key_is_changed_and_taken_away_however_its_table_is_written(text: str)
     assert not unset_key(path, ("generate", "temp"))
 
 
-def test_taking_a_key_away_makes_no_file_and_no_table():
+def test_removing_a_missing_key_creates_no_file_and_no_table():
     path = paths.config_file()
     assert not unset_key(path, ("chat", "temp"))
     assert not path.exists()
@@ -207,21 +207,21 @@ def test_taking_a_key_away_makes_no_file_and_no_table():
     assert path.read_text() == TEXT
 
 
-def test_a_key_below_one_that_is_no_table_is_refused():
+def test_a_key_below_one_that_is_not_a_table_is_refused():
     path = write_config("chat = 3\n")
     with pytest.raises(ConfigError, match=r"chat must be a table, \[chat\]"):
         set_key(path, ("chat", "temp"), 0.5)
     assert path.read_text() == "chat = 3\n"
 
 
-def test_what_was_changed_meanwhile_is_not_overwritten():
+def test_a_file_changed_during_editing_is_not_overwritten():
     path = write_config("# by another\n")
-    with pytest.raises(ConfigError, match="changed meanwhile"):
+    with pytest.raises(ConfigError, match="changed by another program"):
         install(path, "# mine\n", instead_of="# before\n")
     assert path.read_text() == "# by another\n"
 
 
-def test_keys_that_are_set_at_once_are_all_there():
+def test_keys_set_concurrently_are_all_kept():
     path = write_config("# mine\n")
     names = [f"a{n}" for n in range(20)]
     with ThreadPoolExecutor(8) as threads:
@@ -242,22 +242,22 @@ def test_a_full_disk_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch):
     assert path.read_text() == "# mine\n"
 
 
-def test_what_is_no_toml_is_never_installed():
+def test_invalid_toml_is_never_installed():
     path = write_config("# before\n")
-    with pytest.raises(ConfigError, match="is not TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         install(path, "model = ", instead_of="# before\n")
     assert path.read_text() == "# before\n"
 
 
-def test_a_file_that_is_not_toml_is_never_overwritten():
+def test_a_file_with_invalid_toml_is_never_overwritten():
     path = write_config("model = ")
-    with pytest.raises(ConfigError, match="is not TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         set_default_model("x")
     assert path.read_text() == "model = "
 
 
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path):
-    """Settings kept in a repository of dotfiles are linked to; a rename would cut them off."""
+    """Settings may be links into a repository of dotfiles; a plain rename would replace them."""
     real = tmp_path / "dotfiles.toml"
     real.write_text('model = "old"\n')
     path = paths.config_file()
@@ -268,7 +268,7 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path):
     assert real.read_text() == 'model = "new"\n'
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "file"

@@ -1,4 +1,4 @@
-"""`mlxchat doctor`: what it finds, that nothing can end it, and that it tells no secret."""
+"""`mlxchat doctor`: its findings, its robustness, and that it reveals no secret."""
 
 import json
 import locale
@@ -32,8 +32,10 @@ def only(findings: Iterable[Finding]) -> Finding:
     return finding
 
 
-def told(run_mlxchat: RunMlxchat, *arguments: str, status: int) -> dict[str, list[dict[str, Any]]]:
-    """What the program finds, by topic."""
+def findings(
+    run_mlxchat: RunMlxchat, *arguments: str, status: int
+) -> dict[str, list[dict[str, Any]]]:
+    """The program's findings, by topic."""
     done = run_mlxchat("doctor", "--json", *arguments)
     assert (done.returncode, done.stderr) == (status, "")
     topics: dict[str, list[dict[str, Any]]] = {}
@@ -49,24 +51,24 @@ TOPICS = [
 ]
 
 
-def test_each_thing_is_examined_once_and_nothing_is_made(
+def test_everything_is_examined_once_and_nothing_is_created(
     run_mlxchat: RunMlxchat, temporary_home: Path
 ):
     before = sorted(temporary_home.rglob("*"))
-    found = told(run_mlxchat, "--offline", status=0)
+    found = findings(run_mlxchat, "--offline", status=0)
     assert list(found) == TOPICS
     assert all(len(each) == 1 for each in found.values())
     assert sorted(temporary_home.rglob("*")) == before
 
 
-def test_in_a_pipe_it_is_a_line_each_with_tabs(run_mlxchat: RunMlxchat):
+def test_a_pipe_gets_one_line_per_finding_separated_by_tabs(run_mlxchat: RunMlxchat):
     done = run_mlxchat("doctor", "--offline")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[1] for row in rows] == TOPICS
     assert all(len(row) == 4 and row[0] in list(Verdict) for row in rows)
 
 
-def test_on_a_terminal_lines_wrap_below_themselves_and_the_end_counts():
+def test_a_terminal_gets_wrapped_columns_and_a_summary():
     program = PseudoTerminal([sys.executable, "-m", "mlxchat", "doctor", "--offline"], columns=60)
     status = program.ends()
     text = program.written.replace("\r\n", "\n")
@@ -76,7 +78,7 @@ def test_on_a_terminal_lines_wrap_below_themselves_and_the_end_counts():
     assert text.rstrip().endswith(("mlxchat: all is well", "warning", "warnings"))
 
 
-# Whatever is broken
+# Broken configurations and installations
 
 
 def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
@@ -89,7 +91,7 @@ def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
     monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
     paths.config_file().parent.mkdir(parents=True)
     paths.config_file().write_text("model = ")
-    found = told(run_mlxchat, "--offline", status=1)
+    found = findings(run_mlxchat, "--offline", status=1)
     assert list(found) == TOPICS
     problems = [(each["verdict"], each["mend"]) for each in found["configuration"]]
     assert problems == [
@@ -107,7 +109,7 @@ def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
 def test_a_wrong_value_in_the_configuration_is_a_problem(run_mlxchat: RunMlxchat):
     paths.config_file().parent.mkdir(parents=True)
     paths.config_file().write_text("[chat]\ntemp = -1\n")
-    found = told(run_mlxchat, "--offline", status=1)["configuration"]
+    found = findings(run_mlxchat, "--offline", status=1)["configuration"]
     assert found[0]["found"] == (
         f"{paths.config_file()}: chat.temp: temp must be 0 or more, got -1.0"
     )
@@ -120,13 +122,13 @@ def test_without_mlx_the_rest_is_examined(
     (tmp_path / "mlx" / "__init__.py").touch()
     (tmp_path / "mlx" / "core.py").write_text("raise ImportError('libmlx.so: no such file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = told(run_program, "--offline", status=1)
+    found = findings(run_program, "--offline", status=1)
     assert "libmlx.so: no such file" in found["device"][0]["found"]
     assert found["device"][0]["verdict"] == "problem"
     assert found["sessions"][0]["verdict"] == "ok"
 
 
-def test_a_check_that_breaks_down_is_a_finding():
+def test_a_check_that_raises_is_a_finding():
     def breaks() -> Iterable[Finding]:
         yield Finding("x", Verdict.OK, "fine")
         raise KeyError("what")
@@ -135,7 +137,7 @@ def test_a_check_that_breaks_down_is_a_finding():
     assert first.verdict is Verdict.OK
     assert (second.verdict, second.found) == (
         Verdict.PROBLEM,
-        "it cannot be read: KeyError: 'what'",
+        "check failed: KeyError: 'what'",
     )
 
 
@@ -150,13 +152,13 @@ def test_ctrl_c_still_ends_it():
 # The machine
 
 
-def test_versions_that_were_not_tested_or_are_not_there_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_untested_and_missing_versions_are_reported(monkeypatch: pytest.MonkeyPatch):
     versions = {"mlx": None, "mlx-lm": "9.9"}
     monkeypatch.setattr(platform, "installed_version", versions.get)
     found = {each.topic: each for each in machine.versions()}
     assert found["mlx"].verdict is Verdict.PROBLEM
     assert found["mlx-lm"].verdict is Verdict.WARNING
-    assert found["mlx-lm"].found.startswith("9.9 was not tested: ")
+    assert found["mlx-lm"].found.startswith("9.9 is untested; tested: ")
     assert found["mlx-lm"].mend == f"pip install 'mlx-lm{platform.tested_ranges()['mlx-lm']}'"
 
 
@@ -169,18 +171,18 @@ def test_little_memory_and_a_slow_blas_are_warnings(monkeypatch: pytest.MonkeyPa
     assert "libopenblas0-pthread" in str(slow.mend)
 
 
-def test_the_wired_limit_is_told_with_metal(monkeypatch: pytest.MonkeyPatch):
+def test_the_wired_limit_is_reported_with_metal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(platform, "recommended_working_set_bytes", lambda: 12_000_000_000)
     monkeypatch.setattr(platform, "total_memory_bytes", lambda: 16_000_000_000)
     *_, limit = machine.device()
     assert limit.topic == "wired limit"
-    assert limit.found.startswith("12.0 GB of 16.0 GB may stay in memory")
+    assert limit.found.startswith("12.0 GB of 16.0 GB can be wired")
 
 
 # The disk
 
 
-def test_sizes_are_told_and_each_file_counts_once(tmp_path: Path):
+def test_sizes_are_reported_and_each_file_is_counted_once(tmp_path: Path):
     snapshot = hub_cache_dir() / "models--a--b" / "snapshots"
     snapshot.mkdir(parents=True)
     blob = hub_cache_dir() / "models--a--b" / "blob"
@@ -200,19 +202,19 @@ def test_a_directory_that_cannot_be_written_is_a_problem(monkeypatch: pytest.Mon
         assert finding.found.endswith(" cannot be written")
 
 
-def test_a_file_in_the_place_of_a_directory_is_a_problem():
+def test_a_file_instead_of_a_directory_is_a_problem():
     paths.sessions_dir().parent.mkdir(parents=True)
     paths.sessions_dir().touch()
-    assert only(disk.sessions()).found == f"{paths.sessions_dir()} is no directory"
+    assert only(disk.sessions()).found == f"{paths.sessions_dir()} is not a directory"
 
 
 def test_a_full_disk_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=900_000_000))
-    assert only(disk.sessions()).mend == "make room on this disk"
+    assert only(disk.sessions()).mend == "free some space on this disk"
     finding = only(disk.prefix_cache(4_000_000_000))
     assert finding.verdict is Verdict.WARNING
-    assert "nothing is kept, since 4.00 GB might be" in finding.found
+    assert "disabled, since it may grow to 4.00 GB" in finding.found
     assert only(disk.prefix_cache(100_000_000)).verdict is Verdict.OK
 
 
@@ -227,7 +229,7 @@ def test_sessions_that_others_can_read_are_a_warning():
 # The hub and the model
 
 
-def test_a_token_is_found_and_never_told(
+def test_a_token_is_found_and_never_shown(
     run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, temporary_home: Path
 ):
     assert only(hub.token()).found.startswith("none")
@@ -242,10 +244,10 @@ def test_a_token_is_found_and_never_told(
         assert SECRET not in done.stdout + done.stderr
 
 
-def test_a_hub_that_answers_is_well(run_program: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
+def test_a_hub_that_answers_is_ok(run_program: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
     with FakeHub({RECOMMENDED[0].hub_id: FakeRepo({"config.json": b"{}"})}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        found = told(run_program, status=0)
+        found = findings(run_program, status=0)
     assert found["hub"][0]["found"] == f"{server.endpoint} answers"
     assert list(found) == [*TOPICS, "hub"]
 
@@ -254,7 +256,7 @@ def test_a_hub_that_cannot_be_reached_is_a_warning(
     run_program: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    (finding,) = told(run_program, status=0)["hub"]
+    (finding,) = findings(run_program, status=0)["hub"]
     assert finding["verdict"] == "warning"
     assert finding["found"].startswith("cannot reach http://127.0.0.1:9")
 
@@ -265,19 +267,17 @@ def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     assert "does not answer" in only(hub.access()).found
 
 
-def test_a_hub_that_must_not_be_asked_is_not(monkeypatch: pytest.MonkeyPatch):
+def test_the_hub_is_not_contacted_when_offline(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(hub, "_asked", lambda endpoint: pytest.fail("asked"))
     assert only(hub.access()).verdict is Verdict.OK
 
 
-def test_the_model_that_is_meant_is_told(
+def test_the_default_model_is_reported(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
-    assert only(hub.model()) == Finding(
-        "model", Verdict.OK, f"{tiny_model}, named by MLXCHAT_MODEL"
-    )
+    assert only(hub.model()) == Finding("model", Verdict.OK, f"{tiny_model}, set by MLXCHAT_MODEL")
     monkeypatch.setenv("MLXCHAT_MODEL", "org/absent")
     assert as_flags(only(hub.model()).mend) == "run `mlxchat models pull org/absent`"
     monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")
@@ -286,7 +286,7 @@ def test_the_model_that_is_meant_is_told(
     assert "did you mean smollm2?" in finding.found
 
 
-def test_a_path_that_a_project_names_is_a_problem(
+def test_a_path_set_by_a_project_is_a_problem(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -320,14 +320,14 @@ def test_a_locale_without_utf8_is_a_warning(monkeypatch: pytest.MonkeyPatch):
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *({"TERM": "xterm-256color", "NO_COLOR": "1"}, 100, "no colours, because NO_COLOR"),
+            *({"TERM": "xterm-256color", "NO_COLOR": "1"}, 100, "no colours: NO_COLOR"),
             marks=pytest.mark.slow,
         ),
         ({"TERM": "dumb"}, 100, "warning  terminal          100 columns, 24 lines, TERM=dumb"),
         ({"TERM": "xterm"}, 30, "warning  terminal"),
     ],
 )
-def test_the_terminal_is_told_as_it_is(
+def test_the_terminal_is_described(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], columns: int, text: str
 ):
     for name in ("NO_COLOR", "COLORTERM"):
@@ -341,7 +341,7 @@ def test_the_terminal_is_told_as_it_is(
     assert text in program.written
 
 
-def test_a_line_wraps_below_itself_or_stands_below_where_it_is_narrow():
+def test_text_wraps_in_its_column_or_moves_below_in_a_narrow_terminal():
     arguments = ("warning", "hub", "one two three four five six seven eight", "do this\x1b[2J")
     assert format_line(*arguments, columns=60) == (
         "warning  hub               one two three four five six\n"
@@ -353,8 +353,8 @@ def test_a_line_wraps_below_itself_or_stands_below_where_it_is_narrow():
     )
 
 
-def test_examining_stops_nowhere(monkeypatch: pytest.MonkeyPatch):
-    """Every check in turn breaks down, and every other one is still made."""
+def test_no_check_can_stop_the_others(monkeypatch: pytest.MonkeyPatch):
+    """Each check in turn raises, and every other one still runs."""
 
     def fails(*_: object) -> Iterable[Finding]:
         raise RuntimeError("broken")

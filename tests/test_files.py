@@ -1,4 +1,4 @@
-"""What is to survive a power cut reaches the drive itself, and not only its memory."""
+"""Data that must survive a power cut reaches the drive itself, not just its cache."""
 
 import errno
 import fcntl
@@ -21,7 +21,7 @@ F_FULLFSYNC = 51
 
 
 class Calls:
-    """Which ways of forcing files were taken; `refusal` is what F_FULLFSYNC raises."""
+    """Records which sync calls were made; `refusal` is what F_FULLFSYNC raises."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
@@ -59,22 +59,22 @@ def descriptor(tmp_path: Path) -> int:
     return os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
 
 
-def test_a_mac_empties_the_drives_own_memory(mac: Calls, descriptor: int) -> None:
+def test_a_mac_flushes_the_drives_cache(mac: Calls, descriptor: int) -> None:
     force_to_disk(descriptor)
     assert mac.names == ["full"]
 
 
-def test_a_file_system_that_cannot_do_so_gets_fsync(mac: Calls, descriptor: int) -> None:
+def test_a_file_system_without_full_sync_gets_fsync(mac: Calls, descriptor: int) -> None:
     for mac.refusal in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
         mac.names.clear()
         force_to_disk(descriptor)
         assert mac.names == ["full", "fsync"]
 
 
-def test_a_file_system_that_forces_nothing_is_no_failure(
+def test_a_file_system_without_sync_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Turns and texts were saved there, while a configuration was refused."""
+    """On such a file system, turns and texts were saved but a configuration was refused."""
 
     def refuse(_: int) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -85,13 +85,13 @@ def test_a_file_system_that_forces_nothing_is_no_failure(
     assert (tmp_path / "file").read_bytes() == b"data"
 
 
-def test_elsewhere_it_is_fsync(calls: Calls, descriptor: int) -> None:
+def test_other_systems_use_fsync(calls: Calls, descriptor: int) -> None:
     force_to_disk(descriptor)
     assert calls.names == ["fsync"]
 
 
 def test_a_full_disk_surfaces_and_leaves_the_file_as_it_was(mac: Calls, tmp_path: Path) -> None:
-    """An `fsync` after it would report success: a lost write is reported only once."""
+    """A second `fsync` would report success: a lost write is reported only once."""
     path = tmp_path / "file"
     write_atomically(path, b"old")
     for mac.refusal in (errno.ENOSPC, errno.EIO):
@@ -134,22 +134,22 @@ DURABLE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("write", DURABLE.values(), ids=DURABLE.keys())
-def test_every_durable_write_empties_the_drives_memory(
+def test_every_durable_write_flushes_the_drives_cache(
     mac: Calls, tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
-    """`fsync` alone let a power cut take turns that were said to be saved."""
+    """With `fsync` alone, a power cut lost turns that had been reported as saved."""
     write(tmp_path)
     assert "full" in mac.names
 
 
-def test_what_can_be_computed_again_does_not_wait_for_that(mac: Calls, tmp_path: Path) -> None:
-    """A page takes 128 tokens' time to prefill, about as long as emptying a drive's memory."""
+def test_data_that_can_be_recomputed_skips_the_full_sync(mac: Calls, tmp_path: Path) -> None:
+    """A page takes as long to prefill as flushing a drive's cache, about 128 tokens' time."""
     ones = Tensor("F32", (3,), np.ones(3, np.float32))
     tensor_file.write(tmp_path / "page", {"ones": ones}, {}, full_sync=False)
     assert "full" not in mac.names
 
 
-def test_who_waits_to_be_alone_says_so_first(tmp_path: Path) -> None:
+def test_waiting_for_the_lock_is_announced_first(tmp_path: Path) -> None:
     asked, entered = threading.Event(), threading.Event()
 
     def second() -> None:

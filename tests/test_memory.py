@@ -246,8 +246,8 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     fake.active = 11_453 * 10**6
     limits: list[int] = []
 
-    def read(path: Path, most_bytes: int) -> Any:
-        limits.append(most_bytes)
+    def read(path: Path, max_bytes: int) -> Any:
+        limits.append(max_bytes)
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(snapshot.tensor_file, "read", read)

@@ -28,7 +28,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def text_of(directory: Path) -> str:
-    """What all parts say together; `cat OUT*.txt` would not do, since part 0 has no number."""
+    """The text of all volumes; `cat OUT*.txt` would not do, since volume 0 has no number."""
     numbers = {path: re.findall(r"\.(\d{3,})\.", path.name) for path in directory.iterdir()}
     parts = sorted(numbers, key=lambda path: int((numbers[path] or ["0"])[0]))
     return b"".join(path.read_bytes() for path in parts).decode()
@@ -54,7 +54,7 @@ def disk(out: Path) -> Iterator[FailingDisk]:
         yield disk
 
 
-def test_what_is_written_is_in_the_file_at_once_as_utf_8(out: Path) -> None:
+def test_text_is_in_the_file_immediately_as_utf8(out: Path) -> None:
     output = OutputFile.open(out)
     output.write("Grüße, ")
     assert out.read_bytes() == "Grüße, ".encode()
@@ -66,12 +66,12 @@ def test_what_is_written_is_in_the_file_at_once_as_utf_8(out: Path) -> None:
     output.close()
 
 
-def test_half_a_surrogate_pair_becomes_a_question_mark_as_on_stdout(out: Path) -> None:
+def test_an_unpaired_surrogate_becomes_a_question_mark_as_on_stdout(out: Path) -> None:
     write_all(out, ["a\ud800b"])
     assert out.read_text() == "a?b"
 
 
-def test_the_file_has_the_permissions_of_any_output(out: Path) -> None:
+def test_the_file_has_ordinary_permissions(out: Path) -> None:
     before = os.umask(0o027)
     try:
         write_all(out, ["a"] * 20, rotate_bytes=16)
@@ -86,10 +86,10 @@ def test_a_position_survives_json(out: Path) -> None:
     assert (at.volume, at.bytes, at.total_bytes) == (2, 4, 36)
 
 
-# How an output begins
+# Starting an output
 
 
-def test_an_empty_file_may_be_begun_and_a_written_one_not(out: Path) -> None:
+def test_an_empty_file_can_be_used_and_any_other_is_refused(out: Path) -> None:
     out.touch()
     write_all(out, ["once"])
     with pytest.raises(OutputError) as told:
@@ -100,19 +100,20 @@ def test_an_empty_file_may_be_begun_and_a_written_one_not(out: Path) -> None:
     assert out.read_text() == "once"
 
 
-def test_with_rotation_the_place_of_the_next_volume_must_be_free(out: Path) -> None:
+def test_with_rotation_the_next_volumes_name_must_be_free(out: Path) -> None:
     next_volume = out.with_name("OUT.001.txt")
     next_volume.write_text("notes")
     with pytest.raises(OutputError) as told:
         OutputFile.open(out, rotate_bytes=100)
     assert str(told.value) == (
-        f"{next_volume} exists, where this output would go on: choose another name, or move it away"
+        f"{next_volume} exists, and this output might need the name: choose another name, or move "
+        "that file away"
     )
     assert files(out.parent) == {"OUT.001.txt": b"notes"}
     write_all(out, ["without rotation it is not in the way"])
 
 
-def test_a_part_that_another_program_made_meanwhile_is_not_overwritten(out: Path) -> None:
+def test_a_volume_created_by_another_program_is_not_overwritten(out: Path) -> None:
     output = OutputFile.open(out, rotate_bytes=16)
     out.with_name("OUT.001.txt").write_text("notes")
     with pytest.raises(OutputError, match=r"cannot write .*OUT\.001\.txt: File exists"):
@@ -126,19 +127,19 @@ def test_a_directory_a_pipe_and_a_missing_directory_are_refused(out: Path) -> No
         OutputFile.open(out.parent)
     pipe = out.with_name("pipe")
     os.mkfifo(pipe)
-    with pytest.raises(OutputError, match=f"^cannot write {pipe}: it is not a regular file$"):
+    with pytest.raises(OutputError, match=f"^cannot write {pipe}: not a regular file$"):
         OutputFile.open(pipe)
     nowhere = out.parent / "nowhere" / "OUT.txt"
     with pytest.raises(OutputError, match=f"^cannot write {nowhere}: No such file or directory$"):
         OutputFile.open(nowhere)
 
 
-def test_parts_too_small_for_a_character_are_refused(out: Path) -> None:
+def test_volumes_too_small_for_a_character_are_refused(out: Path) -> None:
     with pytest.raises(UsageError, match="rotate_bytes must be at least 4 bytes"):
         OutputFile.open(out, rotate_bytes=3)
 
 
-# Parts
+# Volumes
 
 
 @pytest.mark.parametrize(
@@ -150,13 +151,13 @@ def test_parts_too_small_for_a_character_are_refused(out: Path) -> None:
         (".out", [".out", ".out.001", ".out.002", ".out.1000"]),
     ],
 )
-def test_parts_are_numbered_before_the_suffix(name: str, names: list[str]) -> None:
+def test_volumes_are_numbered_before_the_suffix(name: str, names: list[str]) -> None:
     assert [volume_path(Path("d") / name, part) for part in (0, 1, 2, 1000)] == [
         Path("d") / each for each in names
     ]
 
 
-def test_a_part_ends_behind_the_first_line_end_in_its_last_sixteenth(out: Path) -> None:
+def test_a_volume_ends_after_the_first_line_end_in_its_last_sixteenth(out: Path) -> None:
     write_all(out, ["x" * 149 + "\n", "y\n", "z" * 100 + "\n"], rotate_bytes=160)
     assert files(out.parent) == {
         "OUT.001.txt": b"y\n" + b"z" * 100 + b"\n",
@@ -164,7 +165,7 @@ def test_a_part_ends_behind_the_first_line_end_in_its_last_sixteenth(out: Path) 
     }
 
 
-def test_a_line_end_before_the_last_sixteenth_ends_no_part(out: Path) -> None:
+def test_a_line_end_before_the_last_sixteenth_does_not_end_a_volume(out: Path) -> None:
     write_all(out, ["x" * 148 + "\n", "y" * 20], rotate_bytes=160)
     assert files(out.parent) == {
         "OUT.001.txt": b"y" * 9,
@@ -172,19 +173,19 @@ def test_a_line_end_before_the_last_sixteenth_ends_no_part(out: Path) -> None:
     }
 
 
-def test_without_a_line_end_a_part_ends_behind_its_last_whole_character(out: Path) -> None:
+def test_without_a_line_end_a_volume_ends_after_its_last_whole_character(out: Path) -> None:
     write_all(out, ["€" * 10], rotate_bytes=17)
     assert files(out.parent) == {"OUT.001.txt": "€€€€€".encode(), "OUT.txt": "€€€€€".encode()}
 
 
-def test_a_part_that_is_full_has_no_successor_before_there_is_text_for_it(out: Path) -> None:
+def test_a_full_volume_has_no_successor_until_there_is_more_text(out: Path) -> None:
     write_all(out, ["x" * 16], rotate_bytes=16)
     assert list(files(out.parent)) == ["OUT.txt"]
 
 
 @settings(deadline=None, max_examples=100)
 @given(rotate_bytes=st.integers(4, 200), seed=st.integers(0, 10**6))
-def test_parts_depend_on_the_text_and_not_on_its_pieces(
+def test_volumes_depend_on_the_text_and_not_on_its_pieces(
     tmp_path_factory: pytest.TempPathFactory, rotate_bytes: int, seed: int
 ) -> None:
     pieces, directory = pieces_of(seed), tmp_path_factory.mktemp("parts")
@@ -213,19 +214,19 @@ def test_parts_depend_on_the_text_and_not_on_its_pieces(
         st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 9)), max_size=4
     ),
 )
-def test_killed_and_resumed_anywhere_the_files_are_those_of_an_uninterrupted_run(
+def test_a_run_killed_and_resumed_anywhere_writes_the_same_files(
     tmp_path_factory: pytest.TempPathFactory,
     rotate_bytes: int | None,
     seed: int,
     kills: list[tuple[int, int, int]],
 ) -> None:
-    """Each run is (pieces up to its checkpoint, pieces after it, most bytes a write takes)."""
+    """Each run is (pieces up to its checkpoint, pieces after it, maximum bytes per write)."""
     pieces = pieces_of(seed)
     whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
     at, done = None, 0
     with FailingDisk(killed).used() as disk:
         write_all(whole / "OUT.txt", pieces, rotate_bytes)
-        for until_checkpoint, lost, disk.most_bytes in kills:
+        for until_checkpoint, lost, disk.max_bytes in kills:
             output = OutputFile.open(killed / "OUT.txt", at, rotate_bytes)
             checkpoint = min(done + until_checkpoint, len(pieces))
             for piece in pieces[done:checkpoint]:
@@ -233,7 +234,7 @@ def test_killed_and_resumed_anywhere_the_files_are_those_of_an_uninterrupted_run
             at, done = output.sync(), checkpoint
             for piece in pieces[done : done + lost]:
                 output.write(piece)
-            # As a kill does: nothing of ours runs any more, the system closes the file.
+            # As after a kill: none of our code runs any more, and the system closes the file.
             output.close()
         with OutputFile.open(killed / "OUT.txt", at, rotate_bytes) as output:
             for piece in pieces[done:]:
@@ -250,7 +251,7 @@ def resumable(out: Path, rotate_bytes: int | None = None) -> Position:
     return at
 
 
-def test_what_was_written_after_the_position_goes(out: Path) -> None:
+def test_text_after_the_position_is_removed(out: Path) -> None:
     at = resumable(out)
     with OutputFile.open(out, at) as output:
         assert out.read_text() == "kept " * 2000
@@ -259,7 +260,7 @@ def test_what_was_written_after_the_position_goes(out: Path) -> None:
     assert out.read_text() == "kept " * 2000 + "new"
 
 
-def test_later_parts_go_and_files_with_other_names_stay(out: Path) -> None:
+def test_later_volumes_are_removed_and_other_files_stay(out: Path) -> None:
     at = resumable(out, rotate_bytes=3000)
     others = [out.with_name(name) for name in ("OUT.01.txt", "OUT.009.txt", "OUT.004.md", "a.txt")]
     for other in others:
@@ -274,7 +275,7 @@ def test_later_parts_go_and_files_with_other_names_stay(out: Path) -> None:
     }
 
 
-def test_finished_parts_may_be_moved_away_before_the_run_is_resumed(out: Path) -> None:
+def test_finished_volumes_may_be_moved_away_before_resuming(out: Path) -> None:
     at = resumable(out, rotate_bytes=3000)
     out.unlink()
     with OutputFile.open(out, at, rotate_bytes=3000) as output:
@@ -306,14 +307,14 @@ def replace_by_other_text(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (shorten, "is shorter than the checkpoint says, 9,999 of 10,000 bytes: it has changed"),
-        (empty, "is shorter than the checkpoint says, 0 of 10,000 bytes: it has changed since"),
+        (shorten, "has only 9,999 of the checkpoint's 10,000 bytes: it has been changed"),
+        (empty, "has only 0 of the checkpoint's 10,000 bytes: it has been changed since"),
         (alter_the_last_byte, "does not end with the text that the checkpoint continues: it has"),
         (insert_a_byte_far_before, "does not end with the text that the checkpoint continues: it"),
         (replace_by_other_text, "does not end with the text that the checkpoint continues: it has"),
     ],
 )
-def test_a_file_that_was_changed_since_is_refused_and_left_alone(
+def test_a_file_changed_since_is_refused_and_left_alone(
     out: Path, change: Callable[[Path], None], told: str
 ) -> None:
     at = resumable(out)
@@ -325,7 +326,7 @@ def test_a_file_that_was_changed_since_is_refused_and_left_alone(
     assert files(out.parent) == before
 
 
-def test_a_changed_part_is_refused_before_later_ones_are_removed(out: Path) -> None:
+def test_a_changed_volume_is_refused_before_later_ones_are_removed(out: Path) -> None:
     at = resumable(out, rotate_bytes=3000)
     current = out.with_name("OUT.003.txt")
     current.write_bytes(current.read_bytes().replace(b"kept", b"Kept"))
@@ -335,12 +336,12 @@ def test_a_changed_part_is_refused_before_later_ones_are_removed(out: Path) -> N
     assert files(out.parent) == before
 
 
-def test_a_missing_file_is_refused_and_not_made(out: Path) -> None:
+def test_a_missing_file_is_refused_and_not_created(out: Path) -> None:
     at = resumable(out)
     out.unlink()
     with pytest.raises(OutputError) as told:
         OutputFile.open(out, at)
-    assert str(told.value) == (f"{out} is missing, and the checkpoint goes on from it: put it back")
+    assert str(told.value) == (f"{out} is missing, but the checkpoint continues it: restore it")
     assert not out.exists()
 
 
@@ -352,7 +353,7 @@ def test_a_directory_in_place_of_the_file_is_refused(out: Path) -> None:
         OutputFile.open(out, at)
 
 
-def test_a_file_with_the_name_of_a_part_that_was_never_begun_is_not_removed(out: Path) -> None:
+def test_a_foreign_file_with_the_name_of_a_later_volume_is_not_removed(out: Path) -> None:
     with OutputFile.open(out, rotate_bytes=3000) as output:
         output.write("kept")
         at = output.sync()
@@ -362,22 +363,22 @@ def test_a_file_with_the_name_of_a_part_that_was_never_begun_is_not_removed(out:
     with pytest.raises(OutputError) as told:
         OutputFile.open(out, at, rotate_bytes=3000)
     assert str(told.value) == (
-        f"{notes} was not written by the run to go on with, and is in its way: move it away"
+        f"{notes} was not written by this run, which needs the name: move it away"
     )
     assert files(out.parent) == {"OUT.001.txt": b"notes", "OUT.txt": b"keptlost"}
 
 
-def test_a_link_with_the_name_of_a_later_part_is_not_removed(out: Path) -> None:
+def test_a_link_with_the_name_of_a_later_volume_is_not_removed(out: Path) -> None:
     at = resumable(out, rotate_bytes=3000)
     link = out.with_name("OUT.005.txt")
     link.unlink()
     link.symlink_to("elsewhere.txt")
-    with pytest.raises(OutputError, match="was not written by the run to go on with"):
+    with pytest.raises(OutputError, match="was not written by this run"):
         OutputFile.open(out, at, rotate_bytes=3000)
     assert link.is_symlink()
 
 
-def test_without_rotation_files_that_look_like_parts_are_left_alone(out: Path) -> None:
+def test_without_rotation_files_named_like_volumes_are_left_alone(out: Path) -> None:
     at = resumable(out)
     out.with_name("OUT.001.txt").write_text("notes")
     OutputFile.open(out, at).close()
@@ -388,7 +389,7 @@ def test_without_rotation_files_that_look_like_parts_are_left_alone(out: Path) -
 
 
 def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
-    """Write the pieces, a checkpoint every tenth, and return those made before the disk failed."""
+    """Write the pieces, with a checkpoint every tenth; return those made before the disk failed."""
     checkpoints: list[tuple[int, Position]] = []
     told = ""
     try:
@@ -404,7 +405,7 @@ def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EDQUOT])
-def test_whichever_call_fails_the_latest_checkpoint_can_be_resumed(
+def test_after_any_failed_call_the_latest_checkpoint_can_be_resumed(
     tmp_path: Path, error: int
 ) -> None:
     pieces = pieces_of(seed=5)
@@ -416,7 +417,7 @@ def test_whichever_call_fails_the_latest_checkpoint_can_be_resumed(
         directory = tmp_path / f"{fails_at}"
         directory.mkdir()
         with FailingDisk(directory).used() as disk:
-            disk.failing, disk.error, disk.most_bytes = [fails_at], error, 3
+            disk.failing, disk.error, disk.max_bytes = [fails_at], error, 3
             checkpoints = run(directory / "OUT.txt", pieces)
         if not checkpoints:
             continue
@@ -428,7 +429,7 @@ def test_whichever_call_fails_the_latest_checkpoint_can_be_resumed(
 
 
 @pytest.mark.parametrize("fails_at", range(6))
-def test_resuming_can_fail_at_any_call_and_be_tried_again(
+def test_resuming_can_fail_at_any_call_and_be_retried(
     out: Path, disk: FailingDisk, fails_at: int
 ) -> None:
     at = resumable(out, rotate_bytes=3000)
@@ -437,7 +438,7 @@ def test_resuming_can_fail_at_any_call_and_be_tried_again(
     with pytest.raises(OutputError):
         OutputFile.open(out, at, 3000).close()
     calls = ["open", "unlink", "unlink", "unlink", "truncate", "close"][: fails_at + 1]
-    # The file that was opened is closed, whatever has failed then.
+    # The opened file is closed, whatever failed.
     assert disk.calls == calls + ["close"] * (0 < fails_at < 5)
     disk.failing = ()
     OutputFile.open(out, at, 3000).close()
@@ -445,7 +446,7 @@ def test_resuming_can_fail_at_any_call_and_be_tried_again(
     assert len(files(out.parent)) == 4
 
 
-def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(
+def test_after_a_failure_nothing_is_written_and_no_position_returned(
     out: Path, disk: FailingDisk
 ) -> None:
     disk.failing = [2]
@@ -454,24 +455,22 @@ def test_after_a_failure_nothing_more_is_written_and_no_position_is_told(
     with pytest.raises(OutputError, match="No space left on device"):
         output.write("two ")
     for forbidden in (lambda: output.write("three"), output.sync, lambda: output.position):
-        with pytest.raises(OutputError, match="it failed before"):
+        with pytest.raises(OutputError, match="an earlier write failed"):
             forbidden()
     output.close()
     assert out.read_text() == "one tw"
 
 
-def test_a_file_that_takes_nothing_and_says_no_error_ends_the_run_too(
-    out: Path, disk: FailingDisk
-) -> None:
-    disk.most_bytes = 0
+def test_a_write_of_zero_bytes_ends_the_run_too(out: Path, disk: FailingDisk) -> None:
+    disk.max_bytes = 0
     with (
-        pytest.raises(OutputError, match="nothing more can be written to it"),
+        pytest.raises(OutputError, match="no more data can be written"),
         OutputFile.open(out) as output,
     ):
         output.write("a")
 
 
-def test_a_part_is_forced_to_the_disk_before_the_next_one(out: Path, disk: FailingDisk) -> None:
+def test_a_volume_is_forced_to_the_disk_before_the_next_one(out: Path, disk: FailingDisk) -> None:
     with OutputFile.open(out, rotate_bytes=16) as output:
         output.write("a")
         output.sync()
@@ -483,7 +482,7 @@ def test_a_part_is_forced_to_the_disk_before_the_next_one(out: Path, disk: Faili
     ]
 
 
-def test_what_the_system_only_tells_at_closing_is_told(out: Path, disk: FailingDisk) -> None:
+def test_an_error_reported_only_on_close_is_raised(out: Path, disk: FailingDisk) -> None:
     disk.failing, disk.error = [2], errno.EDQUOT
     output = OutputFile.open(out)
     output.write("a")
@@ -492,7 +491,7 @@ def test_what_the_system_only_tells_at_closing_is_told(out: Path, disk: FailingD
     output.close()
 
 
-def test_a_failure_to_close_hides_no_earlier_one(out: Path, disk: FailingDisk) -> None:
+def test_a_failure_to_close_does_not_hide_an_earlier_one(out: Path, disk: FailingDisk) -> None:
     disk.failing = [1]
     with pytest.raises(ValueError, match="first"), OutputFile.open(out):
         raise ValueError("first")

@@ -1,4 +1,4 @@
-"""Prefixes read back from the disk: the same to the bit, shared, bounded, and never another's."""
+"""Prefixes read back from the disk: bit for bit, shared, limited, and never another model's."""
 
 import errno
 import multiprocessing
@@ -84,7 +84,7 @@ def text(tokens: int, seed: int = 1) -> np.ndarray:
 
 
 def text_like(ids: np.ndarray, tokens: int, then: int, seed: int = 2) -> np.ndarray:
-    """The first tokens of `ids`, and `then` others."""
+    """The first tokens of `ids`, followed by `then` others."""
     return np.concatenate([ids[:tokens], (text(then, seed) + 1 + ids[tokens]) % 256])
 
 
@@ -93,7 +93,7 @@ def new_cache(model: Model, window: int | None = WINDOW) -> Cache:
 
 
 class Run:
-    """A prompt in a cache: what was read back, and what the model says behind it."""
+    """A prompt in a cache: how much was read back, and the model's predictions after it."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Run:
         prefill(model.network, self.cache, ids[self.cached : -1], step_size=step, on_held=record)
 
     def logits(self, decoded: int = 6) -> np.ndarray:
-        """Of the prompt's last token and of some that are decoded behind it: (decoded, V)."""
+        """Of the prompt's last token and of some decoded after it: (decoded, V)."""
         cache = self.cache.fork()
         tokens = [*self.last.tolist(), *range(decoded - 1)]
         rows = [self.network(mx.array([[token]]), cache=cache)[0, -1] for token in tokens]
@@ -161,7 +161,7 @@ def test_with_other_steps_it_is_the_same_to_rounding(
     record(model, ids, pages, step=recorded_by)
     again = Run(model, ids, pages, step=read_by)
     if recurrent_states(again.cache):
-        # Only a step that ended with a page has left a state that can be gone on from.
+        # Only a step that ended at a page's end left a state to continue from.
         assert again.cached == {PAGE: 3 * PAGE, 50: 0, 2 * PAGE: 2 * PAGE}[recorded_by]
     else:
         assert again.cached == 3 * PAGE
@@ -184,7 +184,7 @@ def test_half_precision_is_the_same_to_the_bit(dtype: mx.Dtype, open_pages: Open
 def test_what_is_read_back_stands_where_a_prefill_would_stand(
     family: str, open_pages: Open
 ) -> None:
-    """A real prefill leaves a narrow layer with more than its window: what it sees is the same."""
+    """A real prefill leaves more than its window in a narrow layer, but sees the same of it."""
     model, ids = make_model(build(family)), text(3 * PAGE + 1)
     run = record(model, ids, open_pages(model))
     again = Run(model, ids, open_pages(model))
@@ -200,7 +200,7 @@ def test_what_is_read_back_stands_where_a_prefill_would_stand(
 
 
 def test_it_goes_on_beyond_the_window_as_if_it_had_been_prefilled(open_pages: Open) -> None:
-    """The kept tokens' places and originals are what a prefill would have left, too."""
+    """The kept tokens' positions and originals, too, are what a prefill would leave."""
     model, ids = make_model(build("gemma3_text")), text(2 * PAGE + 1)
     record(model, ids, open_pages(model), window=300)
     runs = [Run(model, ids, pages, window=300) for pages in (None, open_pages(model))]
@@ -284,7 +284,8 @@ def test_the_last_token_is_never_read_back(model: Model, open_pages: Open) -> No
 
 
 def test_a_generation_that_starts_from_pages_says_the_same(model: Model, open_pages: Open) -> None:
-    """Told of decoded tokens as well, the recorder stores what the prompt's last one completes."""
+    """The recorder is given decoded tokens too, and stores the page that the prompt's last one
+    completes."""
     ids = text(2 * PAGE)
     said = []
     for _ in range(2):
@@ -356,7 +357,7 @@ def test_what_is_stored_is_not_written_again(
         raise AssertionError("it is written again")
 
     monkeypatch.setattr(tensor_file, "write", refuse)
-    # Once read back, and once prefilled by somebody who did not look.
+    # Once read back, and once prefilled without looking it up.
     record(model, ids, pages)
     cache = new_cache(model)
     prefill(model.network, cache, ids, step_size=64, on_held=pages.recorder(cache, ids, 0, WINDOW))
@@ -398,18 +399,18 @@ def test_nothing_is_stored_that_could_not_be_found_or_trusted(
     pages = open_pages(model)
     cache = new_cache(model)
     prefill(model.network, cache, ids[: 2 * PAGE], step_size=PAGE)
-    # The pages before are not stored.
+    # The earlier pages are not stored.
     assert pages.recorder(cache, ids, 2 * PAGE, WINDOW) is None
-    # The cache holds something else than is said.
+    # The cache does not contain the tokens it was said to.
     assert pages.recorder(cache, ids, 0, WINDOW) is None
-    # The tokens are not those that were announced.
+    # The tokens are not those announced.
     cache = new_cache(model)
     held = pages.recorder(cache, ids, 0, WINDOW)
     other = text_like(ids, PAGE, 2 * PAGE)
     prefill(model.network, cache, other, step_size=PAGE, on_held=held)
     pages._writer.wait_for(0)
     assert len(files(pages)) == 1
-    # The cache does not hold what it is said to hold.
+    # The cache does not contain as many tokens as it was said to.
     held = pages.recorder(new_cache(model), other, 0, WINDOW)
     assert held is not None
     held(other[: 2 * PAGE])
@@ -422,7 +423,7 @@ def test_nothing_is_stored_that_could_not_be_found_or_trusted(
     assert pages.fill(cache, ids, WINDOW) == 0
 
 
-# Another's
+# Another model's pages
 
 
 def test_another_model_or_dtype_of_the_same_name_finds_nothing(
@@ -457,7 +458,7 @@ def test_another_mlx_finds_nothing(
 def test_a_key_that_is_the_same_for_other_tokens_is_no_hit(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even a page of the same tokens, where those before them were others."""
+    """Nor does a page of the same tokens match if those before them differ."""
 
     def collide(_: str, ids: np.ndarray, page: int) -> list[str]:
         return [f"{end}" for end in range(page, len(ids) + 1, page)]
@@ -532,7 +533,7 @@ def test_a_page_of_another_make_is_no_hit(change: str, model: Model, open_pages:
     record(model, ids, pages)
     (row,) = pages.index.chain(prefix_cache.page_keys(pages._print, ids, PAGE))
     path = pages.index.path_of(row.key)
-    arrays, facts = tensor_file.read(path, most_bytes=PLENTY)
+    arrays, facts = tensor_file.read(path, max_bytes=PLENTY)
     keys = arrays.pop("0.keys")
     if change == "shape":
         arrays["0.keys"] = keys.swapaxes(1, 2)
@@ -616,7 +617,7 @@ def test_an_index_that_takes_nothing_ends_the_recording(
     assert str(pages.error) == "the database is full"
 
 
-# Bounds
+# Limits
 
 
 def test_files_stay_within_the_limit_and_the_latest_prompt_is_kept(
@@ -631,7 +632,7 @@ def test_files_stay_within_the_limit_and_the_latest_prompt_is_kept(
         record(model, ids, pages)
         assert pages.index.total_bytes() <= limit
         assert Run(model, ids, pages).cached == 3 * PAGE
-    # A prompt that is larger than the limit alone leaves its beginning.
+    # A prompt larger than the limit leaves its beginning.
     ids = text(7 * PAGE + 1, 9)
     pages = open_pages(model, limit)
     record(model, ids, pages)
@@ -660,7 +661,7 @@ def test_no_more_than_a_few_pages_wait_for_a_slow_disk(
 
 
 def test_what_waits_to_be_written_does_not_hold_on_to_the_cache() -> None:
-    """A slice of one head's keys lies in order, so that taking it copies nothing by itself."""
+    """A slice of one head's keys is contiguous, so that hold() alone would not copy it."""
     model = make_model(build("gemma3_text"))
     cache = new_cache(model, None)
     ids = text(PAGE)
@@ -719,7 +720,7 @@ def test_a_cache_that_cannot_be_stored_is_left_alone_and_says_why(
 
 
 def run_prompts(directory: Path, limit_bytes: int, seeds: list[int]) -> None:
-    """Run in another process: prompts of which some are the other's too, in a small space."""
+    """Runs in another process: prompts, some of them used by both processes, in little space."""
     model = make_model()
     for seed in seeds:
         pages = PrefixCache(directory, model, limit_bytes)

@@ -1,4 +1,4 @@
-"""The prefix cache through the program: nothing is read twice, and nothing changes by it."""
+"""The prefix cache through the program: nothing is read twice, and the output stays the same."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def document(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ask(tiny_model: Path, document: Path, run_mlxchat: RunMlxchat) -> Any:
-    """Ask about the document; the last event."""
+    """Ask about the document; returns the last event."""
 
     def ask(question: str, *options: str, model: Path = tiny_model) -> dict[str, Any]:
         done = run_mlxchat(
@@ -77,14 +77,14 @@ def test_of_a_prompt_longer_than_the_window_only_its_first_window_is_known(ask: 
     again = ask("What?", "--max-kv-size", "700")
     assert again["cached_tokens"] == 700 // PAGE * PAGE
     assert again["text"] == fresh["text"]
-    # What was read with one window is known to another.
+    # Pages stored with one window are found with another.
     assert ask("What?", "--max-kv-size", "900")["cached_tokens"] == 700 // PAGE * PAGE
 
 
 def test_a_run_with_checkpoints_begins_at_the_beginning(
     ask: Any, tiny_model: Path, document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
-    """What was read in other steps differs by rounding, and such a run must come out the same."""
+    """Prefilling in other steps differs by rounding, but such a run must be reproducible."""
     ask("What?")
     done = run_mlxchat(
         *("generate", "-m", str(tiny_model), "-n", "5", "--stats", "-f", str(document)),
@@ -95,7 +95,7 @@ def test_a_run_with_checkpoints_begins_at_the_beginning(
 
 
 def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> None:
-    """As with templates that put the date into the system prompt."""
+    """For example, if the template puts the date into the system prompt."""
     dated = "Be brief. " * 60 + "Today is {}."
     ask("What?", "-s", dated.format("Monday"))
     again = ask("What?", "-s", dated.format("Tuesday"))
@@ -106,7 +106,7 @@ def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> N
 def test_texts_that_differ_within_a_character_share_what_comes_before(
     ask: Any, document: Path
 ) -> None:
-    """A byte is a token here: the last page that they share ends between the bytes of one."""
+    """A byte is a token here: the last shared page ends between two bytes of a character."""
     same = "." * (9 * PAGE)
     for letters in ("\u00e9", "\u00ea"):  # they have their first byte in common
         document.write_text(same + letters * 700)
@@ -186,7 +186,7 @@ def test_the_cache_commands(
 def test_a_document_is_warmed_with_the_arguments_of_its_template(
     block: tuple[str, ...], tmp_path: Path, document: Path, run_mlxchat: RunMlxchat
 ) -> None:
-    """They stand before the document, as gpt-oss's effort does, so nothing was known later."""
+    """They come before the document, like gpt-oss's effort, so nothing was found later."""
     template = "{{ reasoning_effort }}" + CHAT_TEMPLATE
     model = str(write_tiny_model(tmp_path / "model", chat_template=template))
     effort = ("--template-arg", "reasoning_effort=high")

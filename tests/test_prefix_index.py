@@ -1,4 +1,4 @@
-"""The tree of stored prefixes: found page by page, pruned from its leaves, and mended by itself."""
+"""The tree of stored prefixes: looked up page by page, pruned from its leaves, self-repairing."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ SIZE = 100
 
 
 class Clock:
-    """A second later each time, long after any file was written."""
+    """Advances a second each time, long after any file was written."""
 
     def __init__(self, now: float = 4e9) -> None:
         self.now = now
@@ -47,7 +47,7 @@ def index(tmp_path: Path, clock: Clock) -> Iterator[PrefixIndex]:
 
 
 def add(index: PrefixIndex, key: str, parent: str = ROOT, *, model: str = "m") -> bool:
-    """A page of ten tokens; a key tells its depth, as "abc" is the page below "ab"."""
+    """Add a page of ten tokens. Keys spell paths: "abc" is a child of "ab"."""
     index.chain([])
     index.path_of(key).write_bytes(bytes(SIZE))
     depth = 10 * len(key)
@@ -55,7 +55,7 @@ def add(index: PrefixIndex, key: str, parent: str = ROOT, *, model: str = "m") -
 
 
 def add_text(index: PrefixIndex, text: str, **options: str) -> None:
-    """All pages of a text, as many as it has letters."""
+    """Add all pages of a text, one per letter."""
     for end in range(1, len(text) + 1):
         assert add(index, text[:end], text[: end - 1], **options)
 
@@ -181,7 +181,7 @@ def test_pruning_mends_rows_without_files_and_files_without_rows(
 
 
 def test_pages_that_hang_in_the_air_are_deleted(index: PrefixIndex) -> None:
-    """Whatever has been done to the database: nobody would ever come upon them."""
+    """However the database got into this state, they could never be reached."""
     add_text(index, "abc")
     with sqlite3.connect(index._database._file) as database:
         database.execute("UPDATE pages SET parent = 'abc' WHERE key = 'a'")
@@ -266,7 +266,7 @@ def test_a_process_that_has_it_open_goes_on_when_another_sets_it_aside(
 def test_what_another_process_has_mended_is_not_set_aside_again(
     index: PrefixIndex, clock: Clock
 ) -> None:
-    """Both may come upon the damage at once."""
+    """Both may find the damage at the same time."""
     other = PrefixIndex(index._database._file.parent, clock)
     add_text(index, "ab")
     other._database._set_aside()
@@ -285,9 +285,9 @@ def test_what_cannot_be_had_is_an_oserror(
     add_text(index, "a")
     holder = sqlite3.connect(index._database._file, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(OSError, match=r"index\.sqlite cannot be used: database is locked"):
+    with pytest.raises(OSError, match=r"cannot use .*index\.sqlite: database is locked"):
         index.touch(["a"])
-    # Whoever only looks needs not wait.
+    # Reading does not wait.
     assert found(index, "a") == "a"
     holder.close()
     index.touch(["a"])

@@ -187,14 +187,14 @@ def test_what_a_run_reports_goes_to_its_observer(request_for: Make) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"version": 2}, "not of version 1"),
-        ({"max_bytes": "many"}, "its max_bytes is 'many'"),
-        ({"raw": 1}, "its raw is 1"),
+        ({"version": 2}, "not version 1 of the format"),
+        ({"max_bytes": "many"}, "invalid max_bytes: 'many'"),
+        ({"raw": 1}, "invalid raw: 1"),
         ({"on_loop": "dance"}, "dance"),
         ({"cache": {"max_kv_size": 0, "keep": 4, "prefill_step_size": 512}}, "max_kv_size must be"),
-        ({"cache": {"keep": 4}}, "lacks a field"),
+        ({"cache": {"keep": 4}}, "missing or unknown fields"),
         ({"strange": 1}, "strange"),
-        ({"steps": [["many", 1]]}, "its steps is 'many'"),
+        ({"steps": [["many", 1]]}, "invalid steps: 'many'"),
     ],
 )
 def test_a_run_json_that_is_not_ours_is_refused(

@@ -1,4 +1,4 @@
-"""Sessions: names, who has one open, and that nothing outside their directories is ever touched."""
+"""Sessions: names, locks, and that nothing outside their directories is ever touched."""
 
 import fcntl
 import os
@@ -55,7 +55,7 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def open_elsewhere(name: str) -> "Generator[subprocess.Popen[str], None, None]":
-    """Another process that has the session open, until it is killed."""
+    """Another process that has the session open until it is killed."""
     program = OPEN_ELSEWHERE.replace("session = ", _SAME_PLACE + "session = ", 1)
     with subprocess.Popen(
         [sys.executable, "-c", program, name, str(paths.sessions_dir())],
@@ -79,7 +79,7 @@ paths.sessions_dir = lambda: Path(sys.argv[2])
 
 
 def make_session(name: str, *turns: Turn, used_s: int | None = None) -> Path:
-    """A session that is closed again, and used last so many seconds after 1970."""
+    """A closed session, last used that many seconds after 1970."""
     with Session.open(name, create=True) as session:
         session.journal.settings({"model": "tiny"})
         session.journal.record(None, turns or [Turn("hello", "yes", finish_reason="stop")])
@@ -98,7 +98,7 @@ def mode_of(path: Path) -> int:
 @pytest.mark.parametrize(
     "name", ["a", "Über uns", "2026-11-21-153012", "a.b", "日本語", "_x", "a" * 100, "a..b", "x-"]
 )
-def test_a_name_of_letters_digits_spaces_and_a_few_signs_is_allowed(name: str) -> None:
+def test_letters_digits_spaces_and_some_punctuation_are_valid_names(name: str) -> None:
     check_name(name)
 
 
@@ -129,7 +129,7 @@ def test_a_name_of_letters_digits_spaces_and_a_few_signs_is_allowed(name: str) -
         "日" * 90,
     ],
 )
-def test_any_other_name_is_refused_before_it_becomes_a_path(sessions: Path, name: str) -> None:
+def test_any_other_name_is_refused_before_it_is_used_as_a_path(sessions: Path, name: str) -> None:
     make_session("x")
     for attempt in (
         lambda: Session.open(name, create=True),
@@ -159,7 +159,7 @@ def test_an_empty_chat_leaves_nothing_on_the_disk(sessions: Path) -> None:
     assert not sessions.parent.exists()
 
 
-def test_the_first_turn_makes_a_directory_for_its_owner_only(sessions: Path) -> None:
+def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
     old = os.umask(0)
     try:
         with Session.open("mine", create=True) as session:
@@ -174,7 +174,7 @@ def test_the_first_turn_makes_a_directory_for_its_owner_only(sessions: Path) -> 
     assert mode_of(sessions) == mode_of(sessions / "mine") == 0o700
 
 
-def test_a_session_goes_on_where_it_was_left(sessions: Path) -> None:
+def test_a_session_continues_where_it_was_left(sessions: Path) -> None:
     make_session("mine")
     with Session.open("mine") as session:
         turns = session.journal.contents.turns
@@ -185,7 +185,7 @@ def test_a_session_goes_on_where_it_was_left(sessions: Path) -> None:
     assert saved.settings == {"model": "tiny"}
 
 
-def test_a_session_that_is_not_there_is_only_made_on_request(sessions: Path) -> None:
+def test_a_missing_session_is_created_only_on_request(sessions: Path) -> None:
     for attempt in (
         lambda: Session.open("mine"),
         lambda: read_session("mine"),
@@ -197,7 +197,7 @@ def test_a_session_that_is_not_there_is_only_made_on_request(sessions: Path) -> 
     assert not sessions.exists()
 
 
-def test_a_new_session_is_named_after_the_time_and_two_do_not_meet(sessions: Path) -> None:
+def test_new_sessions_are_named_after_the_time_and_never_collide(sessions: Path) -> None:
     with Session.new() as first, Session.new() as second, Session.new() as third:
         for session in (first, second):
             session.journal.record(None, [Turn("hello")])
@@ -211,10 +211,10 @@ def test_a_new_session_is_named_after_the_time_and_two_do_not_meet(sessions: Pat
     check_name(second.name)
 
 
-def test_a_new_session_keeps_its_name_however_late_its_first_turn_is(
+def test_a_new_session_keeps_its_name_until_its_first_turn(
     sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its events told the name, and a second later it was saved under another one."""
+    """Its events announced one name, and a second later it was saved under another."""
     with Session.new() as session:
         told = session.name
         monkeypatch.setattr(session_module, "_names", lambda: iter(["a-second-later"]))
@@ -223,7 +223,7 @@ def test_a_new_session_keeps_its_name_however_late_its_first_turn_is(
     assert names_by_use() == [told]
 
 
-def test_a_name_that_was_taken_meanwhile_is_not_shared(sessions: Path) -> None:
+def test_a_name_taken_in_the_meantime_is_not_shared(sessions: Path) -> None:
     with Session.open("mine", create=True) as late:
         with Session.open("mine", create=True) as early:
             early.journal.record(None, [Turn("early")])
@@ -235,12 +235,12 @@ def test_a_name_that_was_taken_meanwhile_is_not_shared(sessions: Path) -> None:
         assert [turn.user for turn in session.journal.contents.turns] == ["early"]
 
 
-def test_a_name_under_which_another_chat_was_saved_meanwhile_is_left_to_it(
+def test_a_chosen_name_taken_in_the_meantime_is_refused(
     sessions: Path,
 ) -> None:
     with Session.open("mine", create=True) as late:
         directory = make_session("mine")
-        with pytest.raises(SessionError, match="'mine' has been begun by another process: "):
+        with pytest.raises(SessionError, match="another process has started session 'mine': "):
             late.journal.record(None, [Turn("late")])
         Session.open("mine").close()
         remove("mine")
@@ -250,7 +250,7 @@ def test_a_name_under_which_another_chat_was_saved_meanwhile_is_left_to_it(
     assert [turn.user for turn in read_session("mine").turns] == ["late"]
 
 
-def test_a_directory_without_a_transcript_is_used_again(sessions: Path) -> None:
+def test_a_directory_without_a_transcript_is_reused(sessions: Path) -> None:
     (sessions / "mine").mkdir(parents=True)
     assert listing() == []
     with pytest.raises(SessionError, match="there is no session"):
@@ -269,7 +269,7 @@ def test_a_damaged_session_is_not_left_locked(sessions: Path) -> None:
     Session.open("mine").close()
 
 
-def test_a_session_where_nothing_could_be_recorded_leaves_nothing(
+def test_a_session_that_recorded_nothing_leaves_nothing(
     sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -277,22 +277,24 @@ def test_a_session_where_nothing_could_be_recorded_leaves_nothing(
 
     with Session.open("mine", create=True) as session, monkeypatch.context() as context:
         context.setattr("mlxchat.files.AppendFile.create", fail)
-        with pytest.raises(SessionError, match="No space left on device: the chat goes on unsaved"):
+        with pytest.raises(
+            SessionError, match="No space left on device: the chat continues unsaved"
+        ):
             session.journal.record(None, [Turn("hello")])
     assert list(sessions.iterdir()) == []
 
 
-def test_what_a_kill_left_of_a_snapshot_is_swept_away(sessions: Path) -> None:
+def test_leftovers_of_a_killed_snapshot_are_removed(sessions: Path) -> None:
     directory = make_session("mine")
     (directory / ".snapshot.safetensors.a1b2").write_bytes(b"half")
     Session.open("mine").close()
     assert sorted(path.name for path in directory.iterdir()) == ["lock", "transcript.jsonl"]
 
 
-def test_directories_that_cannot_be_made_are_told(sessions: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(sessions: Path) -> None:
     sessions.parent.mkdir()
     sessions.write_text("a file")
-    with Session.new() as session, pytest.raises(SessionError, match="goes on unsaved"):
+    with Session.new() as session, pytest.raises(SessionError, match="continues unsaved"):
         session.journal.record(None, [Turn("hello")])
     with pytest.raises(SessionError, match="cannot list"):
         listing()
@@ -317,7 +319,7 @@ def test_a_session_is_open_in_one_process_at_a_time(sessions: Path) -> None:
     assert names_by_use() == ["mine"]
 
 
-def test_a_killed_process_leaves_no_lock_and_all_that_it_showed(sessions: Path) -> None:
+def test_a_killed_process_leaves_no_lock_and_loses_nothing_shown(sessions: Path) -> None:
     with open_elsewhere("mine") as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -331,7 +333,7 @@ def test_a_killed_process_leaves_no_lock_and_all_that_it_showed(sessions: Path) 
             assert (sessions / "mine" / "lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_closed_session_can_be_opened_at_once(sessions: Path) -> None:
+def test_a_closed_session_can_be_opened_immediately(sessions: Path) -> None:
     directory = make_session("mine")
     for _ in range(3):
         with Session.open("mine") as session:
@@ -341,7 +343,7 @@ def test_a_closed_session_can_be_opened_at_once(sessions: Path) -> None:
         assert (directory / "lock").read_text() == ""
 
 
-def test_programs_that_a_chat_starts_do_not_keep_it_locked(sessions: Path) -> None:
+def test_child_processes_do_not_keep_the_lock(sessions: Path) -> None:
     make_session("mine")
     with Session.open("mine") as session:
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -352,10 +354,10 @@ def test_programs_that_a_chat_starts_do_not_keep_it_locked(sessions: Path) -> No
 
 
 @pytest.mark.parametrize("put_back", [True, False])
-def test_a_lock_that_is_removed_as_it_is_taken_is_taken_again(
+def test_a_lock_removed_while_it_is_taken_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_back: bool
 ) -> None:
-    """Two processes could hold two locks of the same name otherwise."""
+    """Otherwise two processes could hold two locks with the same name."""
     path = tmp_path / "lock"
     calls: list[int] = []
 
@@ -381,9 +383,7 @@ def test_a_lock_that_is_removed_as_it_is_taken_is_taken_again(
 
 
 @pytest.mark.parametrize("content", ["", "0\n", "-1\n", "12", "x" * 100, "9" * 400 + "\n"])
-def test_a_lock_that_does_not_name_its_process_is_one_all_the_same(
-    tmp_path: Path, content: str
-) -> None:
+def test_a_lock_without_a_process_id_still_locks(tmp_path: Path, content: str) -> None:
     path = tmp_path / "lock"
     lock = Lock(path, "mine")
     path.write_text(content)
@@ -393,7 +393,7 @@ def test_a_lock_that_does_not_name_its_process_is_one_all_the_same(
     lock.release()
 
 
-def test_a_file_system_without_locks_is_told(
+def test_a_file_system_without_locks_is_reported(
     sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_session("mine")
@@ -406,7 +406,7 @@ def test_a_file_system_without_locks_is_told(
         Session.open("mine")
 
 
-# All of them
+# All sessions
 
 
 def test_sessions_are_listed_latest_first(sessions: Path) -> None:
@@ -458,7 +458,7 @@ def test_a_word_is_found_in_all_sessions(sessions: Path) -> None:
     ]
 
 
-def test_snapshots_of_all_but_the_last_are_pruned(sessions: Path) -> None:
+def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
     for n in range(5):
         directory = make_session(f"s{n}", used_s=1000 * n)
         if n != 1:
@@ -477,7 +477,7 @@ def test_snapshots_of_all_but_the_last_are_pruned(sessions: Path) -> None:
     assert len(listing()) == 5
 
 
-def test_a_snapshot_that_cannot_be_pruned_is_passed_over(sessions: Path) -> None:
+def test_a_snapshot_that_cannot_be_pruned_is_skipped(sessions: Path) -> None:
     (make_session("odd", used_s=1000) / SNAPSHOT).mkdir()
     (make_session("good", used_s=500) / SNAPSHOT).write_bytes(b"x")
     assert prune_snapshots(keep=0) == 1
@@ -489,10 +489,10 @@ def test_a_snapshot_that_cannot_be_pruned_is_passed_over(sessions: Path) -> None
 def test_a_session_is_renamed(sessions: Path) -> None:
     make_session("old")
     make_session("taken")
-    with pytest.raises(SessionError, match="there is a session 'taken' already"):
+    with pytest.raises(SessionError, match="session 'taken' already exists"):
         rename("old", "taken")
     (sessions / "empty").mkdir()
-    with pytest.raises(SessionError, match="there is a session 'empty' already"):
+    with pytest.raises(SessionError, match="session 'empty' already exists"):
         rename("old", "empty")
     rename("old", "new")
     assert sorted(names_by_use()) == ["new", "taken"]
@@ -500,18 +500,18 @@ def test_a_session_is_renamed(sessions: Path) -> None:
 
 
 @pytest.mark.parametrize(("saved", "asked"), [("Night", "night"), ("Über uns", "über UNS")])
-def test_names_that_differ_in_case_alone_are_one_session(
+def test_names_that_differ_only_in_case_are_one_session(
     saved: str, asked: str, sessions: Path
 ) -> None:
-    """On a Mac they share a directory: the same session had two names, and could not be renamed
-    from one to the other."""
+    """On a Mac they share a directory, so one session had two names and could not be renamed from
+    one to the other."""
     make_session(saved)
     make_session("other")
     with Session.open(asked, create=True) as session:
         assert session.name == saved
         assert session.journal.contents.turns[0].user == "hello"
     assert read_session(asked).turns[0].user == "hello"
-    with pytest.raises(SessionError, match=f"there is a session '{saved}' already"):
+    with pytest.raises(SessionError, match=f"session '{saved}' already exists"):
         rename("other", asked)
     rename(saved, asked)
     assert sorted(names_by_use()) == sorted([asked, "other"])
@@ -520,11 +520,11 @@ def test_names_that_differ_in_case_alone_are_one_session(
     assert names_by_use() == ["other"]
 
 
-def test_a_name_can_change_in_case_where_the_file_system_ignores_it(
+def test_a_name_can_change_in_case_on_a_case_insensitive_file_system(
     sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_there(path: Path) -> bool:
-        """As macOS says it."""
+        """As on macOS."""
         names = {each.name.casefold() for each in path.parent.iterdir()}
         return path.name.casefold() in names
 
@@ -536,8 +536,8 @@ def test_a_name_can_change_in_case_where_the_file_system_ignores_it(
     assert names_by_use() == ["Night"]
 
 
-def test_two_that_are_there_under_such_names_stay_two(sessions: Path) -> None:
-    """A case-sensitive file system may have them, from another version."""
+def test_existing_sessions_with_such_names_stay_separate(sessions: Path) -> None:
+    """A case-sensitive file system may have both, from another version."""
     for name in ("Night", "night"):
         (sessions / name).mkdir(parents=True)
         (sessions / name / TRANSCRIPT).write_text("")
@@ -545,7 +545,7 @@ def test_two_that_are_there_under_such_names_stay_two(sessions: Path) -> None:
     assert directory_of("night").name == "night"
 
 
-def test_an_open_session_goes_on_under_its_new_name(sessions: Path) -> None:
+def test_an_open_session_continues_under_its_new_name(sessions: Path) -> None:
     make_session("taken")
     with Session.open("old", create=True) as session:
         turns = [Turn("one")]
@@ -577,7 +577,7 @@ def test_a_session_can_be_renamed_before_anything_is_said(sessions: Path) -> Non
     assert sorted(names_by_use()) == ["mine", "taken"]
 
 
-def test_a_session_is_removed_with_all_of_its_files(sessions: Path) -> None:
+def test_a_session_is_removed_with_all_its_files(sessions: Path) -> None:
     directory = make_session("mine")
     for name in (SNAPSHOT, "reply.unfinished", ".snapshot.safetensors.x1"):
         (directory / name).write_bytes(b"x")
@@ -585,10 +585,10 @@ def test_a_session_is_removed_with_all_of_its_files(sessions: Path) -> None:
     assert list(sessions.iterdir()) == []
 
 
-def test_nothing_is_removed_where_other_files_are(sessions: Path) -> None:
+def test_a_session_with_other_files_in_its_directory_is_not_removed(sessions: Path) -> None:
     directory = make_session("mine")
     (directory / "notes.txt").write_text("keep me")
-    with pytest.raises(SessionError, match=r"is left as it is.*'notes.txt'"):
+    with pytest.raises(SessionError, match=r"is not deleted.*'notes.txt'"):
         remove("mine")
     assert sorted(path.name for path in directory.iterdir()) == [
         "lock",
@@ -597,13 +597,13 @@ def test_nothing_is_removed_where_other_files_are(sessions: Path) -> None:
     ]
 
 
-def test_a_directory_in_the_place_of_a_file_is_told(sessions: Path) -> None:
+def test_a_directory_instead_of_a_file_is_reported(sessions: Path) -> None:
     (make_session("mine") / SNAPSHOT).mkdir()
     with pytest.raises(SessionError, match="cannot remove session 'mine': "):
         remove("mine")
 
 
-def test_a_link_is_no_session_and_nothing_behind_it_is_touched(
+def test_a_link_is_not_a_session_and_its_target_is_not_touched(
     sessions: Path, tmp_path: Path
 ) -> None:
     make_session("mine").rename(tmp_path / "elsewhere")
@@ -617,7 +617,7 @@ def test_a_link_is_no_session_and_nothing_behind_it_is_touched(
         lambda: remove("mine"),
         lambda: rename("mine", "yours"),
     ):
-        with pytest.raises(SessionError, match="is a symbolic link, and so no session"):
+        with pytest.raises(SessionError, match="is a symbolic link, so it is not a session"):
             attempt()
     session = Session.open("dangling", create=True)
     with session, pytest.raises(SessionError, match="is a symbolic link"):
@@ -628,7 +628,7 @@ def test_a_link_is_no_session_and_nothing_behind_it_is_touched(
     assert sorted((tmp_path / "elsewhere").iterdir()) == before
 
 
-def test_links_inside_a_session_are_removed_and_not_what_they_point_to(
+def test_links_in_a_session_are_removed_but_not_their_targets(
     sessions: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "precious"

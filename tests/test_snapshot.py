@@ -1,4 +1,4 @@
-"""Snapshots: what is restored goes on to the bit; what is damaged, or another's, is refused."""
+"""Snapshots: restored ones continue bit for bit; damaged and mismatched ones are refused."""
 
 import errno
 import json
@@ -46,7 +46,7 @@ def fingerprint(model: Model, window: int | None = WINDOW) -> Fingerprint:
 
 
 class Run:
-    """A cache, its ledger and what is drawn from it, going on as it is told to."""
+    """A cache, its ledger and the tokens drawn from it, continued on command."""
 
     def __init__(self, network: nn.Module, cache: Cache, ledger: Ledger) -> None:
         self.network, self.cache, self.ledger = network, cache, ledger
@@ -107,7 +107,7 @@ def check_goes_on_to_the_bit(path: Path, run: Run, model: Model, window: int | N
 
 @pytest.mark.parametrize(("read", "drawn"), LENGTHS)
 @pytest.mark.parametrize("window", [WINDOW, None])
-def test_what_is_restored_goes_on_to_the_bit(
+def test_a_restored_state_continues_bit_for_bit(
     read: int, drawn: int, window: int | None, tmp_path: Path
 ) -> None:
     model = make_model(build_random_model())
@@ -119,7 +119,7 @@ def test_what_is_restored_goes_on_to_the_bit(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_other_families_do_as_well(family: str, tmp_path: Path) -> None:
+def test_so_do_other_families(family: str, tmp_path: Path) -> None:
     model = make_model(build_family(family))
     run = begin(model.network)
     run.read(60)
@@ -128,7 +128,7 @@ def test_other_families_do_as_well(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_quantized_weights_and_half_precision_do_as_well(dtype: mx.Dtype, tmp_path: Path) -> None:
+def test_so_do_quantized_weights_and_half_precision(dtype: mx.Dtype, tmp_path: Path) -> None:
     network = build_random_model(tiny_config(width=64))
     network.set_dtype(dtype)
     nn.quantize(network, group_size=32, bits=4)
@@ -139,8 +139,8 @@ def test_quantized_weights_and_half_precision_do_as_well(dtype: mx.Dtype, tmp_pa
     check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, WINDOW)
 
 
-def test_a_cache_whose_keys_have_been_moved_back_goes_on_too(tmp_path: Path) -> None:
-    """Moved back, the kept keys' originals and their places are part of the state."""
+def test_so_does_a_rebased_cache(tmp_path: Path) -> None:
+    """After a rebase, the kept keys' originals and their positions are part of the state."""
     model = make_model(build_random_model())
     run = begin(model.network)
     for window in windows(run.cache):
@@ -153,7 +153,7 @@ def test_a_cache_whose_keys_have_been_moved_back_goes_on_too(tmp_path: Path) -> 
     check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, WINDOW)
 
 
-def test_the_file_is_what_others_can_read_and_holds_no_padding(tmp_path: Path) -> None:
+def test_the_file_is_plain_safetensors_without_padding(tmp_path: Path) -> None:
     model = make_model(build_random_model())
     run = begin(model.network)
     run.read(10)
@@ -176,7 +176,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, bytes]:
     return model, path.read_bytes()
 
 
-def test_whatever_byte_is_changed_it_is_refused(saved: tuple[Model, bytes], tmp_path: Path) -> None:
+def test_a_change_of_any_byte_is_refused(saved: tuple[Model, bytes], tmp_path: Path) -> None:
     model, data = saved
     path = tmp_path / "snapshot"
     empty = make_cache(model.network, WINDOW, KEEP)
@@ -191,7 +191,7 @@ def test_whatever_byte_is_changed_it_is_refused(saved: tuple[Model, bytes], tmp_
             snapshot.restore(path, model.network, empty, print_)
 
 
-def test_wherever_it_is_cut_off_it_is_refused(saved: tuple[Model, bytes], tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_refused(saved: tuple[Model, bytes], tmp_path: Path) -> None:
     model, data = saved
     path = tmp_path / "snapshot"
     empty = make_cache(model.network, WINDOW, KEEP)
@@ -206,7 +206,7 @@ def test_wherever_it_is_cut_off_it_is_refused(saved: tuple[Model, bytes], tmp_pa
         snapshot.restore(path, model.network, empty, print_)
 
 
-def test_what_it_was_made_with_is_named_where_it_differs(
+def test_differences_from_what_it_was_made_with_are_named(
     saved: tuple[Model, bytes], tmp_path: Path
 ) -> None:
     model, data = saved
@@ -214,19 +214,19 @@ def test_what_it_was_made_with_is_named_where_it_differs(
     path.write_bytes(data)
     other_template = Tokenizer(byte_tokenizer(), ChatTemplate("{{ messages }}", {}), (258,))
     others: list[tuple[Model, int | None, int, str | None, str]] = [
-        (make_model(build_random_model(seed=1)), WINDOW, KEEP, None, "other weights"),
-        (make_model(model.network, config={"a": 1}), WINDOW, KEEP, None, "another model"),
-        (make_model(model.network, mx.float16), WINDOW, KEEP, None, "another dtype"),
+        (make_model(build_random_model(seed=1)), WINDOW, KEEP, None, "different weights"),
+        (make_model(model.network, config={"a": 1}), WINDOW, KEEP, None, "a different model"),
+        (make_model(model.network, mx.float16), WINDOW, KEEP, None, "a different dtype"),
         (
             Model("tiny", model.network, other_template, mx.float32, 4096, {}),
             WINDOW,
             KEEP,
             None,
-            "another chat template",
+            "a different chat template",
         ),
-        (model, WINDOW + 1, KEEP, None, "another window"),
-        (model, WINDOW, KEEP + 1, None, "another number of kept tokens"),
-        (model, WINDOW, KEEP, "Be brief.", "another system prompt"),
+        (model, WINDOW + 1, KEEP, None, "a different window"),
+        (model, WINDOW, KEEP + 1, None, "a different number of kept tokens"),
+        (model, WINDOW, KEEP, "Be brief.", "a different system prompt"),
     ]
     for other, window, keep, system, difference in others:
         print_ = ModelPrint(other).of(window, keep, system)
@@ -235,9 +235,9 @@ def test_what_it_was_made_with_is_named_where_it_differs(
             snapshot.restore(path, other.network, empty, print_)
 
 
-def test_a_gguf_file_that_was_moved_is_the_same_model() -> None:
-    """So was the embedded one of another installation: sessions were read again, and no prefix was
-    known."""
+def test_a_moved_gguf_file_is_the_same_model() -> None:
+    """The embedded model of another installation counted as another one: sessions were read again,
+    and no prefix was found."""
     network = build_random_model()
     here, there = (
         ModelPrint(make_model(network, config={"mlxchat": {"source": path}})) for path in "ab"
@@ -246,7 +246,7 @@ def test_a_gguf_file_that_was_moved_is_the_same_model() -> None:
 
 
 def forged(data: bytes, change: Any) -> bytes:
-    """The file with its facts changed and a checksum that is right: somebody means harm."""
+    """The file with its facts changed and a valid checksum, as an attacker would do it."""
     (n,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + n])
     metadata = header.pop("__metadata__")
@@ -328,22 +328,22 @@ def test_a_hostile_file_is_refused(change: Any, saved: tuple[Model, bytes], tmp_
         struct.pack("<Q", 4) + b"\xff\xfe{}",
     ],
 )
-def test_what_is_no_snapshot_at_all_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_snapshot_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "snapshot").write_bytes(data)
     with pytest.raises(SnapshotBroken):
-        tensor_file.read(tmp_path / "snapshot", most_bytes=1 << 30)
+        tensor_file.read(tmp_path / "snapshot", max_bytes=1 << 30)
 
 
 def test_a_file_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "snapshot"
     with path.open("wb") as file:
         file.truncate(1 << 32)
-    with pytest.raises(SnapshotBroken, match="more than it can have"):
-        tensor_file.read(path, most_bytes=1 << 30)
+    with pytest.raises(SnapshotBroken, match="is too large"):
+        tensor_file.read(path, max_bytes=1 << 30)
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO])
-def test_a_fault_while_it_is_written_leaves_the_one_before(
+def test_a_failed_write_leaves_the_previous_snapshot(
     fault: int, saved: tuple[Model, bytes], tmp_path: Path
 ) -> None:
     model, data = saved
@@ -367,7 +367,7 @@ def test_a_fault_while_it_is_written_leaves_the_one_before(
     restore(path, model)
 
 
-def test_a_crash_before_the_renaming_leaves_the_one_before(
+def test_a_crash_before_the_rename_leaves_the_previous_snapshot(
     saved: tuple[Model, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = saved
@@ -379,7 +379,7 @@ def test_a_crash_before_the_renaming_leaves_the_one_before(
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        # Nothing can be tidied up by a process that is no more.
+        # A process that is gone cannot tidy up.
         patch.setattr(Path, "replace", crash)
         patch.setattr(Path, "unlink", lambda *_, **__: None)
         with pytest.raises(SystemExit):
@@ -391,13 +391,11 @@ def test_a_crash_before_the_renaming_leaves_the_one_before(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_disk_that_takes_less_than_it_is_given_gets_it_all(
-    saved: tuple[Model, bytes], tmp_path: Path
-) -> None:
+def test_short_writes_are_completed(saved: tuple[Model, bytes], tmp_path: Path) -> None:
     model, _ = saved
     run = begin(model.network)
     run.read(60)
     with FailingDisk(tmp_path).used() as disk:
-        disk.most_bytes = 1000
+        disk.max_bytes = 1000
         save(tmp_path / "snapshot", run, model)
     restore(tmp_path / "snapshot", model)

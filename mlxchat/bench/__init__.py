@@ -1,2 +1,2 @@
-"""What the README claims, measured here: each sub-bench turns a model into figures, and figures
-into tables and charts as data. Nothing here prints; `catalog` says how to add one."""
+"""Measures what the README claims: each benchmark turns a model into figures, and figures into
+tables and charts as data. Nothing here prints; `catalog` explains how to add one."""

@@ -1,6 +1,6 @@
-"""What blocks save and what they cost in quality: documents joined in every order, against ordinary
-prefill of the same tokens: the wait, what the model expects of a question's tokens, and whether it
-still knows the facts that were planted in the documents.
+"""What blocks save, and what they cost in quality. Joins documents in every order and compares with
+ordinary prefill of the same tokens: the time to the first token, the predictions of a question's
+tokens, and whether the model still knows facts planted in the documents.
 """
 
 import itertools
@@ -39,8 +39,8 @@ COLOURS = ("crimson", "silver", "purple", "copper", "golden", "orange", "violet"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Tokens of each document and of the question; orders of the documents, and how many of them
-    to ask for the facts in."""
+    """Tokens per document and question; how many orders of the documents to measure, and in how
+    many of them to ask for the facts."""
 
     document: int
     question: int
@@ -56,7 +56,7 @@ DOCUMENTS = 4
 
 @dataclass(frozen=True, slots=True)
 class FirstFigures:
-    """Seconds to the first token when no block was known yet."""
+    """Seconds to the first token before any block is stored."""
 
     kind: ClassVar[str] = "first"
 
@@ -66,8 +66,8 @@ class FirstFigures:
 
 @dataclass(frozen=True, slots=True)
 class OrderFigures:
-    """One order of the documents, all known: seconds to the first token and, over the question's
-    tokens, how far the model's expectations are from those behind ordinary prefill: the mean
+    """One order of the documents, with all blocks stored: seconds to the first token, and how the
+    predictions of the question's tokens differ from those after ordinary prefill: mean
     Kullback-Leibler divergence in nats, and how often the likeliest token is the same."""
 
     kind: ClassVar[str] = "order"
@@ -81,7 +81,7 @@ class OrderFigures:
 
 @dataclass(frozen=True, slots=True)
 class FactFigures:
-    """The answers' mean log-probability, natural, over the planted facts."""
+    """Mean natural log-probability of the answers about the planted facts."""
 
     kind: ClassVar[str] = "facts"
 
@@ -96,7 +96,7 @@ Found = FirstFigures | OrderFigures | FactFigures
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A sentence that says something of a thing, and how to ask for it."""
+    """A sentence that states a fact, and the question for it."""
 
     thing: str
     place: str
@@ -116,7 +116,7 @@ class Fact:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[Found]]:
-    """Raises CacheError where the model's blocks cannot be joined."""
+    """Raises CacheError if blocks of this model cannot be joined."""
     amounts = QUICK if subject.quick else FULL
     run = _Run(subject, amounts)
     found: list[Found] = []
@@ -126,7 +126,7 @@ def measure(subject: Subject) -> Iterator[Sequence[Found]]:
 
 
 class _Run:
-    """The documents, the questions, and the blocks that are known."""
+    """The documents, the questions, and the stored blocks."""
 
     def __init__(self, subject: Subject, amounts: Amounts) -> None:
         self.subject = subject
@@ -134,7 +134,7 @@ class _Run:
         self.model: Model = subject.model
         self.facts = _facts(amounts.facts)
         ids = subject.text_ids((DOCUMENTS + 1) * amounts.document, MOST_TEXT_TOKENS)
-        # Far from one another, so that none goes on with what another says.
+        # Far apart, so that no document continues another.
         starts = np.linspace(0, len(ids) - amounts.document, DOCUMENTS + 1).astype(int)
         texts = [self._decoded(ids[start : start + amounts.document]) for start in starts]
         self.question = self._decoded(ids[starts[-1] :][: amounts.question])
@@ -151,7 +151,7 @@ class _Run:
             for n, order in enumerate(orders):
                 say = self._say(n, len(orders))
                 if n == 0:
-                    say("no block is known")
+                    say("no blocks stored")
                     prompt = self._prompt(order, self.facts[0].question)
                     _, taken_s = self._read(prompt, BlockReader(prompt, blocks))
                     yield FirstFigures(len(prompt.ids), taken_s)
@@ -192,7 +192,7 @@ class _Run:
         return encode_parts(self.model.tokenizer, [*parts, Part(question)], system, raw=raw)
 
     def _read(self, prompt: Prompt, read: Callable[..., int]) -> tuple[Cache, float]:
-        """The cache behind the documents, and the seconds to the first token of the answer."""
+        """The cache after the documents, and the seconds to the first token of the answer."""
         settle()
         network = self.model.network
         behind_documents = prompt.blocks[-1][1]
@@ -211,7 +211,7 @@ class _Run:
         return cache
 
     def _expected(self, cache: Cache, order: Sequence[int]) -> mx.array:
-        """Log-probabilities `(T, V)` behind each of the question's tokens."""
+        """Log-probabilities `(T, V)` after each of the question's tokens."""
         ids = self._behind_documents(order, self.question)[: self.amounts.question]
         return self._logprobs(cache, ids)
 
@@ -225,7 +225,7 @@ class _Run:
         return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
     def _fact_logprobs(self, cache: Cache) -> list[float]:
-        """Of each fact's colour, behind the question for it and an answer up to there."""
+        """Of each fact's colour, after the question for it and the start of the answer."""
         found: list[float] = []
         tokenizer = self.model.tokenizer
         for fact in self.facts:
@@ -249,7 +249,7 @@ def _facts(count: int) -> list[Fact]:
 
 
 def _planted(text: str, facts: Sequence[Fact]) -> str:
-    """The text with the facts' sentences between its words, at equal distances."""
+    """The text with the facts' sentences inserted between words, at equal distances."""
     words = text.split(" ")
     cuts = np.linspace(0, len(words), len(facts) + 2).astype(int)
     pieces = [" ".join(words[a:b]) for a, b in itertools.pairwise(cuts)]
@@ -259,8 +259,8 @@ def _planted(text: str, facts: Sequence[Fact]) -> str:
 
 
 def _compared(full: mx.array, other: mx.array) -> tuple[float, float]:
-    """Mean KL divergence of `other` from `full`, both `(T, V)`, and the share of rows whose
-    likeliest token is the same."""
+    """Mean KL divergence of `other` from `full`, both `(T, V)`, and the share of rows with the
+    same likeliest token."""
     kl: Any = (mx.exp(full) * (full - other)).sum(axis=-1).mean().item()
     same: Any = (mx.argmax(full, axis=-1) == mx.argmax(other, axis=-1)).mean().item()
     return kl, same
@@ -270,7 +270,7 @@ def tables(found: Sequence[Found]) -> Sequence[Table]:
     first = [each for each in found if isinstance(each, FirstFigures)]
     orders = {each.order for each in found if isinstance(each, OrderFigures)}
     notes = [
-        f"When no block was known, the first token of {each.prompt_tokens:,} came after "
+        f"With no blocks stored, the first token of {each.prompt_tokens:,} took "
         f"{figure(each.ttft_s)} s."
         for each in first
     ]
@@ -279,8 +279,8 @@ def tables(found: Sequence[Found]) -> Sequence[Table]:
         notes.append(f"Without the documents, the answers' log-probability is {without[0]:.2f}.")
     return [
         Table(
-            f"{DOCUMENTS} documents joined as blocks, in {len(orders)} orders, against ordinary "
-            "prefill; medians of seconds to the first token, means of all else",
+            f"{DOCUMENTS} documents joined as blocks, in {len(orders)} orders, compared with "
+            "ordinary prefill; medians of seconds to the first token, means of the rest",
             ("READ AS", "TTFT S", "RATIO", "RANGE", "KL", "WORST KL", "TOP-1", "ANSWERS' LOGPROB"),
             _rows(found),
             tuple(notes),

@@ -1,6 +1,6 @@
-"""Which sub-benches there are. To add one: a module in this package and a line in BENCHES.
+"""The list of benchmarks. To add one, add a module to this package and a line to BENCHES.
 
-The module has three functions, those of `Bench`; what they hand on are frozen dataclasses.
+The module has the three functions of `Bench`; its figures are frozen dataclasses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Bench(Protocol):
-    """What a module of a sub-bench has."""
+    """The interface of a benchmark's module."""
 
     def measure(self, subject: "Subject") -> Iterator[Sequence["Figures"]]:
-        """Yield all figures so far, again and again, the last time complete: whoever interrupts it
-        has the ones before. Raises MlxchatError for what a user can mend."""
+        """Yield all figures so far, repeatedly, and in the end all of them, so that an interrupted
+        run keeps its figures. Raises MlxchatError for errors that a user can fix."""
         ...
 
     def tables(self, found: Sequence[Any]) -> Sequence["Table"]:
-        """What the figures, complete or not, come to in words and numbers."""
+        """Summarize the figures, complete or not, in words and numbers."""
         ...
 
     def charts(self, found: Sequence[Any]) -> Sequence["Chart"]: ...
@@ -30,9 +30,8 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A sub-bench by name, before its module is imported. `compares`: there is something of
-    mlx-lm's to measure beside it; `reads_text`: it reads a file of real text; `on_ranks`: it can be
-    run under MLX's launcher."""
+    """A benchmark, before its module is imported. `compares`: it can also measure mlx-lm;
+    `reads_text`: it reads a file of real text; `on_ranks`: it can run under MLX's launcher."""
 
     name: str
     summary: str
@@ -42,7 +41,7 @@ class Entry:
 
 
 BENCHES = (
-    # First, while this process holds no weights: its runs are processes that load their own.
+    # First, before this process holds weights: it starts processes that load their own.
     Entry("startup", "Seconds to --help, and to the first token, cold and warm.", compares=True),
     Entry(
         "prefill",
@@ -51,20 +50,20 @@ BENCHES = (
     ),
     Entry(
         "decode",
-        "Tokens a second and memory as tokens are generated; the loop's own cost a token. Under "
-        "mlx.launch, the time that the ranks spend on one another.",
+        "Tokens a second and memory during generation, and the loop's own cost per token. Under "
+        "mlx.launch, the time ranks spend on communication.",
         compares=True,
         on_ranks=True,
     ),
     Entry("chat", "Time to the first token, turn by turn, for each way to make room."),
     Entry(
         "stream",
-        "Perplexity of a long text, by position, and of recomputing each window.",
+        "Perplexity of a long text, by position, compared with recomputing each window.",
         compares=True,
         reads_text=True,
     ),
     Entry("memory", "Memory over a long generation at a fixed window."),
-    Entry("prefix", "What the prefix cache saves and takes on the disk.", reads_text=True),
+    Entry("prefix", "Time that the prefix cache saves, and disk space it takes.", reads_text=True),
     Entry("blocks", "What blocks save, and what they cost in quality.", reads_text=True),
 )
 

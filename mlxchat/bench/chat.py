@@ -1,5 +1,5 @@
-"""A conversation at a fixed window, turn by turn: what the user waits for, by the way in which room
-is made, and beside it what reading everything again would take.
+"""A conversation at a fixed window, turn by turn: the time to the first token for each way to make
+room, and for reading everything again.
 
 The questions are scripted; replies are greedy and short.
 """
@@ -37,7 +37,7 @@ WAYS = (Roll.SHIFT, Roll.REFILL, EVERYTHING)
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """`reply` is in tokens; everything is read again at each `every`th turn, and the last."""
+    """`reply` is in tokens. Everything is read again at every `every`th turn and the last one."""
 
     turns: int
     reply: int
@@ -51,10 +51,10 @@ QUICK = Amounts(turns=9, reply=8, least_window=0, every=4)
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """`way` is what `--roll` is, or "everything": an unbounded cache that knows nothing yet.
+    """`way` is a value of `--roll`, or "everything": an unbounded, empty cache.
 
-    `own_tokens` are what the turn adds to the conversation up to where its reply begins;
-    `ttft_s` is from the question to the first token, forgetting included.
+    `own_tokens` are those the turn adds to the conversation before its reply; `ttft_s` is from the
+    question to the first token, including eviction.
     """
 
     kind: ClassVar[str] = "turn"
@@ -76,8 +76,8 @@ def questions(count: int) -> list[str]:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[TurnFigures]]:
-    """The ways take turns at every question, each in a conversation of its own; whoever reads
-    everything reads what was said with shift."""
+    """The ways take turns at every question, each in its own conversation; "everything" reads the
+    one of shift."""
     amounts = QUICK if subject.quick else FULL
     model = subject.model
     window = _window(model, amounts)
@@ -113,7 +113,7 @@ def _conversation(model: Model, window: int | None, roll: Roll, reply: int) -> C
 
 
 def _window(model: Model, amounts: Amounts) -> int:
-    """Room for the system prompt and some four turns: it is full before the end."""
+    """Room for the system prompt and about four turns, so that it fills up before the end."""
     first, second = questions(2)
     beginning = len(_rendered(model, [Turn(first)]))
     own = len(_rendered(model, [Turn(first), Turn(second)])) - beginning + amounts.reply
@@ -148,7 +148,7 @@ def _ask(conversation: Conversation, question: str, way: str) -> TurnFigures:
 
 
 def _rendered(model: Model, turns: Sequence[Turn]) -> Sequence[int]:
-    """All that was ever said, up to where the last reply begins."""
+    """Everything ever said, up to where the last reply begins."""
     messages: list[ChatMessage] = []
     for turn in turns:
         messages.append(ChatMessage("user", turn.user))
@@ -157,7 +157,7 @@ def _rendered(model: Model, turns: Sequence[Turn]) -> Sequence[int]:
 
 
 def tables(found: Sequence[TurnFigures]) -> Sequence[Table]:
-    """The first turns, but for the very first, and the last ones."""
+    """The first turns, except the very first, and the last ones."""
     most = max(each.turn for each in found)
     ends = min(10, max(most // 3, 1))
     rows = [
@@ -179,7 +179,7 @@ def tables(found: Sequence[TurnFigures]) -> Sequence[Table]:
             tuple(rows),
             (
                 f"{forgotten} turns were forgotten; {EVERYTHING!r} is an unbounded cache that "
-                "reads all of them again, at some turns.",
+                "reads all turns again, at some turns.",
             ),
         )
     ]

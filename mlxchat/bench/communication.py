@@ -1,4 +1,4 @@
-"""What of a token's time several ranks spend on one another: `decode` under MLX's launcher."""
+"""How much of a token's time ranks spend on communication: `decode` under MLX's launcher."""
 
 import statistics
 import time
@@ -22,10 +22,10 @@ WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class CommunicationFigures:
-    """Seconds of a token. `computing_s` is what remains without a message: of the slowest rank, or
-    of all ranks together where they are a `pipeline`, and so take turns. `communication_s` is the
-    rest, waiting for one another included, and `share` what that is of the whole. `messages_s` is
-    what the same messages take where nothing is computed."""
+    """Seconds per token. `computing_s` is the time without messages: of the slowest rank, or the
+    sum of all ranks if they form a `pipeline` and so take turns. `communication_s` is the rest,
+    including waiting, and `share` its share of the total. `messages_s` is the time for the same
+    messages with nothing to compute."""
 
     kind: ClassVar[str] = "communication"
 
@@ -43,7 +43,7 @@ class CommunicationFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What one run of a side found."""
+    """The result of one run of a side."""
 
     token_s: float
     timing: TokenTiming | None = None
@@ -52,7 +52,7 @@ class _Run:
 def measure(
     subject: Subject, peers: Peers, tokens: int, rounds: int
 ) -> Iterator[Sequence[CommunicationFigures]]:
-    """The whole, the computing, and the messages of tokens at the same places, in turn."""
+    """Measure in turn the total, the computing, and the messages, at the same token positions."""
     network, cache = subject.model.network, subject.model.make_cache()
     prefill(network, cache, subject.prompt_ids(PROMPT_TOKENS), step_size=PROMPT_TOKENS)
 
@@ -118,12 +118,12 @@ def _figures(
 
 
 def table(found: CommunicationFigures) -> Table:
-    """One for each figure."""
+    """One table per figure."""
     times = (
-        ("all of it", found.token_s),
+        ("total", found.token_s),
         ("computing", found.computing_s),
         ("communication and waiting", found.communication_s),
-        ("its messages alone", found.messages_s),
+        ("messages alone", found.messages_s),
     )
     way = "some of the layers each" if found.pipeline else "a part of each layer"
     return Table(
@@ -132,6 +132,6 @@ def table(found: CommunicationFigures) -> Table:
         tuple((name, middle(spread, 1e-3), range_of(spread, 1e-3)) for name, spread in times),
         (
             f"Communication is {found.share.median:.0%} of the time. Rank 0 takes part in "
-            f"{found.messages} messages a token, of {found.message_bytes:,} bytes together.",
+            f"{found.messages} messages a token, {found.message_bytes:,} bytes in total.",
         ),
     )

@@ -1,6 +1,6 @@
-"""Generating: speed and memory as tokens are generated, with a window and without one; and what the
-loop itself costs a token, on a network so small that it shows. On several ranks, instead of that,
-what they spend on one another.
+"""Generation: speed and memory over time, with and without a window, and the cost per token of the
+loop itself, on a network so small that it shows. On several ranks, measures their communication
+instead.
 """
 
 import statistics
@@ -29,10 +29,9 @@ OURS, THEIRS, BARE = "mlxchat", theirs.NAME, "bare loop"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """`stretches` of `stretch` tokens each, at a window of `window`; on the tiny network
-    `tiny_tokens` in each of `tiny_rounds`, short and many, since what is looked for is smaller than
-    what a busy machine adds for seconds at a time; of what ranks spend on one another,
-    `ranks_tokens`."""
+    """`stretches` of `stretch` tokens each, at a window of `window`. On the tiny network,
+    `tiny_tokens` in each of `tiny_rounds`: many short rounds, because a busy machine adds more
+    than the difference for seconds at a time. `ranks_tokens` to measure communication."""
 
     stretch: int
     stretches: int
@@ -53,8 +52,8 @@ QUICK = Amounts(
 
 @dataclass(frozen=True, slots=True)
 class StretchFigures:
-    """Of the tokens from `from_token` on. `speed_ratio` is to mlx-lm's that was asked for the same
-    window; where it is not `window_kept`, mlx-lm ignores that for this model."""
+    """From the token `from_token` on. `speed_ratio` compares with mlx-lm at the same window; if
+    `window_kept` is false, mlx-lm ignores the window for this model."""
 
     kind: ClassVar[str] = "stretch"
 
@@ -70,7 +69,7 @@ class StretchFigures:
 
 @dataclass(frozen=True, slots=True)
 class OverheadFigures:
-    """On the tiny network: the median time of a token, and what of it is above the bare loop's."""
+    """On the tiny network: median time per token, and its excess over the bare loop's."""
 
     kind: ClassVar[str] = "overhead"
 
@@ -100,7 +99,7 @@ class _Stretch:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[Found]]:
-    """Greedy, never ending by itself, behind a short prompt."""
+    """Greedy generation after a short prompt, without an end token."""
     amounts = QUICK if subject.quick else FULL
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
     stretches: Sequence[StretchFigures] = ()
@@ -117,7 +116,7 @@ def _others(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequ
     return _overheads(subject, amounts, tokenizer)
 
 
-# As tokens are generated
+# During generation
 
 
 def _stretches(
@@ -146,7 +145,7 @@ def _window_kept(model: Model, side: str, window: int | None) -> bool:
 
 def _side(subject: Subject, case: _Case, amounts: Amounts, tokenizer: Any) -> Side[list[_Stretch]]:
     def run(stretch: int, stretches: int) -> list[_Stretch]:
-        # One more: the first token ends the prefill.
+        # One more, since the first token ends the prefill.
         tokens = _tokens(subject.model, case, stretch * stretches + 1, tokenizer, subject)
         return list(_timed(tokens, stretch))
 
@@ -168,7 +167,7 @@ def _tokens(
 
 
 def _timed(tokens: Iterable[Any], stretch: int) -> Iterator[_Stretch]:
-    """By the clock, from token to token, with whatever is done between them now and then."""
+    """Wall-clock times between tokens, including work that is only done now and then."""
     begun_s = 0.0
     for count, _ in enumerate(tokens):
         if count % stretch == 0:
@@ -241,7 +240,7 @@ def _token_s(tokens: Iterable[Any]) -> float:
     return statistics.median(later - earlier for earlier, later in pairwise(times_s))
 
 
-# To be shown
+# Tables and charts
 
 
 def tables(found: Sequence[Found]) -> Sequence[Table]:

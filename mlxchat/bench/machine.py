@@ -1,4 +1,4 @@
-"""On what, and with what, a figure was measured: it goes into each line that is kept of it."""
+"""The machine and versions a figure was measured with, recorded with each figure."""
 
 import os
 import platform as system_platform
@@ -11,8 +11,8 @@ from mlxchat.about import __version__
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`load` is how many programs wanted a core, on average over the minute before: of more than a
-    core or so only ratios mean anything. None where the system does not tell."""
+    """`load` is the average number of programs that wanted a core in the last minute, None if the
+    system does not provide it. Above about one core, only ratios are meaningful."""
 
     system: str
     processor: str
@@ -40,7 +40,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """As it is now; the device must have been chosen."""
+    """The current state; the device must have been chosen."""
     uname = system_platform.uname()
     return Machine(
         system=f"{uname.system} {uname.release} {uname.machine}",

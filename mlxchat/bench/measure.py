@@ -1,4 +1,4 @@
-"""One sub-bench from its beginning to its end, and what it found even if it is interrupted."""
+"""Runs one benchmark from start to end, and keeps its figures even if it is interrupted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +17,7 @@ from mlxchat.models.skeleton import named_parameters
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a sub-bench found, one figure at least."""
+    """A benchmark's figures, at least one."""
 
     bench: Bench
     found: Sequence[Any]
@@ -35,10 +35,9 @@ def measure(
     hand_out: Callable[[Measured], None],
     note: Callable[[str], None],
 ) -> None:
-    """Measure within `shown`, then hand out what was found, whatever ended it.
+    """Measure within `shown`, then hand out the figures, however it ended.
 
-    Raises ModelError and OutputError for what MLX and the system report of memory and disks that
-    are full.
+    Raises ModelError and OutputError if MLX or the system reports that memory or a disk is full.
     """
     found: Sequence[Any] = ()
     complete = False
@@ -49,7 +48,7 @@ def measure(
         complete = True
     finally:
         if not complete:
-            note(f"bench {entry.name} is not complete")
+            note(f"bench {entry.name} is incomplete")
         if found:
             circumstances = _circumstances(entry, subject, machine, command, complete=complete)
             hand_out(Measured(bench, found, circumstances))
@@ -81,6 +80,6 @@ def _in_one_line() -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if type(error) not in (RuntimeError, MemoryError):
             raise
-        raise ModelError(f"MLX could not go on: {first_line(error)}") from error
+        raise ModelError(f"MLX failed: {first_line(error)}") from error
     except OSError as error:
         raise OutputError(f"{error.filename or 'a file'}: {error.strerror or error}") from error

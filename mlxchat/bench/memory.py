@@ -30,8 +30,8 @@ QUICK = Amounts(tokens=400, window=64)
 
 @dataclass(frozen=True, slots=True)
 class SampleFigures:
-    """After `tokens`: what MLX has in use, weights included, what it holds to use again, and what
-    is resident of the whole process."""
+    """After `tokens`: MLX's memory in use, including weights, MLX's cache of freed memory, and the
+    resident size of the process."""
 
     kind: ClassVar[str] = "sample"
 
@@ -43,7 +43,7 @@ class SampleFigures:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[SampleFigures]]:
-    """In this process, with nothing kept of the text."""
+    """Generates in this process, and keeps nothing of the text."""
     amounts = QUICK if subject.quick else FULL
     network = subject.model.network
     settings = GenerationSettings(max_tokens=amounts.tokens, ignore_eos=True)
@@ -56,7 +56,7 @@ def measure(subject: Subject) -> Iterator[Sequence[SampleFigures]]:
         if count % every == 0 and count <= amounts.tokens:
             found.append(_sample(count, amounts.window))
             yield found
-            # Behind it: what is told to be done can no longer be lost.
+            # After the sample is stored: progress that was shown is never lost.
             subject.tick(count, amounts.tokens, "generating")
 
 
@@ -90,7 +90,7 @@ def tables(found: Sequence[SampleFigures]) -> Sequence[Table]:
 
 
 def _in_words(found: Sequence[SampleFigures]) -> Iterator[str]:
-    """Once the window is full, and the first tenth has filled caches of all kinds."""
+    """After the window is full, and the first tenth has filled all kinds of caches."""
     settled = [each for each in found if each.tokens > max(found[-1].tokens / 10, each.max_kv_size)]
     if len(settled) < 2:
         return

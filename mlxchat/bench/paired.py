@@ -1,5 +1,5 @@
-"""Runs in turn, A B A B, so that whatever else the machine does meets every side alike; and what
-the runs of a side come to: their median, how far they lie apart, how they stand to another side's.
+"""Runs sides in turn, A B A B, so that other load on the machine affects all of them alike, and
+summarizes the runs of a side: median, spread, and ratio to another side.
 """
 
 import gc
@@ -10,19 +10,19 @@ from typing import Generic, TypeVar
 
 import mlx.core as mx
 
-# So many done, of so many, and what is being measured now.
+# Number done, total number, and what is being measured now.
 Tick = Callable[[int, int, str], None]
 
-# A ratio this near to 1 is a tie, however well the runs agree.
+# A ratio this close to 1 is a tie, however well the runs agree.
 TIE = 0.02
-VERDICTS = f"Where it is neither a tie, within {TIE:.0%}, nor unclear, all runs agree."
+VERDICTS = f"Unless a verdict is a tie (within {TIE:.0%}) or unclear, all runs agree."
 
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What the runs of one side gave: the middle one, the least and the most, and how many."""
+    """The runs of one side: median, minimum, maximum, and their number."""
 
     median: float
     least: float
@@ -31,13 +31,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of at least one value."""
+        """From at least one value."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Side(Generic[V]):
-    """One of the things to compare. `warm_up` does once, untimed, what only a first run has to."""
+    """One of the things to compare. `warm_up` does, untimed, the work that only a first run has."""
 
     name: str
     run: Callable[[], V]
@@ -45,8 +45,8 @@ class Side(Generic[V]):
 
 
 def interleave(sides: Sequence[Side[V]], rounds: int, tick: Tick) -> Iterator[list[list[V]]]:
-    """Warm all sides up, then run each once a round, in their order; after each run, yield what
-    each side has given so far. Before each, nothing of the one before is left in memory."""
+    """Warm up all sides, then run each once per round, in order. After each run, yield the results
+    so far by side. Before each run, free the memory of the previous one."""
     total = rounds * len(sides)
     for side in sides:
         tick(0, total, f"warming up: {side.name}")
@@ -62,27 +62,27 @@ def interleave(sides: Sequence[Side[V]], rounds: int, tick: Tick) -> Iterator[li
 
 
 def settle() -> None:
-    """Give back what an earlier run has left in memory."""
+    """Free the memory that an earlier run has left."""
     gc.collect()
     mx.synchronize()
     mx.clear_cache()
 
 
 def ratios(values: Sequence[float], others: Sequence[float]) -> Spread | None:
-    """Of each run to the other side's in the same round, so that a machine that slows down for a
-    while slows both; None before there is a pair."""
+    """The ratio of each run to the other side's in the same round, so that a temporary slowdown
+    affects both. None before there is a pair."""
     pairs = [a / b for a, b in zip(values, others, strict=False) if b]
     return Spread.of(pairs) if pairs else None
 
 
 def differences(values: Sequence[float], others: Sequence[float]) -> Spread | None:
-    """As `ratios`: what each run is above the other side's in the same round."""
+    """Like `ratios`, but the difference of each run and the other side's in the same round."""
     pairs = [a - b for a, b in zip(values, others, strict=False)]
     return Spread.of(pairs) if pairs else None
 
 
 def verdict(ratio: Spread | None, more: str, less: str) -> str:
-    """A ratio in a word: `more`, `less`, a tie, or unclear where the runs disagree."""
+    """A ratio in a word: `more`, `less`, a tie, or unclear if the runs disagree."""
     if ratio is None:
         return ""
     if abs(ratio.median - 1) <= TIE:

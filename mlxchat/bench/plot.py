@@ -1,4 +1,4 @@
-"""Charts as SVG and PNG files: the only importer of matplotlib, which is the extra `plot`."""
+"""Charts as SVG and PNG files. The only importer of matplotlib, which the extra `plot` installs."""
 
 import importlib.util
 import io
@@ -21,14 +21,14 @@ def available() -> bool:
 
 
 def prepare(directory: Path) -> None:
-    """Make the directory. Raises OutputError."""
-    with reported_as(OutputError, f"make {directory}"):
+    """Create the directory. Raises OutputError."""
+    with reported_as(OutputError, f"create {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
 
 
 def draw(charts: Iterable[Chart], directory: Path, caption: str) -> Iterator[Path]:
-    """Write each chart to `directory`, which is made, by its name; yield the files as they are
-    there. `caption` says what it was measured on. Raises OutputError."""
+    """Write each chart into `directory`, which is created if necessary; yield each file once it is
+    written. `caption` describes the machine. Raises OutputError."""
     for chart in charts:
         figure = _figure(chart, caption)
         for kind in FORMATS:
@@ -40,7 +40,7 @@ def draw(charts: Iterable[Chart], directory: Path, caption: str) -> Iterator[Pat
 
 
 def _figure(chart: Chart, caption: str) -> Any:
-    # Not pyplot, which keeps every figure and looks for a window system.
+    # Not pyplot, which keeps every figure in memory and looks for a display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
@@ -50,7 +50,7 @@ def _figure(chart: Chart, caption: str) -> Any:
     axes.set_title(_plain(chart.title))
     axes.set_xlabel(_plain(chart.x))
     axes.set_ylabel(_plain(chart.y))
-    # From zero, so that no difference looks larger than it is.
+    # Start at zero, so as not to exaggerate differences.
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
     axes.legend()
@@ -87,12 +87,12 @@ def _rendered(figure: Any, kind: str) -> bytes:
     import matplotlib
 
     stream = io.BytesIO()
-    # The same figures give the same file.
+    # A fixed salt makes the file reproducible.
     with matplotlib.rc_context({"svg.hashsalt": "mlxchat"}):
         figure.savefig(stream, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return stream.getvalue()
 
 
 def _plain(text: str) -> str:
-    """Between two dollar signs matplotlib would read a formula."""
+    """Escape dollar signs, between which matplotlib would read a formula."""
     return text.replace("$", r"\$")

@@ -1,6 +1,6 @@
-"""Reading a prompt: speed and peak memory against the size of a step and the prompt's length.
+"""Reading a prompt: speed and peak memory by step size and prompt length.
 
-"all at once" is one step for the whole prompt; mlx-lm takes its own default.
+"all at once" is a single step for the whole prompt; mlx-lm uses its own default.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ OURS, THEIRS, ALL = "mlxchat", theirs.NAME, "all at once"
 
 @dataclass(frozen=True, slots=True)
 class PrefillFigures:
-    """The ratios are to `ratio_to` in the same rounds; None for what they are ratios to."""
+    """Ratios compare with `ratio_to` in the same rounds; None for that side itself."""
 
     kind: ClassVar[str] = "prefill"
 
@@ -44,7 +44,7 @@ class PrefillFigures:
 
     @property
     def step(self) -> str:
-        """In words."""
+        """The step size in words."""
         return f"{self.step_size:,}" if self.step_size < self.prompt_tokens else ALL
 
 
@@ -62,7 +62,7 @@ class _Run:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[PrefillFigures]]:
-    """Each prompt is read from an empty, unbounded cache, up to its first token."""
+    """Read each prompt into an empty, unbounded cache, up to its first token."""
     cases = _cases(subject)
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
     sides = [_side(subject, case, tokenizer) for case in cases]
@@ -165,7 +165,7 @@ def _table(found: Sequence[PrefillFigures]) -> Table:
 
 
 def charts(found: Sequence[PrefillFigures]) -> Sequence[Chart]:
-    # The longest prompt has all step sizes, in their order.
+    # The longest prompt was read with all step sizes.
     found = sorted(found, key=lambda each: -each.prompt_tokens)
 
     def chart(name: str, title: str, y: str, pick: str, unit: float) -> Chart:

@@ -1,5 +1,5 @@
-"""What the prefix cache saves: the wait for an answer about a document that was read before; and
-what it takes: bytes on the disk, and the time to look a prompt up among many that begin alike.
+"""What the prefix cache saves, the wait for an answer about a document read before, and what it
+costs: disk space, and the time to look up a prompt among many with the same beginning.
 """
 
 import statistics
@@ -34,7 +34,7 @@ PLAIN, KNOWN = "without", "with"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Tokens of the document; prompts that share beginnings, and after which ones to look."""
+    """Tokens of the document; number of prompts that share beginnings, and when to look up."""
 
     document: int
     prompts: int
@@ -47,8 +47,8 @@ QUICK = Amounts(document=600, prompts=20, looks=(10, 20))
 
 @dataclass(frozen=True, slots=True)
 class QuestionFigures:
-    """Seconds to the first token of a question about the document, without the prefix cache and
-    with it; before the first one it knows nothing."""
+    """Seconds to the first token of a question about the document, without and with the prefix
+    cache, which is empty before the first one."""
 
     kind: ClassVar[str] = "question"
 
@@ -61,7 +61,7 @@ class QuestionFigures:
 
 @dataclass(frozen=True, slots=True)
 class DiskFigures:
-    """What the document takes, and how quickly it is read back."""
+    """Disk space of the document, and how fast it is read back."""
 
     kind: ClassVar[str] = "disk"
 
@@ -72,8 +72,8 @@ class DiskFigures:
 
 @dataclass(frozen=True, slots=True)
 class TrieFigures:
-    """After so many prompts of 2,560 tokens, ten beginnings of 2,048 shared by a tenth each, on a
-    tiny network: what is stored, what would be if each stood alone, and what a look-up takes."""
+    """After a number of prompts of 2,560 tokens on a tiny network, with ten beginnings of 2,048
+    that a tenth of them share each: bytes stored, bytes without sharing, time of a look-up."""
 
     kind: ClassVar[str] = "trie"
 
@@ -115,7 +115,7 @@ def _questions(subject: Subject, amounts: Amounts) -> Iterator[QuestionFigures |
 
 
 def _ask(model: Model, prefixes: PrefixCache | None, ids: TokenIds) -> tuple[float, int]:
-    """Seconds to the first token, and how many of the prompt's were known."""
+    """Seconds to the first token, and how many of the prompt's tokens were cached."""
     settle()
     cache = model.make_cache()
     started_s = time.perf_counter()
@@ -153,14 +153,14 @@ def _trie(subject: Subject, amounts: Amounts) -> Iterator[TrieFigures]:
         for number in range(1, amounts.prompts + 1):
             subject.tick(number - 1, amounts.prompts, "prompts that begin alike")
             own = random.integers(0, 256, OWN_TOKENS).astype(np.int32)
-            # A last token that is not prefilled, as in a generation.
+            # The last token is not prefilled, as in a generation.
             ids = np.concatenate([beginnings[number % BEGINNINGS], own, own[:1]])
             cache = model.make_cache()
             cached = prefixes.fill(cache, ids, None)
             record = prefixes.recorder(cache, ids, cached, None)
             prefill(model.network, cache, ids[cached:-1], step_size=STEP, on_held=record)
             if number in amounts.looks:
-                # All that is on its way to the disk has to be there.
+                # Wait until everything is on the disk.
                 prefixes.close()
                 prefixes = PrefixCache(store, model, LIMIT_BYTES)
                 yield _look_up(store, prefixes, ids, number)

@@ -1,5 +1,5 @@
-"""A line for each figure that was measured, with all that it was measured on: for programs that
-follow figures through time. manual/benchmarks.md lists its fields."""
+"""One line for each figure, with the circumstances of its measurement, for programs that track
+figures over time. manual/benchmarks.md documents the fields."""
 
 import json
 import math
@@ -16,8 +16,8 @@ from mlxchat.files import append_line, open_to_append, reported_as
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """`time` is when the sub-bench ended. Where every run loads the model for itself, `dtype` is
-    what it was told to, and `weights_bytes` is None. `complete`: nothing interrupted it."""
+    """`time` is when the benchmark ended. If every run loads the model itself, `dtype` is the value
+    of the option, and `weights_bytes` is None. `complete`: it was not interrupted."""
 
     bench: str
     time: str
@@ -32,14 +32,14 @@ class Circumstances:
 
 
 def lines(found: Sequence[Any], circumstances: Circumstances) -> Iterator[str]:
-    """JSON objects, one a figure, without line ends."""
+    """JSON objects, one per figure, without line ends."""
     for figures in found:
         record = asdict(circumstances) | {"kind": figures.kind, "figures": asdict(figures)}
         yield json.dumps(_for_json(record), ensure_ascii=False, allow_nan=False)
 
 
 class RecordFile:
-    """Lines appended to a file. Raises OutputError if it cannot be written, already when made."""
+    """A file that lines are appended to. Raises OutputError if it cannot be written or created."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class RecordFile:
 
 
 def _for_json(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
+    """Replace infinity and NaN, which JSON does not have."""
     if isinstance(value, dict):
         return {name: _for_json(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

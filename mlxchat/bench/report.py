@@ -1,4 +1,4 @@
-"""Tables and charts as data: what a sub-bench makes of its figures, for whoever can show them."""
+"""Tables and charts as data, made from a benchmark's figures for others to display."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ from mlxchat.bench.paired import Spread
 
 
 class Figures(Protocol):
-    """A frozen dataclass that a sub-bench measures. `kind` tells those of one bench apart."""
+    """A frozen dataclass of measurements. `kind` distinguishes those of one benchmark."""
 
     kind: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as people read them; `notes` are sentences about them."""
+    """Cells as they are displayed; `notes` are sentences about them."""
 
     title: str
     headers: tuple[str, ...]
@@ -23,7 +23,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def without_empty_columns(self) -> "Table":
-        """Of what was not measured nothing is said."""
+        """Drop columns that were not measured."""
         kept = [n for n in range(len(self.headers)) if any(row[n] for row in self.rows)]
         headers = tuple(self.headers[n] for n in kept)
         return replace(
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value of a series, and how far the runs behind it lie apart."""
+    """A value in a series, and the spread of its runs."""
 
     x: float | str
     y: float
@@ -42,7 +42,7 @@ class Point:
 
     @classmethod
     def of(cls, x: float | str, spread: Spread, unit: float = 1.0) -> "Point":
-        """In so many times the spread's own unit: 1e6 for megabytes."""
+        """In multiples of the spread's unit: 1e6 for megabytes."""
         return cls(x, spread.median / unit, spread.least / unit, spread.most / unit)
 
     @classmethod
@@ -58,8 +58,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`name` is that of its files. The values are counted from zero; `kind` "lines" needs numbers
-    as x, for "bars" they are names."""
+    """`name` is the name of its files. The value axis starts at zero. x is a number if `kind` is
+    "lines", a name if it is "bars"."""
 
     name: str
     title: str
@@ -70,7 +70,7 @@ class Chart:
 
 
 def series(points: Iterable[tuple[str, Point]]) -> tuple[Series, ...]:
-    """Points that come with the label of their series, each label in the order of its first."""
+    """Group points by the label of their series, in order of first appearance."""
     found: dict[str, list[Point]] = {}
     for label, point in points:
         found.setdefault(label, []).append(point)
@@ -78,7 +78,7 @@ def series(points: Iterable[tuple[str, Point]]) -> tuple[Series, ...]:
 
 
 def figure(value: float) -> str:
-    """Three digits, as many before the point as there are: 0.0712, 17.2, 1,250."""
+    """Three significant digits, or all digits before the point: 0.0712, 17.2, 1,250."""
     if value == 0 or abs(value) >= 999.5:
         return f"{value:,.0f}"
     digits = next(
@@ -88,7 +88,7 @@ def figure(value: float) -> str:
 
 
 def range_of(spread: Spread | None, unit: float = 1.0) -> str:
-    """From the least to the most; nothing where there was one run."""
+    """From minimum to maximum; empty for a single run."""
     if spread is None or spread.runs < 2:
         return ""
     return f"{figure(spread.least / unit)}–{figure(spread.most / unit)}"

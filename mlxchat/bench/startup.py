@@ -1,5 +1,5 @@
-"""How long until there is something to read: seconds from the start of the process to --help, and
-to the first token of a short prompt, with the model's files in memory and not.
+"""Seconds from the start of the process to --help, and to the first token of a short prompt, with
+the model's files in memory and not.
 """
 
 import os
@@ -23,17 +23,17 @@ ROUNDS, QUICK_ROUNDS = 5, 3
 OURS, THEIRS = "mlxchat", theirs.NAME
 HELP, WARM, COLD = "--help", "first token, warm", "first token, cold"
 
-COLD_MEANS = "Cold: the model's files were put out of memory before."
-NO_COLD = "No cold start: this system cannot put a file out of memory for a user."
+COLD_MEANS = "Cold: the model's files were evicted from memory first."
+NO_COLD = "No cold start: this system does not let users evict a file from memory."
 
-# Tells the system that a file need not stay in memory. macOS has nothing like it for users.
+# Lets the system drop a file from memory. macOS offers users nothing like it.
 FORGET = getattr(os, "posix_fadvise", None)
 
 
 @dataclass(frozen=True, slots=True)
 class StartFigures:
-    """`until` is one of HELP, WARM, COLD. Cold: the model's files were put out of memory before,
-    which only Linux can do; the program's own may still be there."""
+    """`until` is HELP, WARM or COLD. Cold: the model's files were evicted from memory first, which
+    only Linux can do; the program's own files may still be there."""
 
     kind: ClassVar[str] = "start"
 
@@ -50,7 +50,7 @@ class _Case:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[StartFigures]]:
-    """Each run is a process. Neither side applies the chat template, so that both read the same."""
+    """Each run is a process. Neither side applies the chat template, so both read the same text."""
     directory = theirs.same_weights(subject) if subject.against else subject.directory
     untils = (HELP, WARM, *((COLD,) if FORGET is not None else ()))
     names = (OURS, THEIRS) if subject.against else (OURS,)
@@ -74,7 +74,7 @@ def _side(subject: Subject, case: _Case, directory: Path) -> Side[float]:
         return seconds_to_output(command, environment)
 
     def warm_up() -> None:
-        # Once for all that is there to be compiled; the model's files are read by the first.
+        # Run once to compile everything; the first run also reads the model's files.
         if case.until != COLD:
             seconds_to_output(command, environment)
 
@@ -101,7 +101,7 @@ def _their_command(directory: Path, until: str) -> list[str]:
 
 
 def put_out_of_memory(directory: Path) -> None:
-    """Have the next reader of the directory's files wait for the disk."""
+    """Evict the directory's files from memory, so that the next reader waits for the disk."""
     assert FORGET is not None
     for file in directory.rglob("*"):
         if file.is_file():
@@ -113,9 +113,9 @@ def put_out_of_memory(directory: Path) -> None:
 
 
 def seconds_to_output(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Seconds until the first character of the answer, behind mlx-lm's rule of equals signs.
+    """Seconds until the first character of the answer, after mlx-lm's line of equals signs.
 
-    Raises ModelError, with what the process said last, where it fails.
+    Raises ModelError, with the last line of the process's output, if it fails.
     """
     with tempfile.TemporaryFile() as errors:
         started_s = time.perf_counter()

@@ -1,5 +1,5 @@
-"""Whether quality holds as a text goes on: perplexity by position at a fixed window, ours, mlx-lm's
-rotating cache, and, as the gold standard, tokens behind a window that is computed from scratch.
+"""Whether quality lasts as a text grows: perplexity by position at a fixed window, for mlxchat, for
+mlx-lm's rotating cache and, as the gold standard, for a window recomputed before each token.
 """
 
 import math
@@ -20,13 +20,13 @@ from mlxchat.bench.subject import Subject
 from mlxchat.cache import make_cache
 from mlxchat.settings import DEFAULT_KEEP
 
-STRETCH = 64  # tokens that are recomputed at a place
+STRETCH = 64  # tokens recomputed at each place
 OURS, THEIRS, GOLD = "mlxchat", "mlx-lm rotating", "recomputed"
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """In tokens; `part` is what one perplexity is of."""
+    """In tokens; `part` is the length over which perplexity is averaged."""
 
     tokens: int
     part: int
@@ -40,8 +40,8 @@ QUICK = Amounts(tokens=768, part=128, window=128, step_size=64)
 
 @dataclass(frozen=True, slots=True)
 class PartFigures:
-    """Perplexity of the tokens from `from_token` on; at `places` in it also of tokens behind a
-    window that was computed from scratch, and ours of the very same."""
+    """Perplexity from the token `from_token` on and, at `places` in it, of tokens after a
+    recomputed window, with our perplexity of the same tokens."""
 
     kind: ClassVar[str] = "part"
 
@@ -55,8 +55,8 @@ class PartFigures:
 
 @dataclass(frozen=True, slots=True)
 class WholeFigures:
-    """`ratio_to_recomputed` is that of the perplexities over all places, with its standard error;
-    `ratio_to_mlx_lm` that over the whole text."""
+    """`ratio_to_recomputed` compares perplexities over all places, with its standard error;
+    `ratio_to_mlx_lm` compares them over the whole text."""
 
     kind: ClassVar[str] = "whole"
 
@@ -84,7 +84,7 @@ class _Part:
 def losses(
     network: nn.Module, cache: list[Any], ids: np.ndarray, step_size: int
 ) -> Iterator[float]:
-    """Negative log-likelihood of each token after the first, read `step_size` at a time."""
+    """Negative log-likelihood of each token after the first, in steps of `step_size`."""
     for start in range(0, len(ids) - 1, step_size):
         step = ids[start : start + step_size]
         targets = mx.array(ids[start + 1 : start + step_size + 1])
@@ -96,7 +96,7 @@ def losses(
 
 
 def perplexity(values: Sequence[float]) -> float | None:
-    """None where it is more than a float can hold."""
+    """None if it overflows a float."""
     try:
         return math.exp(statistics.fmean(values))
     except (OverflowError, ValueError):
@@ -104,7 +104,7 @@ def perplexity(values: Sequence[float]) -> float | None:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[PartFigures | WholeFigures]]:
-    """Nothing is timed: one run says all, and all sides read a part before any reads the next."""
+    """Nothing is timed, so one run is enough. All sides read a part before any reads the next."""
     amounts = QUICK if subject.quick else FULL
     network = subject.model.network
     ids = subject.text_ids(2 * amounts.window, amounts.tokens + 1)
@@ -118,7 +118,7 @@ def measure(subject: Subject) -> Iterator[Sequence[PartFigures | WholeFigures]]:
         subject.tick(start, len(ids), f"perplexity from token {start:,}")
         mine = list(islice(ours, amounts.part))
         part = _Part(start, mine, list(islice(others, amounts.part)), [], [])
-        # In its middle, where a whole window lies before it.
+        # In the middle, where a whole window precedes it.
         place = start + (len(mine) - STRETCH) // 2
         if len(mine) >= STRETCH and place + 1 + STRETCH // 2 >= amounts.window:
             part.same.extend(mine[place - start : place - start + STRETCH])
@@ -129,8 +129,8 @@ def measure(subject: Subject) -> Iterator[Sequence[PartFigures | WholeFigures]]:
 
 
 def _recomputed(network: nn.Module, ids: np.ndarray, place: int, window: int) -> list[float]:
-    """Of the tokens behind `place` and the next, with the window before each in view: on average,
-    since they are read together, and the first sees half a stretch less and the last one more."""
+    """Of the tokens from `place` on, with a full window before each on average: they are read
+    together, so the first sees half a stretch less than a window, and the last half more."""
     start = place + 1 + STRETCH // 2 - window
     logits = network(mx.array(ids[start : place + STRETCH])[None])[0, -STRETCH:]
     targets = mx.array(ids[place + 1 : place + STRETCH + 1])
@@ -208,13 +208,13 @@ def tables(found: Sequence[PartFigures | WholeFigures]) -> Sequence[Table]:
 
 def _in_words(whole: WholeFigures) -> Iterator[str]:
     if whole.ratio_to_mlx_lm is not None:
-        yield f"Over all: {figure(whole.ratio_to_mlx_lm)} times that of mlx-lm's rotating cache."
+        yield f"Overall: {figure(whole.ratio_to_mlx_lm)} times that of mlx-lm's rotating cache."
     if whole.ratio_to_recomputed is not None:
         error = whole.standard_error
         error_text = "" if error is None else f" (standard error {figure(error)})"
         yield (
             f"At {whole.places} places, {STRETCH} tokens each: {figure(whole.ratio_to_recomputed)}"
-            f"{error_text} times that of tokens behind a window computed from scratch."
+            f"{error_text} times that of tokens after a window computed from scratch."
         )
 
 
@@ -238,12 +238,12 @@ def charts(found: Sequence[PartFigures | WholeFigures]) -> Sequence[Chart]:
         ]
         return Chart(name, title, "from token", "perplexity", "lines", series(points))
 
-    # In charts of their own: they are of other tokens.
+    # In a separate chart, because these are other tokens.
     return [
         chart("stream", "A long text", {OURS: "perplexity", THEIRS: "mlx_lm_perplexity"}),
         chart(
             "stream-recomputed",
-            "The same tokens, behind windows computed from scratch",
+            "The same tokens, after windows computed from scratch",
             {OURS: "same_tokens_perplexity", GOLD: "recomputed_perplexity"},
         ),
     ]

@@ -1,5 +1,5 @@
-"""What is measured, and how much of it: the model, the text, mlx-lm beside it or not, and in short
-or in full. Whatever takes long to get is got when it is first needed."""
+"""What is measured: the model, the text, with or without mlx-lm, quickly or in full. Anything slow
+is loaded on first use."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -25,7 +25,7 @@ SENTENCES = (
 
 
 class Subject:
-    """`dtype` and `device` are as the options have them. `scratch` is an empty directory."""
+    """`dtype` and `device` have the options' values. `scratch` is an empty directory."""
 
     def __init__(
         self,
@@ -63,39 +63,39 @@ class Subject:
         return "model" in self.__dict__
 
     def load_apart(self) -> Model:
-        """A model for a while: this process may not keep it."""
+        """A temporary model, if this process has none that it keeps."""
         return self.model if self.has_model else self._load()
 
     def prompt_ids(self, count: int) -> TokenIds:
-        """So many ids of plain sentences, again and again."""
+        """`count` ids of plain sentences, repeated as necessary."""
         once = self.model.tokenizer.encode("\n".join(SENTENCES) + "\n")
         return np.resize(once, count)
 
     def text_ids(self, least: int, most: int) -> TokenIds:
-        """The first ids of the text, `most` where it is that long.
+        """The first ids of the text, at most `most`.
 
-        Raises InputError where there are not even `least`.
+        Raises InputError if there are fewer than `least`.
         """
         text = self._text
         ids = self.model.tokenizer.encode(text.text[: most * MOST_CHARS_A_TOKEN])[:most]
         if len(ids) < least:
             raise InputError(
-                f"{text.source} is {len(ids):,} tokens, and {least:,} are needed: "
-                "name a longer one with ",
+                f"{text.source} has only {len(ids):,} of the {least:,} tokens needed: "
+                "give a longer one with ",
                 Field("text"),
             )
         return ids
 
     @property
     def text_source(self) -> str | None:
-        """Where the text is from, once one has been read."""
+        """The source of the text, if it has been read."""
         return self._text.source if "_text" in self.__dict__ else None
 
     @cached_property
     def _text(self) -> Text:
         if self._text_path is None:
             text = find_text()
-            self._notify(Message(f"the text is {text.source}; ", Field("text"), " takes another"))
+            self._notify(Message(f"the text is {text.source}; ", Field("text"), " sets another"))
             return text
         text = read_text(self._text_path)
         for notice in text.notices:

@@ -1,4 +1,4 @@
-"""A long text to read: the file that the user names, or one that is on most machines already."""
+"""A long text to read: a file named by the user, or one found on most machines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mlxchat.errors import InputError
 from mlxchat.text.documents import piped_stdin, read_input
 from mlxchat.wording import Field
 
-# More characters than this make a token of no text that a tokenizer was made for.
+# Upper bound for texts that the tokenizer was made for.
 MOST_CHARS_A_TOKEN = 16
 
 # Prose that comes with macOS (Perl, Vim) or with Linux (Vim, Debian's licences).
@@ -21,7 +21,7 @@ FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """`source` says where it is from."""
+    """`source` describes where it comes from."""
 
     source: str
     text: str
@@ -29,24 +29,21 @@ class Text:
 
 
 def read_text(path: str) -> Text:
-    """The file that the user named, `-` for standard input. Raises what `read_input` raises."""
+    """The file named by the user, `-` for standard input. Raises what `read_input` raises."""
     read = read_input(None, (path,), piped_stdin() if path == "-" else None)
     return Text(path, read.text, read.notices)
 
 
 def find_text(candidates: Sequence[Callable[[], Iterator[Text]]] | None = None) -> Text:
-    """The longest text that is known to be on this machine.
-
-    Raises InputError if there is none.
-    """
+    """The longest known text on this machine. Raises InputError if there is none."""
     found = [text for candidate in candidates or (pydoc_topics, files) for text in candidate()]
     if not found:
-        raise InputError("no long text was found on this machine: name one with ", Field("text"))
+        raise InputError("found no long text on this machine: give one with ", Field("text"))
     return max(found, key=lambda text: len(text.text))
 
 
 def pydoc_topics() -> Iterator[Text]:
-    """Python's own reference, which comes with Python: the same text on all machines with it."""
+    """Python's own reference, which is the same on all machines with the same Python."""
     try:
         from pydoc_data import topics
     except ImportError:

@@ -1,6 +1,6 @@
-"""mlx-lm's own loops and caches, as it comes: the other side of every comparison, and nowhere else.
+"""mlx-lm's own loops and caches, unmodified: the other side of every comparison.
 
-What imports transformers is imported where it is used: it takes seconds.
+Anything that imports transformers is imported on use: it takes seconds.
 """
 
 import json
@@ -34,9 +34,9 @@ WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """mlx-lm's tokenizer of the same model, which knows no token to end at."""
+    """mlx-lm's tokenizer of the same model, without an end token."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
-    # What transformers thinks of a model's files is not about what is measured.
+    # transformers' warnings about a model's files are irrelevant here.
     with warnings.catch_warnings(action="ignore"):
         from mlx_lm.tokenizer_utils import load
 
@@ -48,7 +48,7 @@ def load_tokenizer(directory: Path) -> Any:
 def generate(
     model: Model, tokenizer: Any, ids: TokenIds, max_tokens: int, max_kv_size: int | None = None
 ) -> Iterator[Any]:
-    """mlx-lm's `stream_generate` with its own defaults; a response for each token."""
+    """mlx-lm's `stream_generate` with its own defaults; one response per token."""
     from mlx_lm.generate import stream_generate
 
     prompt = mx.array(ids)
@@ -56,8 +56,8 @@ def generate(
 
 
 def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[int]:
-    """Model call, argmax, `async_eval`, one token ahead, with mlx-lm's plain cache: what no loop
-    can do without."""
+    """Model call, argmax and `async_eval`, one token ahead, with mlx-lm's plain cache: the minimum
+    that every loop needs."""
     cache = make_prompt_cache(network)
 
     def step(tokens: mx.array) -> mx.array:
@@ -73,14 +73,14 @@ def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[in
 
 
 def keeps_window(network: nn.Module, max_kv_size: int) -> bool:
-    """Whether `max_kv_size` means anything to mlx-lm for this model: it is ignored where the model
-    makes its own cache."""
+    """Whether mlx-lm honours `max_kv_size` for this model; it ignores it if the model makes its own
+    cache."""
     return all(type(layer) is not KVCache for layer in make_prompt_cache(network, max_kv_size))
 
 
 def rotating_cache(network: nn.Module, window: int, keep: int) -> list[Any]:
-    """What the model makes for itself, with its unbounded layers as `max_kv_size` has them where
-    mlx-lm does not ignore it."""
+    """The model's own cache, with its unbounded layers replaced as mlx-lm does if it honours
+    `max_kv_size`."""
     return [
         RotatingKVCache(max_size=window, keep=keep) if type(layer) is KVCache else layer
         for layer in make_prompt_cache(network)
@@ -93,14 +93,14 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Its own, with the BLAS that mlxchat loads by itself."""
+    """Its environment, with the BLAS that mlxchat loads by itself."""
     same_blas = {"LD_PRELOAD": platform.OPENBLAS} if sys.platform == "linux" else {}
     return {**os.environ, **same_blas}
 
 
 def same_weights(subject: Subject) -> Path:
-    """A directory from which mlx-lm loads the weights in the form that mlxchat holds them in: the
-    model's own, or a copy in `scratch`."""
+    """A directory from which mlx-lm loads the weights in mlxchat's dtype: the model's own, or a
+    copy in `scratch`."""
     if platform.on_gpu() and subject.dtype in ("auto", "stored"):
         return subject.directory
     weights = dict(named_parameters(subject.load_apart().network))
@@ -109,10 +109,9 @@ def same_weights(subject: Subject) -> Path:
     size_bytes = sum(array.nbytes for array in weights.values())
     if shutil.disk_usage(subject.scratch).free < size_bytes + DISK_RESERVE_BYTES:
         raise OutputError(
-            f"a copy of the weights for mlx-lm takes {format_bytes(size_bytes)} in "
-            f"{subject.scratch}, which has less: set TMPDIR, or leave ",
+            f"a copy of the weights for mlx-lm takes {format_bytes(size_bytes)}, more than is free "
+            f"in {subject.scratch}: set TMPDIR, or omit ",
             Field("against"),
-            " out",
         )
     target = subject.scratch / "same-weights"
     target.mkdir(exist_ok=True)
@@ -126,7 +125,7 @@ def same_weights(subject: Subject) -> Path:
     (target / "config.json").write_text(json.dumps(config))
     file = target / "model.safetensors"
     mx.save_safetensors(str(file), weights, {"format": "mlx"})
-    # Only what is on the disk can be put out of memory, for a cold start.
+    # Only what is on the disk can be evicted from memory, for a cold start.
     with file.open("rb") as written:
         force_to_disk(written.fileno(), full=False)
     return target

@@ -1,4 +1,4 @@
-"""A network of random weights, so small that what is around it shows: a loop, a store."""
+"""A network with random weights, so small that the cost of the code around it shows."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ def tiny_config(layers: int = 2, width: int = 32, vocabulary: int = 288) -> dict
 
 
 def with_tiny_network(model: Model, config: dict[str, Any]) -> Model:
-    """The same tokenizer with a network of `config`'s shape; what it says is noise."""
+    """The same tokenizer with a random network of `config`'s shape; its output is noise."""
     mx.random.seed(0)
     network = build_skeleton(config)
     mx.eval(network.parameters())

@@ -1,1 +1,1 @@
-"""A conversation: what was said, what of it is held, and what had to be forgotten."""
+"""A conversation: its turns, the part the model still sees, and the part it had to forget."""

@@ -1,6 +1,6 @@
-"""A conversation: saying something, answering again, continuing a reply. No input, no output.
+"""A conversation: say something, retry an answer, continue a reply. Does no input or output.
 
-What the model sees of it is `view`'s business.
+`view` decides what the model sees of it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Conversation:
             print(said.text, end="", flush=True)
 
     `system` is pinned: it is in the cache once and is never evicted. If fewer than `settings.keep`
-    tokens come before the first user's text, as many of the first turn stay as well.
-    `variables` go to the chat template, and the user's own `template_args` override them.
+    tokens come before the first user's text, the start of the first turn fills up the rest.
+    `variables` go to the chat template; the user's own `template_args` override them.
 
-    One seed, `sampling.seed` or one that nobody chose, is enough: each turn, each retry and each
-    continuation draws from a stream of its own, derived from it.
+    All random numbers derive from one seed: `sampling.seed`, or a random one. Each turn, retry and
+    continuation draws from its own stream.
 
-    Raises TemplateError if the model has no template, CacheError if the pinned beginning leaves no
+    Raises TemplateError if the model has no template, CacheError if the pinned tokens leave no
     room in the window.
     """
 
@@ -70,7 +70,7 @@ class Conversation:
     ) -> None:
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
-        # The seed that the last reply was drawn with.
+        # The seed of the last reply.
         self.reply_seed = 0
         self._any_seed = random_seed()
         self._retries = 0
@@ -85,72 +85,73 @@ class Conversation:
 
     @property
     def seed(self) -> int:
-        """What all streams of random numbers are derived from."""
+        """The seed from which every stream of random numbers is derived."""
         return self._any_seed if self.sampling.seed is None else self.sampling.seed
 
     @property
     def stats(self) -> Stats | None:
-        """What the last reply took, or so far the one that is being written."""
+        """Statistics of the last reply, or of the one in progress."""
         return self._stats if self._generation is None else self._generation.stats
 
     # The conversation so far
 
     def resume(self, system: str | None, turns: Sequence[Turn]) -> None:
-        """Replace everything by a conversation that was saved: as much of it as fits is prefilled
-        by its next turn. Raises CacheError if its pinned beginning leaves no room."""
+        """Replace everything with a saved conversation. The next turn prefills as much of it as
+        fits. Raises CacheError if its pinned tokens leave no room."""
         self.set_system(system)
         self.turns.become(turns)
         for turn in self.turns:
-            # A transcript of another program has both in one text.
+            # Transcripts of other programs have the thought and the reply in one text.
             if not turn.thought:
                 turn.thought, turn.reply = self.model.tokenizer.split(turn.reply)
 
     def undo(self) -> Turn:
-        """Take the last turn back, with all that it made the window forget."""
+        """Take back the last turn, and restore the turns it made the window forget."""
         self.view.go_back_to(len(self.turns) - 1)
         return self.turns.take_back()
 
     def take_back_continuation(self) -> bool:
-        """Take back what `continue_reply` added to the last reply; False if it was not what came
-        last."""
+        """Take back what `continue_reply` added to the last reply; False if the last action was
+        something else."""
         return self.view.take_back_continuation()
 
     def pin(self, number: int) -> None:
-        """Never forget the turn of this number, counted from 1. Raises UsageError."""
+        """Never forget turn `number`, counted from 1. Raises UsageError."""
         self.turns.pin(number)
 
     def unpin(self) -> None:
-        """Let all pinned turns be forgotten again."""
+        """Allow all pinned turns to be forgotten again."""
         self.turns.unpin()
 
     def forget(self, count: int) -> int:
-        """Forget that many of the oldest turns that are not pinned; return how many there were."""
+        """Forget the `count` oldest turns that are not pinned; return how many were forgotten."""
         return self.turns.forget(count)
 
     def recall(self, word: str) -> list[Mention]:
-        """Every line in which the word occurs, in any case, forgotten or not; the oldest first."""
+        """Every line that contains the word, ignoring case, forgotten turns included, oldest
+        first."""
         return self.turns.recall(word)
 
     def clear(self) -> None:
-        """Forget all turns, pinned ones too, and begin again; the transcript keeps them."""
+        """Forget all turns, pinned ones included, and start over. The transcript keeps them."""
         self.turns.clear_away()
         self.view.forget_past()
         self.view.restart()
 
     def set_system(self, text: str | None) -> None:
-        """Change the system prompt: all that is retained will be prefilled again after it."""
+        """Change the system prompt. The next turn prefills all retained turns again."""
         self.view.set_system(text)
 
     def think(self, wanted: bool) -> None:
-        """Turn thoughts on or off, whatever the user's own variables say of them. Raises what
+        """Turn thinking on or off, overriding the user's own variables. Raises what
         `set_template_args` raises."""
         names = thinking_variables(False)
         args = {name: each for name, each in self.template_args.items() if name not in names}
         self.view.set_variables(thinking_variables(wanted), args)
 
     def set_template_args(self, args: Mapping[str, Any]) -> None:
-        """Replace the user's own variables of the template. Raises TemplateError if the template
-        refuses them, CacheError if the beginning leaves no room; then they are as they were."""
+        """Replace the user's own template variables. Raises TemplateError if the template rejects
+        them, CacheError if the pinned tokens leave no room; either way, nothing changes."""
         self.view.set_variables(self.variables, args)
 
     @property
@@ -183,7 +184,7 @@ class Conversation:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know of how the template was read."""
+        """What the user should know about how the template was interpreted."""
         return self.view.rendering.notices
 
     @property
@@ -197,7 +198,7 @@ class Conversation:
 
     @property
     def last(self) -> Turn | None:
-        """The last turn, if there is one since all was cleared."""
+        """The last turn since everything was cleared, if any."""
         return self.turns.last
 
     @property
@@ -209,32 +210,32 @@ class Conversation:
         return self.view.ledger
 
     def usage(self) -> Usage:
-        """What the window holds, by turns; tokens are counted as the template renders them."""
+        """Tokens in the window, by turn, counted as the template renders them."""
         return self.view.usage()
 
     @property
     def held_ids(self) -> TokenIds:
-        """What the cache holds, `(T,)`, in temporal order."""
+        """Token ids in the cache, `(T,)`, in temporal order."""
         return self.view.ledger.ids
 
     # Turns
 
     def say(self, text: str, **watching: Unpack[Watching]) -> Generator[Said]:
-        """Add a turn; the iterator returned yields the tokens of the reply, and what was forgotten
-        to make room for it. See `Watching` for what can be watched.
+        """Add a turn and return an iterator over the tokens of the reply and the turns forgotten
+        to make room for it. `Watching` lists the callbacks.
 
-        A reply that ends early, for whatever reason, is closed properly when the next turn begins.
-        Stopped before its first token, the turn is taken back. The iterator raises WindowFull if
-        the turn does not fit and nothing may be forgotten; then it is as if it had not been said.
-        It raises DeviceError if the device gives out: the turn stays, with what was said of the
-        reply, and the next turn reads again all that is retained.
+        A reply that ends early, for any reason, is closed properly when the next turn begins. If
+        stopped before its first token, the turn is taken back. The iterator raises WindowFull, and
+        takes the turn back, if the turn does not fit and nothing may be forgotten. It raises
+        DeviceError if the device fails: the turn stays, with the reply so far, and the next turn
+        prefills all retained turns again.
         """
         self._retries = 0
         return self._say(text, self._next_stream(), Watch(**watching))
 
     def retry(self, **watching: Unpack[Watching]) -> Generator[Said]:
-        """Answer the last turn again, with other random numbers. If nothing new comes of it, the
-        old reply stays. Raises as `say` does."""
+        """Answer the last turn again with different random numbers. If this produces nothing, the
+        old reply stays. Raises what `say` raises."""
         self._retries += 1
         seed = self._next_stream()
         old = self.undo()
@@ -243,16 +244,16 @@ class Conversation:
         return self._or_else(reply, before, old)
 
     def continue_reply(self, **watching: Unpack[Watching]) -> Generator[Said]:
-        """Continue the last reply where it ended, as if it had not. If nothing comes of it, the
-        reply stays as it is. Raises DeviceError as `say` does."""
+        """Continue the last reply as if it had never ended. If this produces nothing, the reply
+        stays as it is. Raises DeviceError as `say` does."""
         watch = Watch(**watching)
         return self._or_let_go(self._continuation(self.turns[-1], watch))
 
     def with_model(
         self, model: Model, settings: CacheSettings, sampling: SamplingSettings
     ) -> Conversation:
-        """The same conversation with another model, which reads again what is retained. Raises
-        what making a conversation raises; then this one can still be used."""
+        """The same conversation with another model, which prefills the retained turns again.
+        Raises what the constructor raises; this conversation remains usable."""
         other = Conversation(
             model,
             settings,
@@ -267,7 +268,7 @@ class Conversation:
         other.resume(self.system, self.turns)
         other._any_seed, other._retries = self._any_seed, self._retries
         for turn in other.turns:
-            # Another tokenizer spells otherwise.
+            # Another tokenizer produces other ids.
             turn.ids, turn.exact = None, False
         return other
 
@@ -322,7 +323,7 @@ class Conversation:
                 turn.become(old)
 
     def _or_else(self, reply: Generator[Said], before: int, old: Turn) -> Generator[Said]:
-        """The reply; if nothing new comes of it, the old turn is put back."""
+        """The reply; if it produces nothing, restore the old turn."""
         try:
             yield from reply
         except DeviceError:
@@ -334,8 +335,8 @@ class Conversation:
                 self.turns.append(old)
 
     def _or_let_go(self, reply: Generator[Said]) -> Generator[Said]:
-        """The reply. If the device gives out anywhere in the turn, what the cache holds is let go:
-        it may be half moved, and what was computed cannot be trusted."""
+        """The reply. If the device fails during the turn, drop the cache: it may be half updated,
+        and its contents cannot be trusted."""
         try:
             with device_failures():
                 yield from reply
@@ -346,7 +347,7 @@ class Conversation:
     # Answering
 
     def _answer(self, turn: Turn, written: TokenIds, watch: Watch) -> Generator[Said]:
-        """Generate the reply, or what follows the tokens of it that are `written` already."""
+        """Generate the reply, or the rest of it after the tokens already `written`."""
         ids = np.concatenate([self.view.prompt, written])
         reader = self._reader_after(turn, written)
         cached, on_held = self.view.begin(ids)
@@ -391,11 +392,11 @@ class Conversation:
             yield Forgot(0, self.view.ledger.overflowed - overflowed)
 
     def _reader_after(self, turn: Turn, written: TokenIds) -> Reader:
-        """What reads the rest of the reply, once the tokens of it that are `written` are read."""
+        """A reader for the rest of the reply, having read the tokens already `written`."""
         reader = self.model.tokenizer.reader(self.view.prompt)
         pieces = [piece for id_ in written.tolist() for piece in reader.add(id_)]
         if turn.exact:
-            # What may be half a character or half a tag will be read with what completes it.
+            # The reader holds back half a character or half a tag until the rest arrives.
             turn.thought, turn.reply = joined(pieces)
         return reader
 

@@ -1,4 +1,4 @@
-"""The plan of what to evict: whole turns, oldest first, as few as will do, pinned ones never."""
+"""Which turns to evict: the oldest first, as few as possible, never a pinned one."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable, Sequence
 from mlxchat.chat.turn import Turn
 from mlxchat.text.spans import TokenIds
 
-# Tokens left free for a reply, at the least, when a turn begins.
+# Minimum number of tokens left free for a reply when a turn begins.
 RESERVE = 64
 
 
 def is_too_long(ids: TokenIds, window: int | None) -> bool:
-    """Whether a prompt leaves too little of the window for its reply."""
+    """Whether a prompt leaves too little room in the window for its reply."""
     return window is not None and len(ids) + RESERVE > window
 
 
 def may_be_forgotten(retained: Sequence[Turn]) -> list[Turn]:
-    """The turns that may leave, oldest first: never the one that is being answered."""
+    """Turns that may be forgotten, oldest first; never the one being answered."""
     return [turn for turn in retained[:-1] if not turn.pinned]
 
 
 def forget_until_it_fits(
     retained: Sequence[Turn], render: Callable[[], TokenIds], window: int | None
 ) -> TokenIds:
-    """Forget as few of the oldest turns as will do, or all of them; return what `render` then makes
-    of those that stay."""
+    """Forget as few of the oldest turns as necessary, or all of them; return the rendering of the
+    turns that remain."""
     oldest = may_be_forgotten(retained)
 
     def render_without(count: int) -> TokenIds:

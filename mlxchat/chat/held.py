@@ -1,6 +1,6 @@
-"""What the window holds: the cache, the ledger that mirrors it, and the turns they were filled for.
+"""The contents of the window: the cache, its ledger, and the turns they were filled for.
 
-What should be in it is `conversation`'s business; here it is compared, and what differs leaves.
+`view` decides what should be in it. Here that is compared with what is, and the difference evicted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mlxchat.text.spans import TokenIds
 
 @dataclass(slots=True)
 class Held:
-    """The ledger's ids are always those of the tokens in the cache. A cache without layers holds
-    nothing and has to be made anew."""
+    """The ledger's ids always match the tokens in the cache. A cache without layers is empty and
+    has to be rebuilt."""
 
     cache: Cache
     ledger: Ledger
@@ -31,19 +31,19 @@ class Held:
         return cls(Cache(), Ledger(window, keep))
 
     def fork(self) -> Held:
-        """The same once more; nothing is copied until one of the two is written."""
+        """A copy-on-write copy."""
         return Held(self.cache.fork(), self.ledger.copy(), list(self.turns))
 
     def evict(self, ids: TokenIds, tokens: int) -> bool:
-        """Evict a span of that many tokens so that what stays is a beginning of `ids`, or what
-        continues them. False, with nothing done, if no span fits or keys cannot be shifted."""
+        """Evict a span of `tokens` tokens so that the rest is a prefix of `ids` or continues them.
+        Returns False, with nothing changed, if there is no such span or keys cannot be shifted."""
         ledger = self.ledger
         start = ledger.common_prefix(ids)
         rest, wanted = ledger.ids[start + tokens :], ids[start:]
         n = min(len(rest), len(wanted))
         if tokens <= 0 or n == 0 or not np.array_equal(rest[:n], wanted[:n]):
             return False
-        # What the template writes before each turn is the same: each turn keeps its own.
+        # The template writes the same tokens before each turn: each turn keeps its own.
         start = ledger.earliest_span(start, tokens)
         try:
             self.cache.evict(start, start + tokens)
@@ -53,8 +53,8 @@ class Held:
         return True
 
     def rewind_to(self, ids: TokenIds) -> int:
-        """Rewind to what is shared with `ids`; return how many tokens that is, at most one short of
-        all of them. Raises CacheError, with nothing done, if a layer cannot be rewound."""
+        """Rewind to the common prefix with `ids`; return its length, at most `len(ids) - 1`.
+        Raises CacheError, with nothing changed, if a layer cannot be rewound."""
         shared = min(self.ledger.common_prefix(ids), len(ids) - 1)
         surplus = len(self.ledger) - shared
         if surplus:
@@ -65,8 +65,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """All that a turn changes, from before it. `last` is a copy of the last turn as it was then:
-    a continued reply changes it."""
+    """Everything that a turn changes, as it was before the turn. `last` is a copy of the last turn
+    at that time, because continuing a reply changes it."""
 
     turns: int
     last: Turn | None
@@ -79,6 +79,6 @@ class Before:
         return cls(len(turns), last, tuple(turn.forgotten for turn in turns), held.fork())
 
     def remember(self, turns: Sequence[Turn]) -> None:
-        """Let each turn be forgotten, or not, as it was then."""
+        """Restore which turns were forgotten."""
         for turn, forgotten in zip(turns, self.forgotten, strict=False):
             turn.forgotten = forgotten

@@ -1,7 +1,7 @@
-"""The ledger: which tokens the cache holds, in order. A mirror of the cache that can be compared.
+"""The ledger: the token ids in the cache, in order, so that its contents can be compared.
 
-It follows the same rule as the cache's widest window, so that the two never differ in length; what
-the tokens mean is `conversation`'s business.
+It follows the same rule as the cache's widest window, so both always have the same length. It does
+not know what the tokens mean.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def _nothing() -> TokenIds:
 
 @dataclass(slots=True)
 class Ledger:
-    """Token ids `(T,)` in temporal order: the first `keep` are never evicted, `window` bounds T
-    between two steps (None: nothing does). `overflowed` counts what left because it was full."""
+    """Token ids `(T,)` in temporal order. The first `keep` are never evicted. `window` bounds T
+    between steps (None: unbounded). `overflowed` counts tokens evicted because it was full."""
 
     window: int | None
     keep: int
@@ -31,7 +31,7 @@ class Ledger:
         return len(self.ids)
 
     def add(self, step: TokenIds) -> None:
-        """Append the tokens of one step, for which the window evicts the oldest if it is full."""
+        """Append the tokens of one step, evicting the oldest if the window is full."""
         surplus = 0 if self.window is None else max(len(self.ids) - (self.window - 1), 0)
         if surplus:
             self.evict(self.keep, self.keep + surplus)
@@ -45,14 +45,14 @@ class Ledger:
         self.ids = self.ids[: len(self.ids) - n]
 
     def common_prefix(self, ids: TokenIds) -> int:
-        """How many of the first tokens are the same."""
+        """Length of the common prefix."""
         n = min(len(self.ids), len(ids))
         different = np.flatnonzero(self.ids[:n] != ids[:n])
         return int(different[0]) if len(different) else n
 
     def earliest_span(self, start: int, tokens: int) -> int:
-        """The first place after the kept at which evicting that many tokens leaves the same as at
-        `start`."""
+        """The first position after the kept tokens where evicting `tokens` tokens gives the same
+        result as at `start`."""
         ids = self.ids
         while start > self.keep and ids[start - 1] == ids[start + tokens - 1]:
             start -= 1

@@ -1,4 +1,4 @@
-"""Turns as the chat template writes them, in token ids. What the window holds is not known here."""
+"""Renders turns with the chat template into token ids. Knows nothing about the window."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NOTHING = np.empty(0, np.int32)
 
 @dataclass(slots=True)
 class Rendering:
-    """What the template is given beside the turns. The user's own `template_args` override
-    `variables`. `notices` are those of the latest rendering."""
+    """What the template receives besides the turns. The user's own `template_args` override
+    `variables`. `notices` come from the latest rendering."""
 
     tokenizer: Tokenizer
     system: str | None
@@ -29,8 +29,8 @@ class Rendering:
     notices: tuple[str, ...] = ()
 
     def ids(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
-        """Token ids `(T,)` of complete turns and a last one to be answered, up to where its reply
-        begins."""
+        """Token ids `(T,)` of the complete turns and a last one to be answered, up to where its
+        reply begins."""
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))
@@ -44,12 +44,12 @@ class Rendering:
         return prompt.ids
 
     def count_pinned(self) -> int:
-        """Tokens before the first user's text, which no turn can change."""
+        """Number of tokens before the first user's text, which no turn can change."""
         one, other = self.ids([Turn("a")]), self.ids([Turn("b")])
         return Ledger(None, 0, one).common_prefix(other)
 
     def beginning_of(self, first: Turn, start: int, stop: int) -> TokenIds:
-        """Tokens `start` to `stop` of a text that begins with this turn, as far as they are its
-        own."""
+        """Tokens `start` to `stop` of a text that begins with this turn, as far as they belong to
+        it."""
         alone, with_first = (self.ids([*turns, Turn("a")]) for turns in ([], [first]))
         return with_first[start : min(stop, start + len(with_first) - len(alone))]

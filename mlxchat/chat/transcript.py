@@ -1,6 +1,6 @@
 """Conversations as files: JSON Lines for programs, Markdown for people.
 
-`store.saved` reads the JSON Lines again."""
+`store.saved` reads the JSON Lines."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,9 @@ from mlxchat.files import make_private_directory, reported_as, write_atomically
 
 
 def save(path: Path, system: str | None, turns: Iterable[Turn], *, overwrite: bool = True) -> None:
-    """Write one message a line, `role` and `content`, readable by its owner only.
+    """Write one message per line, with `role` and `content`, readable only by the owner.
 
-    Raises OutputError where that is not possible; then what was there is as it was.
+    Raises OutputError on failure, leaving an existing file unchanged.
     """
     if not overwrite:
         _refuse_to_overwrite(path)
@@ -23,7 +23,7 @@ def save(path: Path, system: str | None, turns: Iterable[Turn], *, overwrite: bo
 
 
 def messages_of(system: str | None, turns: Iterable[Turn]) -> list[dict[str, str]]:
-    """The messages in order, as chat templates and other programs know them."""
+    """The messages in order, in the form chat templates and other programs use."""
     messages = [] if system is None else [{"role": "system", "content": system}]
     for turn in turns:
         messages.append({"role": "user", "content": turn.user})
@@ -35,13 +35,13 @@ def messages_of(system: str | None, turns: Iterable[Turn]) -> list[dict[str, str
 def export_markdown(
     path: Path, system: str | None, turns: Sequence[Turn], *, thoughts: bool = True
 ) -> None:
-    """Write the conversation for people. Raises OutputError; refuses to overwrite a file."""
+    """Write the conversation as Markdown. Raises OutputError, also if the file exists."""
     _refuse_to_overwrite(path)
     _write(path, as_markdown(system, turns, thoughts=thoughts))
 
 
 def as_markdown(system: str | None, turns: Sequence[Turn], *, thoughts: bool = True) -> str:
-    """The conversation as Markdown; thoughts, unless they are left out, can be folded away."""
+    """The conversation as Markdown. Thoughts, if included, are in a section that folds."""
     parts = [] if system is None else [f"*{system}*\n"]
     for turn in turns:
         quoted = "\n".join(f"> {line}" for line in turn.user.splitlines())

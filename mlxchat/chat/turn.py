@@ -1,4 +1,4 @@
-"""What a conversation is made of, and what it yields while a reply is written."""
+"""The parts of a conversation, and what it yields while a reply is written."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mlxchat.text.spans import TokenIds
 
 @dataclass(slots=True)
 class Turn:
-    """A message and its reply: all of it, whatever the window has forgotten.
+    """A message and its complete reply, forgotten or not.
 
-    `thought` is what the model thought before its `reply`. `ids` are the tokens of both as they
-    were generated, with the markers of the model's format; `exact` is whether they spell exactly
-    that, with nothing cut off or left out.
+    `thought` is the model's thinking before its `reply`. `ids` are the tokens generated for both,
+    with the markers of the model's format. `exact` is whether they spell thought and reply
+    exactly, with nothing cut off or left out.
     """
 
     user: str
@@ -27,33 +27,32 @@ class Turn:
     thought: str = ""
 
     def become(self, other: Turn) -> None:
-        """Take on every value of another turn."""
+        """Copy every field of another turn."""
         for field in fields(Turn):
             setattr(self, field.name, getattr(other, field.name))
 
 
 @dataclass(frozen=True, slots=True)
 class Forgot:
-    """That many of the oldest turns have just left the window; or, if none was left to leave it,
-    `turns` is 0 and that many single tokens of this very turn did."""
+    """`turns` oldest turns have just left the window. If no turn could leave, `turns` is 0 and
+    `tokens` tokens of the current turn left instead."""
 
     turns: int
     tokens: int
 
     @property
     def text(self) -> str:
-        """Nothing: it is not part of the reply."""
+        """Empty: it is not part of the reply."""
         return ""
 
 
-# What `say`, `retry` and `continue_reply` yield. Both have a `text`; joined, the texts are the
-# reply and its thought.
+# What `say`, `retry` and `continue_reply` yield. Joined, the texts are the reply and its thought.
 Said = Token | Forgot
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A line in which a word occurs; turns count from 1."""
+    """A line that contains a word; turns count from 1."""
 
     turn: int
     forgotten: bool
@@ -62,8 +61,8 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens in the window: of the pinned beginning, of each retained turn, and how many it can
-    hold (None: any number)."""
+    """Tokens in the window: the pinned ones, those of each retained turn, the total, and the
+    window's size (None: unbounded)."""
 
     pinned: int
     turns: tuple[tuple[Turn, int], ...]

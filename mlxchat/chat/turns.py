@@ -1,4 +1,4 @@
-"""All turns of a conversation, for ever, and which of them the model may still see."""
+"""All turns of a conversation, permanently, and which of them the model may still see."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from mlxchat.errors import UsageError
 
 
 class Turns(list[Turn]):
-    """In the order in which they were said; the first `cleared` were cleared away."""
+    """Turns in order; the first `cleared` were cleared away."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cleared = 0
 
     def become(self, turns: Iterable[Turn]) -> None:
-        """Replace all of them by those of a saved conversation."""
+        """Replace all turns with those of a saved conversation."""
         self[:] = turns
-        # Nothing has been said since all was cleared.
+        # If everything is forgotten, the conversation was saved right after it was cleared.
         self.cleared = len(self) if all(turn.forgotten for turn in self) else 0
 
     @property
@@ -31,12 +31,12 @@ class Turns(list[Turn]):
 
     @property
     def first(self) -> Turn | None:
-        """The first one since all was cleared."""
+        """The first turn since everything was cleared."""
         return self[self.cleared] if len(self) > self.cleared else None
 
     @property
     def last(self) -> Turn | None:
-        """The last one since all was cleared."""
+        """The last turn since everything was cleared."""
         return self[-1] if len(self) > self.cleared else None
 
     def take_back(self) -> Turn:
@@ -63,7 +63,7 @@ class Turns(list[Turn]):
         return len(oldest)
 
     def clear_away(self) -> None:
-        """Forget all of them, pinned ones too."""
+        """Forget all turns, pinned ones included."""
         for turn in self:
             turn.forgotten, turn.pinned = True, False
         self.cleared = len(self)

@@ -1,7 +1,7 @@
-"""What the model sees of a conversation: the cache, and the turns that it was filled for.
+"""The model's view of a conversation: the cache, and the turns it was filled for.
 
-What the template renders for the retained turns is compared, token by token, with what the cache
-holds; only what differs is prefilled. When they no longer fit, the oldest whole turns leave.
+The template's rendering of the retained turns is compared, token by token, with the cache; only the
+difference is prefilled. When the turns no longer fit, the oldest are evicted whole.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Prefixes(Protocol):
     def begin(
         self, model: Model, cache: Cache, ids: TokenIds, window: int | None
     ) -> tuple[int, OnHeld | None]:
-        """Fill the empty cache with the known prefix of `ids`; return how many tokens that is, and
-        what to call with the ids of each step that is prefilled after it."""
+        """Fill the empty cache with the known prefix of `ids`; return the prefix's length, and a
+        function to call with the ids of each step prefilled after it."""
         ...
 
 
 class View:
-    """As many of the latest `turns` as fit into the model's window.
+    """The latest `turns`, as many as fit in the model's window.
 
     The system prompt is pinned: it is in the cache once and is never evicted. If fewer than
-    `settings.keep` tokens come before the first user's text, as many of the first turn stay too.
-    `prompt` is what was rendered for the last turn. Raises what `restart` raises.
+    `settings.keep` tokens come before the first user's text, the start of the first turn fills up
+    the rest. `prompt` is the rendering for the last turn. Raises what `restart` raises.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class View:
         self.prompt = NOTHING
         self._turns = turns
         self.prefixes = prefixes
-        # From before the last turn, and from before the one before it.
+        # The state before the last turn, and before the turn before it.
         self._before: Before | None = None
         self._earlier: Before | None = None
         self.restart()
@@ -80,11 +80,11 @@ class View:
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns that the cache was filled for."""
+        """Turns the cache was filled for."""
         return self._held.turns
 
     def usage(self) -> Usage:
-        """What the window holds, by turns; tokens are counted as the template renders them."""
+        """Tokens in the window, by turn, counted as the template renders them."""
         counted: list[tuple[Turn, int]] = []
         so_far = len(self.render([Turn("a")]))
         for n, turn in enumerate(self.turns, start=1):
@@ -95,9 +95,9 @@ class View:
         return Usage(pinned, tuple(counted), len(self.ledger), self.settings.max_kv_size)
 
     def restart(self) -> None:
-        """Begin with an empty cache: whatever is retained is prefilled by the next turn.
+        """Start with an empty cache: the next turn prefills all retained turns.
 
-        Raises CacheError if the pinned beginning leaves no room in the window.
+        Raises CacheError if the pinned tokens leave no room in the window.
         """
         window = self.settings.max_kv_size
         pinned_tokens = self.rendering.count_pinned()
@@ -111,20 +111,20 @@ class View:
                 f" must be at least {pinned + 2 * RESERVE}",
             )
         keep = pinned if window is not None else 0
-        # Should the device give out while a cache is made, there is none, and nothing half new.
+        # If the device fails while the cache is made, this one stays, empty.
         self._held = Held.nothing(window, keep)
         self._pinned_tokens = pinned_tokens
         self._held.cache = self.model.make_cache(window, keep)
 
     def hold(self, cache: Cache, ledger: Ledger, turns: Sequence[Turn]) -> None:
-        """Take over what another process held of `turns`: if it is what the template renders for
-        them, nothing has to be prefilled."""
+        """Take over the cache that another process filled for `turns`. If it matches the
+        template's rendering of them, nothing has to be prefilled."""
         self._held = Held(cache, ledger, list(turns))
 
     # Rendering
 
     def set_system(self, text: str | None) -> None:
-        """Change the system prompt, after which all that is retained is prefilled again."""
+        """Change the system prompt. The next turn prefills all retained turns again."""
         before = self.rendering
         self.rendering = replace(before, system=text)
         try:
@@ -146,9 +146,9 @@ class View:
             raise
 
     def render(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
-        """Token ids of complete turns and one to be answered, up to where its reply begins.
+        """Token ids of the complete turns and one to be answered, up to where its reply begins.
 
-        If the first turn of all is forgotten, what `keep` holds of it comes before them.
+        If the very first turn is forgotten, its tokens that `keep` covers come before them.
         """
         ids = self.rendering.ids(turns, on_encode)
         kept = self._kept_of_first_turn(turns)
@@ -163,14 +163,14 @@ class View:
             return NOTHING
         return self.rendering.beginning_of(first, start, stop)
 
-    # A turn: making room, putting its prompt in, evicting while it is answered
+    # A turn: make room, fill in its prompt, evict while it is answered
 
     def make_room(self, on_encode: Progress) -> Iterator[Forgot]:
-        """Forget the oldest turns until the rendered ones fit, and render what is left: `prompt`.
+        """Forget the oldest turns until the rest fits, and render it as `prompt`.
 
         `on_encode` may raise, to stop before anything is evicted. Raises WindowFull.
         """
-        # Even if nothing of a turn is held it can be missed: the cache may have been let go.
+        # Count turns that are not in the cache too: a device failure may have dropped it.
         known = {id(turn) for turn in [*self.turns, *self._turns.retained]}
         ids = self.render(self._turns.retained, on_encode)
         if is_too_long(ids, self.settings.max_kv_size):
@@ -192,7 +192,7 @@ class View:
             raise WindowFull(
                 f"the window of {window:,} tokens is full, and ",
                 Field("roll"),
-                " stop lets nothing be forgotten: ",
+                " stop forgets nothing: ",
                 Action("clear", "start a new conversation"),
                 ", or use ",
                 Field("roll", Roll.SHIFT),
@@ -202,9 +202,9 @@ class View:
         )
 
     def begin(self, ids: TokenIds) -> tuple[int, OnHeld]:
-        """Keep of the cache what it shares with `ids`, or fill it with what is known of them;
-        return how many tokens that is, at most one short of all of them, and what to call with
-        those that are prefilled after it."""
+        """Rewind the cache to its common prefix with `ids`, or fill it from a known prefix. Return
+        how many tokens that gives, at most `len(ids) - 1`, and a function to call with the ids of
+        each step prefilled after them."""
         if not self.cache:
             self.restart()
         cached, on_held = self._place(ids), self.ledger.add
@@ -214,11 +214,11 @@ class View:
         return cached, on_held
 
     def _place(self, ids: TokenIds) -> int:
-        """Rewind the cache to what it shares with `ids`; return how many tokens that is."""
+        """Rewind the cache to its common prefix with `ids`; return the prefix's length."""
         try:
             return self._held.rewind_to(ids)
         except CacheError:
-            # Recurrent layers cannot be rewound: go back to before the last turn, or begin again.
+            # Recurrent layers cannot be rewound: go back to before the last turn, or start over.
             earlier = self._earlier
         n = 0 if earlier is None else len(earlier.held.ledger)
         if earlier is not None and n < len(ids) and earlier.held.ledger.common_prefix(ids) == n:
@@ -229,7 +229,7 @@ class View:
 
     def _begin_with_known_prefix(self, prefixes: Prefixes, ids: TokenIds) -> tuple[int, OnHeld]:
         if any(part.total for part in windows(self.cache)):
-            # What was rewound has left its positions behind.
+            # Rewound tokens still count towards positions.
             self.restart()
         ledger, window = self.ledger, self.settings.max_kv_size
         cached, record = prefixes.begin(self.model, self.cache, ids, window)
@@ -248,8 +248,8 @@ class View:
         return window is not None and len(self.ledger) >= window
 
     def forget_oldest_in_place(self) -> int:
-        """Evict the oldest turn while the last one is being answered; return its tokens, 0 if there
-        is none or it cannot be evicted."""
+        """Evict the oldest turn while the last one is being answered. Return its tokens, or 0 if
+        no turn can be evicted."""
         oldest = next(iter(may_be_forgotten(self._turns.retained)), None)
         if oldest is None:
             return 0
@@ -266,11 +266,11 @@ class View:
     # Going back
 
     def begin_turn(self) -> None:
-        """Remember how everything is before the turn."""
+        """Remember the state before the turn."""
         self._earlier, self._before = self._before, Before.of(self._turns, self._held)
 
     def go_back_to(self, turns: int) -> None:
-        """What was held and forgotten when there were that many turns, if it is remembered."""
+        """Restore the state from when there were `turns` turns, if it is remembered."""
         for before in (self._before, self._earlier):
             if before is not None and before.turns == turns:
                 self._go_back(before)
@@ -278,7 +278,8 @@ class View:
                 break
 
     def take_back_continuation(self) -> bool:
-        """Take back what a continuation added to the last reply; False if none came last."""
+        """Take back what a continuation added to the last reply; False if the last action was
+        something else."""
         before = self._before
         if before is None or before.last is None or before.turns != len(self._turns):
             return False
@@ -295,6 +296,6 @@ class View:
         self._before = self._earlier = None
 
     def let_go(self) -> None:
-        """Hold nothing any more: the next turn begins with an empty cache."""
+        """Drop the cache: the next turn starts with an empty one."""
         self._held = Held.nothing(self.ledger.window, self.ledger.keep)
         self.forget_past()

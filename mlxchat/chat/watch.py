@@ -1,4 +1,4 @@
-"""Who watches a turn: what counts its progress, and whether it should stop."""
+"""Callbacks of a turn: they count its progress and decide whether to stop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from mlxchat.progress import Progress
 
 
 class Watching(TypedDict, total=False):
-    """How `say`, `retry` and `continue_reply` can be watched: `on_encode` counts characters of long
-    texts that are turned into tokens, `on_prefill` tokens; `should_stop` is asked between steps."""
+    """Callbacks for `say`, `retry` and `continue_reply`: `on_encode` counts characters of long
+    texts as they are tokenized, `on_prefill` counts tokens, `should_stop` is asked between
+    steps."""
 
     on_encode: Progress | None
     on_prefill: Progress | None
@@ -19,7 +20,7 @@ class Watching(TypedDict, total=False):
 
 
 class StoppedEncoding(Exception):
-    """It was asked to stop while text was turned into tokens."""
+    """Stopped while tokenizing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Watch:
     should_stop: ShouldStop | None = None
 
     def count_encoding(self, done: int, total: int) -> None:
-        """Raises StoppedEncoding if it should stop before the end."""
+        """Raises StoppedEncoding if asked to stop before the end."""
         if self.on_encode is not None:
             self.on_encode(done, total)
         if done < total and self.should_stop is not None and self.should_stop():

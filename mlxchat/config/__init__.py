@@ -1,1 +1,1 @@
-"""What is configured: the user's file, a project's file, variables, and how they combine."""
+"""Configuration: the user's file, a project's file, environment variables, and their precedence."""

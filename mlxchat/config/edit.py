@@ -1,6 +1,6 @@
-"""Changing a configuration file: one key of it, or all of it after an editor. Comments stay.
+"""Edit a configuration file: set one key, or replace it all after an editor. Comments are kept.
 
-What is written is read back first: a file that says something else than was meant is not written.
+The new text is parsed before it is written; if it does not say what was meant, nothing is written.
 """
 
 import os
@@ -17,7 +17,7 @@ from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import alone, write_atomically
 from mlxchat.wording import Action
 
-# A key as the tables lead to it: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
+# A key as a path through tables: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
 Key = tuple[str, ...]
 
 EDIT = Action("edit config", "edit the file")
@@ -27,7 +27,7 @@ READABLE = 0o644
 
 
 def set_default_model(name: str | None) -> None:
-    """Write `name` as the default model into the user's file, or take the default away."""
+    """Set the default model in the user's file, or remove it if `name` is None."""
     if name is None:
         unset_key(paths.config_file(), ("model",))
     else:
@@ -42,11 +42,11 @@ def set_key(
     spellings: Collection[str] = (),
     mode: int = OWNER_ONLY,
 ) -> None:
-    """Set a key, in place if it is there already, by its own name or one of the `spellings`,
-    with - or _ in them; a new file gets the permission bits `mode`.
+    """Set a key. If the file already has it, under its own name or one of `spellings`, with - or _,
+    replace its value there. A new file gets the permission bits `mode`.
 
-    Raises ConfigError if the file is not TOML, or has the key in a form that cannot be changed,
-    OutputError if it cannot be written; then it is as it was.
+    Raises ConfigError if the file is not TOML or writes the key in a form that cannot be edited,
+    OutputError if it cannot be written. Either way, the file is unchanged.
     """
 
     def put(table: MutableMapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ def set_key(
 
 
 def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
-    """Take a key away; False if it is not there. Raises what `set_key` does."""
+    """Remove a key; False if it is not there. Raises what `set_key` raises."""
     table: Any = parse(path, read_text(path))
     for name in key[:-1]:
         table = table.get(name) if isinstance(table, Mapping) else None
@@ -71,20 +71,20 @@ def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
 
 
 def install(path: Path, text: str, *, instead_of: str, mode: int = OWNER_ONLY) -> None:
-    """Write the text as the file at `path`, which held `instead_of` when somebody began to edit.
+    """Write `text` to the file at `path`, which contained `instead_of` when editing began.
 
-    Raises ConfigError if it is not TOML or has been changed meanwhile, OutputError if it
+    Raises ConfigError if `text` is not TOML or the file has changed since, OutputError if it
     cannot be written.
     """
     parse(path, text)
     with _changing(path):
         if read_text(path) != instead_of:
-            raise ConfigError(f"{path}: it has been changed meanwhile by somebody else")
+            raise ConfigError(f"{path}: changed by another program while you were editing")
         _write(path, text, mode)
 
 
 def new_file_mode() -> int:
-    """The permission bits of a new file that others may read, as far as this process lets them."""
+    """Permission bits for a new file that others may read, within this process's umask."""
     mask = os.umask(0)
     os.umask(mask)
     return READABLE & ~mask
@@ -104,14 +104,14 @@ def _change(
         changed = tomlkit.dumps(document)
         if _said(changed) != meant:
             raise ConfigError(
-                f"{path}: {'.'.join(key)} is written in a form that cannot be changed: ", EDIT
+                f"{path}: {'.'.join(key)} is written in a form that cannot be edited: ", EDIT
             )
         _write(path, changed, mode)
 
 
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
-    """From reading to writing: of two processes that set a key, neither undoes the other's."""
+    """Lock out other processes from reading until writing, so that no change is lost."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone(path.parent):
@@ -133,7 +133,7 @@ def _within(
     change: Callable[[MutableMapping[str, Any]], None],
     new_table: Callable[[], Any],
 ) -> None:
-    """Change the table that the key is in, which is made if there is none."""
+    """Change the table that contains the key, creating it if necessary."""
     table = tables
     for name in key[:-1]:
         if name not in table:
@@ -145,7 +145,7 @@ def _within(
 
 
 def _written(table: Mapping[str, Any], key: Key, spellings: Collection[str]) -> str:
-    """How the table spells the key."""
+    """The table's spelling of the key."""
     return next((each for each in table if each.replace("_", "-") in spellings), key[-1])
 
 

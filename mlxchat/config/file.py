@@ -1,4 +1,4 @@
-"""A configuration file, the user's or a project's: what it holds, and what is wrong with it.
+"""A configuration file, the user's or a project's: its contents, and the errors in it.
 
     model = "qwen3-4b"
 
@@ -8,8 +8,8 @@
     [generate]
     max-tokens = 500
 
-It knows which commands have a table; which options a command has, and what values they take, is
-the command's to say. All levels together are `config`'s, changing a file is `config_edit`'s.
+It knows which commands have a table. The commands define their options and the values these take.
+`layers` combines the levels; `edit` changes a file.
 """
 
 import os
@@ -24,13 +24,13 @@ from mlxchat.files import open_to_read
 
 COMMANDS = ("chat", "generate")
 
-# A file that was written by hand is a thousandth of it; more is something else.
-MOST_BYTES = 1_000_000
+# A file written by hand is a thousandth of this; anything larger is something else.
+MAX_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What the file at `path` holds. `options` is by command, then by option: "max-kv-size"."""
+    """Contents of the file at `path`. `options` is by command, then by option: "max-kv-size"."""
 
     path: Path
     model: str | None = None
@@ -39,53 +39,53 @@ class ConfigFile:
 
 
 def read_user_config() -> ConfigFile:
-    """The user's file. Raises ConfigError as `read_config_file` does."""
+    """Read the user's file. Raises ConfigError as `read_config_file` does."""
     return read_config_file(paths.config_file())
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Read a configuration file; one that does not exist is empty.
+    """Read a configuration file; a missing one is empty.
 
-    Raises ConfigError naming the file and the key for what cannot be read, is no TOML, has a value
-    of the wrong type or a key that nothing reads.
+    Raises ConfigError naming the file and the key if it cannot be read, is not TOML, has an
+    unknown key, or a value has the wrong type.
     """
     return check_text(path, read_text(path))
 
 
 def read_text(path: Path) -> str:
-    """The text of the file, none if it does not exist. Raises ConfigError.
+    """The file's text, empty if it does not exist. Raises ConfigError.
 
-    The file may come with a project: one that never ends, such as a device, is not read.
+    The file may come with a project, so anything that never ends, such as a device, is not read.
     """
     try:
         with open_to_read(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES:
-                raise ConfigError(f"{path}: cannot be read: {size:,} bytes are too many")
-            return file.read(MOST_BYTES).decode("utf-8")
+            if size > MAX_BYTES:
+                raise ConfigError(f"{path}: cannot be read: {size:,} bytes is too large")
+            return file.read(MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         return ""
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text, at byte {error.start:,}") from error
+        raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start:,}") from error
 
 
 def parse(path: Path, text: str) -> dict[str, Any]:
-    """The tables of a text that is, or is to be, the file at `path`. Raises ConfigError."""
+    """Parse a text that is, or will be, the file at `path`. Raises ConfigError."""
     if not text:
         return {}
-    # Here, so that help, which reads the configuration, does without it if there is none.
+    # Imported here: help reads the configuration too, and needs no parser if there is no file.
     import tomllib
 
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from error
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
 def check_text(path: Path, text: str) -> ConfigFile:
-    """What the text says as the file at `path`. Raises ConfigError as `read_config_file` does."""
+    """Check a text for the file at `path`. Raises ConfigError as `read_config_file` does."""
     table = parse(path, text)
     try:
         _refuse_unknown_keys(table)
@@ -100,7 +100,7 @@ def check_text(path: Path, text: str) -> ConfigFile:
 
 
 def nearest(name: str, valid_names: Iterable[str]) -> str:
-    """The end of a sentence about a name that there is not: the one that may have been meant."""
+    """The end of a message about an unknown name: the one that was probably meant, or all."""
     import difflib
 
     valid_names = sorted(valid_names)
@@ -109,7 +109,7 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
 
 
 class _WrongError(Exception):
-    """What is wrong with a key, without the file that it stands in."""
+    """What is wrong with a key, without the name of the file."""
 
 
 def _refuse_unknown_keys(table: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _name(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise _WrongError(f"{key} must be a text in quotes, not {_describe(value)}")
+        raise _WrongError(f"{key} must be a string in quotes, not {_describe(value)}")
     if not value.strip():
         raise _WrongError(f"{key} must not be empty")
     return value
@@ -158,7 +158,7 @@ def _option_value(key: str, value: object) -> object:
     for each in values:
         if not isinstance(each, str | int | float | bool):
             raise _WrongError(
-                f"{key} must be a text, a number, true or false, or a list of those, "
+                f"{key} must be a string, a number, true or false, or a list of those, "
                 f"not {_describe(each)}"
             )
     return value
@@ -170,5 +170,5 @@ def _describe(value: object) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
-        return f"the text {value!r}"
+        return f"the string {value!r}"
     return str(value)

@@ -1,7 +1,7 @@
-"""What is configured, on all levels: the environment, a project's file, the user's file.
+"""The levels of configuration: the environment, a project's file, the user's file.
 
-The command line comes before all of them, the defaults after. On one level a command's own
-`model` comes before the one for all commands.
+The command line overrides them all; defaults come last. Within a level, a command's own `model`
+overrides the one for all commands.
 """
 
 import os
@@ -18,7 +18,7 @@ MODEL_VARIABLE = "MLXCHAT_MODEL"
 
 
 class Level(StrEnum):
-    """Where a value comes from, the strongest first."""
+    """Where a value comes from, highest precedence first."""
 
     ENVIRONMENT = "environment"
     PROJECT = "project"
@@ -28,8 +28,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value, as it is written where it comes from: a text in a variable, TOML's own in a file.
-    `where` is the variable or the file, and `key` what it sets: "model", "chat.temp"."""
+    """A value as it was written: a string in a variable, a TOML value in a file. `where` is the
+    variable or the file; `key` is what it sets: "model", "chat.temp"."""
 
     value: Any
     level: Level
@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one level says: the model for all commands, and each command's options."""
+    """One level: the model for all commands, and each command's options."""
 
     model: Setting | None = None
     options: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All layers, the strongest first, and the user's names for models."""
+    """All layers, highest precedence first, and the user's aliases for models."""
 
     layers: tuple[Layer, ...]
     aliases: Mapping[str, str]
@@ -60,12 +60,12 @@ class Config:
         return next((layer.model for layer in self.layers if layer.model is not None), None)
 
     def settings(self, command: str, names: Mapping[str, str]) -> dict[str, Setting]:
-        """What is set for the command's options, by option.
+        """Values set for the command's options, by option.
 
-        `names` are all the names that the options can be written by, with the one that each is
-        known by. By "model" there may be the one for all commands, if that is the stronger.
+        `names` maps every accepted spelling of an option to its name. "model" may come from the
+        model for all commands, if that has the higher precedence.
 
-        Raises ConfigError for an option that the command does not have, and for one set twice.
+        Raises ConfigError for an option the command does not have, and for one set twice.
         """
         found: dict[str, Setting] = {}
         for layer in self.layers:
@@ -77,14 +77,14 @@ class Config:
 
 
 def read_config() -> Config:
-    """What is configured here and now. Raises ConfigError for a file that makes no sense."""
+    """Read the configuration in effect. Raises ConfigError if a file is invalid."""
     user, project = read_user_config(), read_project_file()
     files = [layer_of(project, Level.PROJECT)] if project is not None else []
     return Config((environment(), *files, layer_of(user, Level.USER)), user.aliases)
 
 
 def environment() -> Layer:
-    """What the environment says. Empty variables are as good as none."""
+    """Settings from the environment. Empty variables count as unset."""
     model = os.environ.get(MODEL_VARIABLE)
     return Layer(
         Setting(model, Level.ENVIRONMENT, MODEL_VARIABLE, "model") if model else None,
@@ -93,7 +93,7 @@ def environment() -> Layer:
 
 
 def layer_of(file: ConfigFile, level: Level) -> Layer:
-    """What a file says."""
+    """Settings from a file."""
     where = str(file.path)
     return Layer(
         Setting(file.model, level, where, "model") if file.model is not None else None,
@@ -107,7 +107,7 @@ def layer_of(file: ConfigFile, level: Level) -> Layer:
 
 
 def variable_of(command: str, option: str) -> str:
-    """The environment variable for a command's option: MLXCHAT_CHAT_MAX_KV_SIZE."""
+    """The environment variable of a command's option: MLXCHAT_CHAT_MAX_KV_SIZE."""
     return f"MLXCHAT_{command}_{option}".replace("-", "_").upper()
 
 
@@ -127,7 +127,7 @@ def _option_of(variable: str, prefix: str) -> str:
 def _by_name(
     settings: Sequence[Setting], command: str, names: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """One level's settings, by the names that the options are known by."""
+    """One level's settings, by option name."""
     found: dict[str, Setting] = {}
     for setting in settings:
         written = setting.key.removeprefix(f"{command}.")
@@ -138,6 +138,6 @@ def _by_name(
             )
         name = names[written]
         if name in found:
-            raise setting.wrong(f"it is the same as {found[name].key}: leave one of them out")
+            raise setting.wrong(f"same option as {found[name].key}: remove one of them")
         found[name] = setting
     return found

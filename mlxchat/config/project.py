@@ -1,9 +1,8 @@
-"""A project's configuration file: where it is looked for, and what it may set.
+"""A project's configuration file: where it is found, and what it may set.
 
-It may come with a repository that somebody else has written, so it is not trusted. It chooses how
-a model answers, and nothing else: nothing that reads or writes a file, uses the network, goes on
-for ever, hides a message or changes the form of the output. An option is among them only if its
-declaration says so.
+It may come with a repository written by someone else, so it is not trusted. It chooses how a model
+answers and nothing else: nothing that reads or writes a file, uses the network, runs without end,
+hides a message or changes the output format. An option is allowed only if its declaration says so.
 """
 
 import os
@@ -17,8 +16,8 @@ from mlxchat.wording import Field
 FILE_NAME = ".mlxchat.toml"
 IGNORE_VARIABLE = "MLXCHAT_NO_PROJECT"
 
-# What a project may set, by all its names. `model` beside them names a model that is on this disk
-# already: `models.resolve` sees to that.
+# What a project may set, under all its names. Its `model` must already be on this disk:
+# `models.resolve` checks that.
 ALLOWED = {
     name: each
     for options in (CHAT, GENERATE)
@@ -29,11 +28,10 @@ ALLOWED = {
 
 
 def find_project_file() -> Path | None:
-    """The file that is in effect in the working directory, if any.
+    """The project file in effect in the working directory, if any.
 
-    It is the nearest one upwards, as far as the root of the repository; outside of one, as far as
-    the home directory, which is the user's and no project. Files of other users are left alone:
-    anybody can put one into /tmp.
+    Searches upwards to the root of the repository or, outside one, to the home directory, which is
+    the user's own and not a project. Files of other users are ignored: anyone can put one in /tmp.
     """
     if os.environ.get(IGNORE_VARIABLE):
         return None
@@ -45,22 +43,23 @@ def find_project_file() -> Path | None:
 
 
 def foreign_project_files() -> list[Path]:
-    """Those that would be looked at if they were not somebody else's."""
+    """Files that are ignored because another user owns them."""
     paths = [directory / FILE_NAME for directory in _directories()]
     return [path for path in paths if os.path.lexists(path) and not _is_ours(path)]
 
 
 def project_file_to_write() -> Path:
-    """The file in effect, or else the place for one: the repository's root or where we are.
+    """The file in effect, or the path for a new one: in the repository's root or the working
+    directory.
 
-    Raises ConfigError if there can be none, and for what would carry a write elsewhere, or make
-    ours what somebody else has written: a link, and another user's file.
+    Raises ConfigError if there can be no such file, and if it is a link or belongs to another
+    user: writing must not go elsewhere, nor make another user's settings ours.
     """
     path = find_project_file() or _place_for_one()
     if path.is_symlink():
-        raise ConfigError(f"{path}: it is a symbolic link: change the file that it leads to")
+        raise ConfigError(f"{path}: a symbolic link: edit the file it points to")
     if os.path.lexists(path) and not _is_ours(path):
-        raise ConfigError(f"{path}: it belongs to another user")
+        raise ConfigError(f"{path}: belongs to another user")
     return path
 
 
@@ -68,8 +67,7 @@ def _place_for_one() -> Path:
     directories = _directories()
     if not directories:
         raise ConfigError(
-            "there is no project here: go into its directory, or change your own configuration, "
-            "without ",
+            "not in a project: change to its directory, or edit your own configuration, without ",
             Field("project"),
         )
     root = next((each for each in directories if _is_repository(each)), directories[0])
@@ -77,7 +75,7 @@ def _place_for_one() -> Path:
 
 
 def read_project_file() -> ConfigFile | None:
-    """The project's file, or None. Raises ConfigError for what is wrong or not allowed in it."""
+    """Read the project's file; None if there is none. Raises ConfigError if it is invalid."""
     path = find_project_file()
     if path is None:
         return None
@@ -85,12 +83,12 @@ def read_project_file() -> ConfigFile | None:
         contents = read_config_file(path)
         refuse_what_projects_may_not(contents)
     except ConfigError as error:
-        raise ConfigError(error, f" ({IGNORE_VARIABLE}=1 leaves this file out)") from error
+        raise ConfigError(error, f" (to ignore this file, set {IGNORE_VARIABLE}=1)") from error
     return contents
 
 
 def refuse_what_projects_may_not(contents: ConfigFile) -> None:
-    """Raise ConfigError for the first key, or value, that a project may not set."""
+    """Raise ConfigError for the first key or value that a project may not set."""
     for alias in contents.aliases:
         raise _refusal(contents.path, f"aliases.{alias}")
     for command, options in contents.options.items():
@@ -100,12 +98,12 @@ def refuse_what_projects_may_not(contents: ConfigFile) -> None:
             if str(value).strip() in ALLOWED[name].unlimited:
                 raise ConfigError(
                     f"{contents.path}: {command}.{name} = {value}: a project's file can set a "
-                    "limit, and take none away"
+                    "limit but not remove one"
                 )
 
 
 def may_be_set(key: str) -> bool:
-    """Whether a project may set "model", "chat.temp" and the like."""
+    """Whether a project may set a key such as "model" or "chat.temp"."""
     table, _, name = key.partition(".")
     return key == "model" or (table != "aliases" and name in ALLOWED)
 
@@ -119,7 +117,7 @@ def _refusal(path: Path, key: str) -> ConfigError:
 
 
 def _directories() -> list[Path]:
-    """Where a project's file may be, from the working directory upwards."""
+    """Directories searched for a project's file, from the working directory upwards."""
     try:
         here = Path.cwd()
     except OSError:  # it has been deleted

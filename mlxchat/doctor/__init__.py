@@ -1,6 +1,6 @@
-"""Examines what mlxchat needs of this machine. Nothing is printed, changed or made here.
+"""Examines everything mlxchat needs from this machine. Prints nothing, changes nothing.
 
-Whatever is broken, the rest is examined as well.
+One broken thing does not keep the rest from being examined.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ __all__ = ["Check", "Finding", "Verdict", "examine", "ok", "problem", "warning"]
 def examine(
     *, configuration: Check, prefix_cache_bytes: int, offline: bool = False
 ) -> Iterator[Finding]:
-    """All findings, as they are made. `configuration` examines that, whose options it takes a
-    command line to know; with `offline` the hub is not asked."""
+    """All findings, as they are made. `configuration` is a check passed in by the command line,
+    which knows the options. If `offline`, the hub is not contacted."""
     checks: dict[str, Check] = {
         "versions": machine.versions,
         "device": machine.device,

@@ -1,4 +1,4 @@
-"""What lies on the disk: caches and sessions, how large, whether they can be written."""
+"""Caches and sessions on the disk: how large they are, and whether they can be written."""
 
 import os
 import shutil
@@ -12,30 +12,30 @@ from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.units import format_bytes
 from mlxchat.wording import Field, Message
 
-LEAST_FREE_BYTES = 1_000_000_000
+MIN_FREE_BYTES = 1_000_000_000
 
 
 def hub_cache() -> Iterator[Finding]:
-    mend = "make it writable, or set HF_HOME to another place; until then nothing can be fetched"
+    mend = "make it writable, or set HF_HOME to another directory, to be able to download models"
     yield _directory("hub cache", hub_cache_dir(), mend)
 
 
 def converted_models() -> Iterator[Finding]:
-    mend = "make it writable; until then no .gguf file can be converted"
+    mend = "make it writable to be able to convert .gguf files"
     yield _directory("converted models", paths.imported_models_dir(), mend)
 
 
 def prefix_cache(limit_bytes: int) -> Iterator[Finding]:
-    """`limit_bytes` is the most that is to be kept: on a disk with less room nothing is."""
+    """`limit_bytes` is the cache's maximum size; with less free space, nothing is cached."""
     directory = paths.prefix_cache_dir()
-    mend = "make it writable; until then prompts are read anew each time"
-    finding = _directory("prefix cache", directory, mend, least_free_bytes=0)
+    mend = "make it writable; until then every prompt is read from scratch"
+    finding = _directory("prefix cache", directory, mend, min_free_bytes=0)
     free_bytes = _free_bytes(directory)
     if finding.mend is None and free_bytes <= limit_bytes:
         yield warning(
             "prefix cache",
-            f"{finding.found}: nothing is kept, since {format_bytes(limit_bytes)} might be",
-            Message("make room, or set ", Field("prefix_cache_size"), " to less"),
+            f"{finding.found}: disabled, since it may grow to {format_bytes(limit_bytes)}",
+            Message("free some space, or lower ", Field("prefix_cache_size")),
         )
     else:
         yield finding
@@ -46,28 +46,28 @@ def sessions() -> Iterator[Finding]:
     yield _directory("sessions", directory, "make it writable; until then chats are not saved")
     if directory.is_dir() and stat.S_IMODE(directory.stat().st_mode) & 0o077:
         yield warning(
-            "sessions", f"others can look into {directory}", f"chmod go-rwx '{directory}'"
+            "sessions", f"other users can read {directory}", f"chmod go-rwx '{directory}'"
         )
 
 
 def _directory(
-    topic: str, directory: Path, mend: str, least_free_bytes: int = LEAST_FREE_BYTES
+    topic: str, directory: Path, mend: str, min_free_bytes: int = MIN_FREE_BYTES
 ) -> Finding:
-    """How large it is, whether it can be written, and how much room the disk has."""
+    """The directory's size, whether it can be written, and the disk's free space."""
     if os.path.lexists(directory) and not directory.is_dir():
-        return problem(topic, f"{directory} is no directory", "move it away")
+        return problem(topic, f"{directory} is not a directory", "move it away")
     if not os.access(_nearest(directory), os.W_OK | os.X_OK):
         return problem(topic, f"{directory} cannot be written", mend)
-    size = format_bytes(_bytes_below(directory)) if directory.is_dir() else "nothing yet"
+    size = format_bytes(_bytes_below(directory)) if directory.is_dir() else "0 bytes"
     free_bytes = _free_bytes(directory)
     found = f"{size} in {directory}, {format_bytes(free_bytes)} free"
-    if free_bytes < least_free_bytes:
-        return warning(topic, found, "make room on this disk")
+    if free_bytes < min_free_bytes:
+        return warning(topic, found, "free some space on this disk")
     return ok(topic, found)
 
 
 def _nearest(directory: Path) -> Path:
-    """The directory itself, or the one that it would be made in."""
+    """The directory, or the nearest existing one above it."""
     return next(each for each in (directory, *directory.parents) if each.exists())
 
 
@@ -76,7 +76,7 @@ def _free_bytes(directory: Path) -> int:
 
 
 def _bytes_below(directory: Path) -> int:
-    """Bytes of all files, each once; what cannot be looked at, or goes meanwhile, is left out."""
+    """Total size of all files, each counted once, except those that cannot be examined."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for parent, _, names in os.walk(directory):

@@ -1,4 +1,4 @@
-"""What an examination finds, and that no check can end it."""
+"""Findings, and a guard that turns a crashing check into one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `mend` says what to do, if anything. Both texts may be `Message`s."""
+    """One line. `mend` says what to do, if anything. Both may be `Message`s."""
 
     topic: str
     verdict: Verdict
@@ -37,12 +37,12 @@ def problem(topic: str, found: str, mend: str) -> Finding:
 
 
 def found_by(topic: str, check: Check) -> Iterator[Finding]:
-    """What the check finds; a check that breaks down is a finding as well.
+    """The check's findings; an exception in the check becomes a finding too.
 
-    Users run this because something is broken, in a way that was not foreseen.
+    Users run this when something is broken in a way nobody foresaw.
     """
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        yield problem(topic, f"it cannot be read: {reason}", "see whether it is installed whole")
+        yield problem(topic, f"check failed: {reason}", "the installation may be incomplete")

@@ -1,4 +1,4 @@
-"""Models: the one in use if none is named, and whether others can be fetched."""
+"""Models: the default one, and whether others can be downloaded."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, to
 from mlxchat.models.locate import embedded_model, leads_to_files, locate
 from mlxchat.wording import Action, Message
 
-# The library's own limits are for each step of a connection; finding a name may take much longer.
+# The library's timeouts apply to each step of a connection; resolving a name can take far longer.
 PATIENCE_S = 5.0
 
 
@@ -20,7 +20,7 @@ def model() -> Iterator[Finding]:
     try:
         config = read_config()
     except ConfigError:
-        yield warning("model", "the configuration cannot be read", "mend it first")
+        yield warning("model", "the configuration cannot be read", "fix it first")
         return
     chosen = config.model()
     if chosen is None:
@@ -29,27 +29,29 @@ def model() -> Iterator[Finding]:
     try:
         located = locate(chosen.value, config.aliases)
     except (ModelError, ConfigError) as error:
-        yield problem("model", Message(error, f" (named by {chosen.where})"), _mend(chosen))
+        yield problem("model", Message(error, f" (set by {chosen.where})"), _mend(chosen))
         return
     if chosen.level is Level.PROJECT and leads_to_files(located):
-        yield problem("model", f"{chosen.where} names a path, which it may not", _mend(chosen))
+        yield problem("model", f"{chosen.where} may not set a path", _mend(chosen))
     elif located.path is None and cached_snapshot(located.name) is None:
-        found = f"{located.name}, named by {chosen.where}, is not downloaded"
+        found = f"{located.name}, set by {chosen.where}, is not downloaded"
         yield warning("model", found, Message(Action("pull", "download it", located.name)))
     else:
-        yield ok("model", f"{located.name}, named by {chosen.where}")
+        yield ok("model", f"{located.name}, set by {chosen.where}")
 
 
 def token() -> Iterator[Finding]:
     place = token_place()
-    yield ok("hub token", "none: gated models cannot be had" if place is None else f"in {place}")
+    yield ok(
+        "hub token", "none: gated models cannot be downloaded" if place is None else f"in {place}"
+    )
 
 
 def access() -> Iterator[Finding]:
-    """Ask the hub for something that it has, for a few seconds at most."""
+    """Look up a model that the hub is known to have, for a few seconds at most."""
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
     if offline_by_environment():
-        yield ok("hub", "not to be asked: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
+        yield ok("hub", "offline: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
         return
     answers: list[Finding] = []
     asking = threading.Thread(target=lambda: answers.append(_asked(endpoint)), daemon=True)
@@ -59,7 +61,7 @@ def access() -> Iterator[Finding]:
         yield answers[0]
     else:
         found = f"{endpoint} does not answer within {PATIENCE_S:.0f} seconds"
-        yield warning("hub", found, "check the network; models that are here work without")
+        yield warning("hub", found, "check the network; downloaded models work without it")
 
 
 def _asked(endpoint: str) -> Finding:
@@ -70,9 +72,9 @@ def _asked(endpoint: str) -> Finding:
     except ModelNotFound as error:
         if token_place() is None:
             return ok("hub", f"{endpoint} answers")
-        return warning("hub", Message(error), "hf auth login: the token may be no longer valid")
+        return warning("hub", Message(error), "run hf auth login: the token may have expired")
     except HubError as error:
-        return warning("hub", Message(error), "models that are here work without")
+        return warning("hub", Message(error), "downloaded models work without it")
     return ok("hub", f"{endpoint} answers")
 
 
@@ -81,9 +83,10 @@ def _unnamed() -> Finding:
     if embedded_model() is not None:
         here.append(EMBEDDED_ALIAS)
     if here:
-        return ok("model", f"none is configured: one that fits is chosen; here: {', '.join(here)}")
+        found = f"no default: one that fits is chosen; downloaded: {', '.join(here)}"
+        return ok("model", found)
     mend = Message(Action("pull", "download one", "NAME"))
-    return warning("model", "none is configured and none is here", mend)
+    return warning("model", "no default, and none downloaded", mend)
 
 
 def _mend(chosen: Setting) -> str:

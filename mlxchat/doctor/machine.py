@@ -1,4 +1,4 @@
-"""What mlxchat runs on: versions, device, memory, BLAS."""
+"""The machine: versions, device, memory, BLAS."""
 
 import platform as system
 import sys
@@ -10,8 +10,8 @@ from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.errors import ModelUnsupported
 from mlxchat.units import format_bytes
 
-# Below it not even the embedded model has room for weights and a window.
-LEAST_MEMORY_BYTES = 1_000_000_000
+# With less memory, not even the embedded model has room for its weights and a window.
+MIN_MEMORY_BYTES = 1_000_000_000
 
 INSTALL_MLX = "pip install 'mlx[cpu]'" if sys.platform == "linux" else "pip install mlx"
 
@@ -28,8 +28,8 @@ def device() -> Iterator[Finding]:
     if sys.platform == "darwin" and system.machine() == "x86_64":
         yield problem(
             "device",
-            "this Python is one for Intel processors",
-            "install mlxchat with a Python for Apple silicon: MLX has no other",
+            "this Python is built for Intel processors",
+            "install mlxchat with a Python for Apple silicon: MLX requires one",
         )
         return
     try:
@@ -48,8 +48,8 @@ def device() -> Iterator[Finding]:
 def memory() -> Iterator[Finding]:
     total_bytes, free_bytes = platform.total_memory_bytes(), platform.free_memory_bytes()
     found = f"{format_bytes(free_bytes)} free for a model, of {format_bytes(total_bytes)}"
-    if free_bytes < LEAST_MEMORY_BYTES:
-        yield warning("memory", found, "close other programs, or allow the container more")
+    if free_bytes < MIN_MEMORY_BYTES:
+        yield warning("memory", found, "close other programs, or give the container more memory")
     else:
         yield ok("memory", found)
 
@@ -60,7 +60,7 @@ def blas() -> Iterator[Finding]:
     else:
         yield warning(
             "BLAS",
-            "the reference BLAS of MLX's wheel, some 40 times slower than OpenBLAS",
+            "the reference BLAS of MLX's wheel, about 40 times slower than OpenBLAS",
             "install OpenBLAS: on Debian, apt install libopenblas0-pthread",
         )
 
@@ -71,20 +71,22 @@ def _version(name: str, tested: str | None) -> Finding:
     if version is None:
         return problem(name, "not installed", package)
     if tested is None:
-        return ok(name, f"{version}, the range that was tested is not known in a checkout")
+        return ok(name, f"{version} (a source checkout records no tested range)")
     if platform.is_tested(version, tested):
         return ok(name, f"{version}, tested: {tested}")
-    return warning(name, f"{version} was not tested: {tested} was", f"pip install '{name}{tested}'")
+    return warning(
+        name, f"{version} is untested; tested: {tested}", f"pip install '{name}{tested}'"
+    )
 
 
 def _wired_limit() -> Iterator[Finding]:
     wired_bytes = platform.recommended_working_set_bytes()
     if wired_bytes is None:
-        yield ok("wired limit", "there is none without Metal")
+        yield ok("wired limit", "none without Metal")
         return
     total_bytes = platform.total_memory_bytes()
     yield ok(
         "wired limit",
-        f"{format_bytes(wired_bytes)} of {format_bytes(total_bytes)} may stay in memory; for a "
-        "larger model: sudo sysctl iogpu.wired_limit_mb=MEGABYTES",
+        f"{format_bytes(wired_bytes)} of {format_bytes(total_bytes)} can be wired; for a larger "
+        "model: sudo sysctl iogpu.wired_limit_mb=MEGABYTES",
     )

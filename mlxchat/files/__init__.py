@@ -1,5 +1,5 @@
-"""Files that survive a crash, a full disk or a power cut. Nothing else opens one to write what is
-to last, locks it or forces it to the disk; what is in a file is its user's business."""
+"""Files that survive a crash, a full disk or a power cut. All durable writing, locking and syncing
+goes through here; the callers decide what the files contain."""
 
 from mlxchat.files.append import AppendFile, append_line, open_to_append
 from mlxchat.files.atomic import remove_unfinished, write_atomically

@@ -1,5 +1,5 @@
-"""Files that only grow: by whole pieces, of which a crash leaves nothing once the next is appended,
-or by lines. How much of a file is good is known to whoever reads it."""
+"""Append-only files, by pieces or by lines. If a crash leaves part of a piece, the next append
+removes it. The reader knows how much of a file is good."""
 
 import errno
 import os
@@ -11,34 +11,34 @@ from mlxchat.files.disk import force_to_disk, open_file, sync_directory, write_a
 
 
 class AppendFile:
-    """The file at `path`, of `size_bytes` now. It is opened for each piece, and never made anew:
-    a file that was removed is an error, not an empty file."""
+    """The file at `path`, now `size_bytes` long. It is opened for each piece and never created
+    again: a missing file is an error."""
 
     def __init__(self, path: Path, size_bytes: int = 0) -> None:
         self.path = path
-        self._most_bytes = size_bytes
+        self._max_bytes = size_bytes
 
     def create(self) -> None:
-        """Make it, empty, for its owner only. Raises OSError, also if there is one."""
+        """Create it, empty and private to its owner. Raises OSError, also if it exists."""
         os.close(open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         sync_directory(self.path.parent)
 
     def append(self, good_bytes: int, piece: bytes, unforced: bytes = b"") -> OSError | None:
-        """Put `piece` after the first `good_bytes`, and force it to the disk.
+        """Write `piece` after the first `good_bytes` and force it to the disk.
 
-        Raises OSError if it could not be written. What may be left of it then lies after the
-        good bytes, and goes when the next one is appended. Nothing else is ever cut off: a file
-        that others have changed is left as it is, with an OSError.
+        Raises OSError if it could not be written. Any part of it that was written lies after the
+        good bytes, and the next append removes it. Nothing else is ever cut off: if another
+        program has changed the file, this raises OSError and leaves it as it is.
 
-        Returns an OSError if it was written but may never reach the disk. Pass it with the next
-        piece, as `unforced`, the last of the good bytes: only what is written again is forced
-        again. The same bytes in the same place do no harm, however that ends.
+        Returns an OSError if the piece was written but may never reach the disk. If so, pass the
+        same bytes, the last of the good ones, as `unforced` with the next piece: only bytes that
+        are written again are forced again. Rewriting them in place does no harm.
         """
         descriptor = open_file(self.path, os.O_WRONLY)
         try:
             self._cut(descriptor, good_bytes)
-            # Known before it is so: wherever this is interrupted, what is left can be recognized.
-            self._most_bytes = good_bytes + len(piece)
+            # Set this before writing, so that a partial write is recognized whenever it stops.
+            self._max_bytes = good_bytes + len(piece)
             try:
                 write_all(descriptor, unforced + piece, good_bytes - len(unforced))
             except BaseException:
@@ -55,15 +55,15 @@ class AppendFile:
 
     def _cut(self, descriptor: int, good_bytes: int) -> None:
         size = os.fstat(descriptor).st_size
-        if not good_bytes <= size <= self._most_bytes:
+        if not good_bytes <= size <= self._max_bytes:
             raise OSError(errno.ESTALE, "another program has changed it")
         if size > good_bytes:
             os.ftruncate(descriptor, good_bytes)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append `line` to `path`, which is made if it is not there, on a line of its own even if the
-    last one was cut short. Raises OSError."""
+    """Append `line` to `path`, creating the file if necessary. Starts a new line if the last one
+    was cut short. Raises OSError."""
     descriptor = open_to_append(path)
     try:
         data = f"{line}\n".encode()
@@ -73,13 +73,14 @@ def append_line(path: Path, line: str) -> None:
 
 
 def open_to_append(path: Path) -> int:
-    """The descriptor of a file that may be made now. Raises OSError."""
-    # Without O_NONBLOCK a pipe that nobody reads would stop the program here.
+    """Open a file for appending, creating it if necessary; return its descriptor. Raises
+    OSError."""
+    # Without O_NONBLOCK, opening a pipe that has no reader would block.
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
 
 
 def _ends_within_a_line(descriptor: int) -> bool:
-    """Whether an earlier line was cut short, by a full disk or a kill."""
+    """Whether the last line was cut short, by a full disk or a kill."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return False

@@ -1,4 +1,4 @@
-"""Replacing a whole file: a crash, a full disk or a power cut leaves the old one or the new one."""
+"""Replace a whole file: a crash, a full disk or a power cut leaves either the old or the new."""
 
 import os
 import tempfile
@@ -16,12 +16,12 @@ def write_atomically(
     *,
     full_sync: bool = True,
 ) -> None:
-    """Replace `path`, or make it, with `data`, whole or in pieces, and the permission bits `mode`.
+    """Create or replace `path` with `data`, in one piece or several, and permission bits `mode`.
 
-    The data is written to a file beside it, forced to the disk as `force_to_disk` does, and
-    renamed. A symbolic link stays one: what it points to is replaced. The directory must exist.
+    The data is written to a temporary file in the same directory, synced with `force_to_disk`, and
+    renamed. A symbolic link is kept and its target replaced. The directory must exist.
 
-    Raises OSError (a full disk, no permission); then `path` is as it was and nothing is left over.
+    Raises OSError (disk full, no permission), leaving `path` unchanged and no temporary file.
     """
     target = path.resolve()
     descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=_aside(target))
@@ -43,7 +43,7 @@ def write_atomically(
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what a kill has left of writing `path`, which no process may be doing now."""
+    """Remove temporary files left by killed writes of `path`. No process may be writing it."""
     with suppress(OSError):
         for left in path.parent.iterdir():
             if left.name.startswith(_aside(path)):
@@ -51,5 +51,5 @@ def remove_unfinished(path: Path) -> None:
 
 
 def _aside(path: Path) -> str:
-    """How the name of the file beside `path` begins."""
+    """Prefix of the temporary file's name."""
     return f".{path.name}."

@@ -1,4 +1,4 @@
-"""The system calls under every durable write: opening, writing to the end, forcing to the disk."""
+"""The system calls of every durable write: open, write everything, force it to the disk."""
 
 import errno
 import fcntl
@@ -11,16 +11,16 @@ from typing import BinaryIO
 
 from mlxchat.errors import MlxchatError
 
-# The data is lost, however the file is forced to the disk next.
+# The data is lost: syncing again would not bring it back.
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
-# The file system cannot force anything to the disk.
+# The file system does not support syncing.
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextmanager
 def reported_as(error_type: type[MlxchatError], action: str) -> Iterator[None]:
-    """Raise an OSError of the body as one line: cannot `action`, and the reason."""
+    """Turn an OSError from the body into a one-line error: cannot `action`, and the reason."""
     try:
         yield
     except OSError as error:
@@ -28,29 +28,29 @@ def reported_as(error_type: type[MlxchatError], action: str) -> Iterator[None]:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a file without following a link or waiting for the other end of a pipe; a new one is for
-    its owner only. Raises OSError."""
+    """Open a file without following a link or blocking on a pipe. A new file is private to its
+    owner. Raises OSError."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def open_to_read(path: Path) -> BinaryIO:
-    """Open a file, and nothing that could block or never end. Raises OSError."""
+    """Open a regular file; anything else could block or never end. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a file")
+        raise OSError(errno.EINVAL, "not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make it and what is missing above it, for the owner only. Raises OSError."""
+    """Create the directory and any missing parents, private to the owner. Raises OSError."""
     for each in (*reversed(directory.parents), directory):
         if not each.is_dir():
             each.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int | None = None) -> None:
-    """Write all of it, at `offset` or where the file stands, in as many pieces as the system takes.
+    """Write all the data, at `offset` or the current position, in as many calls as it takes.
     Raises OSError."""
     rest = memoryview(data)
     while rest:
@@ -60,16 +60,16 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int | None = No
             else os.pwrite(descriptor, rest, offset + len(data) - len(rest))
         )
         if written <= 0:
-            raise OSError(errno.EIO, "nothing more can be written to it")
+            raise OSError(errno.EIO, "no more data can be written")
         rest = rest[written:]
 
 
 def force_to_disk(descriptor: int, *, full: bool = True) -> None:
-    """Return once the file's bytes would survive a power cut, as far as the file system can promise
-    that. Raises OSError.
+    """Return once the file would survive a power cut, as far as the file system can promise that.
+    Raises OSError.
 
-    On macOS `fsync` only hands them to the drive, which may keep them in its own memory;
-    F_FULLFSYNC, called if `full`, empties that too. Network shares refuse it and get `fsync`.
+    On macOS, `fsync` only hands the data to the drive, which may keep it in its own cache;
+    F_FULLFSYNC, used if `full`, flushes that too. Network shares reject it and get `fsync`.
     Source: fsync(2) of macOS; https://bugs.python.org/issue11877.
     """
     full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -79,7 +79,7 @@ def force_to_disk(descriptor: int, *, full: bool = True) -> None:
             return
         except OSError as error:
             if error.errno in _LOST:
-                # A second call might succeed: the system reports a lost write only once.
+                # Do not try again: the system reports a lost write only once.
                 raise
     try:
         os.fsync(descriptor)
@@ -89,9 +89,9 @@ def force_to_disk(descriptor: int, *, full: bool = True) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Force to the disk which files are in it, if the file system can do that.
+    """Force the directory's entries to the disk, if the file system can do that.
 
-    If not, only the safety from a power cut is lost: what was renamed or made stands.
+    If it cannot, a power cut may undo a rename or a new file; nothing else changes.
     """
     with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)

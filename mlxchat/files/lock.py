@@ -1,4 +1,4 @@
-"""Locks between processes: they die with the process that holds them."""
+"""Locks between processes, released when the process that holds them ends."""
 
 import fcntl
 import os
@@ -11,18 +11,18 @@ from pathlib import Path
 from mlxchat.errors import SessionError
 from mlxchat.files.disk import open_file
 
-# Asking for the holder of a lock takes it for an instant.
+# Looking up a lock's holder takes the lock for a moment.
 _TRIES = 5
 _PAUSE_S = 0.01
 
 
 @contextmanager
 def alone(directory: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """While the body runs, other processes that want to be alone here wait, after `on_wait`. Leaves
-    no lock file."""
+    """Run the body while no other process runs one with the same directory. Calls `on_wait` before
+    waiting for another process. Leaves no lock file."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        # A network's file system may be unable to lock a directory: then nobody waits.
+        # Some network file systems cannot lock a directory: do not wait there.
         with suppress(OSError):
             if not _lock(descriptor, fcntl.LOCK_EX):
                 on_wait()
@@ -33,16 +33,16 @@ def alone(directory: Path, on_wait: Callable[[], object] = lambda: None) -> Iter
 
 
 class Lock:
-    """Held until `release`, or until this process ends in whatever way.
+    """Held until `release`, or until the process ends for any reason.
 
-    The file at `path` is made if there is none, and stays. Raises SessionError naming the process
-    that has it open, as `what`, OSError if nothing can be locked.
+    The file at `path` is created if necessary, and stays. Raises SessionError naming the process
+    that has `what` open, OSError if nothing can be locked.
     """
 
     def __init__(self, path: Path, what: str) -> None:
         self._descriptor = _take(path, what)
         with suppress(OSError):
-            # Without it the lock holds as well, and only its holder cannot be named.
+            # If this fails, the lock still holds, but its holder cannot be named.
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
@@ -56,11 +56,11 @@ class Lock:
 
 
 def holder(path: Path) -> int | None:
-    """The process that holds the lock; None if none does or it cannot be found out."""
+    """Id of the process that holds the lock; None if it is free or the holder is unknown."""
     with suppress(OSError):
         descriptor = open_file(path, os.O_RDONLY)
         try:
-            # A released lock names no process; one whose process was killed is free.
+            # A released lock names no process. If the process was killed, the lock is free.
             process = _written_in(descriptor)
             return None if process is None or _lock(descriptor, fcntl.LOCK_SH) else process
         finally:
@@ -69,7 +69,7 @@ def holder(path: Path) -> int | None:
 
 
 def _take(path: Path, what: str) -> int:
-    """The descriptor that holds the lock."""
+    """Take the lock; return the descriptor that holds it."""
     process: int | None = None
     for _ in range(_TRIES):
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
@@ -95,8 +95,8 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file still has that name: it could have been removed or replaced between being
-    opened and being locked."""
+    """Whether the file still has that name. It could have been removed or replaced before it was
+    locked."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:

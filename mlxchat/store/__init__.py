@@ -1,1 +1,1 @@
-"""What lasts: snapshots of a cache, transcripts, sessions. Files only; nothing is printed here."""
+"""Persistent data: snapshots of a cache, transcripts, sessions. Files only; prints nothing."""

@@ -1,4 +1,4 @@
-"""One job at a time in a thread beside: writing to the disk while the next tokens are computed."""
+"""Runs one job at a time in another thread: writes to the disk while the next tokens compute."""
 
 import threading
 import time
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a job wrote, and how long that took."""
+    """The bytes a job wrote, and the seconds it took."""
 
     size_bytes: int
     seconds: float
 
 
 class Background:
-    """Runs jobs that write a file and return its size in bytes; `written` is what the last one
-    that succeeded did.
+    """Runs jobs that write a file and return its size in bytes. `written` describes the last one
+    that succeeded.
 
-    The thread is no daemon: a job that has begun is finished before the interpreter ends.
+    The thread is not a daemon: a job that has started finishes before the interpreter exits.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def run(self, job: Callable[[], int]) -> None:
-        """Begin the job, once the one before has ended."""
+        """Start the job after the previous one has finished."""
         self.wait()
         self._thread = threading.Thread(target=self._do, args=(job,), name="writer")
         self._thread.start()
@@ -42,7 +42,7 @@ class Background:
             self._thread = None
 
     def take_result(self) -> Written | OSError | None:
-        """What became of the last job that has ended; once, then None."""
+        """The result of the last finished job, once; then None."""
         result, self._result = self._result, None
         return result
 

@@ -1,8 +1,8 @@
-"""Blocks on the disk: each text's keys and values in a file of its own, beside the prefixes' pages.
+"""Blocks on the disk: the keys and values of each text in a separate file, next to prefix pages.
 
-They share the pages' index, and with it the bound, the order in which they go, and the processes
-that may use them at once. A block is found by the model, the head and its tokens, and by nothing
-else; what a file holds is trusted only where all of these are the very same.
+Blocks share the pages' index, and so their size limit, eviction order and safety when several
+processes use it. A block is looked up only by its model, head and tokens. A file is trusted only if
+all of these match exactly.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from mlxchat.wording import Field, Message
 
 
 class DiskBlocks:
-    """The blocks in `directory` that this model can use; with the pages there they are kept to
-    `limit_bytes` of files.
+    """The blocks in `directory` that this model can use. Together with the pages there, they are
+    limited to `limit_bytes` of files.
 
-    For one thread. Nothing is stored where the disk has no room. Nothing here raises for what is on
-    the disk, or for one that is full: `error` is why the last block that was not stored was not.
+    For one thread. Stores nothing if the disk has too little room. Problems with the disk or its
+    files raise nothing; `error` is the reason why the last block that failed was not stored.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class DiskBlocks:
         self.error: OSError | None = None
 
     def load(self, head: TokenIds, ids: TokenIds) -> Block | None:
-        """The block of these tokens as it was computed behind this head; None where none is."""
+        """The block of these tokens, computed after this head; None if there is none."""
         with suppress(OSError):
             for row in self._index.chain([self._key(head, ids)]):
                 try:
                     path = self._index.path_of(row.key)
-                    tensors, facts = tensor_file.read(path, most_bytes=row.bytes)
+                    tensors, facts = tensor_file.read(path, max_bytes=row.bytes)
                     block = self._block(tensors, facts, head, ids)
                 except (SnapshotBroken, FileNotFoundError):
                     self._index.remove(row.key)
@@ -60,16 +60,16 @@ class DiskBlocks:
         return None
 
     def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None:
-        """Write the block down, and keep to the limit."""
+        """Store the block, and enforce the limit."""
         if not self._has_room:
             self.error = OSError(
-                Message("the disk has less room than ", Field("prefix_cache_size"), " allows for")
+                Message("the disk has less free space than ", Field("prefix_cache_size"))
             )
             return
         key = self._key(head, ids)
         facts = {"model": self._made_by, "position": block.position}
         try:
-            # Any method makes the directory that the file is to lie in.
+            # Every method creates the directory for the file.
             self._index.chain([key])
             tensors = _tensors(block, head, ids)
             self._index.store(
@@ -94,7 +94,7 @@ class DiskBlocks:
 
     @cached_property
     def _like(self) -> list[tuple[mx.array, mx.array] | None]:
-        """What each window stores behind one token: shapes and dtypes."""
+        """What each window stores for one token: shapes and dtypes."""
         stored: list[tuple[mx.array, mx.array] | None] = []
         for window in windows(run_lazily(self._model.shard)):
             pair = window.keys, window.values
@@ -104,14 +104,14 @@ class DiskBlocks:
     def _block(
         self, tensors: dict[str, mx.array], facts: dict[str, Any], head: TokenIds, ids: TokenIds
     ) -> Block:
-        """Raises SnapshotBroken for whatever is not this model's block of these tokens."""
+        """Raises SnapshotBroken if this is not this model's block of these tokens."""
         right = (
             facts == {"model": self._made_by, "position": len(head)}
             and "ids" in tensors
             and np.array_equal(np.array(tensors["ids"]), _ids_of(head, ids))
         )
         if not right:
-            raise SnapshotBroken("a block holds something else than its name says")
+            raise SnapshotBroken("the block's content does not match its name")
         return Block(
             len(head),
             tuple(
@@ -131,7 +131,7 @@ class DiskBlocks:
         for array, one in zip(found, like, strict=True):
             shape = (*one.shape[:2], tokens, *one.shape[3:])
             if array is None or array.shape != shape or array.dtype != one.dtype:
-                raise SnapshotBroken("a block has other shapes than the model")
+                raise SnapshotBroken("the block's shapes do not match the model")
         keys, values = found
         assert keys is not None
         assert values is not None
@@ -148,6 +148,6 @@ def _tensors(block: Block, head: TokenIds, ids: TokenIds) -> dict[str, Tensor]:
         if pair is not None:
             arrays[f"{number}.keys"], arrays[f"{number}.values"] = pair
     tensors = tensor_file.hold(arrays)
-    # All tokens: then no hash has to be trusted.
+    # All tokens are stored, so no hash has to be trusted.
     whole = _ids_of(head, ids)
     return tensors | {"ids": Tensor("I32", whole.shape, whole)}

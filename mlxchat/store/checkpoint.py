@@ -1,11 +1,11 @@
-"""A long generation in a directory: what was asked, the prompt's tokens, and the latest state.
+"""A checkpoint directory of a long generation: the request, the prompt's tokens, the latest state.
 
     run.json              a RunRecord
     prompt.safetensors    the prompt's token ids
     state.safetensors     a snapshot, replaced by the next one
-    lock                  who is at it
+    lock                  held by the process that runs it
 
-What the state's facts mean is the caller's business.
+The caller interprets the state's facts.
 """
 
 import json
@@ -34,13 +34,13 @@ from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Field
 
-MOST_RUN_BYTES = 1 << 20
-MOST_PROMPT_BYTES = 1 << 34
+MAX_RUN_BYTES = 1 << 20
+MAX_PROMPT_BYTES = 1 << 34
 
 
 class Checkpoint:
-    """Held open, by this process alone, until `close`. `state` is the latest state, `run` what
-    run.json says once it was begun or opened."""
+    """Open to this process alone until `close`. `state` is the latest state; `run` is the content
+    of run.json after `begin` or `open`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -50,23 +50,23 @@ class Checkpoint:
 
     @classmethod
     def create(cls, directory: Path) -> "Checkpoint":
-        """Make the directory. Raises UsageError where it holds a checkpoint already, OutputError
-        where it cannot be made."""
-        with reported_as(OutputError, f"make {directory}"):
+        """Create the directory. Raises UsageError if it already contains a checkpoint, OutputError
+        if it cannot be created."""
+        with reported_as(OutputError, f"create {directory}"):
             make_private_directory(directory)
             if (directory / "run.json").exists():
                 raise UsageError(
-                    f"{directory} holds a checkpoint already: continue it with ",
+                    f"{directory} already contains a checkpoint: continue it with ",
                     Field("resume", directory),
                 )
             return cls(directory)
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
-        """Go on with it. Raises UsageError where there is none, SnapshotBroken if damaged."""
+        """Open it to continue. Raises UsageError if there is none, SnapshotBroken if damaged."""
         if not (directory / "run.json").is_file():
             raise UsageError(
-                f"{directory} holds no checkpoint: start one with ", Field("checkpoint", directory)
+                f"no checkpoint in {directory}: start one with ", Field("checkpoint", directory)
             )
         with reported_as(OutputError, f"use {directory}"):
             checkpoint = cls(directory)
@@ -85,45 +85,45 @@ class Checkpoint:
         self._lock.release()
 
     def begin(self, run: RunRecord, prompt: TokenIds) -> None:
-        """Write down what was asked, and the prompt `(T,)`. Raises OutputError."""
+        """Save the request, and the prompt `(T,)`. Raises OutputError."""
         ids = Tensor("I32", prompt.shape, prompt.astype(np.int32))
         with self._writing():
             tensor_file.write(self._path("prompt"), {"ids": ids}, {})
         self._write_run(run)
 
     def end(self, reason: str) -> None:
-        """Write down that there is nothing to go on with, and why. Raises OutputError."""
+        """Record that the run cannot be continued, and why. Raises OutputError."""
         self.state.background.wait()
         self._write_run(replace(self.run, ended=reason))
 
     def change(self, run: RunRecord) -> None:
-        """Replace what was asked, and continue what had ended. Raises OutputError."""
+        """Replace the request, and reopen a run that had ended. Raises OutputError."""
         self._write_run(replace(run, steps=self.run.steps, ended=None))
 
     def record_steps(self, steps: Sequence[int]) -> None:
-        """Write down the sizes of the steps that the prompt was read in, before there is any text:
-        read in other steps, it would lead to the same text only nearly. Raises OutputError."""
+        """Record the sizes of the steps the prompt was prefilled in, before there is any text.
+        Other steps would give the same text only approximately. Raises OutputError."""
         stretches = tuple(tuple(each) for each in run_lengths(steps))
         if self.run.steps != stretches:
             self._write_run(replace(self.run, steps=stretches))
 
     def steps(self) -> list[int]:
-        """The sizes of the steps that the whole prompt was read in; empty if that is yet to come.
+        """The sizes of the steps the whole prompt was prefilled in; empty if it was not yet.
         Raises SnapshotBroken."""
         try:
             return from_run_lengths(self.run.steps)
         except (TypeError, ValueError) as error:
-            raise SnapshotBroken(f"{self.directory}/run.json names no steps: {error}") from error
+            raise SnapshotBroken(f"{self.directory}/run.json: invalid steps: {error}") from error
 
     def prompt(self) -> TokenIds:
-        """Raises SnapshotBroken where it is damaged or missing."""
+        """Raises SnapshotBroken if it is damaged or missing."""
         try:
-            tensors, _ = tensor_file.read(self._path("prompt"), MOST_PROMPT_BYTES)
+            tensors, _ = tensor_file.read(self._path("prompt"), MAX_PROMPT_BYTES)
         except OSError as error:
             raise SnapshotBroken(f"cannot read {self._path('prompt')}: {error}") from error
         ids = tensors.get("ids", mx.zeros((0,)))
         if ids.ndim != 1 or ids.dtype != mx.int32 or ids.size == 0:
-            raise SnapshotBroken(f"{self._path('prompt')} holds no prompt")
+            raise SnapshotBroken(f"{self._path('prompt')} contains no prompt")
         return np.array(ids)
 
     def _path(self, name: str) -> Path:
@@ -133,7 +133,7 @@ class Checkpoint:
         path = self.directory / "run.json"
         try:
             with open_to_read(path) as file:
-                return RunRecord.from_json(json.loads(file.read(MOST_RUN_BYTES)))
+                return RunRecord.from_json(json.loads(file.read(MAX_RUN_BYTES)))
         except (OSError, ValueError, RecursionError) as error:
             raise SnapshotBroken(f"cannot read {path}: {error}") from error
 

@@ -1,5 +1,5 @@
-"""A small SQLite database that several processes share, and that may be lost: a damaged one is set
-aside for an empty one."""
+"""A small SQLite database that several processes share. It may be lost: a damaged one is replaced
+with an empty one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import TypeVar
 
 from mlxchat.files import alone, open_file
 
-# How long a process waits for another one's transaction, which takes milliseconds.
+# How long to wait for another process's transaction, which takes milliseconds.
 BUSY_S = 10.0
 
 T = TypeVar("T")
 
 
 class Database:
-    """The one in `file`, made when it is first needed, with the tables of `schema`; one of another
-    `format` counts as damaged. Its directory is there. Any thread may call any method."""
+    """The database in `file`, created on first use with the tables of `schema`. A database of
+    another `format` counts as damaged. The directory must exist. Thread-safe."""
 
     def __init__(self, file: Path, schema: str, format: int) -> None:
         self._file = file
@@ -31,14 +31,14 @@ class Database:
         self._connection: sqlite3.Connection | None = None
 
     def close(self) -> None:
-        """Any method opens it again."""
+        """Close it; any method opens it again."""
         with self._lock, suppress(sqlite3.Error):
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
 
     def do(self, work: Callable[[sqlite3.Connection], T], writing: bool = False) -> T:
-        """Run the transaction; a second time, on an empty database, if that one is damaged."""
+        """Run the transaction. If the database is damaged, replace it and run again."""
         with self._lock:
             try:
                 try:
@@ -49,11 +49,11 @@ class Database:
                     self._set_aside()
                     return self._run(work, writing)
             except sqlite3.Error as error:
-                raise OSError(f"{self._file} cannot be used: {error}") from error
+                raise OSError(f"cannot use {self._file}: {error}") from error
 
     def _run(self, work: Callable[[sqlite3.Connection], T], writing: bool) -> T:
         if self._connection is None:
-            # Opening, making and setting aside is for one process at a time.
+            # Only one process at a time may open, create or replace the database.
             with alone(self._file.parent):
                 self._connection = self._opened()
         if not writing:
@@ -65,7 +65,7 @@ class Database:
     def _set_aside(self) -> None:
         self.close()
         with alone(self._file.parent):
-            # Another process may have done it already.
+            # Another process may have done this already.
             if not self._file.exists() or self._is_sound():
                 return
             for suffix in ("-wal", "-shm"):
@@ -73,9 +73,9 @@ class Database:
             self._file.replace(self._file.with_suffix(".damaged"))
 
     def _opened(self) -> sqlite3.Connection:
-        """Open the database, or make it: for its owner alone, as SQLite's own files beside it are.
+        """Open or create the database, private to its owner, as are SQLite's other files.
 
-        Raises sqlite3.DatabaseError for another file, or another format.
+        Raises sqlite3.DatabaseError for another kind of file, or another format.
         """
         os.close(open_file(self._file, os.O_RDWR | os.O_CREAT))
         database = sqlite3.connect(
@@ -83,11 +83,11 @@ class Database:
         )
         try:
             database.execute("PRAGMA journal_mode = WAL")
-            # A power cut may cost the last rows, never the rest: no wait for the disk at each.
+            # A power cut may lose the last rows but nothing else, so no row waits for the disk.
             database.execute("PRAGMA synchronous = NORMAL")
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version not in (0, self._format):
-                raise sqlite3.DatabaseError(f"its format is {version}")
+                raise sqlite3.DatabaseError(f"unknown format {version}")
             if version == 0:
                 database.executescript(f"{self._schema} PRAGMA user_version = {self._format};")
         except BaseException:
@@ -106,5 +106,5 @@ class Database:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is at fault: SQLite's other errors are of classes below this one."""
+    """Whether the file itself is damaged: SQLite's other errors are subclasses of this one."""
     return type(error) is sqlite3.DatabaseError

@@ -1,7 +1,7 @@
-"""What a saved cache was made with. Used with anything else it would be silently wrong.
+"""Identifies what a saved cache was made with. Anything else would silently give wrong results.
 
-A model is known by its configuration and by its weights as they are in memory: samples from every
-tensor, since hashing gigabytes at each start would take longer than reading a window again.
+A model is identified by its configuration and by samples of every tensor in memory: hashing
+gigabytes at each start would take longer than prefilling a window again.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from mlxchat.models.model import Model
 from mlxchat.text.tokens import Tokenizer
 
 FORMAT = 2
-SAMPLES = 64  # values of each tensor
-SAMPLED_BYTES = 1 << 28  # of the tensors that are sampled together
+SAMPLES = 64  # values per tensor
+SAMPLED_BYTES = 1 << 28  # of tensors sampled at the same time
 
 Parameters = list[tuple[str, mx.array]]
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """All of it, as JSON can hold it; hashes in hexadecimal. `keep` is what the cache never evicts,
-    in tokens, and `window` None where it is unbounded."""
+    """The whole fingerprint, in types that JSON has; hashes are hexadecimal. `keep` counts tokens
+    that are never evicted; `window` is None if unbounded."""
 
     format: int
     mlxchat: str
@@ -46,15 +46,15 @@ class Fingerprint:
     system: str
 
     def differences(self, saved: object) -> list[str]:
-        """What `saved`, a fingerprint's dictionary that was read, differs in; in words."""
+        """How `saved`, the dictionary of a fingerprint read from a file, differs, in words."""
         if not isinstance(saved, dict):
             return ["no fingerprint"]
         mine = asdict(self)
-        # What one process alone has saved may not say so.
+        # A fingerprint saved without ranks is from a single process.
         saved = {"ranks": 1} | saved
         different = [f.name for f in fields(self) if saved.get(f.name, _MISSING) != mine[f.name]]
         if "ranks" in different and "weights" in different:
-            # Each holds another part of them.
+            # Each rank has another part of the weights.
             different.remove("weights")
         return [IN_WORDS[name] for name in different]
 
@@ -62,28 +62,28 @@ class Fingerprint:
 _MISSING = object()
 
 IN_WORDS = {
-    "format": "another format of snapshots",
-    "mlxchat": "another version of mlxchat",
-    "mlx_lm": "another version of mlx-lm",
-    "model": "another model",
-    "weights": "other weights",
-    "dtype": "another dtype",
-    "tokenizer": "another tokenizer",
-    "template": "another chat template",
-    "ranks": "another number of ranks",
-    "window": "another window",
-    "keep": "another number of kept tokens",
-    "system": "another system prompt",
+    "format": "a different snapshot format",
+    "mlxchat": "a different version of mlxchat",
+    "mlx_lm": "a different version of mlx-lm",
+    "model": "a different model",
+    "weights": "different weights",
+    "dtype": "a different dtype",
+    "tokenizer": "a different tokenizer",
+    "template": "a different chat template",
+    "ranks": "a different number of ranks",
+    "window": "a different window",
+    "keep": "a different number of kept tokens",
+    "system": "a different system prompt",
 }
 
 
 class ModelPrint:
-    """The part of a fingerprint that a loaded model never changes: computed once, tens of
+    """The part of a fingerprint that never changes for a loaded model. Computed once, in tens of
     milliseconds."""
 
     def __init__(self, model: Model) -> None:
         self._ranks = 1 if model.peers is None else model.peers.ranks
-        # Where a converted file lay makes no difference.
+        # The path of a converted file does not matter.
         config = {name: value for name, value in model.config.items() if name != ORIGIN}
         self._of_model: dict[str, Any] = {
             "format": FORMAT,
@@ -99,18 +99,18 @@ class ModelPrint:
         }
 
     def of(self, window: int | None, keep: int, system: str | None) -> Fingerprint:
-        """The whole, of a cache that is used like this."""
+        """The complete fingerprint of a cache with these settings."""
         used: dict[str, Any] = {"window": window, "keep": keep, "system": _hash(system or "")}
         return Fingerprint(**self._of_model, ranks=self._ranks, **used)
 
     def digest(self) -> str:
-        """The model alone, however its cache is used; in hexadecimal."""
+        """Identifies the model alone, whatever its cache, in hexadecimal."""
         return _hash(json.dumps(self._of_model, sort_keys=True))
 
 
 def made_by(model: Model) -> str:
-    """What keys and values come from, to be compared, where whoever reads them can compute them
-    just as well: what rounds otherwise, or had a fault that is mended now, shall do that."""
+    """Identifies everything that affects keys and values, for data that is cheap to recompute: a
+    version that rounds differently, or that fixed a defect, should recompute it."""
     return f"{ModelPrint(model).digest()} {version('mlx')} {mx.default_device()}"
 
 
@@ -119,7 +119,7 @@ def _weights(model: Model) -> str:
     parameters: Any = tree_flatten(model.shard.parameters())
     for some in _bounded(parameters):
         samples = [_sample(array) for _, array in some]
-        # Together: each evaluation waits for the device.
+        # All together, because each evaluation waits for the device.
         mx.eval(samples)
         for (name, array), sample in zip(some, samples, strict=True):
             digest.update(f"{name} {array.shape} {array.dtype} ".encode())
@@ -128,7 +128,7 @@ def _weights(model: Model) -> str:
 
 
 def _bounded(parameters: Parameters) -> Iterator[Parameters]:
-    """All of them, as many at a time as may be copied: one that is a transposed view is."""
+    """All parameters, in batches of bounded size: sampling a transposed view copies it."""
     some: Parameters = []
     for each in parameters:
         if some and sum(array.nbytes for _, array in some) + each[1].nbytes > SAMPLED_BYTES:

@@ -1,7 +1,7 @@
-"""A conversation's transcript on the disk, kept in step with it: what differs is appended.
+"""A conversation's transcript on the disk. It is kept up to date by appending the differences.
 
-Nothing in the file is ever changed. `saved` tells what its lines are and reads them; where it lies,
-and who may write it, is `session`'s business.
+Nothing in the file is ever changed. `saved` defines and reads its lines; `session` decides where it
+is and who may write it.
 """
 
 import json
@@ -24,13 +24,13 @@ from mlxchat.store.unfinished_reply import UnfinishedReply
 
 Line = dict[str, Any]
 
-# Of a turn; what the user said stays.
+# Fields of a turn that can change; the user's text cannot.
 _CAN_CHANGE = ("reply", "thought", "ids", "forgotten", "pinned", "exact", "finish_reason")
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A turn of the conversation, and a copy of it as it is in the file."""
+    """A turn of the conversation, and a copy of it as the file has it."""
 
     serial: int
     turn: Turn
@@ -39,9 +39,9 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What the file says. It is replaced as a whole, so that being interrupted is no harm.
+    """The contents of the file. Replaced as a whole, so that an interruption does no harm.
 
-    The last of the good bytes may be `unforced`: written, and perhaps not on the disk.
+    The last of the good bytes may be `unforced`: written, but perhaps not on the disk.
     """
 
     good_bytes: int = 0
@@ -56,9 +56,9 @@ class _Written:
 class Journal:
     """The file at `path`. `contents` is what was in it when it was opened.
 
-    Where it cannot be written, the first call to notice raises SessionError, and all later ones try
-    again without a word: `record` saves whatever is missing by then. `recovered` is whether the
-    last call to `record` has ended such an outage.
+    If it cannot be written, the first call to notice raises SessionError. Later calls try again
+    silently, and `record` saves everything missing by then. `recovered` is whether the last call
+    to `record` ended such an outage.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Journal:
         self._settings = dict(contents.settings)
         self._written = _as_written(contents)
         self._serials: dict[int, int] | None = None
-        # The last reply as it was when it began, or went on, after its thought.
+        # The last reply, after its thought, as it was when it began or was continued.
         self._so_far = ("", "")
         self._in_step = False
         self._has_reported = False
@@ -84,17 +84,17 @@ class Journal:
         settings: Mapping[str, Scalar] | None = None,
         prepare: Callable[[], Path] | None = None,
     ) -> "Journal":
-        """A new one, readable by its owner only. Nothing is made before there is a turn to record:
-        then `prepare` is called, to make the directory, and says where the file shall be."""
+        """A new journal, private to its owner. Nothing is created until there is a turn to record;
+        then `prepare` is called to create the directory and return the file's path."""
         journal = cls(path, Saved(), prepare or (lambda: path))
         journal._settings |= settings or {}
         return journal
 
     @classmethod
     def open(cls, path: Path) -> "Journal":
-        """Read the one at `path`, to go on with it. Raises SessionError.
+        """Read the journal at `path`, to continue it. Raises SessionError.
 
-        What a kill left of a line or a reply is mended by the first `record`, not before.
+        A line or a reply that a kill cut short is repaired by the first `record`, not before.
         """
         journal = cls(path, replay(path))
         add_unfinished(journal.contents, journal._unfinished.path)
@@ -105,8 +105,8 @@ class Journal:
         return self._file.path
 
     def record(self, system: str | None, turns: Sequence[Turn]) -> None:
-        """Append whatever the conversation differs in from what is written, and force it to the
-        disk; the reply that is being written comes later. Raises SessionError."""
+        """Append every difference from what is written, and force it to the disk. A reply in
+        progress is recorded later. Raises SessionError."""
         self.recovered, self._in_step = False, False
         self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
         if self._prepare is not None and not turns:
@@ -123,7 +123,7 @@ class Journal:
         self._report(self._file.path, error)
 
     def settings(self, values: Mapping[str, Scalar]) -> None:
-        """Change some of the settings; in an outage the next `record` saves them. Raises
+        """Change some of the settings. During an outage, the next `record` saves them. Raises
         SessionError."""
         self._settings |= values
         if self._prepare is None and not self._has_reported:
@@ -132,10 +132,10 @@ class Journal:
             self._report(self._file.path, self._save(changes))
 
     def show(self, text: str, thought: bool = False) -> None:
-        """Save more of the reply, or the thought, that is being written, before it is shown. Raises
+        """Save more of the reply in progress, or of its thought, before it is shown. Raises
         SessionError.
 
-        It belongs to the last turn that was recorded; without one nothing can be saved.
+        It belongs to the last recorded turn; without one, nothing is saved.
         """
         if not self._in_step or not self._written.entries:
             return
@@ -147,7 +147,7 @@ class Journal:
             self._report(self._unfinished.path, error)
 
     def serial_of(self, turn: Turn) -> int | None:
-        """The number by which other files may refer to the turn; None before it is recorded."""
+        """The number by which other files may refer to the turn; None if it is not recorded."""
         if self._serials is None:
             self._serials = {id(each.turn): each.serial for each in self._written.entries}
         return self._serials.get(id(turn))
@@ -158,21 +158,21 @@ class Journal:
         return entries[i].turn if i < len(entries) and entries[i].serial == serial else None
 
     def move(self, path: Path) -> None:
-        """Go on at another path, to which the file has been moved."""
+        """Continue at another path, which the file has been moved to."""
         self._file.path, self._unfinished.path = path, path.with_name(unfinished_reply.NAME)
 
     def close(self) -> None:
-        """Nothing is written: whatever was recorded is on the disk."""
+        """Close it. Writes nothing: everything recorded is on the disk."""
         self._unfinished.close()
 
     def _is_being_written(self, turns: Sequence[Turn]) -> bool:
-        """Whether the last reply goes on, and what is beside the transcript is a part of it."""
+        """Whether the last reply is in progress, and the unfinished reply's file is part of it."""
         if not turns or turns[-1].finish_reason:
             return False
         return self._unfinished.serial == self._written.entries[-1].serial
 
     def _save(self, changes: "_Changes") -> OSError | SessionError | None:
-        """Write the changes; what is written is replaced if they are, whatever comes of them."""
+        """Write the changes. If they are written, replace `_written`, whatever sync returns."""
         after, error = changes.after, None
         if changes.lines or self._written.unforced:
             try:
@@ -207,11 +207,11 @@ class Journal:
             return
         self._has_reported = True
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SessionError(f"cannot save {path}: {reason}: the chat goes on unsaved") from error
+        raise SessionError(f"cannot save {path}: {reason}: the chat continues unsaved") from error
 
 
 class _Changes:
-    """The lines that lead from what is written to what shall be, `after` them."""
+    """The lines that turn what is written into what should be, and its contents `after` them."""
 
     def __init__(self, written: _Written) -> None:
         self.after = written
@@ -239,7 +239,7 @@ class _Changes:
         entries: list[_Entry] = []
         undone: list[int] = []
         n = 0
-        # Of thousands of turns nearly all are as they were, which identity alone tells.
+        # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
         for entry in self.after.entries:
             if n == len(turns) or entry.turn is not turns[n]:
                 undone.append(entry.serial)

@@ -1,7 +1,6 @@
-"""A file of figures about a long run: one JSON object a line, appended now and then.
+"""A file of statistics about a long run: JSON objects, one per line, appended now and then.
 
-What the figures are is the caller's business. A file that cannot be written is never worth ending
-the run for.
+The caller decides what they contain. Failing to write the file never ends the run.
 """
 
 import json
@@ -16,7 +15,7 @@ INTERVAL_S = 60.0
 
 
 class MetricsFile:
-    """Appends lines to a file, opened anew for each, so that it may be moved away meanwhile."""
+    """Appends lines to a file. Reopens it for each, so that it may be moved away in between."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,18 +23,18 @@ class MetricsFile:
         self._reported = False
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time for a line, by a clock that never goes back: at once, then each
-        interval after the latest line.
+        """Whether a line is due, by a monotonic clock: immediately, then at each interval after
+        the last line.
         """
         return self._written_s is None or now_s - self._written_s >= INTERVAL_S
 
     def write(
         self, facts: dict[str, Any], now_s: float, time: datetime | None = None
     ) -> str | None:
-        """Append `facts` behind the local time (`time`, for tests), as ISO 8601 with its offset.
+        """Append `facts` after the local time (`time`, for tests), in ISO 8601 with its offset.
 
-        Numbers that JSON does not have, infinities and NaN, become null. Returns what went wrong
-        the first time that something does, and None otherwise.
+        Infinity and NaN, which JSON does not have, become null. Returns the error message the
+        first time that writing fails, else None.
         """
         self._written_s = now_s
         time = time or datetime.now().astimezone()

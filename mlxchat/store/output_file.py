@@ -1,7 +1,7 @@
-"""The text of a long generation in files: written piece by piece, in volumes where it grows large.
+"""Writes the text of a long generation to files, in volumes if it grows large.
 
-A position names a place in it. Resuming there takes back whatever was written later, so that the
-text is in the end the one of a run that was never interrupted. What goes to stdout is not ours.
+A position is a place in the output. Resuming there removes everything written after it, so that the
+final text is that of an uninterrupted run. stdout is handled elsewhere.
 """
 
 import os
@@ -20,15 +20,15 @@ from mlxchat.wording import Field
 
 TAIL_BYTES = 4096
 LONGEST_CHARACTER = 4  # bytes of UTF-8
-LEAST_ROTATE_BYTES = LONGEST_CHARACTER
-MODE = 0o644  # of a new part, less what the umask takes
+MIN_ROTATE_BYTES = LONGEST_CHARACTER
+MODE = 0o644  # of a new file, before the umask
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """A place between two characters of the output: `bytes` into `volume`, `total_bytes` in all.
 
-    `digest` tells whether the last `TAIL_BYTES` before it, in that volume, are those written then.
+    `digest` verifies the last `TAIL_BYTES` before it in that volume.
     """
 
     volume: int
@@ -47,11 +47,11 @@ class Position:
 class OutputFile:
     """Text written to a file and, with `rotate_bytes`, to further volumes of at most that size.
 
-    Where one volume ends depends on the text alone, not on the pieces in which it comes: behind the
-    first line end in the last sixteenth of `rotate_bytes`, or else behind the last whole character
-    that fits. Nothing is held back in this process, so that killing it loses nothing; only `sync`
-    makes it safe from a power cut. After one failure nothing more is written, and the place that
-    `sync` returned last can still be resumed.
+    Where a volume ends depends only on the text, not on how it is split into pieces: after the
+    first line end in the last sixteenth of `rotate_bytes`, or else after the last whole character
+    that fits. This process buffers nothing, so killing it loses nothing; only `sync` protects from
+    a power cut. After a failure nothing more is written, but the position that `sync` last
+    returned can still be resumed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OutputFile:
         self._total_bytes = at.total_bytes
         self._tail = tail
         self._rotate_bytes = rotate_bytes
-        # The directory may not know yet, on the disk, of the latest volume.
+        # Whether the directory on the disk may not list the latest volume yet.
         self._directory_is_behind = True
         self._failed = False
 
@@ -72,15 +72,15 @@ class OutputFile:
     def open(
         cls, path: Path, resume_at: Position | None = None, rotate_bytes: int | None = None
     ) -> "OutputFile":
-        """Begin the file, or resume it at `resume_at`: all that was written later is taken back.
+        """Create the file, or resume it at `resume_at`, removing everything written after that.
 
-        A resumed run must rotate as the run that it resumes. Raises OutputError, before anything
-        is changed, if the file to begin is not empty, if the file to resume is missing, shorter
-        than the position or has other text before it, if a file that is not ours has the name of
-        a later volume, and if the system refuses.
+        A resumed run must use the original `rotate_bytes`. Raises OutputError, before changing
+        anything, if a new file is not empty; if the file to resume is missing, shorter than the
+        position or has different text before it; if another file has the name of a later volume;
+        and if the system refuses.
         """
-        if rotate_bytes is not None and rotate_bytes < LEAST_ROTATE_BYTES:
-            raise UsageError(Field("rotate_bytes"), f" must be at least {LEAST_ROTATE_BYTES} bytes")
+        if rotate_bytes is not None and rotate_bytes < MIN_ROTATE_BYTES:
+            raise UsageError(Field("rotate_bytes"), f" must be at least {MIN_ROTATE_BYTES} bytes")
         if resume_at is None:
             return cls._begin(path, rotate_bytes)
         return cls._resume(path, resume_at, rotate_bytes)
@@ -96,8 +96,8 @@ class OutputFile:
                 )
             if rotate_bytes is not None and os.path.lexists(volume_path(path, 1)):
                 raise OutputError(
-                    f"{volume_path(path, 1)} exists, where this output would go on: choose another "
-                    "name, or move it away"
+                    f"{volume_path(path, 1)} exists, and this output might need the name: choose "
+                    "another name, or move that file away"
                 )
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, MODE)
         return cls(path, descriptor, START, tail=b"", rotate_bytes=rotate_bytes)
@@ -113,7 +113,7 @@ class OutputFile:
             with _writing(volume):
                 tail = _checked_tail(volume, descriptor, at)
                 later = _later_volumes(path, at.volume, size or 0, rotate_bytes)
-                # The last one first: whenever this is cut short, it can be begun again.
+                # Delete the last one first: if interrupted, this can start over.
                 for each in reversed(later):
                     each.unlink()
                 if later:
@@ -126,22 +126,22 @@ class OutputFile:
 
     @property
     def position(self) -> Position:
-        """The end of what has been written. It is no place to resume at before `sync` says so."""
+        """The end of the written text. It can be resumed at only after `sync` has returned it."""
         self._check_writable()
         return Position(self._volume, self._bytes, self._total_bytes, _digest(self._tail))
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of UTF-8 in all volumes together; cheaper than `position`."""
+        """Bytes of UTF-8 in all volumes; cheaper than `position`."""
         return self._total_bytes
 
     @property
     def volume_path(self) -> Path:
-        """The file that is being written."""
+        """The current file."""
         return volume_path(self._path, self._volume)
 
     def write(self, text: str) -> None:
-        """Write the text as UTF-8 to its last byte. Raises OutputError if that fails."""
+        """Write the whole text as UTF-8. Raises OutputError."""
         self._check_writable()
         data = text.encode("utf-8", "replace")
         while data:
@@ -154,10 +154,7 @@ class OutputFile:
                 self._begin_next_volume()
 
     def sync(self) -> Position:
-        """Force all that has been written to the disk, and return where it ends.
-
-        Raises OutputError if that fails.
-        """
+        """Force everything written to the disk; return its end. Raises OutputError."""
         self._check_writable()
         with self._failing():
             force_to_disk(self._descriptor)
@@ -167,7 +164,7 @@ class OutputFile:
         return self.position
 
     def close(self) -> None:
-        """End writing; a second time does nothing. Raises OutputError if a write fails late."""
+        """Close the file; a second call does nothing. Raises OutputError if a write fails late."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
@@ -178,7 +175,7 @@ class OutputFile:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        # What went wrong first is the thing to tell.
+        # Report the first error, not one that follows from it.
         with suppress(*([OutputError] if error is not None else [])):
             self.close()
 
@@ -190,7 +187,7 @@ class OutputFile:
 
     def _begin_next_volume(self) -> None:
         with self._failing():
-            # From now on `sync` forces the next volume only.
+            # `sync` will only force the next volume.
             force_to_disk(self._descriptor)
         following = volume_path(self._path, self._volume + 1)
         with self._failing(following):
@@ -208,13 +205,13 @@ class OutputFile:
             with _writing(path or self.volume_path):
                 yield
         except BaseException:
-            # How much of it is in the file is no longer known.
+            # It is unknown how much was written.
             self._failed = True
             raise
 
     def _check_writable(self) -> None:
         if self._failed:
-            raise OutputError(f"cannot write {self.volume_path}: it failed before")
+            raise OutputError(f"cannot write {self.volume_path}: an earlier write failed")
         assert self._descriptor >= 0, "closed"
 
 
@@ -228,9 +225,9 @@ def volume_path(path: Path, volume: int) -> Path:
 
 
 def bytes_before_cut(data: bytes, filled: int, last: bytes, rotate_bytes: int | None) -> int:
-    """How many bytes of the UTF-8 text `data` still belong to a volume that has `filled` bytes.
+    """How many bytes of the UTF-8 text `data` still belong in a volume that has `filled` bytes.
 
-    `last` is the volume's last byte. 0 says that the volume has ended, which only holds if more
+    `last` is the volume's last byte. 0 means the volume is complete, which is certain only if more
     text follows.
     """
     if rotate_bytes is None:
@@ -250,29 +247,29 @@ def bytes_before_cut(data: bytes, filled: int, last: bytes, rotate_bytes: int | 
 
 
 def _soft_bytes(rotate_bytes: int) -> int:
-    """The size from which on a line end is the end of a volume."""
+    """The size from which a line end completes a volume."""
     return rotate_bytes - rotate_bytes // 16
 
 
 def _file_size(path: Path) -> int | None:
-    """Bytes of a regular file, None if there is nothing. Raises OutputError for other things."""
+    """Size of a regular file, None if there is none. Raises OutputError for anything else."""
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise OutputError(f"cannot write {path}: it is {what}")
+        what = "it is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise OutputError(f"cannot write {path}: {what}")
     return status.st_size
 
 
 def _check_length(path: Path, size: int | None, at: Position) -> None:
     if size is None:
-        raise OutputError(f"{path} is missing, and the checkpoint goes on from it: put it back")
+        raise OutputError(f"{path} is missing, but the checkpoint continues it: restore it")
     if size < at.bytes:
         raise OutputError(
-            f"{path} is shorter than the checkpoint says, {size:,} of {at.bytes:,} bytes: it has "
-            "changed since; restore what was written, or start again without ",
+            f"{path} has only {size:,} of the checkpoint's {at.bytes:,} bytes: it has been "
+            "changed since; restore it, or start over without ",
             Field("resume"),
         )
 
@@ -282,17 +279,17 @@ def _checked_tail(path: Path, descriptor: int, at: Position) -> bytes:
     tail = os.pread(descriptor, length, at.bytes - length)
     if _digest(tail) != at.digest:
         raise OutputError(
-            f"{path} does not end with the text that the checkpoint continues: it has changed "
-            "since; restore what was written, or start again without ",
+            f"{path} does not end with the text that the checkpoint continues: it has been "
+            "changed since; restore it, or start over without ",
             Field("resume"),
         )
     return tail
 
 
 def _later_volumes(path: Path, volume: int, size: int, rotate_bytes: int | None) -> list[Path]:
-    """The volumes that were written after `volume`, which has `size` bytes now.
+    """The volumes written after `volume`, which now has `size` bytes.
 
-    Raises OutputError if a file cannot be one, since the volume before it had not ended.
+    Raises OutputError if a file cannot be one of them because the previous volume is incomplete.
     """
     if rotate_bytes is None:
         return []
@@ -305,8 +302,7 @@ def _later_volumes(path: Path, volume: int, size: int, rotate_bytes: int | None)
         following_size = _file_size(following)
         if size < least or following.is_symlink() or following_size is None:
             raise OutputError(
-                f"{following} was not written by the run to go on with, and is in its way: move "
-                "it away"
+                f"{following} was not written by this run, which needs the name: move it away"
             )
         later.append(following)
         size = following_size
@@ -317,5 +313,5 @@ def _digest(tail: bytes) -> str:
     return blake2b(tail, digest_size=16).hexdigest()
 
 
-# Where every output begins: resumed there, all that was written is taken back.
+# The start of every output: resuming here removes everything written.
 START = Position(0, 0, 0, _digest(b""))

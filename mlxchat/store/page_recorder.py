@@ -1,5 +1,5 @@
-"""Pages of keys and values, cut out of a cache while it is prefilled, and written by a thread of
-their own. Which of them are stored, and reading them, is `prefix_cache`'s business."""
+"""Cuts pages of keys and values out of a cache while it is prefilled, and writes them in another
+thread. `prefix_cache` decides which are stored, and reads them."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from mlxchat.store.tensor_file import Tensor
 
 PAGE = 128  # tokens
 
-# Pages that may wait to be written: what a slow disk can make memory hold, beside the cache.
+# Pages waiting to be written: bounds the memory that a slow disk can take up.
 PAGES_IN_FLIGHT = 4
 
 Arrays = dict[str, mx.array]
@@ -25,8 +25,8 @@ Tensors = dict[str, Tensor]
 
 
 class PageWriter:
-    """Writes pages of one model, `print`, in the order in which they come, and keeps to
-    `limit_bytes`. `error` is why the last page that was not stored was not."""
+    """Writes pages of one model, identified by `print`, in order, and enforces `limit_bytes`.
+    `error` is the reason why the last page that failed was not stored."""
 
     def __init__(self, index: PrefixIndex, model_name: str, print: str, limit_bytes: int) -> None:
         self.index = index
@@ -38,20 +38,20 @@ class PageWriter:
         self._writes: deque[Future[None]] = deque()
 
     def close(self) -> None:
-        """Wait for the writes."""
+        """Wait for all writes."""
         self.wait_for(0)
         self._thread.shutdown()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Have the job done by the thread beside, once few others wait for it."""
+        """Queue a job for the other thread; wait if too many are queued."""
         self._writes.append(self._thread.submit(job))
         self.wait_for(PAGES_IN_FLIGHT)
 
     def store(
         self, key: str, parent: str, depth: int, tensors: dict[str, Tensor], has_state: bool
     ) -> bool:
-        """Write a page, and keep to the limit; False if it has no place any more, because the
-        page before was deleted. Raises OSError."""
+        """Write a page, and enforce the limit. False if the page before it has been deleted, so
+        that this one has no place. Raises OSError."""
         facts = {"model": self.print}
         return self.index.store(
             key,
@@ -66,13 +66,13 @@ class PageWriter:
     def fail(self, error: OSError) -> None:
         self.error = error
 
-    def wait_for(self, most: int) -> None:
-        while len(self._writes) > most:
+    def wait_for(self, pending: int) -> None:
+        while len(self._writes) > pending:
             self._writes.popleft().result()
 
 
 class Recorder:
-    """Cuts the steps of one prefill into pages and has those written that are not stored."""
+    """Cuts the steps of one prefill into pages, and writes those that are not stored."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class Recorder:
         self._stopped = False
 
     def begin(self, cached: int) -> bool:
-        """Continue after `cached` tokens; False if there is nothing to store that could be found
-        again, or if the beginning of the page is no longer held."""
+        """Continue after `cached` tokens. False if there is nothing to store that could be found
+        again, or if the start of the page is no longer in the cache."""
         self._position = cached
         place, tokens = divmod(cached, PAGE)
         held = [window.size() for window in self._windows()]
@@ -123,26 +123,26 @@ class Recorder:
         return [windows(self._cache)[i] for i in used_layers(self._like)]
 
     def _is_at(self, tokens: int) -> bool:
-        """Whether every layer has been given so many tokens, and none has been moved."""
+        """Whether every layer has been given this many tokens, and none has been moved."""
         return all(window.total == window.offset == tokens for window in self._windows())
 
     def _take(self, begin: int, end: int) -> None:
-        """Take over the tokens from `begin` on, the cache's latest, a few pages at a time."""
+        """Copy the tokens from `begin` on, the cache's latest, a few pages at a time."""
         pages = range(begin // PAGE, -(-min(end, self._end) // PAGE))
         wanted = [place for place in pages if self._is_wanted(place)]
         for first in range(0, len(wanted), PAGES_IN_FLIGHT):
             self._take_pages(wanted[first : first + PAGES_IN_FLIGHT], begin, end)
 
     def _take_pages(self, places: Sequence[int], begin: int, end: int) -> None:
-        """Take over what lies in these pages of the tokens from `begin` to `end`, and the states
-        that a page ends with. All is held at once, because each evaluation waits for the device."""
+        """Copy the tokens from `begin` to `end` that belong to these pages, and the states at the
+        ends of pages. One evaluation for all, because each waits for the device."""
         copies: dict[tuple[int | None, str], mx.array] = {}
         for place in places:
             first, last = max(place * PAGE, begin), min((place + 1) * PAGE, end)
             for name, array in self._entries(end - first, end - last).items():
                 copies[place, name] = array
         if (places[-1] + 1) * PAGE == end:
-            # The states' own arrays: a model replaces them, and never writes into them.
+            # No copies of the states: a model replaces these arrays and never writes into them.
             copies |= {(None, name): array for name, array in self._whole_states().items()}
         held = tensor_file.hold(copies)
         for place in places:
@@ -153,18 +153,18 @@ class Recorder:
                 self._finish(place, states)
 
     def _is_wanted(self, place: int) -> bool:
-        """Not stored; or without the states that a model with recurrent layers continues from."""
+        """Not stored, or stored without the states that a recurrent model needs to continue."""
         if place >= len(self._stored):
             return True
         return bool(recurrent_states(self._cache)) and not self._stored[place].has_state
 
     def _whole_states(self) -> Arrays:
-        """The recurrent states, if all that the model continues from are there."""
+        """The recurrent states, if all that the model needs to continue are there."""
         states = states_of(self._cache)
         return states if states.keys() == states_of(self._like).keys() else {}
 
     def _entries(self, first: int, last: int) -> Arrays:
-        """Copies of the entries from the `first` latest up to the `last` latest."""
+        """Copies of the latest entries, from the `first` latest up to the `last` latest."""
         copies: Arrays = {}
         for i in used_layers(self._like):
             keys, values, _ = windows(self._cache)[i].entries
@@ -172,7 +172,7 @@ class Recorder:
             assert values is not None
             stop = keys.shape[2] - last
             start = keys.shape[2] - first
-            # Copies: of a slice of a larger buffer MLX makes one even if it lies in order.
+            # Copied explicitly: MLX copies a slice of a larger buffer even if it is contiguous.
             copies[f"{i}.keys"] = mx.contiguous(keys[..., start:stop, :])
             copies[f"{i}.values"] = mx.contiguous(values[..., start:stop, :])
         return copies
@@ -189,7 +189,7 @@ class Recorder:
             return
         depth = (place + 1) * PAGE
         parent = self._keys[place - 1] if place else ROOT
-        # All tokens so far: then no hash has to be trusted, of this page or of one before.
+        # All tokens so far are stored, so no hash of this or an earlier page has to be trusted.
         ids = Tensor("I32", (depth,), self._ids[:depth])
         tensors = _joined(pieces) | states | {"ids": ids}
         try:
@@ -201,19 +201,19 @@ class Recorder:
 
 
 def used_layers(like: Cache) -> list[int]:
-    """Which windows hold anything: a model may have layers that it gives no tokens."""
+    """Indices of the windows that are used: some models have layers that they give no tokens."""
     return [i for i, window in enumerate(windows(like)) if window.keys is not None]
 
 
 def arrays_of(i: int, window: WindowCache) -> list[tuple[str, mx.array]]:
-    """A layer's arrays by the names that they have in a page."""
+    """A layer's arrays, by their names in a page."""
     assert window.keys is not None
     assert window.values is not None
     return [(f"{i}.keys", window.keys), (f"{i}.values", window.values)]
 
 
 def states_of(cache: Cache) -> Arrays:
-    """The recurrent states by the names that they have in a page."""
+    """The recurrent states, by their names in a page."""
     return {
         f"r.{i}.{j}": array
         for i, state in enumerate(recurrent_states(cache))
@@ -227,7 +227,7 @@ def of_length(tokens: int, like: mx.array) -> tuple[int, ...]:
 
 
 def _joined(pieces: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The page of which each piece holds some tokens."""
+    """The page, joined from pieces with some of its tokens each."""
     joined: dict[str, Tensor] = {}
     for name, tensor in pieces[0].items():
         bits = np.concatenate([piece[name].bits for piece in pieces], axis=2)

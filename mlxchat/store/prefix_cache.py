@@ -1,11 +1,11 @@
-"""Keys and values of prompts' beginnings, on the disk: a prefix that was prefilled once, for
-whatever conversation or document, is read back instead of being computed again.
+"""A cache of prompt prefixes on the disk: keys and values prefilled once are read back, whatever
+conversation or document they were for, instead of computed again.
 
-A prefix is cut into pages of 128 tokens; which there are is `prefix_index`'s business. What is read
-back is what a prefill left, to the bit: a page is trusted only if the model, the shapes and all
-tokens up to its end are the very same. Whatever goes wrong costs the time of a prefill, no more.
+A prefix is stored in pages of 128 tokens; `prefix_index` keeps track of them. Pages restore exactly
+what prefill computed, bit for bit: a page is trusted only if the model, the shapes and all tokens
+up to its end match. Any problem costs no more than a prefill.
 
-Source: the prefix caches of vLLM and SGLang, see `prefix_index`; here they outlive the process.
+Source: the prefix caches of vLLM and SGLang, see `prefix_index`; these outlive the process.
 """
 
 import shutil
@@ -40,10 +40,10 @@ from mlxchat.store.tensor_file import NAME_OF_TYPE
 
 
 class PrefixCache:
-    """The prefixes in `directory` that this model can use, kept to `limit_bytes` of files.
+    """The prefixes in `directory` that this model can use, limited to `limit_bytes` of files.
 
-    For one thread at a time. Nothing here raises for what is on the disk, or for a disk that is
-    full: `error` is why the last page that was not stored was not.
+    For one thread at a time. Problems with the disk or its files raise nothing; `error` is the
+    reason why the last page that failed was not stored.
     """
 
     def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
@@ -58,7 +58,7 @@ class PrefixCache:
         return self._writer.error
 
     def refusal(self, cache: Cache) -> str | None:
-        """Why the beginning of such a cache cannot be stored; None if it can."""
+        """Why prefixes of such a cache cannot be stored; None if they can."""
         for leaf in leaves(cache):
             if isinstance(leaf, ChunkCache):
                 return "this model attends within chunks"
@@ -70,11 +70,11 @@ class PrefixCache:
         return None
 
     def fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
-        """Put the longest stored prefix of `ids: (T,)` into the empty cache; return its tokens.
+        """Fill the empty cache with the longest stored prefix of `ids: (T,)`; return its length.
 
-        Whole pages, at most T - 1 tokens and at most `window`, the cache's own (None: unbounded);
-        0 if nothing is stored, and then the cache is as it was. A model with recurrent states can
-        only continue after a page that holds them.
+        Whole pages, at most T - 1 tokens and at most `window`, the cache's own (None: unbounded).
+        If nothing is stored, returns 0 and leaves the cache unchanged. A model with recurrent
+        states can only continue after a page that has them.
         """
         keys = self._keys_to_fill(cache, ids, window)
         with suppress(OSError):
@@ -87,7 +87,7 @@ class PrefixCache:
         return 0
 
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
-        """How many tokens `fill` will put in, if all that is stored can be read."""
+        """How many tokens `fill` will restore, if every stored page can be read."""
         with suppress(OSError):
             return len(self._fillable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
         return 0
@@ -95,15 +95,15 @@ class PrefixCache:
     def recorder(
         self, cache: Cache, ids: np.ndarray, cached: int, window: int | None
     ) -> OnHeld | None:
-        """What `prefill` is to call with each step's ids, to store the pages of `ids: (T,)`; None
-        if nothing can be stored.
+        """A function for `prefill` to call with each step's ids, to store the pages of
+        `ids: (T,)`; None if nothing can be stored.
 
-        The cache holds the first `cached` tokens, as prefilled or filled: nothing was evicted or
-        rewound. Beyond `window`, and once the tokens are others than `ids`, nothing is stored.
+        The cache has the first `cached` tokens, prefilled or filled, with none evicted or rewound.
+        Nothing is stored beyond `window`, or after a token that is not in `ids`.
         """
         if self.refusal(cache) is not None:
             return None
-        ids = ids[: _most_tokens(cache, window, len(ids))].astype(np.int32)
+        ids = ids[: _reusable_tokens(cache, window, len(ids))].astype(np.int32)
         keys = page_keys(self._print, ids, PAGE)
         try:
             stored = self.index.chain(keys)
@@ -115,7 +115,7 @@ class PrefixCache:
         return recorder if recorder.begin(cached) else None
 
     def close(self) -> None:
-        """Wait for the writes, keep to the limit, and let go of the files."""
+        """Wait for the writes, enforce the limit, and close the files."""
         self._writer.close()
         with suppress(OSError):
             self.index.prune(self.limit_bytes)
@@ -125,18 +125,18 @@ class PrefixCache:
 
     @cached_property
     def like(self) -> Cache:
-        """What the model itself stores after one token: shapes and dtypes."""
+        """What the model itself stores for one token: shapes and dtypes."""
         return run_lazily(self._model.shard)
 
     def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
-        """Of the pages that could be put into the cache; none if it is not empty."""
+        """Keys of the pages that the cache could be filled from; none if it is not empty."""
         if self.refusal(cache) is not None or not _is_untouched(cache):
             return []
-        most = _most_tokens(cache, window, len(ids) - 1)
+        most = _reusable_tokens(cache, window, len(ids) - 1)
         return page_keys(self._print, ids[:most], PAGE)
 
     def _fillable_chain(self, keys: Sequence[str]) -> list[Page]:
-        # Where nothing can be stored, not even the directory is made.
+        # If nothing can be stored, do not even create the directory.
         chain = self.index.chain(keys) if keys else []
         needs_state = bool(recurrent_states(self.like))
         while needs_state and chain and not chain[-1].has_state:
@@ -144,8 +144,8 @@ class PrefixCache:
         return chain
 
     def _load(self, cache: Cache, ids: np.ndarray, chain: Sequence[Page]) -> Arrays | None:
-        """The arrays of all layers after the chain's tokens; None, with the page forgotten, where
-        one cannot be used."""
+        """The arrays of all layers after the chain's tokens. If a page cannot be used, removes it
+        and returns None."""
         tokens = len(chain) * PAGE
         whole: Tensors = {}
         for i in used_layers(self.like):
@@ -159,15 +159,15 @@ class PrefixCache:
             except (SnapshotBroken, FileNotFoundError):
                 self.index.remove(row.key)
                 return None
-            # From the mapped file to its place, without the device: that waits once, for all pages.
+            # Copied from the mapped file without the device, which waits only once, for all pages.
             for name, tensor in whole.items():
                 _put(tensor.bits, page[name].bits, tokens - row.depth)
         return tensor_file.loaded(whole | {name: page[name] for name in states_of(self.like)})
 
     def _read(self, row: Page, ids: np.ndarray) -> Tensors:
-        """Raises SnapshotBroken for whatever is not this model's page of these tokens."""
+        """Raises SnapshotBroken if this is not this model's page of these tokens."""
         path = self.index.path_of(row.key)
-        tensors, facts = tensor_file.read_bits(path, most_bytes=row.bytes)
+        tensors, facts = tensor_file.read_bits(path, max_bytes=row.bytes)
         right = (
             facts == {"model": self._print}
             and "ids" in tensors
@@ -176,7 +176,7 @@ class PrefixCache:
             and (not row.has_state or self._has_states(tensors))
         )
         if not right:
-            raise SnapshotBroken(f"{path} holds something else than its name says")
+            raise SnapshotBroken(f"the content of {path} does not match its name")
         return tensors
 
     def _has_keys_and_values(self, tensors: Tensors) -> bool:
@@ -191,7 +191,7 @@ class PrefixCache:
         )
 
     def _has_states(self, tensors: Tensors) -> bool:
-        # A state may be of another shape after one token than after many.
+        # A state's shape after one token may differ from its shape after many.
         return all(
             name in tensors
             and tensors[name].type == NAME_OF_TYPE[array.dtype]
@@ -209,27 +209,27 @@ class PrefixCache:
             state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
 
     def _touch(self, keys: Iterable[str]) -> None:
-        # Without it the pages are only taken for older than they are.
+        # If this fails, the pages only seem older than they are.
         with suppress(OSError):
             self.index.touch(keys)
 
 
 def has_room(directory: Path, limit_bytes: int) -> bool:
-    """Whether the disk would not be filled by all that may be kept in the directory."""
+    """Whether the disk has room for a full cache in the directory."""
     nearest = next(each for each in (directory, *directory.parents) if each.exists())
     return shutil.disk_usage(nearest).free > limit_bytes
 
 
 def _is_untouched(cache: Cache) -> bool:
-    """Whether no token has ever been put in: what was taken out again leaves positions behind."""
+    """Whether the cache has never been given a token: rewound tokens still move positions."""
     return not any(window.total or window.offset for window in windows(cache)) and all(
         state.empty() for state in recurrent_states(cache)
     )
 
 
-def _most_tokens(cache: Cache, window: int | None, tokens: int) -> int:
-    """How many of the first tokens leave the same whatever the steps: beyond that, kept
-    tokens have been moved, or a layer has, or what a token saw depends on where its step began."""
+def _reusable_tokens(cache: Cache, window: int | None, tokens: int) -> int:
+    """How many of the first tokens are stored the same whatever the steps. After that, kept tokens
+    or a layer have been moved, or what a token saw depends on where its step began."""
     limits = [tokens] if window is None else [tokens, window]
     for each in windows(cache):
         if each.max_size is not None and each.keep:
@@ -240,8 +240,8 @@ def _most_tokens(cache: Cache, window: int | None, tokens: int) -> int:
 
 
 def _put(array: np.ndarray, page: np.ndarray, after: int) -> None:
-    """Put a page into a layer's array, so that `after` tokens have room after it; of a narrow
-    layer's, what lies within it."""
+    """Copy a page into a layer's array so that `after` tokens fit after it. In a narrow layer, copy
+    only the part within its window."""
     stop = array.shape[2] - after
     start = max(stop - PAGE, 0)
     if stop > 0:

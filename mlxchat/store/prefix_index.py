@@ -1,9 +1,9 @@
-"""Which pages of keys and values are on the disk: a tree of prefixes, as rows of a small database.
+"""An index of stored pages of keys and values: a tree of prefixes, in a small database.
 
-A page hangs below the page of the tokens before it, so prompts that begin alike share the pages of
-their beginning. What lies in a page's file is `prefix_cache`'s business. Several processes may use
-a directory at once, and nothing here is worth an error to whoever generates: all that goes wrong
-is an OSError, and a damaged database is set aside for an empty one.
+A page is a child of the page before it, so prompts with the same beginning share its pages.
+`prefix_cache` knows what a page's file contains. Several processes may use a directory at the same
+time. No problem here should stop a generation: every failure is an OSError, and a damaged database
+is replaced with an empty one.
 
 Source: blocks named by a hash of their tokens and of the block before them, from vLLM's automatic
 prefix caching (Kwon et al., 2023); evicting the least recently used leaves of a prefix tree, from
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 SUFFIX = ".safetensors"
-ROOT = ""  # the parent of a page that begins a text
+ROOT = ""  # the parent of a text's first page
 
-# What a row is: a page of a prefix, or a block, which hangs below nothing and nothing below it.
+# Kinds of rows: a page of a prefix, or a block, which has no parent and no children.
 PAGE, BLOCK = "page", "block"
 
-# A file without a row may be another process's that is just being written.
+# Younger files without a row may be in the process of being written.
 STRAY_AFTER_S = 600.0
 
 SCHEMA = """
@@ -68,9 +68,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A row. `depth` counts tokens, up to and including this page's; `used` is in seconds since
-    1970; `model` is a name to be read; `has_state` says that recurrent states at its end are in it;
-    `kind` is PAGE or BLOCK.
+    """A row. `depth` counts tokens up to the end of this page; `used` is in seconds since 1970;
+    `model` is a readable name; `has_state` is whether the page includes recurrent states; `kind`
+    is PAGE or BLOCK.
     """
 
     key: str
@@ -85,7 +85,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """What is stored of one model: each page counts once, however many prefixes share it."""
+    """Totals of one model. A page counts once, however many prefixes share it."""
 
     model: str
     pages: int
@@ -96,7 +96,7 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """A prefix that no longer one continues, by the key of its last page; or a block."""
+    """A prefix that is not part of a longer one, with the key of its last page; or a block."""
 
     key: str
     model: str
@@ -106,7 +106,7 @@ class StoredPrefix:
 
 
 def page_keys(model_print: str, ids: np.ndarray, page_tokens: int) -> list[str]:
-    """The keys of the complete pages of `ids: (T,)`, from the first on."""
+    """The keys of the complete pages of `ids: (T,)`, in order."""
     keys: list[str] = []
     parent = ROOT
     for end in range(page_tokens, len(ids) + 1, page_tokens):
@@ -118,11 +118,10 @@ def page_keys(model_print: str, ids: np.ndarray, page_tokens: int) -> list[str]:
 
 
 class PrefixIndex:
-    """The pages in `directory`, which is made when it is first needed. `clock` tells the seconds
-    since 1970.
+    """The pages in `directory`, which is created on first use. `clock` returns seconds since 1970.
 
-    Any thread may call any method; each is one transaction, and raises OSError where the disk or
-    the database does not let it be done.
+    Thread-safe. Each method is one transaction, and raises OSError if the disk or the database
+    fails.
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
@@ -131,11 +130,11 @@ class PrefixIndex:
         self._clock = clock
 
     def path_of(self, key: str) -> Path:
-        """Where the page's file lies. The directory is there once any method has been called."""
+        """Path of the page's file. Its directory exists once any method has been called."""
         return self._pages / f"{key}{SUFFIX}"
 
     def chain(self, keys: Iterable[str]) -> list[Page]:
-        """The rows of the first keys, up to the first that is not stored."""
+        """The rows of the first keys, up to the first missing one."""
 
         def walk(database: sqlite3.Connection) -> list[Page]:
             rows: list[Page] = []
@@ -149,7 +148,7 @@ class PrefixIndex:
         return self._do(walk)
 
     def touch(self, keys: Iterable[str]) -> None:
-        """Say that the pages were used now."""
+        """Mark the pages as used now."""
         now = self._clock()
         rows = [(now, key) for key in keys]
         statement = "UPDATE pages SET used = MAX(used, ?) WHERE key = ?"
@@ -166,10 +165,10 @@ class PrefixIndex:
         has_state: bool = False,
         kind: str = PAGE,
     ) -> bool:
-        """Enter a page whose file has been written, or written anew.
+        """Add a page whose file has just been written.
 
-        Returns False if another process has deleted the file, or the page before: then nobody
-        could come upon this one, and its file is deleted.
+        Returns False if another process has deleted the file or the parent page. Then this page
+        could not be reached, and its file is deleted.
         """
         page = Page(key, parent, depth, size_bytes, self._clock(), model, has_state, kind)
 
@@ -187,15 +186,15 @@ class PrefixIndex:
     def store(
         self, key: str, parent: str, write: Callable[[Path], int], *, limit_bytes: int, **row: Any
     ) -> bool:
-        """Have the page's file written, which returns its size, and keep to the limit; `row` is
-        the rest that `add` wants. False as `add` returns it."""
+        """Call `write` to write the page's file and return its size, then enforce the limit. `row`
+        are the other arguments of `add`. Returns what `add` returns."""
         added = self.add(key, parent, size_bytes=write(self.path_of(key)), **row)
         if self.total_bytes() > limit_bytes:
             self.prune(limit_bytes)
         return added
 
     def remove(self, key: str) -> None:
-        """Forget a page and all that hangs below it, and delete their files."""
+        """Delete a page and all its descendants, with their files."""
 
         def forget(database: sqlite3.Connection) -> None:
             self._delete(database, [row[0] for row in database.execute(BELOW, (key,)).fetchall()])
@@ -203,7 +202,7 @@ class PrefixIndex:
         self._do(forget, writing=True)
 
     def remove_prefix(self, key: str) -> None:
-        """Delete the prefix whose last page this is, but for the pages that others begin with."""
+        """Delete the prefix with this last page, except for pages shared with other prefixes."""
 
         def forget(database: sqlite3.Connection) -> None:
             alone: list[str] = []
@@ -219,13 +218,13 @@ class PrefixIndex:
         self._do(forget, writing=True)
 
     def total_bytes(self) -> int:
-        """Bytes of all pages' files."""
+        """Total size of all pages' files."""
         statement = "SELECT COALESCE(SUM(bytes), 0) FROM pages"
         return self._do(lambda database: database.execute(statement).fetchone()[0])
 
     def prune(self, limit_bytes: int) -> int:
-        """Delete the leaves that were used least recently until the rest takes no more than the
-        limit, and whatever rows and files have lost one another; return how many pages went."""
+        """Delete the least recently used leaves until the rest is within the limit, and all rows
+        without files and files without rows. Return how many pages were deleted."""
 
         def work(database: sqlite3.Connection) -> int:
             rows = database.execute("SELECT key, parent, bytes, used FROM pages").fetchall()
@@ -237,39 +236,39 @@ class PrefixIndex:
         return self._do(work, writing=True)
 
     def clear(self) -> int:
-        """Delete all pages and return how many there were."""
+        """Delete all pages; return how many there were."""
         return self.prune(-1)
 
     def models(self) -> list[StoredModel]:
-        """What is stored of each model; the one that was used last first."""
+        """Totals of each model, most recently used first."""
         return self._do(lambda database: [StoredModel(*row) for row in database.execute(MODELS)])
 
     def prefixes(self) -> list[StoredPrefix]:
-        """The longest prefixes that are stored, and all blocks; what was used last first."""
+        """The longest stored prefixes, and all blocks, most recently used first."""
         return self._do(lambda database: [StoredPrefix(*row) for row in database.execute(LEAVES)])
 
     def close(self) -> None:
-        """Any method opens it again."""
+        """Close it; any method opens it again."""
         self._database.close()
 
     def _do(self, work: Callable[[sqlite3.Connection], T], writing: bool = False) -> T:
         make_private_directory(self._pages)
         return self._database.do(work, writing)
 
-    # The files
+    # Files
 
     def _files(self) -> set[str]:
-        """Keys of the pages whose files are there."""
+        """Keys of the pages that have files."""
         return {path.name.removesuffix(SUFFIX) for path in self._pages.iterdir()}
 
     def _delete(self, database: sqlite3.Connection, keys: Sequence[str]) -> None:
-        # Within the transaction: whoever enters a page looks for its file in one, before or after.
+        # Within the transaction: a process that adds a page checks for its file in another one.
         database.executemany("DELETE FROM pages WHERE key = ?", [(key,) for key in keys])
         for key in keys:
             self.path_of(key).unlink(missing_ok=True)
 
     def _delete_strays(self, keys: set[str]) -> None:
-        """Delete files that no row knows: what a kill has left, or a database set aside."""
+        """Delete files without a row, left by a kill or a replaced database."""
         written_before = self._clock() - STRAY_AFTER_S
         for path in self._pages.iterdir():
             if path.name.removesuffix(SUFFIX) not in keys:
@@ -287,13 +286,13 @@ class _Node:
 
 
 def _doomed(nodes: Sequence[_Node], files: set[str], limit_bytes: int) -> list[str]:
-    """Keys to delete, in this order: first what cannot be come upon, then leaf by leaf."""
+    """Keys to delete, in this order: first what cannot be reached, then leaf by leaf."""
     kept = _reachable(nodes, files)
     last_used = {key: node.used for key, node in kept.items()}
     from_leaves = list(reversed(kept.values()))
     for node in from_leaves:
         if node.parent != ROOT:
-            # A page goes after all that hangs below it.
+            # A page is deleted after all its descendants.
             last_used[node.parent] = max(last_used[node.parent], last_used[node.key])
     doomed = [node.key for node in nodes if node.key not in kept]
     total = sum(node.bytes for node in from_leaves)
@@ -306,8 +305,7 @@ def _doomed(nodes: Sequence[_Node], files: set[str], limit_bytes: int) -> list[s
 
 
 def _reachable(nodes: Sequence[_Node], files: set[str]) -> dict[str, _Node]:
-    """Those to which an unbroken chain of pages leads, all with their files, by their keys; each
-    after the page before it."""
+    """Nodes that an unbroken chain of pages with files leads to, by key, each after its parent."""
     below: dict[str, list[_Node]] = {}
     for node in nodes:
         if node.key in files:

@@ -1,4 +1,4 @@
-"""What a checkpoint's run.json holds: what was asked, and how far it came. Checked when read."""
+"""The content of a checkpoint's run.json: the request, and its progress. Checked when read."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -13,10 +13,10 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run, with whatever was chosen for the user when it began: it continues with the same.
+    """A run, including the choices made for the user when it began, so that it continues the same.
 
     `until_s` is in seconds since the epoch. `kept` is the caller's own. `steps` are `[size, count]`
-    of the steps that the prompt was read in; `ended` is the reason if there is nothing to continue.
+    of the steps the prompt was prefilled in. `ended` is why there is nothing to continue, if so.
     """
 
     model: str
@@ -45,14 +45,14 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, value: Any) -> "RunRecord":
-        """Raises ValueError naming what is missing or of another type."""
+        """Raises ValueError naming a field that is missing or has the wrong type."""
         if not isinstance(value, dict) or value.get("version") != VERSION:
-            raise ValueError(f"it is not of version {VERSION}")
+            raise ValueError(f"not version {VERSION} of the format")
         return _checked({k: v for k, v in value.items() if k != "version"}, cls, "the run")
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:
-    """The value as the type that `hint` names, made of what JSON has."""
+    """Convert a JSON value to the type `hint`."""
     inner = get_args(hint)
     if isinstance(hint, UnionType):
         return None if value is None else _checked(value, inner[0], name)
@@ -71,7 +71,7 @@ def _single(value: Any, hint: Any, name: str) -> Any:
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
-        raise ValueError(f"its {name} is {value!r}")
+        raise ValueError(f"invalid {name}: {value!r}")
     return value
 
 
@@ -80,7 +80,7 @@ def _dataclass(value: Mapping[str, Any], kind: Any, name: str) -> Any:
     names = {field.name for field in fields(kind)}
     if value.keys() != names:
         strange = ", ".join(sorted(value.keys() ^ names))
-        raise ValueError(f"{name} lacks a field, or has another one: {strange}")
+        raise ValueError(f"{name} has missing or unknown fields: {strange}")
     try:
         return kind(**{each: _checked(value[each], hints[each], each) for each in names})
     except UsageError as error:

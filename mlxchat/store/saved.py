@@ -1,18 +1,18 @@
-"""Reading a saved conversation: a transcript's lines, replayed, and the reply that was cut short.
+"""Reads a saved conversation: replays the lines of a transcript and adds an interrupted reply.
 
-A transcript is JSON Lines. The first tells the format, and each of the others is one of
+A transcript is JSON Lines. The first gives the format; each of the others is one of
 
-    {"settings": {...}}                                             merged into those before
+    {"settings": {...}}                                             merged into earlier ones
     {"role": "system", "content": str | null}
     {"role": "user", "turn": serial, "content": str, "time": str}
     {"role": "assistant", "turn": serial, "content": str, "ids": [int, ...] | null,
-     "exact": bool, "finish_reason": str, "thought": str}           the last one of a turn counts;
-                                                                    a thought only if there is one
+     "exact": bool, "finish_reason": str, "thought": str}           a turn's last one counts;
+                                                                    no thought if it is empty
     {"undo": [serial, ...]}
     {"forgot": [...]}, {"remembered": [...]}, {"pinned": [...]}, {"unpinned": [...]}
 
-Serials only ever grow. What `/save` writes, roles and contents without serials, is read as well,
-and may go on with such lines. A file is trusted in nothing.
+Serials only increase. Roles and contents without serials, as `/save` writes them, can be read too,
+and may continue with such lines. Nothing in a file is trusted.
 """
 
 import json
@@ -32,14 +32,14 @@ from mlxchat.store import unfinished_reply
 
 FORMAT = "mlxchat session"
 VERSION = 1
-MOST_BYTES = 1 << 30
-MOST_SERIAL = 2**53
+MAX_BYTES = 1 << 30
+MAX_SERIAL = 2**53
 
 _DAMAGED = object()
 
 Scalar = str | int | float | bool | None
 
-# What becomes of the turns that a line names.
+# How each kind of line changes the turns it lists.
 FLAGS = {
     "forgot": ("forgotten", True),
     "remembered": ("forgotten", False),
@@ -50,10 +50,10 @@ FLAGS = {
 
 @dataclass(slots=True)
 class Saved:
-    """A conversation as a file tells it. `updated_s` counts from 1970.
+    """A conversation read from a file. `updated_s` is in seconds since 1970.
 
-    Of the file's `size_bytes` the first `good_bytes` are whole lines, the last of them perhaps
-    without its end; `last_serial` is the highest that was ever given to a turn, undone or not.
+    The first `good_bytes` of the file's `size_bytes` are whole lines, except that the last may lack
+    its line end. `last_serial` is the highest ever given to a turn, undone or not.
     """
 
     system: str | None = None
@@ -69,9 +69,9 @@ class Saved:
 
 
 def read(path: Path) -> Saved:
-    """Read a transcript, and the reply beside it that did not come to its end.
+    """Read a transcript, and the unfinished reply next to it.
 
-    Raises SessionError, naming the file and the line, where it is something else.
+    Raises SessionError, naming the file and the line, if it is not a transcript.
     """
     saved = replay(path)
     add_unfinished(saved, path.with_name(unfinished_reply.NAME))
@@ -79,26 +79,26 @@ def read(path: Path) -> Saved:
 
 
 def read_messages(path: Path) -> Saved:
-    """Read a transcript for a new conversation: texts only, without the tokens and the window that
-    the old one had. Raises SessionError."""
+    """Read a transcript for a new conversation: only texts, without tokens and the old window.
+    Raises SessionError."""
     saved = replay(path)
     saved.turns = [Turn(turn.user, turn.reply, thought=turn.thought) for turn in saved.turns]
     return saved
 
 
 def replay(path: Path) -> Saved:
-    """Read a transcript alone. Raises SessionError."""
+    """Read a transcript without the unfinished reply. Raises SessionError."""
     try:
         with open_to_read(path) as file:
             return _replay(path, file)
     except FileNotFoundError:
-        raise SessionError(f"there is no {path}") from None
+        raise SessionError(f"{path} does not exist") from None
     except OSError as error:
         raise SessionError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def add_unfinished(saved: Saved, path: Path) -> None:
-    """Put what was shown of the last reply in its place, where that is more than was recorded."""
+    """Replace the last reply with what was shown of it, if that is more than was recorded."""
     unfinished = unfinished_reply.read_unfinished(path)
     if unfinished is None or not saved.turns or unfinished[0] != saved.serials[-1]:
         return
@@ -107,12 +107,12 @@ def add_unfinished(saved: Saved, path: Path) -> None:
         return
     turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"
     turn.ids, turn.exact = None, False
-    saved.notices += ("the last reply was interrupted: what had been shown of it is kept",)
+    saved.notices += ("the last reply was interrupted: kept what had been shown",)
 
 
 def _replay(path: Path, file: BinaryIO) -> Saved:
     status = os.fstat(file.fileno())
-    if status.st_size > MOST_BYTES:
+    if status.st_size > MAX_BYTES:
         raise SessionError(f"{path} is too large to be a conversation")
     replay = _Replay()
     saved = replay.saved
@@ -121,7 +121,7 @@ def _replay(path: Path, file: BinaryIO) -> Saved:
         try:
             value = _parse(line)
             if value is _DAMAGED and not file.readline():
-                saved.notices += (f"the last line of {path} was cut off, and is left out",)
+                saved.notices += (f"ignored the last line of {path}, which was cut off",)
                 break
             replay.take(value)
         except ValueError as error:
@@ -134,29 +134,29 @@ def _replay(path: Path, file: BinaryIO) -> Saved:
 
 
 def _parse(line: bytes) -> object:
-    """The line's JSON, or that a kill or a power cut has damaged it, which only the last can be."""
+    """Parse the line. A kill or a power cut can only have damaged the last one."""
     if b"\0" in line:
         return _DAMAGED
     try:
         return json.loads(line.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError, MemoryError) as error:
         if line.endswith(b"\n"):
-            raise ValueError("it is damaged, or no JSON") from error
+            raise ValueError("damaged, or not JSON") from error
         return _DAMAGED
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 class _Replay:
-    """The lines so far, as the conversation that they make. `take` raises ValueError."""
+    """Builds the conversation from its lines. `take` raises ValueError."""
 
     def __init__(self) -> None:
         self.saved = Saved()
         self._turns: dict[int, Turn] = {}
         self._begun = False
-        # Lines that /save wrote: their turns are numbered as they come.
+        # Whether /save wrote the lines: their turns are numbered in order.
         self._plain = False
         self._kinds: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "role": self._message,
@@ -166,17 +166,17 @@ class _Replay:
         }
 
     def take(self, value: Any) -> None:
-        line = _object(value, "it is damaged, or not a line of a conversation")
+        line = _object(value, "damaged, or not a line of a conversation")
         if not self._begun:
             self._begun = True
             if "format" in line:
                 self._header(line)
                 return
-            _require("role" in line, "it is not the beginning of a conversation")
+            _require("role" in line, "not the first line of a conversation")
             self._plain = True
         take = next((take for kind, take in self._kinds.items() if kind in line), None)
         if take is None:
-            raise ValueError("it is none of a conversation's lines")
+            raise ValueError("not a line of a conversation")
         take(line)
 
     def finish(self) -> None:
@@ -185,17 +185,17 @@ class _Replay:
 
     def _header(self, line: Mapping[str, Any]) -> None:
         version = line.get("version")
-        _require(line["format"] == FORMAT, "it is the beginning of another kind of file")
+        _require(line["format"] == FORMAT, "the first line of another kind of file")
         if type(version) is not int or version < 1:
-            raise ValueError("its version is no number")
+            raise ValueError("the version is not a number")
         if version > VERSION:
             raise ValueError(
-                f"a newer mlxchat has written it, in version {str(version)[:20]} of the format; "
-                f"this one reads version {VERSION}"
+                f"written by a newer mlxchat, in version {str(version)[:20]} of the format; "
+                f"this mlxchat reads version {VERSION}"
             )
 
     def _settings(self, line: Mapping[str, Any]) -> None:
-        values = _object(line["settings"], "the settings are no object")
+        values = _object(line["settings"], "the settings are not an object")
         self.saved.settings |= {_text(name): _scalar(value) for name, value in values.items()}
 
     def _message(self, line: Mapping[str, Any]) -> None:
@@ -207,7 +207,7 @@ class _Replay:
         elif role == "assistant":
             self._assistant(line, _text(content))
         else:
-            raise ValueError("it has an unknown role")
+            raise ValueError("unknown role")
 
     def _user(self, line: Mapping[str, Any], content: str) -> None:
         last = self.saved.last_serial
@@ -229,11 +229,11 @@ class _Replay:
             return self._turn(line["turn"])
         turn = next(reversed(self._turns.values()), None)
         if turn is None or turn.reply or turn.thought:
-            raise ValueError("it answers no message")
+            raise ValueError("a reply without a message")
         return turn
 
     def _is_numbered(self, line: Mapping[str, Any]) -> bool:
-        _require(self._plain or "turn" in line, "it does not say which turn it belongs to")
+        _require(self._plain or "turn" in line, "the number of the turn is missing")
         return "turn" in line
 
     def _undo(self, line: Mapping[str, Any]) -> None:
@@ -261,13 +261,13 @@ def _require(condition: bool, otherwise: str) -> None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("a text is missing")  # noqa: TRY004
-    # JSON can spell half a character, which no tokenizer takes.
+    # JSON can encode an unpaired surrogate, which no tokenizer accepts.
     return value.encode("utf-8", "replace").decode()
 
 
 def _serial(value: object) -> int:
-    if type(value) is not int or not 0 < value < MOST_SERIAL:
-        raise ValueError("a turn's number is none")
+    if type(value) is not int or not 0 < value < MAX_SERIAL:
+        raise ValueError("the number of a turn is invalid")
     return value
 
 
@@ -276,7 +276,7 @@ def _object(value: Any, otherwise: str) -> dict[str, Any]:
     return value
 
 
-def _list(value: Any, otherwise: str = "the turns are no list") -> list[Any]:
+def _list(value: Any, otherwise: str = "the turns are not a list") -> list[Any]:
     _require(isinstance(value, list), otherwise)
     return value
 
@@ -284,8 +284,8 @@ def _list(value: Any, otherwise: str = "the turns are no list") -> list[Any]:
 def _ids(value: object) -> np.ndarray | None:
     if value is None:
         return None
-    ids = _list(value, "the ids are no list")
-    _require(all(type(id_) is int and 0 <= id_ < 2**31 for id_ in ids), "an id is none")
+    ids = _list(value, "the ids are not a list")
+    _require(all(type(id_) is int and 0 <= id_ < 2**31 for id_ in ids), "a token id is invalid")
     return np.array(ids, np.int32)
 
 
@@ -298,4 +298,4 @@ def _scalar(value: object) -> Scalar:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    raise ValueError("a setting is neither a text nor a number")
+    raise ValueError("a setting is neither a string nor a number")

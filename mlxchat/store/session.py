@@ -1,7 +1,7 @@
-"""A session: a chat that is saved as it goes, in a directory of its own, open in one process.
+"""A session: a chat saved as it goes, in a separate directory, open in one process at a time.
 
-What is in a transcript is `journal`'s business, and what is in a snapshot `snapshot`'s. Where a
-session lies is `session_names`'s, all sessions together are `session_list`'s.
+`journal` defines the transcript and `snapshot` the snapshot. `session_names` knows where a session
+is stored; `session_list` deals with all sessions together.
 """
 
 import os
@@ -32,10 +32,10 @@ FILES = (TRANSCRIPT, unfinished_reply.NAME, SNAPSHOT, LOCK)
 
 
 class Session:
-    """A chat as it is saved, locked against other processes from its first turn until `close`.
+    """A saved chat, locked against other processes from its first turn until `close`.
 
-    Made by `open` and `new`. A new one leaves nothing on the disk before its journal records a
-    turn; its name can become another one then, if `new` has chosen it and it is taken by now.
+    Made by `open` and `new`. A new session leaves nothing on the disk until its journal records a
+    turn. If `new` chose the name and it is taken by then, the name changes.
     """
 
     def __init__(self, name: str, *, chosen: bool = True) -> None:
@@ -46,9 +46,9 @@ class Session:
 
     @classmethod
     def open(cls, name: str, create: bool = False) -> Self:
-        """Go on with a session, or begin one of that name if there is none and `create`.
+        """Open a session to continue it; if there is none and `create`, start one of that name.
 
-        Raises SessionError: no such session, no such name, open elsewhere, damaged.
+        Raises SessionError: not found, invalid name, open elsewhere, damaged.
         """
         check_name(name)
         session = cls(as_saved(name))
@@ -60,7 +60,7 @@ class Session:
 
     @classmethod
     def new(cls) -> Self:
-        """Begin a session that is named after the local time."""
+        """Start a session named after the local time."""
         return cls(next(name for name in _names() if not _is_there(path_of(name))), chosen=False)
 
     @property
@@ -72,7 +72,7 @@ class Session:
         return self.directory / SNAPSHOT
 
     def rename(self, name: str) -> None:
-        """Give it another name, open as it is. Raises SessionError; then it keeps the old one."""
+        """Rename it while open. Raises SessionError, and keeps the old name."""
         check_name(name)
         if self._lock is None:
             _check_free(name)
@@ -82,7 +82,7 @@ class Session:
         self.journal.move(self.directory / TRANSCRIPT)
 
     def close(self) -> None:
-        """Let others open it. What was recorded is on the disk already."""
+        """Let others open it. Everything recorded is already on the disk."""
         self.journal.close()
         if self._lock is not None:
             self._leave_nothing_empty()
@@ -107,20 +107,20 @@ class Session:
         remove_unfinished(directory / SNAPSHOT)
 
     def _prepare(self) -> Path:
-        """Make the directory and take the lock; where the transcript is to be. Raises OSError,
-        SessionError; what was done is not done again."""
+        """Create the directory and take the lock; return the transcript's path. Raises OSError,
+        SessionError; can be called again to finish."""
         if self._lock is None:
             make_private_directory(paths.sessions_dir())
             self._make_directory()
             lock = Lock(directory_of(self.name) / LOCK, f"session {self.name!r}")
             if _is_there(self.directory / TRANSCRIPT):
                 lock.release()
-                raise SessionError(f"session {self.name!r} has been begun by another process")
+                raise SessionError(f"another process has started session {self.name!r}")
             self._lock = lock
         return self.directory / TRANSCRIPT
 
     def _make_directory(self) -> None:
-        # Its name has been told: another one only where this is taken.
+        # The user has seen the name: change it only if it is taken.
         for name in chain([self.name], () if self._chosen else _names()):
             with suppress(FileExistsError):
                 path_of(name).mkdir(mode=0o700)
@@ -129,7 +129,7 @@ class Session:
                 return
 
     def _leave_nothing_empty(self) -> None:
-        """Where nothing could be recorded, there is a lock in a directory and nothing else."""
+        """If nothing was recorded, remove the directory, which only contains a lock."""
         if not _is_there(self.directory / TRANSCRIPT):
             with suppress(OSError):
                 (self.directory / LOCK).unlink()
@@ -147,7 +147,7 @@ def move(old: str, new: str) -> None:
 
 
 def _names() -> Iterator[str]:
-    """Names after the local time, until one is taken."""
+    """Endless names made from the local time."""
     name = datetime.now().strftime("%Y-%m-%d-%H%M%S")
     yield name
     for n in count(2):
@@ -155,10 +155,10 @@ def _names() -> Iterator[str]:
 
 
 def _check_free(name: str, own: str | None = None) -> None:
-    """Raises SessionError if another session than `own` has the name, in whatever case."""
+    """Raises SessionError if a session other than `own` has the name, in upper or lower case."""
     found = as_saved(name)
     if found != own and _is_there(path_of(found)):
-        raise SessionError(f"there is a session {found!r} already: choose another name")
+        raise SessionError(f"session {found!r} already exists: choose another name")
 
 
 def _is_there(path: Path) -> bool:

@@ -1,6 +1,6 @@
-"""All sessions: which there are, what is in them, and what can be done to one that is closed.
+"""All sessions: list, read and search them, and rename or delete closed ones.
 
-Nothing here needs a model. A chat that goes on is `session`'s business.
+Nothing here needs a model. `session` is for a chat in progress.
 """
 
 import os
@@ -21,9 +21,9 @@ FIRST_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A session at a glance. `updated` is in seconds since 1970, `bytes` what it takes on the disk,
-    `first` the beginning of what was said first, `open_in` the process that has it open. Where it
-    cannot be read, `error` says why, and what a transcript would tell is left out."""
+    """A summary of a session. `updated` is in seconds since 1970, `bytes` its size on the disk,
+    `first` the start of the first message, `open_in` the process that has it open. If it cannot be
+    read, `error` is the reason, and everything from the transcript is missing."""
 
     name: str
     turns: int
@@ -38,7 +38,7 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """A line in which the word occurs; turns count from 1, `role` is "user" or "assistant"."""
+    """A line that contains the word. Turns count from 1; `role` is "user" or "assistant"."""
 
     name: str
     turn: int
@@ -55,29 +55,29 @@ class Unreadable:
 
 
 def latest() -> str | None:
-    """The session that was used last. Raises SessionError."""
+    """The most recently used session. Raises SessionError."""
     return next((name for name in names_by_use() if not path_of(name).is_symlink()), None)
 
 
 def listing() -> list[SessionInfo]:
-    """All sessions, the one that was used last first. Raises SessionError."""
+    """All sessions, most recently used first. Raises SessionError."""
     return [_info(name) for name in names_by_use()]
 
 
 def read_session(name: str) -> Saved:
-    """Read a session, whoever has it open. Raises SessionError."""
+    """Read a session, even if it is open. Raises SessionError."""
     return read(directory_of(name) / TRANSCRIPT)
 
 
 def rename(old: str, new: str) -> None:
-    """Raises SessionError: no such session, open, or the new name is taken or none."""
+    """Raises SessionError: not found, open, or the new name is taken or invalid."""
     with _locked(old):
         move(old, new)
 
 
 def remove(name: str) -> None:
-    """Delete a session for good. Raises SessionError where it is open, and where there are other
-    files than ours in its directory: then nothing is deleted."""
+    """Delete a session permanently. Raises SessionError, and deletes nothing, if it is open or its
+    directory contains other files."""
     with _locked(name) as directory, plainly(f"remove session {name!r}"):
         remove_unfinished(directory / SNAPSHOT)
         _remove_files(directory)
@@ -85,7 +85,7 @@ def remove(name: str) -> None:
 
 
 def search(word: str) -> Iterator[Find | Unreadable]:
-    """Each line in which the word occurs, in capitals or not; the latest session first."""
+    """Every line that contains the word, ignoring case, most recent session first."""
     wanted = word.casefold()
     for name in names_by_use():
         try:
@@ -101,9 +101,9 @@ def search(word: str) -> Iterator[Find | Unreadable]:
 
 
 def prune_snapshots(keep: int = 10) -> int:
-    """Delete the snapshots of all sessions but those used last; return how many there were.
+    """Delete all snapshots except those of the `keep` most recently used sessions; return how many.
 
-    They can be made again, and one that cannot be deleted is tried again the next time.
+    Snapshots can be made again. One that cannot be deleted is left for the next time.
     """
     pruned = 0
     for name in names_by_use()[keep:]:
@@ -155,7 +155,7 @@ def _bytes_in(directory: Path) -> int:
 
 @contextmanager
 def _locked(name: str) -> Iterator[Path]:
-    """The directory of a session that nobody has open, and nobody can open meanwhile."""
+    """The directory of a session, locked so that nobody has or can open it."""
     directory = directory_of(name)
     with plainly(f"lock session {name!r}"):
         lock = Lock(directory / LOCK, f"session {name!r}")
@@ -166,7 +166,7 @@ def _locked(name: str) -> Iterator[Path]:
 
 
 def _remove_files(directory: Path) -> None:
-    # By the descriptor, so that nobody can put a link to another directory in its place.
+    # Through a descriptor, so that nobody can put a link to another directory in its place.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         with os.scandir(descriptor) as entries:
@@ -174,7 +174,7 @@ def _remove_files(directory: Path) -> None:
         strangers = [each for each in names if each not in FILES]
         if strangers:
             some = ", ".join(map(repr, sorted(strangers)[:5]))
-            raise SessionError(f"{directory} is left as it is, for there are other files: {some}")
+            raise SessionError(f"{directory} is not deleted: it contains other files: {some}")
         for each in sorted(names, key=LOCK.__eq__):
             os.unlink(each, dir_fd=descriptor)
     finally:

@@ -1,6 +1,6 @@
-"""Where sessions lie and what they may be called. Imports nothing heavy: a shell asks for names.
+"""Where sessions are stored and what they may be called. Light: shell completion imports it.
 
-What is in a session is `session`'s business.
+`session` decides what a session contains.
 """
 
 import re
@@ -15,13 +15,13 @@ from mlxchat.files import reported_as
 
 TRANSCRIPT = "transcript.jsonl"
 
-MOST_NAME_CHARS = 100
-MOST_NAME_BYTES = 250  # file systems take 255
+MAX_NAME_CHARS = 100
+MAX_NAME_BYTES = 250  # file systems take 255
 _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
 
 
 def names_by_use() -> list[str]:
-    """Names of all sessions, the one that was used last first. Raises SessionError."""
+    """Names of all sessions, most recently used first. Raises SessionError."""
     found: list[tuple[int, str]] = []
     with plainly(f"list {paths.sessions_dir()}"):
         try:
@@ -34,26 +34,26 @@ def names_by_use() -> list[str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
-            # It is there, and whoever reads it will be told what is wrong with it.
+            # List it: reading it will report what is wrong.
             found.append((0, name))
     return [name for _, name in sorted(found, reverse=True)]
 
 
 def check_name(name: str) -> None:
-    """Raises SessionError, saying what a name may be, for anything else."""
+    """Raises SessionError, describing valid names, for an invalid one."""
     if not is_name(name):
         raise SessionError(
-            f"{name[:MOST_NAME_CHARS]!r} cannot be a session's name: letters, digits, spaces and "
-            f"-_. are allowed, {MOST_NAME_CHARS} characters at most, beginning with a letter or "
-            "digit and not ending with a space or dot"
+            f"invalid session name {name[:MAX_NAME_CHARS]!r}: use letters, digits, spaces and "
+            f"-_., at most {MAX_NAME_CHARS} characters, starting with a letter or digit and not "
+            "ending with a space or dot"
         )
 
 
 def is_name(name: str) -> bool:
     return (
-        len(name) <= MOST_NAME_CHARS
+        len(name) <= MAX_NAME_CHARS
         and _NAME.fullmatch(name) is not None
-        and len(name.encode()) <= MOST_NAME_BYTES
+        and len(name.encode()) <= MAX_NAME_BYTES
     )
 
 
@@ -62,10 +62,10 @@ def path_of(name: str) -> Path:
 
 
 def as_saved(name: str) -> str:
-    """The name as the session's directory spells it; without such a session, as it is.
+    """The name as the session's directory spells it; unchanged if there is no such session.
 
-    The file system of macOS takes names that differ in case alone, or in how an accent is encoded,
-    for the same: so do we, everywhere. Raises SessionError.
+    Names that differ only in case or in the encoding of accents are the same, on every system,
+    because the file system of macOS treats them so. Raises SessionError.
     """
     with plainly(f"list {paths.sessions_dir()}"):
         try:
@@ -82,9 +82,9 @@ def _folded(name: str) -> str:
 
 
 def directory_of(name: str) -> Path:
-    """The directory of a session that exists, and lies where all of them do.
+    """The directory of an existing session.
 
-    Raises SessionError for no such name or session, and for a link to somewhere else.
+    Raises SessionError for an invalid name, a missing session, and a link to somewhere else.
     """
     check_name(name)
     directory = path_of(as_saved(name))
@@ -93,10 +93,10 @@ def directory_of(name: str) -> Path:
     except FileNotFoundError:
         raise SessionError(f"there is no session {name!r}") from None
     except OSError as error:
-        raise SessionError(f"cannot look at session {name!r}: {error.strerror}") from error
+        raise SessionError(f"cannot access session {name!r}: {error.strerror}") from error
     if not stat.S_ISDIR(mode):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no directory"
-        raise SessionError(f"{directory} is {kind}, and so no session")
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
+        raise SessionError(f"{directory} is {kind}, so it is not a session")
     return directory
 
 

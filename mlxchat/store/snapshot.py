@@ -1,8 +1,8 @@
-"""A snapshot: the whole state of a cache, its ledger and the random numbers to come, in one file.
+"""A snapshot: the complete state of a cache, its ledger and the random numbers, in one file.
 
-Entries lie in temporal order and without padding, with the numbers that put each back into its own
-slot, so that what is generated next agrees to the bit. Whose state it is, a conversation's or a
-generation's, is told by the facts that the caller adds.
+Entries are in temporal order, without padding, and with the numbers that restore each one's slot,
+so that the next output matches bit for bit. Facts added by the caller identify the conversation or
+generation.
 """
 
 from dataclasses import asdict, astuple, dataclass
@@ -28,20 +28,20 @@ from mlxchat.text.spans import TokenIds
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state held still, to be written by any thread while the cache goes on."""
+    """A frozen state, which any thread may write while the cache continues to change."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
 
     def write(self, path: Path) -> int:
-        """Replace `path`, aside and renamed; return its size in bytes. Raises OSError."""
+        """Replace `path` atomically; return its size in bytes. Raises OSError."""
         return tensor_file.write(path, self.tensors, self.facts)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a snapshot held. `random` is the seed that MLX's random numbers go on from; `facts` are
-    the caller's own: JSON, and no more is known of them."""
+    """The contents of a snapshot. `random` is the seed that MLX's random numbers continue from;
+    `facts` are the caller's own JSON, unchecked."""
 
     cache: Cache
     ledger: Ledger
@@ -50,7 +50,7 @@ class Restored:
 
 
 def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str, Any]) -> Snapshot:
-    """Hold the state still: at most one copy of the window."""
+    """Freeze the state, with at most one copy of the window."""
     assert len(ledger) >= tokens_held(cache)
     arrays: dict[str, mx.array | None] = {}
     for i, window in enumerate(windows(cache)):
@@ -72,26 +72,26 @@ def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str
 
 
 def random_state() -> int:
-    """Where MLX's random numbers go on from: a seed that leads there."""
+    """A seed that continues MLX's current stream of random numbers."""
     state: Any = mx.random.state
     high, low = state[0].tolist()
     return high << 32 | low
 
 
 def restore(path: Path, network: nn.Module, empty: Cache, fingerprint: Fingerprint) -> Restored:
-    """Read a snapshot into a fork of `empty`, a cache that was made for the same fingerprint.
+    """Read a snapshot into a fork of `empty`, a cache made for the same fingerprint.
 
-    Raises SnapshotMismatch naming what differs, SnapshotBroken for a file that is damaged or
-    contradicts itself, OSError where it cannot be read.
+    Raises SnapshotMismatch naming the differences, SnapshotBroken if the file is damaged or
+    inconsistent, OSError if it cannot be read.
     """
-    tensors, own = tensor_file.read(path, most_bytes=platform.obtainable_memory_bytes() // 3)
+    tensors, own = tensor_file.read(path, max_bytes=platform.obtainable_memory_bytes() // 3)
     differences = fingerprint.differences(own.get("fingerprint"))
     if differences:
         raise SnapshotMismatch(f"{path} was made with {' and '.join(differences)}")
     try:
         return _restored(tensors, own, network, empty, fingerprint)
     except (KeyError, IndexError, ValueError, TypeError, CacheError) as error:
-        raise SnapshotBroken(f"{path} contradicts itself: {error}") from error
+        raise SnapshotBroken(f"{path} is inconsistent: {error}") from error
 
 
 def _restored(
@@ -127,7 +127,7 @@ def _restored(
 def _fill_window(
     window: WindowCache, like: WindowCache, entries: Entries, placement: Placement
 ) -> None:
-    """Restore a layer, of which `like` is what the model itself stores behind one token."""
+    """Restore a layer. `like` is what the model itself stores for one token."""
     in_values = window.shift is not None and window.shift.in_values
     rotated = like.values if in_values else like.keys
     for array, expected in zip(entries, (like.keys, like.values, rotated), strict=True):
@@ -136,7 +136,7 @@ def _fill_window(
 
 
 def _placement(saved: Any) -> Placement:
-    """Raises ValueError or TypeError for what cannot be one."""
+    """Raises ValueError or TypeError if it is invalid."""
     _require(isinstance(saved, dict), "a layer's numbers")
     placement = Placement.of(saved)
     *numbers, originals = astuple(placement)

@@ -1,7 +1,7 @@
-"""The latest snapshot of something that goes on, in one file that each new one replaces.
+"""The latest snapshot of an ongoing conversation or run, in a file that each new one replaces.
 
-It is written in a thread of its own. If several ranks hold the cache, each other rank saves its
-shard on its own disk, and the file names the shards that belong to it.
+Writing happens in another thread. If several ranks share the cache, each other rank saves its shard
+on its own disk, and the file lists the shards that belong to it.
 """
 
 from pathlib import Path
@@ -19,12 +19,12 @@ SHARDS = "shards"
 
 
 class StateFile:
-    """The file at `path`, by one process alone. What became of writing it, `background` tells."""
+    """The file at `path`, used by one process only. `background` reports the results of writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.background = Background()
-        # The number of the shards that the file on the disk names, and of all that were saved.
+        # Numbers of the shards that the file on the disk lists, and of the last ones saved.
         self._named: int | None = None
         self._saved: list[int] = []
 
@@ -36,10 +36,10 @@ class StateFile:
         fingerprint: Fingerprint,
         facts: dict[str, Any],
     ) -> None:
-        """Hold the state still and begin to write it; `facts` are the caller's own, for JSON.
+        """Freeze the state and start to write it; `facts` are the caller's own, as JSON.
 
-        Raises SnapshotError where another rank could not save its shard, with the state before
-        still whole, and RanksError where one is gone.
+        Raises SnapshotError if another rank could not save its shard, which leaves the previous
+        state intact, and RanksError if a rank is gone.
         """
         number = None
         if model.peers is not None:
@@ -55,10 +55,10 @@ class StateFile:
         self.background.run(write)
 
     def restore(self, model: Model, empty: Cache, fingerprint: Fingerprint) -> Restored | None:
-        """What the file holds, in a fork of `empty`; None where there is no file.
+        """The contents of the file, in a fork of `empty`; None if there is no file.
 
-        Raises what `snapshot.restore` raises, SnapshotBroken where a shard is missing, and
-        RanksError where a rank is gone.
+        Raises what `snapshot.restore` raises, SnapshotBroken if a shard is missing, RanksError if
+        a rank is gone.
         """
         if not self.path.exists():
             return None
@@ -69,7 +69,7 @@ class StateFile:
         return restored
 
     def _save_shards(self, peers: Peers, cache: Cache) -> int:
-        # Only when it is known which shards the file names are the others of no use.
+        # Old shards can be removed only once it is known which ones the file lists.
         self.background.wait()
         outdated = next((number for number in self._saved if number != self._named), None)
         number = peers.save(cache, outdated)

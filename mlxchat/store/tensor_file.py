@@ -1,8 +1,8 @@
-"""Named tensors and facts in one file that anybody can read and that no damage goes unseen in.
+"""Named tensors and facts in one file, in an open format that detects any damage.
 
-The format is safetensors; the facts, and a checksum over them and all tensors, are in its metadata.
-What the tensors mean is `snapshot`'s business. A file is trusted in nothing: sizes are checked
-before memory is taken for them, and the checksum before anything is returned.
+The format is safetensors. Its metadata contains the facts, and a checksum of them and all tensors.
+`snapshot` knows what the tensors mean. Nothing in a file is trusted: sizes are checked before
+memory is allocated, the checksum before anything is returned.
 
 Source: https://github.com/huggingface/safetensors for the format.
 """
@@ -24,10 +24,10 @@ import numpy as np
 from mlxchat.errors import SnapshotBroken
 from mlxchat.files import open_to_read, write_atomically
 
-MOST_HEADER_BYTES = 1 << 24
-MOST_DIMENSIONS = 8
+MAX_HEADER_BYTES = 1 << 24
+MAX_DIMENSIONS = 8
 
-# Safetensors' name of a type, MLX's, and the numpy type of the same size that carries its bits.
+# Safetensors' name of a type, MLX's type, and the numpy type of the same size for its bits.
 TYPES: dict[str, tuple[mx.Dtype, Any]] = {
     "F32": (mx.float32, np.float32),
     "F16": (mx.float16, np.float16),
@@ -43,7 +43,7 @@ NAME_OF_TYPE = {dtype: name for name, (dtype, _) in TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor's bits, which any thread may read: an MLX array belongs to the one it is from."""
+    """One tensor's bits, readable from any thread; an MLX array belongs to one thread."""
 
     type: str
     shape: tuple[int, ...]
@@ -54,8 +54,8 @@ Name = TypeVar("Name")
 
 
 def hold(arrays: Mapping[Name, mx.array]) -> dict[Name, Tensor]:
-    """Evaluate the arrays, all at once because each evaluation waits for the device, and take hold
-    of their bits; a copy only of those that do not lie in order."""
+    """Evaluate the arrays, all together because each evaluation waits for the device, and return
+    their bits. Copies only arrays that are not contiguous."""
     in_order = {name: _in_order(array) for name, array in arrays.items()}
     mx.eval(list(in_order.values()))
     return {
@@ -72,13 +72,13 @@ def _in_order(array: mx.array) -> mx.array:
 
 
 def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> Tensor:
-    """A tensor to be filled."""
+    """An uninitialized tensor."""
     name = NAME_OF_TYPE[dtype]
     return Tensor(name, shape, np.zeros(shape, TYPES[name][1]))
 
 
 def loaded(tensors: dict[Name, Tensor]) -> dict[Name, mx.array]:
-    """The tensors as evaluated arrays. Empties `tensors`: what has been copied can go at once."""
+    """The tensors as evaluated arrays. Empties `tensors`, so that each is freed once copied."""
     arrays = {name: _array(tensors.pop(name)) for name in list(tensors)}
     mx.eval(list(arrays.values()))
     return arrays
@@ -87,11 +87,11 @@ def loaded(tensors: dict[Name, Tensor]) -> dict[Name, mx.array]:
 def write(
     path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any], *, full_sync: bool = True
 ) -> int:
-    """Write them aside, force them to the disk and rename; return the size in bytes.
+    """Write a file atomically and force it to the disk; return its size in bytes.
 
-    `facts` are JSON. Without `full_sync` it is quicker on macOS, and enough for what can be
-    computed again: the checksum shows what a power cut has spoiled. Raises OSError; then what was
-    at `path` is as it was.
+    `facts` are JSON. Without `full_sync`, this is faster on macOS, and safe enough for data that
+    can be recomputed: the checksum detects what a power cut destroyed. Raises OSError, leaving the
+    old file unchanged.
     """
     entries: dict[str, Any] = {}
     end = 0
@@ -107,7 +107,7 @@ def write(
     metadata = {"facts": text, "checksum": _checksum(entries, text, buffers)}
     header = _canonical({"__metadata__": metadata, **entries}).encode()
     header += b" " * (-len(header) % 8)
-    if len(header) > MOST_HEADER_BYTES:
+    if len(header) > MAX_HEADER_BYTES:
         raise OSError("the facts are too large for a file")
 
     def pieces() -> Iterator[bytes | memoryview]:
@@ -118,34 +118,34 @@ def write(
     return 8 + len(header) + end
 
 
-def read(path: Path, most_bytes: int) -> tuple[dict[str, mx.array], dict[str, Any]]:
-    """Return the tensors, as evaluated arrays, and the facts. Raises as `read_bits` does."""
-    tensors, facts = read_bits(path, most_bytes)
+def read(path: Path, max_bytes: int) -> tuple[dict[str, mx.array], dict[str, Any]]:
+    """Return the tensors, as evaluated arrays, and the facts. Raises what `read_bits` raises."""
+    tensors, facts = read_bits(path, max_bytes)
     return loaded(tensors), facts
 
 
-def read_bits(path: Path, most_bytes: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors, as they lie in the mapped file, and the facts.
+def read_bits(path: Path, max_bytes: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors, mapped from the file, and the facts.
 
-    Raises SnapshotBroken for a file that is larger than `most_bytes`, cut off, changed, or no such
-    file at all; OSError where it cannot be read.
+    Raises SnapshotBroken if the file is larger than `max_bytes`, truncated, changed, or of another
+    kind; OSError if it cannot be read.
     """
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most_bytes:
-            _refuse(path, f"{size:,} bytes are more than it can have")
+        if size > max_bytes:
+            _refuse(path, f"{size:,} bytes is too large")
         entries, metadata = _read_header(path, file.read(8), file, size)
-        # Mapped, not read: the checksum looks at it and MLX copies it, so one copy less. Nobody
-        # shortens such a file: it is replaced or deleted, and then this one's bytes stay.
+        # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is
+        # safe because such files are never truncated, only replaced or deleted.
         try:
             whole = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
         except ValueError:
-            _refuse(path, "it is cut off")
+            _refuse(path, "truncated")
         data = whole[file.tell() :]
     buffers = _slices(path, entries, data)
     text, checksum = metadata.get("facts"), metadata.get("checksum")
     if not isinstance(text, str) or checksum != _checksum(entries, text, list(buffers.values())):
-        _refuse(path, "its checksum is wrong")
+        _refuse(path, "wrong checksum")
     facts = _parse(path, text)
     return {name: _tensor(entries[name], buffer) for name, buffer in buffers.items()}, facts
 
@@ -154,30 +154,30 @@ def _read_header(
     path: Path, length: bytes, file: Any, size: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     if len(length) < 8:
-        _refuse(path, "it is cut off")
+        _refuse(path, "truncated")
     (header_bytes,) = struct.unpack("<Q", length)
-    if header_bytes > min(MOST_HEADER_BYTES, size - 8):
-        _refuse(path, "it is cut off, or no such file")
+    if header_bytes > min(MAX_HEADER_BYTES, size - 8):
+        _refuse(path, "truncated, or another kind of file")
     header = _parse(path, file.read(header_bytes))
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict):
-        _refuse(path, "it has no metadata")
+        _refuse(path, "no metadata")
     return header, metadata
 
 
 def _slices(path: Path, entries: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
-    """Each tensor's bytes; all of the data belongs to one of them, in the order of the header."""
+    """Each tensor's bytes. Checks that tensors cover all of the data, in the header's order."""
     slices: dict[str, memoryview] = {}
     end = 0
     for name, entry in entries.items():
         if not _is_entry(entry) or entry["data_offsets"][0] != end:
-            _refuse(path, f"its entry {name[:40]!r} makes no sense")
+            _refuse(path, f"invalid entry {name[:40]!r}")
         start, end = entry["data_offsets"]
         if end - start != prod(entry["shape"]) * TYPES[entry["dtype"]][0].size:
-            _refuse(path, f"its tensor {name[:40]!r} has another size than its shape")
+            _refuse(path, f"the size of tensor {name[:40]!r} does not match its shape")
         slices[name] = data[start:end]
     if end != len(data):
-        _refuse(path, "it is cut off, or longer than its header says")
+        _refuse(path, "truncated, or longer than its header says")
     return slices
 
 
@@ -190,7 +190,7 @@ def _is_entry(entry: object) -> bool:
         and entry["dtype"] in TYPES
         and isinstance(shape, list)
         and isinstance(offsets, list)
-        and len(shape) <= MOST_DIMENSIONS
+        and len(shape) <= MAX_DIMENSIONS
         and len(offsets) == 2
         and all(type(n) is int and 0 <= n < 2**40 for n in [*shape, *offsets])
         and offsets[0] <= offsets[1]
@@ -213,9 +213,9 @@ def _parse(path: Path, text: str | bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        _refuse(path, "its header is no JSON")
+        _refuse(path, "the header is not JSON")
     if not isinstance(value, dict):
-        _refuse(path, "its header is no JSON object")
+        _refuse(path, "the header is not a JSON object")
     return value
 
 
@@ -224,7 +224,7 @@ def _canonical(value: object) -> str:
 
 
 def _bytes(bits: np.ndarray) -> memoryview:
-    # A view of no elements has no bytes to be cast to.
+    # An empty view cannot be cast to bytes.
     flat: Any = bits.reshape(-1)
     return memoryview(flat).cast("B") if bits.size else memoryview(b"")
 
@@ -239,4 +239,4 @@ def _checksum(entries: dict[str, Any], facts: str, buffers: list[memoryview]) ->
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
-    raise SnapshotBroken(f"{path} cannot be used: {reason}")
+    raise SnapshotBroken(f"cannot use {path}: {reason}")

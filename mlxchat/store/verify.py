@@ -1,6 +1,6 @@
-"""How far a restored state is from one that is computed afresh from the same tokens.
+"""Measures how far a restored state is from one computed from scratch from the same tokens.
 
-After turns were evicted and keys shifted it is not the same: later tokens have seen what is gone.
+If turns were evicted and keys shifted, the two differ: later tokens have seen what is gone.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from mlxchat.text.spans import TokenIds
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of two states' predictions behind each of so many `tokens`: mean Kullback-Leibler divergence
-    of the first from the second in nats, the largest difference of two logits, and how often both
-    have the same first choice."""
+    """Compares two states' predictions after each of `tokens` tokens: mean Kullback-Leibler
+    divergence of the first from the second, in nats; largest difference of two logits; and how
+    often both have the same top choice."""
 
     tokens: int
     kl: float

@@ -1,8 +1,8 @@
 """GGUF files: converted once into a model directory that mlx-lm's loader understands.
 
-`import_gguf` is the interface, beside what there is to know of the file that may come installed.
-Reading the file, its configuration, tokenizer and weights are a module each. Nothing heavy is
-imported until there is something to convert.
+The interface is `import_gguf`, and the functions about the embedded model. Reading the file, its
+configuration, tokenizer and weights each have a module. Nothing heavy is imported until a
+conversion needs it.
 """
 
 from mlxchat.models.gguf.embedded import embedded_gguf, how_to_install

@@ -1,7 +1,7 @@
-"""A GGUF file's metadata as the config.json that mlx-lm reads, for the architectures we know.
+"""Turns a GGUF file's metadata into the config.json that mlx-lm reads, for known architectures.
 
-What would run and silently be wrong is refused by name here: other architectures, experts, and
-settings that mlx-lm's modules have no place for.
+Refuses, by name, anything that would run but give wrong results: other architectures, experts, and
+settings that mlx-lm's modules do not support.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from mlxchat.errors import ModelUnsupported
 from mlxchat.models.gguf.read import GgufFile
 from mlxchat.models.gguf.rope import rope_scaling
 
-# GGUF architecture → Hugging Face's model type and class, which mlx-lm goes by.
+# GGUF architecture → Hugging Face's model type, which selects mlx-lm's module, and class.
 ARCHITECTURES = {
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
     "llama": ("llama", "LlamaForCausalLM"),
@@ -21,10 +21,10 @@ ARCHITECTURES = {
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
 }
 
-# Whose activations pass what float16 can hold.
+# Architectures whose activations can overflow float16.
 TRAINED_IN_BFLOAT16 = {"gemma3"}
 
-# Settings that change the arithmetic and that mlx-lm's modules lack, with what switches them off.
+# Settings that change the arithmetic but that mlx-lm's modules lack, with their neutral values.
 NEUTRAL: dict[str, tuple[float, ...]] = {
     "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
@@ -40,7 +40,7 @@ NEUTRAL: dict[str, tuple[float, ...]] = {
     "residual_scale": (0.0, 1.0),
 }
 
-# Gemma 3, where the file does not say. Source: src/models/gemma3.cpp of ggml-org/llama.cpp.
+# Gemma 3, if the file does not specify it. Source: src/models/gemma3.cpp of ggml-org/llama.cpp.
 GEMMA3_PATTERN = 6
 GEMMA3_LOCAL_ROPE_THETA = 10_000.0
 GEMMA3_27B_LAYERS = 62
@@ -48,7 +48,7 @@ GEMMA3_27B_LAYERS = 62
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The sizes that all tensor shapes follow from."""
+    """The sizes that determine all tensor shapes."""
 
     arch: str
     layers: int
@@ -61,14 +61,14 @@ class Dimensions:
 
 
 def read_dimensions(file: GgufFile) -> Dimensions:
-    """Read the model's sizes. Raises ModelUnsupported for what we do not convert."""
+    """Read the model's sizes. Raises ModelUnsupported for a model that cannot be converted."""
     arch = _supported_architecture(file)
     heads = _positive(file, f"{arch}.attention.head_count")
     hidden = _positive(file, f"{arch}.embedding_length")
     head_dim = _positive(file, f"{arch}.attention.key_length", hidden // heads)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
-        raise file.broken("it has no tensor 'token_embd.weight'")
+        raise file.broken("tensor 'token_embd.weight' is missing")
     dims = Dimensions(
         arch=arch,
         layers=_positive(file, f"{arch}.block_count"),
@@ -87,27 +87,26 @@ def _supported_architecture(file: GgufFile) -> str:
     parts = file.integer("split.count", 1)
     if parts > 1:
         raise ModelUnsupported(
-            f"{file.path} is one of {parts} parts of a model: join them with llama-gguf-split first"
+            f"{file.path} is one of {parts} parts of a model: join them with llama-gguf-split"
         )
     arch = file.text("general.architecture")
     if arch not in ARCHITECTURES:
         raise ModelUnsupported(
-            f"{file.path} is of GGUF architecture {arch!r}; supported: {', '.join(ARCHITECTURES)}"
+            f"{file.path}: unsupported GGUF architecture {arch!r}; supported: "
+            f"{', '.join(ARCHITECTURES)}"
         )
     for name, neutral in NEUTRAL.items():
         value = file.metadata.get(f"{arch}.{name}", neutral[0])
         if not isinstance(value, int | float) or value not in neutral:
             raise ModelUnsupported(
-                f"{file.path} is a {arch} model with {name} {value!r}, which we cannot convert"
+                f"{file.path}: {arch} models with {name} {value!r} are not supported"
             )
     return arch
 
 
 def _positive(file: GgufFile, key: str, default: int | None = None) -> int:
     if isinstance(file.metadata.get(key), np.ndarray):
-        raise ModelUnsupported(
-            f"{file.path} has another {key} for each layer, which we cannot convert"
-        )
+        raise ModelUnsupported(f"{file.path}: a different {key} for each layer is not supported")
     value = file.integer(key, default)
     if value < 1:
         raise file.broken(f"{key} is {value}")
@@ -116,31 +115,30 @@ def _positive(file: GgufFile, key: str, default: int | None = None) -> int:
 
 def _check_dimensions(file: GgufFile, dims: Dimensions) -> None:
     if dims.layers > len(file.tensors):
-        raise file.broken(f"it has {len(file.tensors)} tensors for {dims.layers} layers")
+        raise file.broken(f"{len(file.tensors)} tensors for {dims.layers} layers")
     if dims.heads % dims.kv_heads or dims.head_dim % 2:
         raise file.broken(
-            f"it has {dims.heads} heads of {dims.head_dim} for {dims.kv_heads} of keys and values"
+            f"{dims.heads} query heads of size {dims.head_dim} for {dims.kv_heads} key-value heads"
         )
     for name in ("attention.value_length", "rope.dimension_count"):
         length = _positive(file, f"{dims.arch}.{name}", dims.head_dim)
         if length != dims.head_dim:
             raise ModelUnsupported(
-                f"{file.path} has {name} {length} where keys have {dims.head_dim}, "
-                "which we cannot convert"
+                f"{file.path}: {name} {length} with keys of size {dims.head_dim} is not supported"
             )
     if dims.arch == "qwen2" and dims.head_dim * dims.heads != dims.hidden:
         raise ModelUnsupported(
-            f"{file.path} has heads of {dims.head_dim}, which mlx-lm's qwen2 cannot have"
+            f"{file.path}: mlx-lm's qwen2 does not support heads of size {dims.head_dim}"
         )
 
 
 def build_config(file: GgufFile, dims: Dimensions) -> dict[str, Any]:
-    """The model's part of config.json, quantization and token ids left out."""
+    """The model's part of config.json, without quantization and token ids."""
     arch = dims.arch
     model_type, class_name = ARCHITECTURES[arch]
     theta = file.number(f"{arch}.rope.freq_base", 10_000.0)
     if theta <= 0:
-        raise file.broken(f"its RoPE base is {theta}")
+        raise file.broken(f"the RoPE base is {theta}")
     return {
         "model_type": model_type,
         "architectures": [class_name],
@@ -172,7 +170,7 @@ def _own_settings(file: GgufFile, dims: Dimensions) -> dict[str, Any]:
 
 
 def _gemma3_settings(file: GgufFile, dims: Dimensions) -> dict[str, Any]:
-    # The 27B model alone divides by the width of a head as it would be, not as it is.
+    # Only the 27B model divides by hidden / heads instead of the actual head size.
     scaled_by = dims.hidden // dims.heads if dims.layers == GEMMA3_27B_LAYERS else dims.head_dim
     return {
         "query_pre_attn_scalar": scaled_by,
@@ -183,7 +181,7 @@ def _gemma3_settings(file: GgufFile, dims: Dimensions) -> dict[str, Any]:
 
 
 def _gemma3_pattern(file: GgufFile, dims: Dimensions) -> int:
-    """One layer in how many is global: the last of each such run."""
+    """The period of global layers: the last of every N layers is global."""
     key = "gemma3.attention.sliding_window_pattern"
     stored = file.metadata.get(key)
     if isinstance(stored, np.ndarray):
@@ -194,6 +192,6 @@ def _gemma3_pattern(file: GgufFile, dims: Dimensions) -> int:
         pattern, regular = _positive(file, key, GEMMA3_PATTERN), True
     if not regular or pattern > dims.layers:
         raise ModelUnsupported(
-            f"{file.path} arranges its sliding windows as mlx-lm's gemma3 cannot"
+            f"{file.path}: mlx-lm's gemma3 does not support this pattern of sliding windows"
         )
     return pattern

@@ -1,6 +1,6 @@
 """Convert one GGUF file into an empty directory: configuration, tokenizer, then weights.
 
-What can be refused is refused before the first weight is read. Atomicity is `store`'s business.
+All checks come before the first weight is read. `store` makes the conversion atomic.
 """
 
 import json
@@ -26,9 +26,9 @@ Matched = list[tuple[Tensor, Parameter]]
 
 
 def convert(source: Source, directory: Path) -> None:
-    """Write the model of `source` into `directory`, every file flushed to disk.
+    """Write the model of `source` into `directory`, and every file to the disk.
 
-    Raises ModelBroken, ModelUnsupported, ModelError where the disk has no room, OSError where it
+    Raises ModelBroken, ModelUnsupported, ModelError if the disk is too full, OSError if a file
     cannot be written.
     """
     with open_gguf(source.path) as file:
@@ -62,9 +62,9 @@ def _token_ids(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _storage(matched: Matched, arch: str) -> dict[str, Any]:
-    """The dtype to run the model in, and the bits of what is packed.
+    """The dtype to run the model in, and the bit widths of quantized modules.
 
-    The bits that most modules have stand at the top, those of the others under their names.
+    The most common width is the default; modules with another are listed by name.
     """
     bits_of = {
         parameter.module: packed_bits(tensor.kind)
@@ -82,8 +82,8 @@ def _storage(matched: Matched, arch: str) -> dict[str, Any]:
 
 
 def _running_dtype(matched: Matched, arch: str, stored: str) -> str:
-    """`stored`, or bfloat16 where float16 would overflow, or where the file tells that the model
-    was trained in it. Scales stay float16 in the file: on a CPU they become float32."""
+    """`stored`, or bfloat16 if float16 would overflow or the file shows that the model was trained
+    in bfloat16. Scales stay float16 in the file; on a CPU they become float32."""
     from_bfloat16 = any(tensor.kind.name == "BF16" for tensor, _ in matched)
     wide = from_bfloat16 or arch in TRAINED_IN_BFLOAT16
     return "bfloat16" if stored == "float16" and wide else stored
@@ -107,7 +107,7 @@ def _require_room(file: GgufFile, matched: Matched, directory: Path) -> None:
     if needed_bytes > free_bytes:
         raise ModelError(
             f"converting {file.path} takes {needed_bytes / 1e9:.1f} GB in {directory.parent}, "
-            f"and {free_bytes / 1e9:.1f} GB are free"
+            f"but only {free_bytes / 1e9:.1f} GB are free"
         )
 
 

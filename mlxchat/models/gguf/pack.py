@@ -1,7 +1,7 @@
-"""Quantized blocks of GGUF as MLX's affine form: codes, scales and biases over groups of 32.
+"""Turns GGUF's quantized blocks into MLX's affine form: codes, scales, biases per group of 32.
 
 `value = scale * code + bias`. Kinds that are affine over 32 values keep their codes; all others
-are dequantized and quantized again to 8 bits. Pure numpy, on a few rows at a time.
+are dequantized and requantized to 8 bits. Pure numpy, a few rows at a time.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ Groups = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def is_packed(kind: Kind) -> bool:
-    """Whether tensors of this kind become codes, scales and biases."""
+    """Whether tensors of this kind are stored as codes, scales and biases."""
     return kind not in (Kind.F32, Kind.F16, Kind.BF16)
 
 
 def can_convert(kind: Kind) -> bool:
-    """Whether the gguf package or we know how to read this kind."""
+    """Whether the gguf package or this module can read this kind."""
     if not is_packed(kind) or kind in _EXACT:
         return True
     try:
@@ -35,15 +35,15 @@ def can_convert(kind: Kind) -> bool:
 
 
 def packed_bits(kind: Kind) -> int:
-    """Bits a code has in MLX's form."""
+    """Bits per code in MLX's form."""
     return _EXACT[kind][0] if kind in _EXACT else FALLBACK_BITS
 
 
 def pack(raw: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Turn rows of blocks into MLX's weight, scales and biases.
 
-    raw: (rows, row_bytes) uint8, as stored. Returns uint32 (rows, columns * bits / 32) and twice
-    float16 (rows, columns / 32). Scales that float16 cannot hold come out infinite.
+    raw: (rows, row_bytes) uint8, as stored. Returns uint32 (rows, columns * bits / 32) and two
+    float16 arrays (rows, columns / 32). Scales too large for float16 become infinite.
     """
     rows = raw.shape[0]
     bits = packed_bits(kind)
@@ -64,7 +64,7 @@ def _groups(raw: np.ndarray, kind: Kind) -> Groups:
 
 
 def _pack_bits(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Put codes (groups, 32) side by side, lowest bits first. Returns (groups, 4 * bits) uint8."""
+    """Pack codes (groups, 32), lowest bits first. Returns (groups, 4 * bits) uint8."""
     if bits == 8:
         return codes
     if bits == 4:
@@ -74,9 +74,9 @@ def _pack_bits(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _quantize(values: np.ndarray) -> Groups:
-    """Quantize float32 (groups, 32) to 8 bits, each value to within half a step."""
+    """Quantize float32 (groups, 32) to 8 bits, with an error of at most half a step."""
     lowest = values.min(axis=1)
-    # Towards minus infinity, and the step upwards, so that rounding to float16 never clips.
+    # Round the bias down and the step up, so that rounding to float16 never clips a value.
     biases = _round_half(lowest, -np.inf)
     steps = (values.max(axis=1) - biases) / (2**FALLBACK_BITS - 1)
     scales = _round_half(steps, np.inf)
@@ -93,12 +93,12 @@ def _round_half(values: np.ndarray, towards: float) -> np.ndarray:
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
-    """The float16 number `at` bytes into each block. Returns float16 (blocks,)."""
+    """The float16 at byte offset `at` of each block. Returns float16 (blocks,)."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2")[:, 0]
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
-    """Codes of bytes that hold the first half of a group low and the second half high.
+    """Unpack bytes whose low nibbles are the first half of a group, and high ones the second.
 
     packed: (groups, 16). Returns uint8 (groups, 32).
     """
@@ -106,7 +106,7 @@ def _nibbles(packed: np.ndarray) -> np.ndarray:
 
 
 def _fifth_bits(packed: np.ndarray) -> np.ndarray:
-    """One bit a value, to be added to its nibble. packed: (groups, 4). Returns (groups, 32)."""
+    """One bit per value, to add to its nibble. packed: (groups, 4). Returns (groups, 32)."""
     return np.unpackbits(packed, axis=1, bitorder="little") << 4
 
 
@@ -140,28 +140,28 @@ def _q4_k(blocks: np.ndarray) -> Groups:
 
 
 def _q5_k(blocks: np.ndarray) -> Groups:
-    # Bit g of byte i is the fifth bit of value i in the g-th of the block's eight groups.
+    # Bit g of byte i is the fifth bit of value i in group g of the block's eight.
     bits = np.unpackbits(blocks[:, 16:48, None], axis=2, bitorder="little").swapaxes(1, 2)
     return _k_codes(blocks[:, 48:]) | (bits.reshape(-1, GROUP_SIZE) << 4), *_k_scales(blocks)
 
 
 def _k_codes(packed: np.ndarray) -> np.ndarray:
-    """Codes of a K block: 32 bytes hold one group low and the next one high."""
+    """Codes of a K block: 32 bytes have one group in their low nibbles, the next in the high."""
     pairs = packed.reshape(-1, 1, GROUP_SIZE)
     return np.concatenate((pairs & 0x0F, pairs >> 4), axis=1).reshape(-1, GROUP_SIZE)
 
 
 def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and biases of the eight groups of each K block: six-bit factors of two numbers."""
+    """Scales and biases of each K block's eight groups: 6-bit multiples of two float16s."""
     scale_codes, bias_codes = quants.Q4_K.get_scale_min(np.ascontiguousarray(blocks[:, 4:16]))
     scales = _half(blocks, 0).astype(np.float32)[:, None] * scale_codes
     biases = _half(blocks, 2).astype(np.float32)[:, None] * bias_codes
     return scales.reshape(-1), -biases.reshape(-1)
 
 
-# Affine over groups of 32 already: bits a code, and how to take a block apart. Scales and biases
-# of the two K kinds are products, which float16 rounds by one part in 2,048 at most: a fifth of
-# the error of 8 bits anew, at half the size.
+# Kinds that are affine over groups of 32: bits per code, and how to unpack a block. In the two K
+# kinds, scales and biases are products, which float16 rounds by at most one part in 2,048. That is
+# a fifth of the error of requantizing to 8 bits, at half the size.
 _EXACT: dict[Kind, tuple[int, Callable[[np.ndarray], Groups]]] = {
     Kind.Q4_0: (4, _q4_0),
     Kind.Q4_1: (4, _q4_1),

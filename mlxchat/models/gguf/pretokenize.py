@@ -1,7 +1,7 @@
-"""How a byte-level vocabulary wants text split before its merges: llama.cpp's names for it.
+"""How a byte-level vocabulary splits text before merging, by llama.cpp's names.
 
-A wrong split runs and gives worse text, so a name that is not here is refused. The patterns are
-those of the models' own tokenizer.json files.
+A wrong split would run but give worse text, so unknown names are refused. The patterns come from
+the models' own tokenizer.json files.
 Source of names and patterns: src/llama-vocab.cpp of ggml-org/llama.cpp.
 """
 
@@ -26,10 +26,10 @@ _DEEPSEEK3 = (
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """Patterns applied one after the other, each to what the ones before it left.
+    """Patterns applied one after another, each to what the previous ones left unmatched.
 
-    `ignore_merges`: a piece that is a token as a whole is that token. `add_bos` is the default
-    where the file does not say. `nfc`: text is brought to Unicode's composed form first.
+    `ignore_merges`: a piece that is itself a token becomes that token. `add_bos`: the default if
+    the file does not specify it. `nfc`: text is first normalized to Unicode's composed form.
     """
 
     patterns: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Read a GGUF file: its metadata, where each tensor lies, and tensor bytes a few rows at a time.
+"""Read a GGUF file: its metadata, the position of each tensor, and tensor bytes row by row.
 
-The file is untrusted: every count and length is checked against what is left of it before anything
-is allocated, and whatever does not fit raises ModelBroken naming the file. What the metadata means
-is for the callers.
+The file is untrusted: every count and length is checked against the remaining bytes before anything
+is allocated. Whatever does not fit raises ModelBroken naming the file. Callers interpret the
+metadata.
 Source of the layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -24,8 +24,8 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT_BYTES = 32
 MAX_DIMENSIONS = 4
-LENGTH_BYTES = 8  # of a text or an array
-MIN_ENTRY_BYTES = 12  # no key with its value, and no tensor's description, is shorter
+LENGTH_BYTES = 8  # of a string or an array
+MIN_ENTRY_BYTES = 12  # minimum size of a key with its value, or of a tensor's description
 
 Value = bool | int | float | str | list[str] | np.ndarray
 
@@ -50,12 +50,12 @@ def _broken(path: Path, what: str) -> ModelBroken:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor's place in the file. `shape` is (rows, columns) or (length,), slowest axis first."""
+    """A tensor in the file. `shape` is (rows, columns) or (length,), slowest axis first."""
 
     name: str
     kind: GGMLQuantizationType
     shape: tuple[int, ...]
-    offset_bytes: int  # from the file's begin
+    offset_bytes: int  # from the start of the file
     size_bytes: int
 
     @property
@@ -65,7 +65,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """An open GGUF file. The getters raise ModelBroken for a key that is missing or mistyped."""
+    """An open GGUF file. The getters raise ModelBroken if a key is missing or has another type."""
 
     path: Path
     metadata: dict[str, Value]
@@ -98,13 +98,13 @@ class GgufFile:
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise self.broken(f"{key} is not a text")
+            raise self.broken(f"{key} is not a string")
         return value
 
     def texts(self, key: str) -> list[str]:
         value = self._get(key, None)
         if not isinstance(value, list):
-            raise self.broken(f"{key} is not a list of texts")
+            raise self.broken(f"{key} is not a list of strings")
         return value
 
     def numbers(self, key: str) -> np.ndarray:
@@ -116,7 +116,7 @@ class GgufFile:
     def _get(self, key: str, default: Value | None) -> Value:
         value = self.metadata.get(key, default)
         if value is None:
-            raise self.broken(f"its metadata has no {key}")
+            raise self.broken(f"the metadata has no {key}")
         return value
 
     def read_rows(self, tensor: Tensor, start: int, stop: int) -> np.ndarray:
@@ -125,13 +125,13 @@ class GgufFile:
             self.stream.seek(tensor.offset_bytes + start * tensor.row_bytes)
             raw = self.stream.read((stop - start) * tensor.row_bytes)
         if len(raw) != (stop - start) * tensor.row_bytes:
-            raise self.broken(f"it ends within tensor {tensor.name!r}")
+            raise self.broken(f"the file ends within tensor {tensor.name!r}")
         return np.frombuffer(raw, np.uint8).reshape(stop - start, tensor.row_bytes)
 
 
 @contextmanager
 def open_gguf(path: Path) -> Iterator[GgufFile]:
-    """Open a GGUF file and read its header. Raises ModelBroken for anything but a sound one."""
+    """Open a GGUF file and read its header. Raises ModelBroken if it is not a valid one."""
     with reported_as(ModelBroken, f"read {path}"):
         stream = path.open("rb")
     with stream:
@@ -150,14 +150,14 @@ class _Header:
 
     def read(self) -> GgufFile:
         if self.size_bytes < len(MAGIC) or self.take(len(MAGIC)) != MAGIC:
-            raise ModelBroken(f"{self.path} is not a GGUF file: it does not begin with 'GGUF'")
+            raise ModelBroken(f"{self.path} is not a GGUF file: it does not start with 'GGUF'")
         self.check_version(self.unsigned(4))
         tensor_count, key_count = self.count(), self.count()
         metadata: dict[str, Value] = {}
         for _ in range(key_count):
             key = self.text()
             if key in metadata:
-                raise self.broken(f"its metadata has {key!r} twice")
+                raise self.broken(f"the metadata has {key!r} twice")
             metadata[key] = self.value(self.value_type())
         tensors = self.tensors(tensor_count, self.alignment_bytes(metadata))
         return GgufFile(self.path, metadata, tensors, self.stream)
@@ -167,19 +167,19 @@ class _Header:
 
     def check_version(self, version: int) -> None:
         if version & 0xFFFF == 0:
-            raise ModelBroken(f"{self.path} is a big-endian GGUF file, which we cannot read")
+            raise ModelBroken(f"{self.path}: big-endian GGUF files are not supported")
         if version not in VERSIONS:
-            raise ModelBroken(f"{self.path} is of GGUF version {version}; we read 2 and 3")
+            raise ModelBroken(f"{self.path}: unsupported GGUF version {version}; supported: 2, 3")
 
     def take(self, count: int) -> bytes:
         if count > self.size_bytes - self.position:
-            raise self.broken(f"it ends within its header, at {self.size_bytes} bytes")
+            raise self.broken(f"the file ends within its header, at {self.size_bytes} bytes")
         try:
             data = self.stream.read(count)
         except OSError as error:
             raise ModelBroken(f"cannot read {self.path}: {error.strerror}") from error
         if len(data) != count:
-            raise self.broken("it became shorter while it was read")
+            raise self.broken("the file shrank while it was read")
         self.position += count
         return data
 
@@ -187,24 +187,24 @@ class _Header:
         return int.from_bytes(self.take(size_bytes), "little")
 
     def count(self) -> int:
-        """A number of entries that the rest of the file has room for."""
+        """Read a number of entries, and check that the rest of the file has room for them."""
         count = self.unsigned(8)
         if count > (self.size_bytes - self.position) // MIN_ENTRY_BYTES:
-            raise self.broken(f"its header speaks of {count} entries, more than it has room for")
+            raise self.broken(f"the header announces {count} entries, but the file is too short")
         return count
 
     def text(self) -> str:
         try:
             return str(self.take(self.unsigned(LENGTH_BYTES)), "utf-8")
         except UnicodeDecodeError as error:
-            raise self.broken(f"a text in its header is not UTF-8 ({error.reason})") from error
+            raise self.broken(f"a string in the header is not UTF-8 ({error.reason})") from error
 
     def value_type(self) -> GGUFValueType:
         number = self.unsigned(4)
         try:
             return GGUFValueType(number)
         except ValueError:
-            raise self.broken(f"its metadata has a value of the unknown type {number}") from None
+            raise self.broken(f"the metadata has a value of unknown type {number}") from None
 
     def value(self, kind: GGUFValueType) -> Value:
         if kind == GGUFValueType.STRING:
@@ -219,10 +219,12 @@ class _Header:
     def array(self, kind: GGUFValueType, count: int) -> list[str] | np.ndarray:
         if kind == GGUFValueType.STRING:
             if count > (self.size_bytes - self.position) // LENGTH_BYTES:
-                raise self.broken(f"its header speaks of {count} texts, more than it has room for")
+                raise self.broken(
+                    f"the header announces {count} strings, but the file is too short"
+                )
             return [self.text() for _ in range(count)]
         if kind == GGUFValueType.ARRAY:
-            raise self.broken("its metadata has an array of arrays")
+            raise self.broken("the metadata has an array of arrays")
         return self.numbers(kind, count)
 
     def numbers(self, kind: GGUFValueType, count: int) -> np.ndarray:
@@ -241,10 +243,10 @@ class _Header:
         tensors: dict[str, Tensor] = {}
         for name, kind, shape, offset in described:
             if name in tensors:
-                raise self.broken(f"it has tensor {name!r} twice")
+                raise self.broken(f"tensor {name!r} occurs twice")
             size_bytes = self.tensor_bytes(name, kind, shape)
             if data_offset + offset + size_bytes > self.size_bytes:
-                raise self.broken(f"it ends before tensor {name!r} does: was it copied whole?")
+                raise self.broken(f"the file ends before tensor {name!r} does: copy it again")
             tensors[name] = Tensor(name, kind, shape, data_offset + offset, size_bytes)
         return tensors
 
@@ -253,20 +255,19 @@ class _Header:
         dimension_count = self.unsigned(4)
         if not 1 <= dimension_count <= MAX_DIMENSIONS:
             raise self.broken(f"tensor {name!r} has {dimension_count} dimensions")
-        # The file has the fastest axis first.
+        # GGUF stores the fastest axis first.
         shape = struct.unpack(f"<{dimension_count}Q", self.take(8 * dimension_count))[::-1]
         number = self.unsigned(4)
         try:
             kind = GGMLQuantizationType(number)
         except ValueError:
             raise ModelUnsupported(
-                f"{self.path} is damaged or newer than we are: "
-                f"tensor {name!r} is of the unknown type {number}"
+                f"{self.path} is damaged or too new: tensor {name!r} is of unknown type {number}"
             ) from None
         return name, kind, shape, self.unsigned(8)
 
     def tensor_bytes(self, name: str, kind: GGMLQuantizationType, shape: tuple[int, ...]) -> int:
         block_elements, block_bytes = GGML_QUANT_SIZES[kind]
         if 0 in shape or shape[-1] % block_elements:
-            raise self.broken(f"tensor {name!r} of type {kind.name} has the shape {shape}")
+            raise self.broken(f"tensor {name!r} of type {kind.name} has shape {shape}")
         return math.prod(shape) // block_elements * block_bytes

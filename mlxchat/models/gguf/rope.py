@@ -1,7 +1,7 @@
 """RoPE scaling: from llama.cpp's keys, or its table of factors, to Hugging Face's `rope_scaling`.
 
-Only what mlx-lm computes alike is mapped; every other scaling is refused by name, for it would
-run and be wrong.
+Maps only what mlx-lm computes the same way. Refuses every other scaling by name, because it would
+run but give wrong results.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from mlxchat.models.gguf.read import GgufFile
 
 FACTORS = "rope_freqs.weight"
 
-# llama.cpp's converter writes Llama 3's factors with these numbers, whatever the model's length.
+# llama.cpp's converter uses these numbers for Llama 3's factors, whatever the model's length.
 # Source: conversion/llama.py of ggml-org/llama.cpp.
 LLAMA3_LOW_FREQ_FACTOR = 1.0
 LLAMA3_HIGH_FREQ_FACTOR = 4.0
 LLAMA3_ORIGINAL_CONTEXT = 8192
 
-# What changes YaRN beyond mlx-lm's module, with the values that change nothing.
+# YaRN settings that mlx-lm's module does not have, with their neutral values.
 YARN_NEUTRAL = {
     "attn_factor": (1.0,),
     "yarn_ext_factor": (-1.0, 1.0),
@@ -29,11 +29,11 @@ YARN_NEUTRAL = {
 
 
 def rope_scaling(file: GgufFile, arch: str, head_dim: int, theta: float) -> dict[str, Any] | None:
-    """The model's `rope_scaling`, or None where positions are not scaled.
+    """The model's `rope_scaling`; None if positions are not scaled.
 
-    Raises ModelUnsupported for a scaling that mlx-lm does not compute as llama.cpp does.
+    Raises ModelUnsupported for a scaling that mlx-lm computes differently from llama.cpp.
     """
-    # llama.cpp's default: scaling without a type is linear, and a factor of 0 stands for none.
+    # llama.cpp's defaults: without a type, scaling is linear; a factor of 0 means none.
     kind = file.text(f"{arch}.rope.scaling.type", "linear")
     factor = file.number(
         f"{arch}.rope.scaling.factor", file.number(f"{arch}.rope.scale_linear", 0.0)
@@ -41,12 +41,12 @@ def rope_scaling(file: GgufFile, arch: str, head_dim: int, theta: float) -> dict
     scaled = kind != "none" and factor not in (0.0, 1.0)
     if FACTORS in file.tensors:
         if scaled or arch != "llama":
-            raise _unsupported(file, f"RoPE scaling {kind!r} and a table of factors at once")
+            raise _unsupported(file, f"RoPE scaling {kind!r} together with a table of factors")
         return _llama3(file, head_dim, theta)
     if not scaled:
         return None
     if factor < 0:
-        raise file.broken(f"its RoPE scaling factor is {factor}")
+        raise file.broken(f"the RoPE scaling factor is {factor}")
     if kind == "linear":
         return {"rope_type": "linear", "type": "linear", "factor": factor}
     if kind == "yarn" and arch != "gemma3":
@@ -55,7 +55,7 @@ def rope_scaling(file: GgufFile, arch: str, head_dim: int, theta: float) -> dict
 
 
 def _unsupported(file: GgufFile, what: str) -> ModelUnsupported:
-    return ModelUnsupported(f"{file.path} uses {what}, which we cannot convert")
+    return ModelUnsupported(f"{file.path}: {what} is not supported")
 
 
 def _yarn(file: GgufFile, arch: str, factor: float) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def _yarn(file: GgufFile, arch: str, factor: float) -> dict[str, Any]:
 
 
 def _llama3(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any] | None:
-    """Recover Llama 3's scaling from the factors that each frequency is divided by.
+    """Recover Llama 3's scaling from the divisors of the frequencies.
 
-    The slowest frequencies are divided by the factor itself, so it is the largest one.
+    The lowest frequencies are divided by the factor itself, so it is the largest divisor.
     """
     tensor = file.tensors[FACTORS]
     if tensor.kind.name != "F32" or tensor.shape != (head_dim // 2,):
@@ -89,7 +89,7 @@ def _llama3(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any] | Non
         return None
     factor = float(stored.max())
     if not (np.isfinite(factor) and factor > 0):
-        raise file.broken(f"tensor {FACTORS!r} holds {factor}")
+        raise file.broken(f"tensor {FACTORS!r} contains {factor}")
     if not np.allclose(stored, _llama3_factors(factor, head_dim, theta), rtol=1e-4):
         raise _unsupported(file, "a table of RoPE factors that is not Llama 3's")
     return {
@@ -102,7 +102,7 @@ def _llama3(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any] | Non
 
 
 def _llama3_factors(factor: float, head_dim: int, theta: float) -> np.ndarray:
-    """What Llama 3 divides each of the head_dim / 2 frequencies by.
+    """Llama 3's divisors of the head_dim / 2 frequencies.
 
     Source: https://github.com/meta-llama/llama-models, `apply_scaling`.
     """

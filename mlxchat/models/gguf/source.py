@@ -1,4 +1,4 @@
-"""Which GGUF file, and as it is when: what a conversion is known by."""
+"""Identifies a GGUF file and its version, and so its conversion."""
 
 import hashlib
 import re
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from mlxchat.errors import ModelNotFound
 
-# Raise it when the same GGUF file would convert to something else: old conversions are then unseen.
+# Increase it when the same GGUF file would convert differently; old conversions are then ignored.
 FORMAT_VERSION = 2
 MAX_STEM_CHARACTERS = 64
 
-# In a converted model's config.json: which file it comes from.
+# Key in a converted model's config.json for the file it came from.
 ORIGIN = "mlxchat"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A GGUF file as it is now; another size or time of change makes it another source."""
+    """A GGUF file as it is now. A change of its size or modification time makes it another one."""
 
     path: Path  # as the user gave it, for messages
     resolved: Path
@@ -25,7 +25,7 @@ class Source:
     mtime_ns: int
 
     def directory_name(self) -> str:
-        """A readable stem and a hash of what the conversion depends on, content unread."""
+        """A readable stem and a hash of everything the conversion depends on except the content."""
         identity = repr((str(self.resolved), self.size_bytes, self.mtime_ns, FORMAT_VERSION))
         digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.stem)
@@ -34,7 +34,7 @@ class Source:
 
 
 def identify(path: Path) -> Source:
-    """Stat the file behind `path`. Raises ModelNotFound where there is none."""
+    """Stat the file at `path`. Raises ModelNotFound if there is none."""
     try:
         resolved = path.resolve(strict=True)
         stat = resolved.stat()
@@ -43,5 +43,5 @@ def identify(path: Path) -> Source:
             f"cannot find the GGUF file {path}: {getattr(error, 'strerror', None) or error}"
         ) from error
     if not resolved.is_file():
-        raise ModelNotFound(f"{path} is not a file, so it is no GGUF file")
+        raise ModelNotFound(f"{path} is not a regular file")
     return Source(path, resolved, stat.st_size, stat.st_mtime_ns)

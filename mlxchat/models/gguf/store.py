@@ -1,7 +1,7 @@
-"""Where converted models lie: found by a stat, made once, under a lock, and never half.
+"""The store of converted models: each is converted once, under a lock, and found with a stat.
 
-A conversion writes into `.partial-…` beside its final directory and is renamed into place when
-every file is on disk. What is in a model and in its files is `convert`'s business.
+A conversion writes into `.partial-…` next to its final directory, which it is renamed to when every
+file is on the disk. `convert` decides what the files contain.
 """
 
 import filecmp
@@ -20,18 +20,18 @@ WAITING = "waiting for another mlxchat that is converting a model"
 
 
 def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
-    """Convert a GGUF file once into a model directory below models_dir and return that directory.
+    """Convert a GGUF file once into a model directory below models_dir; return that directory.
 
-    `notify` gets a line when a conversion begins or another process's is waited for, and nothing
-    when the directory is there already. Two processes may call this at once.
+    `notify` is called with a line when a conversion begins or another process's is waited for, but
+    not if the directory exists. Several processes may call this at the same time.
 
-    Raises ModelNotFound for a path that is no file, ModelBroken for a file that is damaged,
-    ModelUnsupported for one that is sound but beyond us, ModelError if models_dir cannot be
-    written. No directory is left behind by any of them.
+    Raises ModelNotFound if `path` is not a file, ModelBroken if it is damaged, ModelUnsupported if
+    it cannot be converted, ModelError if models_dir cannot be written. None of these leaves a
+    directory.
     """
     source = identify(path)
     directory = models_dir / source.directory_name()
-    # Failures to read the GGUF file are ModelBroken by then: what is left is ours to write.
+    # Failures to read the GGUF file are already ModelBroken: any OSError comes from writing.
     with reported_as(ModelError, f"store a converted model in {models_dir}"):
         if directory.is_dir():
             return directory
@@ -64,13 +64,13 @@ def _convert_into_place(source: Source, directory: Path) -> None:
 
 
 def _share_weights(partial: Path) -> None:
-    """Let weights that another conversion has as well lie on the disk once.
+    """Store weights only once if another conversion has the same ones.
 
-    A file that has moved is another source, as the embedded model is in each new environment.
+    A file that was moved counts as another source, as does the embedded model in each environment.
     """
     own, link = partial / WEIGHTS, partial / f"{PARTIAL}{WEIGHTS}"
     for other in partial.parent.glob(f"[!.]*/{WEIGHTS}"):
-        # Not every file system has hard links, and somebody may be removing that model now.
+        # Some file systems have no hard links, and another process may be removing that model.
         with suppress(OSError):
             if filecmp.cmp(own, other, shallow=False):
                 link.hardlink_to(other)
@@ -79,6 +79,6 @@ def _share_weights(partial: Path) -> None:
 
 
 def _remove_partial(models_dir: Path) -> None:
-    # We hold the lock that every conversion holds, so whoever made these is dead.
+    # We hold the lock of all conversions, so the processes that made these are dead.
     for partial in models_dir.glob(f"{PARTIAL}*"):
         shutil.rmtree(partial)

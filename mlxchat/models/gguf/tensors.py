@@ -1,7 +1,7 @@
-"""Which tensor of a GGUF file becomes which parameter of mlx-lm's model, and in what shape.
+"""Maps tensors of a GGUF file to parameters of mlx-lm's model, with their shapes.
 
-llama.cpp stores some tensors changed: rows of queries and keys interleaved for llama, norms with
-one added for gemma3. That is noted here and undone in `weights`.
+llama.cpp changes some tensors: llama's query and key rows are interleaved, gemma3's norms have one
+added. This is noted here and undone in `weights`.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ LLAMA_MLP = ("ffn_gate", "ffn_up", "ffn_down")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of mlx-lm's model. `module` and `leaf` join to its name."""
+    """A parameter of mlx-lm's model, named `module.leaf`."""
 
     module: str
     leaf: str  # weight or bias
     shape: tuple[int, ...]
-    # Rows of one head whose first and second half llama.cpp interleaves, or 1 where it does not.
+    # Rows of a head if llama.cpp interleaves its two halves, else 1.
     interleaved_rows: int = 1
     plus_one: bool = False
 
@@ -35,14 +35,14 @@ class Parameter:
 def match_tensors(file: GgufFile, dims: Dimensions) -> list[tuple[Tensor, Parameter]]:
     """Pair the file's tensors with the model's parameters, in the model's order.
 
-    Raises ModelBroken for a tensor that is missing or of the wrong shape, ModelUnsupported for one
-    that the model has no parameter for or of a kind that we cannot read.
+    Raises ModelBroken if a tensor is missing or has the wrong shape, ModelUnsupported if the model
+    has no such parameter or the tensor's kind cannot be read.
     """
     parameters = _parameters(dims, file)
     for name in file.tensors:
         if name not in parameters and name != FACTORS:
             raise ModelUnsupported(
-                f"{file.path} holds tensor {name!r}, which mlx-lm's {dims.arch} has no place for"
+                f"{file.path}: mlx-lm's {dims.arch} has no parameter for tensor {name!r}"
             )
     return [(_checked(file, name, wanted), wanted) for name, wanted in parameters.items()]
 
@@ -50,18 +50,18 @@ def match_tensors(file: GgufFile, dims: Dimensions) -> list[tuple[Tensor, Parame
 def _checked(file: GgufFile, name: str, wanted: Parameter) -> Tensor:
     tensor = file.tensors.get(name)
     if tensor is None:
-        raise file.broken(f"it has no tensor {name!r}")
+        raise file.broken(f"tensor {name!r} is missing")
     if tensor.shape != wanted.shape:
         raise file.broken(f"tensor {name!r} has shape {tensor.shape}, not {wanted.shape}")
     if not can_convert(tensor.kind) or (is_packed(tensor.kind) and len(tensor.shape) == 1):
         raise ModelUnsupported(
-            f"{file.path} stores tensor {name!r} as {tensor.kind.name}, which we cannot convert"
+            f"{file.path}: tensor {name!r} stored as {tensor.kind.name} is not supported"
         )
     return tensor
 
 
 def _parameters(dims: Dimensions, file: GgufFile) -> dict[str, Parameter]:
-    """Every parameter of the model, by the name of its GGUF tensor."""
+    """Every parameter of the model, by GGUF tensor name."""
     table = {
         "token_embd.weight": Parameter("model.embed_tokens", "weight", (dims.vocab, dims.hidden)),
         "output_norm.weight": _norm("model.norm", dims.hidden, dims),
@@ -102,7 +102,7 @@ def _norms(dims: Dimensions, layer: str) -> dict[str, Parameter]:
 
 
 def _projections(dims: Dimensions) -> dict[str, tuple[str, int, int]]:
-    """GGUF's name, mlx-lm's module, rows and columns of each projection of a layer."""
+    """GGUF name, mlx-lm module, rows and columns of each projection in a layer."""
     queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
     return {
         "attn_q": ("self_attn.q_proj", queries, dims.hidden),
@@ -129,7 +129,7 @@ def _matrices(dims: Dimensions, layer: str) -> dict[str, Parameter]:
 
 
 def _biases(dims: Dimensions, layer: str, file: GgufFile) -> dict[str, Parameter]:
-    """Biases that mlx-lm's module has: qwen2's always, llama's where layer 0 has them."""
+    """Biases of mlx-lm's module: qwen2 always has them, llama if layer 0 does."""
     projections = _projections(dims)
     return {
         f"{name}.bias": Parameter(
@@ -147,13 +147,13 @@ def _biased(dims: Dimensions, file: GgufFile) -> list[str]:
         return ["attn_q", "attn_k", "attn_v"]
     names: list[str] = []
     if dims.arch == "llama":
-        # mlx-lm's llama has one switch for each of these.
+        # mlx-lm's llama can only switch each of these groups as a whole.
         for group in (LLAMA_ATTENTION, LLAMA_MLP):
             present = [name for name in group if f"blk.0.{name}.bias" in file.tensors]
             if present and len(present) < len(group):
                 raise ModelUnsupported(
-                    f"{file.path} has biases on {', '.join(present)} alone, "
-                    "which mlx-lm's llama cannot have"
+                    f"{file.path}: mlx-lm's llama does not support biases on "
+                    f"{', '.join(present)} only"
                 )
             names += present
     return names

@@ -1,6 +1,6 @@
-"""A GGUF file's tokenizer as Hugging Face's: byte-level BPE, or SentencePiece's BPE by scores.
+"""Turns a GGUF file's tokenizer into Hugging Face's: byte-level BPE, or SentencePiece's BPE.
 
-Control tokens become special ones, so that text can be encoded without ever making one.
+Control tokens become special tokens, so that encoding a text can never produce one.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ SPACE = "\u2581"  # SentencePiece's space
 
 
 def build_tokenizer(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
-    """Build the tokenizer. Raises ModelUnsupported for one of another make, by name."""
+    """Build the tokenizer. Raises ModelUnsupported, naming the kind, if it is another one."""
     model = file.text(f"{PREFIX}.model")
     if model == "gpt2":
         tokenizer = _byte_level(file, vocabulary)
@@ -34,7 +34,7 @@ def build_tokenizer(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
         tokenizer = _sentencepiece(file, vocabulary)
     else:
         raise ModelUnsupported(
-            f"{file.path} has a tokenizer of the kind {model!r}; supported: gpt2, llama"
+            f"{file.path}: unsupported kind of tokenizer {model!r}; supported: gpt2, llama"
         )
     _add_tokens(tokenizer, vocabulary)
     _add_frame(file, tokenizer, vocabulary)
@@ -42,7 +42,7 @@ def build_tokenizer(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
 
 
 def tokenizer_config(file: GgufFile, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The content of tokenizer_config.json, the chat template included where there is one."""
+    """The content of tokenizer_config.json, including the chat template, if any."""
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -62,13 +62,12 @@ def _splitting(file: GgufFile) -> Splitting:
     name = file.text(f"{PREFIX}.pre", "")
     if not name:
         raise ModelUnsupported(
-            f"{file.path} does not say how its tokenizer splits text: it was made before "
-            "April 2024, look for a newer one"
+            f"{file.path} does not specify how its tokenizer splits text: it was made before "
+            "April 2024, find a newer one"
         )
     if name not in SPLITTINGS:
         raise ModelUnsupported(
-            f"{file.path} splits text as {name!r}, which we do not know; "
-            f"known: {', '.join(SPLITTINGS)}"
+            f"{file.path}: unknown pre-tokenizer {name!r}; known: {', '.join(SPLITTINGS)}"
         )
     return SPLITTINGS[name]
 
@@ -104,21 +103,21 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _stored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """The file's merges, each `left right` in one text. Raises ModelBroken for a strange one."""
+    """The file's merges, each stored as `left right`. Raises ModelBroken for an invalid one."""
     tokens = set(vocabulary.tokens)
     control = {vocabulary.tokens[index] for index in vocabulary.of_kind(TokenType.CONTROL)}
     merges: list[tuple[str, str]] = []
     for merge in file.texts(f"{PREFIX}.merges"):
         left, _, right = merge.partition(" ")
         if left not in tokens or right not in tokens or left + right not in tokens:
-            raise file.broken(f"its merge {merge!r} is not of tokens that it has")
+            raise file.broken(f"merge {merge!r} uses unknown tokens")
         if left + right not in control:  # else plain text could become a control token
             merges.append((left, right))
     return merges
 
 
 def _sentencepiece(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
-    # As llama.cpp does: a space goes before each stretch of text, after special tokens too.
+    # Like llama.cpp, put a space before each stretch of text, also after special tokens.
     prefixed = file.flag(f"{PREFIX}.add_space_prefix", True)
     model = BPE(
         vocab=_ids(vocabulary),
@@ -139,15 +138,15 @@ def _sentencepiece(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _scored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Merges that lead to each token from any two others, best score first.
+    """Every merge of two tokens into a third, best score first.
 
-    SentencePiece merges whichever neighbours make the best token. Ties go to the longer left part.
-    Source: `generate_merges` of transformers, which made the tokenizer.json files of such models.
+    SentencePiece merges the neighbours that form the best token. On a tie, the longer left part
+    wins. Source: `generate_merges` of transformers, which made such models' tokenizer.json files.
     """
     scores = file.numbers(f"{PREFIX}.scores").tolist()
     if len(scores) != len(vocabulary.tokens):
-        raise file.broken(f"it has {len(vocabulary.tokens)} tokens and {len(scores)} scores")
-    # No merge leads to a control token, else plain text could become one.
+        raise file.broken(f"{len(vocabulary.tokens)} tokens but {len(scores)} scores")
+    # Leave out merges into control tokens, or plain text could become one.
     indices = vocabulary.of_kind(TokenType.NORMAL, TokenType.USER_DEFINED)
     tokens = {vocabulary.tokens[index]: scores[index] for index in indices}
     merges = [
@@ -161,7 +160,7 @@ def _scored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, st
 
 
 def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Make control tokens special, and user-defined ones whole wherever they stand in a text."""
+    """Make control tokens special, and match user-defined tokens anywhere in a text."""
     for special, kinds in (
         (True, (TokenType.CONTROL, TokenType.UNKNOWN)),
         (False, (TokenType.USER_DEFINED,)),
@@ -175,11 +174,11 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
 
 
 def _add_frame(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Let `encode(…, add_special_tokens=True)` add the begin and end tokens the model wants."""
+    """Make `encode(…, add_special_tokens=True)` add the model's begin and end tokens."""
     bos = vocabulary.text(vocabulary.bos) if _adds_bos(file) else None
     eos = vocabulary.text(vocabulary.eos) if _adds_eos(file) else None
     if (_adds_bos(file) and bos is None) or (_adds_eos(file) and eos is None):
-        raise file.broken("its tokenizer adds a begin or end token that it does not name")
+        raise file.broken("the tokenizer adds a begin or end token that it does not define")
     frame = [token for token in (bos, eos) if token is not None]
     if not frame:
         return

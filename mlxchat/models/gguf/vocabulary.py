@@ -1,6 +1,6 @@
-"""A GGUF file's vocabulary: tokens, what each is for, and which ones begin and end a text.
+"""A GGUF file's vocabulary: its tokens, their types, and those that begin and end a text.
 
-It is checked here once, so that `tokenizer` can build on it.
+It is checked here once, so that `tokenizer` can rely on it.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mlxchat.models.gguf.read import GgufFile
 
 PREFIX = "tokenizer.ggml"
 
-# Control tokens that end a turn whatever the metadata says; older files name only one of theirs.
+# Control tokens that end a turn even if the metadata does not say so; older files name only one.
 # Source: src/llama-vocab.cpp of ggml-org/llama.cpp.
 END_OF_TURN = (
     "<|eot_id|>",
@@ -29,7 +29,7 @@ END_OF_TURN = (
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Tokens by id, their kinds, and the ids with a meaning (None: the model has no such token)."""
+    """Tokens by id, their types, and the ids of special tokens (None if the model has none)."""
 
     tokens: list[str]
     kinds: list[TokenType]
@@ -47,17 +47,17 @@ class Vocabulary:
 
 
 def read_vocabulary(file: GgufFile, embedded_tokens: int) -> Vocabulary:
-    """Read the vocabulary of a model that has `embedded_tokens` embeddings.
+    """Read the vocabulary of a model with `embedded_tokens` embeddings.
 
-    Raises ModelBroken where its lists do not fit each other or the model.
+    Raises ModelBroken if its lists do not match each other or the model.
     """
     tokens = file.texts(f"{PREFIX}.tokens")
-    # As llama.cpp does: an empty token could not be told from another one.
+    # Like llama.cpp: two empty tokens could not be told apart.
     tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     if not 1 <= len(tokens) <= embedded_tokens:
-        raise file.broken(f"it has {len(tokens)} tokens and {embedded_tokens} embeddings")
+        raise file.broken(f"{len(tokens)} tokens but {embedded_tokens} embeddings")
     if len(set(tokens)) != len(tokens):
-        raise file.broken("its vocabulary has a token twice")
+        raise file.broken("the vocabulary contains a token twice")
     kinds = _kinds(file, len(tokens))
     # llama.cpp's defaults, which only SentencePiece files rely on.
     llama = file.text(f"{PREFIX}.model") == "llama"
@@ -78,7 +78,7 @@ def _kinds(file: GgufFile, count: int) -> list[TokenType]:
         return [TokenType.NORMAL] * count
     stored = file.numbers(f"{PREFIX}.token_type")
     if len(stored) != count:
-        raise file.broken(f"it has {count} tokens and {len(stored)} token types")
+        raise file.broken(f"{count} tokens but {len(stored)} token types")
     known = {kind.value: kind for kind in TokenType}
     return [known.get(number, TokenType.NORMAL) for number in stored.tolist()]
 
@@ -86,7 +86,7 @@ def _kinds(file: GgufFile, count: int) -> list[TokenType]:
 def _token_id(file: GgufFile, name: str, count: int, default: int | None = None) -> int | None:
     key = f"{PREFIX}.{name}_token_id"
     for index in (file.integer(key, -1), default):
-        # Files write -1 or 2^32 - 1 for a token that the model lacks, or leave the key out.
+        # For a token the model lacks, files have -1 or 2^32 - 1, or no key.
         if index is not None and 0 <= index < count:
             return index
     return None

@@ -1,7 +1,7 @@
-"""Write a model's weights as one safetensors file, a few rows at a time.
+"""Write a model's weights into one safetensors file, a few rows at a time.
 
-Only one piece of one tensor is in memory, whatever the model's size. Norms, biases and unquantized
-matrices keep their type; see `pack` for the others.
+Only a piece of one tensor is in memory at a time. Norms, biases and unquantized matrices keep their
+type; `pack` converts the others.
 """
 
 import json
@@ -30,7 +30,7 @@ Layout = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def layout_of(matched: list[tuple[Tensor, Parameter]]) -> Layout:
-    """The arrays that the tensors become."""
+    """The arrays that the tensors are converted to."""
     layout: Layout = {}
     for tensor, parameter in matched:
         if is_packed(tensor.kind):
@@ -52,20 +52,20 @@ def layout_bytes(layout: Layout) -> int:
 def write_weights(file: GgufFile, matched: list[tuple[Tensor, Parameter]], path: Path) -> None:
     """Convert all tensors into the safetensors file `path`.
 
-    Raises ModelBroken for values that are not numbers.
+    Raises ModelBroken for values that are not finite.
     """
     with SafetensorsWriter(path, layout_of(matched)) as writer:
         for tensor, parameter in matched:
             for rows in _row_chunks(file, tensor, parameter):
                 pieces = _packed(rows, tensor, parameter) or _plain(rows, tensor, parameter)
                 if not all(_is_finite(piece) for piece in pieces.values()):
-                    raise file.broken(f"tensor {tensor.name!r} holds values that are no numbers")
+                    raise file.broken(f"tensor {tensor.name!r} contains infinite or NaN values")
                 for name, piece in pieces.items():
                     writer.append(name, piece)
 
 
 def _row_chunks(file: GgufFile, tensor: Tensor, parameter: Parameter) -> Iterator[np.ndarray]:
-    """Read a tensor's raw rows in the model's order, whole heads at a time where that matters."""
+    """Read a tensor's raw rows in the model's order; interleaved ones in whole heads."""
     unit = parameter.interleaved_rows
     columns = math.prod(tensor.shape[1:])
     step = max(CHUNK_VALUES // (columns * unit), 1) * unit
@@ -75,9 +75,9 @@ def _row_chunks(file: GgufFile, tensor: Tensor, parameter: Parameter) -> Iterato
 
 
 def _undo_interleaving(rows: np.ndarray, head_rows: int) -> np.ndarray:
-    """Put each head's even rows before its odd ones, as Hugging Face has them.
+    """Put each head's even rows before its odd ones, as Hugging Face does.
 
-    llama.cpp rotates neighbouring pairs, mlx-lm's llama the two halves. rows: (n * head_rows, …).
+    llama.cpp rotates adjacent pairs, mlx-lm's llama the two halves. rows: (n * head_rows, …).
     """
     if head_rows == 1:
         return rows
@@ -86,7 +86,7 @@ def _undo_interleaving(rows: np.ndarray, head_rows: int) -> np.ndarray:
 
 
 def _packed(rows: np.ndarray, tensor: Tensor, parameter: Parameter) -> dict[str, np.ndarray]:
-    """Codes, scales and biases of a quantized tensor's rows; nothing for any other."""
+    """Codes, scales and biases of a quantized tensor's rows; empty for other tensors."""
     if not is_packed(tensor.kind):
         return {}
     leaves = zip(("weight", "scales", "biases"), pack(rows, tensor.kind), strict=True)
@@ -94,7 +94,7 @@ def _packed(rows: np.ndarray, tensor: Tensor, parameter: Parameter) -> dict[str,
 
 
 def _plain(rows: np.ndarray, tensor: Tensor, parameter: Parameter) -> dict[str, np.ndarray]:
-    """Unquantized values as they are stored, or with the one that was added taken off."""
+    """Unquantized values as stored, minus the one that llama.cpp adds to some norms."""
     values = rows.view(STORED_AS[tensor.kind])
     if parameter.plus_one:
         with np.errstate(invalid="ignore"):
@@ -103,7 +103,7 @@ def _plain(rows: np.ndarray, tensor: Tensor, parameter: Parameter) -> dict[str, 
 
 
 def _is_finite(piece: np.ndarray) -> bool:
-    """Whether a piece of values, scales or codes holds nothing but numbers."""
+    """Whether a piece of values, scales or codes has only finite values."""
     if piece.dtype == BF16:
         return not ((piece & 0x7F80) == 0x7F80).any()
     return bool(np.isfinite(piece).all())
@@ -116,7 +116,7 @@ def _float32(values: np.ndarray) -> np.ndarray:
 
 
 class SafetensorsWriter:
-    """A safetensors file whose arrays are filled piece by piece, in any order of arrays.
+    """A safetensors file whose arrays are written in pieces, in any order.
 
     Source of the layout: https://github.com/huggingface/safetensors#format
     """
@@ -124,7 +124,7 @@ class SafetensorsWriter:
     def __init__(self, path: Path, layout: Layout) -> None:
         self._stream = path.open("wb")
         header: dict[str, object] = {"__metadata__": {"format": "mlx"}}
-        self._next: dict[str, int] = {}  # where each array's next piece goes, in bytes
+        self._next: dict[str, int] = {}  # byte offset of each array's next piece
         self._end: dict[str, int] = {}
         end = 0
         for name, (kind, shape) in layout.items():
