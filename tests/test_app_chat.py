@@ -230,6 +230,40 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
         assert chat.session.name == "old"
 
 
+def test_a_renamed_session_resumes_without_prefill(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots went on to the directory of the old name, which had gone: after `/save NAME` every
+    one failed with "No such file or directory", and resuming read the whole transcript again."""
+    monkeypatch.setattr("mlxchat.app.session.SNAPSHOT_EVERY", 1)
+    with Chat.open(options(), session="old") as chat:
+        say(chat, "one")
+        chat.save_as("new")
+        say(chat, "two", "three")
+        written = chat.close()
+        assert chat.notices == []
+    assert written is not None
+    with Chat.open(options(), session="new") as chat:
+        held = len(chat.conversation.held_ids)
+        say(chat, "four")
+        assert chat.conversation.stats is not None
+        assert chat.conversation.stats.cached_tokens == held > 20
+        assert chat.notices == []
+
+
+def test_a_new_session_whose_name_is_taken_meanwhile_still_gets_a_snapshot(
+    options: Options,
+) -> None:
+    """The session takes the next free name when its first turn is saved; its snapshot must too."""
+    with Chat.open(options()) as chat:
+        assert chat.session is not None
+        (paths.sessions_dir() / chat.session.name).mkdir(parents=True)
+        say(chat, "one")
+        chat.close()
+        assert chat.session.snapshot_path.exists()
+        assert chat.notices == []
+
+
 def test_a_file_of_messages_is_resumed_in_a_new_session(options: Options, tmp_path: Path) -> None:
     transcript.save(tmp_path / "talk.jsonl", "Be kind.", [Turn("who?", "me")])
     with Chat.open(options(), session="mine") as chat:

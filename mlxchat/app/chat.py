@@ -304,7 +304,7 @@ class Chat:
         """Give the session another name; or save a chat that was not saved so far. Raises
         SessionError."""
         if self.session is not None:
-            self.session.rename(name)
+            self._keeper.rename(name)
             return
         check_name(name)
         if (found := as_saved(name)) in names_by_use():

@@ -123,6 +123,15 @@ class Keeper:
             self._restore(conversation)
         self.describe(conversation, found, dtype)
 
+    def rename(self, name: str) -> None:
+        """Rename the session, and write later snapshots to its new directory. Raises SessionError;
+        the session then keeps its name."""
+        assert self.session is not None
+        assert self._state is not None
+        # A snapshot still being written belongs in the old directory.
+        self._state.background.wait()
+        self.session.rename(name)
+
     def describe(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
         """Save the settings to resume with; `dtype` is the one that was asked for."""
         if self.session is None:
@@ -191,6 +200,8 @@ class Keeper:
         self._see_result()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.view.turns]
+        # A session can change its name, and with it its directory.
+        self._state.path = self.session.snapshot_path
         facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
         # If a rank is lost, that is what ends the chat, and is reported then.
         with suppress(RanksError):
