@@ -12,6 +12,7 @@
     ├── DeviceError        1   the GPU failed or memory ran out while a model was running
     ├── HubError           1   the network, the hub, a permission
     ├── CacheError         1   this model's cache cannot be bounded
+    │   └── WindowTooSmall 2   no room in it for the system prompt and the template
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
     ├── TemplateError      1   the chat template is missing or rejects the messages
     ├── SessionError       1   a saved conversation: its name, its files, open elsewhere
@@ -84,6 +85,10 @@ class HubError(MlxchatError): ...
 
 
 class CacheError(MlxchatError): ...
+
+
+class WindowTooSmall(CacheError):
+    exit_status = ExitStatus.USAGE
 
 
 class WindowFull(MlxchatError): ...

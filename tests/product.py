@@ -96,7 +96,7 @@ class Case:
         """Load the model as a new process would."""
         directory = self.directory / "model"
         return Loading(
-            lambda: load_directory(directory, self.family, dtype="stored", notify=print)
+            lambda _: load_directory(directory, self.family, dtype="stored", notify=print)
         ).wait()
 
     def cache(self, window: int = WINDOW) -> Cache:

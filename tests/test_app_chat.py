@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,20 @@ from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
 from mlxchat.chat import transcript
 from mlxchat.chat.turn import Turn
-from mlxchat.errors import ModelNotFound, SessionError, TemplateError, UsageError
+from mlxchat.errors import (
+    ModelNotFound,
+    SessionError,
+    TemplateError,
+    UsageError,
+    WindowTooSmall,
+)
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.store.background import Background
 from mlxchat.store.session import Session
 from mlxchat.store.session_list import read_session
 from mlxchat.store.snapshot import Snapshot
+from scripts.tiny_model import write_tiny_model
 
 Options = Callable[..., ChatOptions]
 
@@ -295,10 +303,37 @@ def test_a_model_can_be_loaded_in_the_background_and_fail_there(
         chat.load_in_background()
         with pytest.raises(TemplateError):
             chat.wait()
-        assert chat.failed_to_load
+        assert chat.has_failed
         with pytest.raises(TemplateError):
             say(chat, "hello")
     Session.open("mine", create=True).close()
+
+
+def test_a_window_too_small_for_the_template_is_refused_before_any_weights_are_read(
+    options: Options, tmp_path: Path
+) -> None:
+    """It was refused at every message, each time after the whole model had been loaded."""
+    model = write_tiny_model(tmp_path / "model")
+    (model / "model.safetensors").unlink()
+    setup = Setup(str(model), window=150, keep=0)
+    with Chat.open(options(setup=setup, system="x" * 50), session="mine") as chat:
+        chat.load_in_background()
+        with pytest.raises(WindowTooSmall, match=r"max_kv_size=150 is too small .* or more"):
+            chat.wait_for_checks()
+        assert chat.has_failed
+
+
+def test_a_conversation_that_cannot_begin_has_failed(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window fitted to the machine is known only with the model: it was refused again and again,
+    at every message."""
+    monkeypatch.setattr("mlxchat.app.opening.automatic_window", lambda *_: 100)
+    setup = replace(options().setup, window="auto")
+    with Chat.open(options(setup=setup), session="mine") as chat:
+        with pytest.raises(WindowTooSmall):
+            say(chat, "hello")
+        assert chat.has_failed
 
 
 def test_a_session_is_not_left_locked_if_its_model_cannot_be_found(options: Options) -> None:

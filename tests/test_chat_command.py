@@ -104,11 +104,11 @@ def test_what_is_forgotten_is_said_in_scripts_too(
         *["chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160"],
         stdin="x" * 60 + "\n" + "y" * 60 + "\n",
     )
-    assert "1 turn forgotten" in done.stderr
+    assert f'forgot turn 1 "{"x" * 30}…" (' in done.stderr
     larger = run_mlxchat(
         *["chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160"], stdin="x" * 300 + "\n"
     )
-    assert "this turn is larger than the window" in larger.stderr
+    assert "turn 1 is larger than the window" in larger.stderr
     assert larger.returncode == 0
 
 
@@ -128,7 +128,7 @@ def test_a_full_window_ends_it_where_nothing_may_be_forgotten(
     [
         (["chat", "--roll", "about"], 2, "--roll"),
         (["chat", "--max-kv-size", "much"], 2, "--max-kv-size must be"),
-        (["chat", "--max-kv-size", "64"], 1, "--max-kv-size must be"),
+        (["chat", "--max-kv-size", "64"], 2, "--max-kv-size 64 is too small"),
         (["--max-kv-size", "much"], 2, "--max-kv-size must be"),
         (["--think", "hard"], 2, "--think"),
     ],

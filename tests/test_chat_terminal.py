@@ -62,9 +62,9 @@ def test_a_real_conversation(
     # The window overflows, and it is shown where memory begins.
     chat.says("Tell me about bread, please, in a few words.")
     chat.says("Tell me about rope, please, in a few words.")
-    chat.shows_rule(r"1 turn forgotten \(\d+ tokens\), memory begins after that")
+    chat.shows_rule(r'forgot turn 1 "The capital of France is" \(\d+ tokens\)')
     chat.says("/context")
-    chat.shows("^pinned: system prompt")
+    chat.shows("^ *[0-9]+  █+ +system prompt and template$")
     chat.send("/recall France #1\r")
     chat.shows(r"^#1 turn 1 \(forgotten\): The capital of France is$")
     chat.shows_draft("> The capital of France is")
@@ -217,6 +217,16 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> 
     assert chat.ends() == 1
 
 
+def test_a_window_too_small_for_the_template_ends_it_before_the_prompt(tiny_model: Path) -> None:
+    """It was reported in answer to each message, and the chat went on."""
+    chat = PseudoTerminal(
+        [sys.executable, "-m", "mlxchat", "-m", str(tiny_model), "--max-kv-size", "16"]
+    )
+    chat.shows("^mlxchat: error: --max-kv-size 16 is too small for")
+    assert chat.ends() == 2
+    assert ">" not in chat.text()
+
+
 def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model: Path) -> None:
     chat = tiny(tiny_model)
     chat.says("hello")
@@ -327,7 +337,7 @@ def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
     for text in ("first " + "x" * 60, "second " + "y" * 60):
         chat.send(f"{text}\r")
         chat.shows(f"^> {text}\n[^$]*cut at its most tokens[^$]*\n>$")
-    chat.shows("1 turn forgotten")
+    chat.shows("forgot turn 1 ")
     chat.says("/context")
     chat.says("/set max-tokens 100000")
     chat.says("/set top-k 1")

@@ -5,6 +5,7 @@ position, so after evicting turns and shifting keys, the cache must give exactly
 one filled from scratch with the same tokens.
 """
 
+from contextlib import suppress
 from functools import cache as remembered
 from typing import Any
 
@@ -19,6 +20,7 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Forgot, Turn
+from mlxchat.chat.view import EMPTY
 from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
@@ -117,8 +119,13 @@ def test_whatever_is_said_the_ledger_is_what_the_cache_holds(
     for number, (name, n) in enumerate(actions):
         before = len(conversation.turns)
         if name == "say":
-            say(conversation, f"{number} " + "x" * n)
-            assert len(conversation.turns) == before + 1
+            try:
+                say(conversation, f"{number} " + "x" * n)
+                assert len(conversation.turns) == before + 1
+            except WindowFull:
+                # Only pinned turns can be in the way; then nothing has been said.
+                assert any(turn.pinned for turn in conversation.retained)
+                assert len(conversation.turns) == before
         elif name == "stopped":
             asked = iter([False] * n)
             say(conversation, "stop!", should_stop=lambda asked=asked: next(asked, True))
@@ -130,6 +137,29 @@ def test_whatever_is_said_the_ledger_is_what_the_cache_holds(
             act_on_last(conversation, name, n)
         check_in_step(conversation)
         assert len(conversation.held_ids) <= 240
+        check_usage(conversation)
+        check_pinned(conversation)
+
+
+def check_usage(conversation: Conversation) -> None:
+    """The parts are of this conversation, none is negative, and together they are what is held."""
+    usage, view = conversation.usage(), conversation.view
+    assert [turn for turn, _ in usage.turns] == conversation.retained
+    assert all(tokens >= 0 for _, tokens in usage.turns)
+    assert usage.pinned > 0
+    if view.is_current:
+        assert usage.tokens == len(conversation.held_ids)
+    else:
+        to_be_held = len(view.render([*conversation.retained, EMPTY]))
+        assert usage.tokens == to_be_held - len(view.render([EMPTY])) + usage.pinned
+
+
+def check_pinned(conversation: Conversation) -> None:
+    """Whatever has left the window, pinned turns are whole."""
+    if conversation.view.is_current:
+        held = conversation.model.tokenizer.decode(conversation.held_ids)
+        for turn in conversation.retained:
+            assert not turn.pinned or turn.user in held
 
 
 def act_on_last(conversation: Conversation, name: str, n: int) -> None:
@@ -138,13 +168,15 @@ def act_on_last(conversation: Conversation, name: str, n: int) -> None:
     elif name == "retry":
         say(conversation, conversation.undo().user)
     elif name == "continue":
-        list(conversation.continue_reply())
+        with suppress(WindowFull):
+            list(conversation.continue_reply())
     elif name == "take back":
         conversation.take_back_continuation()
     elif name == "forget":
         conversation.forget(n)
     elif name == "pin" and not conversation.turns[-1].forgotten:
-        conversation.pin(len(conversation.turns))
+        with suppress(UsageError):
+            conversation.pin(len(conversation.turns))
 
 
 def test_a_turn_costs_its_own_tokens_only() -> None:
@@ -344,10 +376,10 @@ def test_what_the_user_types_is_never_a_control_token() -> None:
 
 def test_a_system_prompt_that_leaves_no_room_is_refused_and_the_old_one_stays() -> None:
     conversation = make_conversation(200, system="Be brief.")
-    with pytest.raises(CacheError, match="max_kv_size must be"):
+    with pytest.raises(CacheError, match="max_kv_size=200 is too small for a system prompt"):
         conversation.set_system("x" * 150)
     assert conversation.system == "Be brief."
-    with pytest.raises(CacheError, match=r"of a window of 64: max_kv_size must be at least \d+"):
+    with pytest.raises(CacheError, match=r"max_kv_size=64 is too small .*: use 134 or more"):
         make_conversation(RESERVE)
 
 
@@ -368,14 +400,51 @@ def test_other_families_roll_and_undo(family: str) -> None:
 
 
 def test_usage_adds_up_to_what_is_held() -> None:
+    """The rows of /context came to a few tokens more than the total below them."""
     conversation = make_conversation(300, system="Be brief.")
     for number in range(3):
         say(conversation, f"question {number}")
     usage = conversation.usage()
     assert usage.window == 300
     assert [turn for turn, _ in usage.turns] == conversation.turns
-    counted = usage.pinned + sum(tokens for _, tokens in usage.turns)
-    assert abs(counted - usage.held) < 20
+    assert usage.tokens == len(conversation.held_ids)
+
+
+def test_usage_counts_what_the_next_message_will_read_after_a_change() -> None:
+    """After /system the cache is empty until the next message: /context showed no tokens at all."""
+    conversation = make_conversation(300, system="Be brief.")
+    assert conversation.usage().tokens == conversation.usage().pinned > 20
+    say(conversation, "hello")
+    say(conversation, "again")
+    before = conversation.usage()
+    conversation.set_system("Be very brief.")
+    after = conversation.usage()
+    assert after.pinned == before.pinned + len("very ")
+    assert len(after.turns) == 2
+    assert after.turns[0] == before.turns[0]
+    # The end of the last reply is not in the cache before the next message.
+    assert 0 <= after.turns[1][1] - before.turns[1][1] < len("x<|im_end|>\n<user\n")
+    conversation.forget(1)
+    assert [turn for turn, _ in conversation.usage().turns] == conversation.turns[1:]
+    conversation.clear()
+    assert conversation.usage().turns == ()
+
+
+def test_usage_of_a_turn_larger_than_the_window_is_what_is_left_of_it() -> None:
+    conversation = make_conversation(200, system="Be brief.")
+    say(conversation, "x" * 900)
+    assert conversation.usage().tokens == 200
+
+
+def test_what_is_forgotten_never_had_more_tokens_than_the_window() -> None:
+    """A turn larger than the window left with all its tokens, most of which had gone before: 956
+    were reported in a window of 200."""
+    conversation = make_conversation(200, system="Be brief.")
+    say(conversation, "hello")
+    say(conversation, "x" * 900)
+    held = len(conversation.held_ids) - conversation.usage().pinned
+    forgotten = say(conversation, "and now?")
+    assert forgotten == [Forgot(1, held, (2,), "x" * 900)]
 
 
 def test_a_reply_without_tokens_is_still_a_turn() -> None:
@@ -591,13 +660,61 @@ def test_only_a_turn_that_is_in_view_can_be_pinned() -> None:
     say(conversation, "hello")
     say(conversation, "again")
     conversation.forget(1)
-    for number, reason in ((0, "no turn 0"), (3, "no turn 3"), (1, "turn 1 is forgotten already")):
+    for number, reason in ((0, "no turn 0"), (3, "no turn 3"), (1, "turn 1 has been forgotten")):
         with pytest.raises(UsageError, match=reason):
             conversation.pin(number)
     conversation.pin(2)
     assert [turn.pinned for turn in conversation.turns] == [False, True]
     conversation.unpin()
     assert not any(turn.pinned for turn in conversation.turns)
+
+
+def test_a_turn_too_large_to_keep_cannot_be_pinned() -> None:
+    """It was pinned, and then the next turn was said to be larger than the window."""
+    conversation = make_conversation(300)
+    say(conversation, "x" * 150)
+    with pytest.raises(UsageError, match=r"too large to pin: the turn has \d+ tokens, and the win"):
+        conversation.pin(1)
+    assert not conversation.turns[0].pinned
+
+
+def test_pinned_turns_leave_room_for_messages() -> None:
+    conversation = make_conversation(300)
+    for _ in range(2):
+        say(conversation, "x" * 60)
+    conversation.pin(1)
+    with pytest.raises(UsageError, match="already pinned leave room for"):
+        conversation.pin(2)
+    conversation.pin(1)
+    conversation.unpin()
+    conversation.pin(2)
+
+
+def test_a_message_that_would_push_out_a_pinned_turn_is_refused() -> None:
+    """Its tokens were evicted one by one, the oldest first: those of the pinned turn."""
+    conversation = make_conversation(300)
+    say(conversation, "remember me")
+    say(conversation, "and forget me")
+    conversation.pin(1)
+    with pytest.raises(WindowFull, match="does not fit beside the pinned turns"):
+        say(conversation, "x" * 250)
+    assert len(conversation.retained) == 2
+    check_in_step(conversation)
+
+
+def test_a_reply_ends_before_it_would_push_out_a_pinned_turn() -> None:
+    conversation = make_conversation(300)
+    say(conversation, "remember me")
+    conversation.pin(1)
+    say(conversation, "and forget me")
+    conversation.generation = GenerationSettings(ignore_eos=True, max_tokens=400)
+    assert [each.numbers for each in say(conversation, "more")] == [(2,)]
+    assert conversation.turns[-1].finish_reason == "length"
+    assert "remember me" in conversation.model.tokenizer.decode(conversation.held_ids)
+    before = conversation.turns[-1].reply
+    with pytest.raises(WindowFull, match="beside the pinned turns"):
+        list(conversation.continue_reply())
+    assert conversation.turns[-1].reply == before
 
 
 def test_what_is_recalled_is_each_line_forgotten_or_not() -> None:

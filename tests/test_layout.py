@@ -95,7 +95,7 @@ ORDER: dict[str, list[str]] = {
         *("ask", "messages", "clipboard", "modes", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
-        *("signals", "chat_screen", "commands", "repl", "piped_chat"),
+        *("window_chart", "signals", "chat_screen", "commands", "repl", "piped_chat"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [

@@ -13,7 +13,7 @@ from mlxchat.models.model import Model
 from mlxchat.request import Setup
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.store.prefix_cache import has_room
-from mlxchat.text.tokens import Prompt
+from mlxchat.text.tokens import Prompt, Tokenizer
 from mlxchat.wording import Field, Message
 
 
@@ -46,7 +46,7 @@ def block_reader(
     return BlockReader(prompt, store)
 
 
-def check_model(network: nn.Module) -> None:
+def check_model(network: nn.Module, _: Tokenizer) -> None:
     """Raises CacheError if blocks cannot be joined, before any weights are loaded."""
     with refused():
         check_joinable(network)

@@ -16,6 +16,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from mlx import nn
+
 from mlxchat.app.loading import Loading
 from mlxchat.app.opening import (
     POSITIONS_RUN_ON,
@@ -30,10 +32,12 @@ from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.session import Keeper, open_session, resumed, saved_template_args
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.turn import Said
+from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.generate import Token
-from mlxchat.errors import CacheError, SessionError, TemplateError, UsageError
+from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.request import CHAT, ChatOptions, Setup
@@ -43,6 +47,7 @@ from mlxchat.store.saved import read_messages
 from mlxchat.store.session import Session
 from mlxchat.store.session_names import as_saved, check_name, names_by_use
 from mlxchat.template_args import thinking_variables
+from mlxchat.text.tokens import Tokenizer
 from mlxchat.wording import Message
 
 Find = Callable[[Setup], ResolvedModel]
@@ -86,7 +91,7 @@ class Chat:
         self._found = self._find(self._setup)
         self._loading: Loading | None = None
         self._conversation: Conversation | None = None
-        self._is_closed = False
+        self._failed = self._is_closed = False
 
     @classmethod
     def open(
@@ -145,15 +150,27 @@ class Chat:
 
     def load_in_background(self) -> None:
         """Begin to load the model in a thread of its own."""
-        self._loading = Loading(lambda: self._load(self._found))
+        self._loading = Loading(lambda passed: self._load(self._found, passed))
+
+    def wait_for_checks(self) -> None:
+        """Until the model, its template and the window are known to go together, before its weights
+        are read. Raises what loading raises if they do not."""
+        if self._loading is not None:
+            self._loading.wait_for_checks()
+
+    @property
+    def has_given_window(self) -> bool:
+        """Whether the window was chosen, and not fitted to the machine."""
+        return isinstance(self._setup.window, int)
 
     @property
     def is_loading(self) -> bool:
         return self._loading is not None and not self._loading.is_done
 
     @property
-    def failed_to_load(self) -> bool:
-        return self._loading is not None and self._loading.failed
+    def has_failed(self) -> bool:
+        """Whether the model could not be loaded, or the conversation not begin."""
+        return self._failed or (self._loading is not None and self._loading.failed)
 
     def wait(self) -> None:
         """Until the model is loaded. Raises what loading it raised."""
@@ -168,9 +185,13 @@ class Chat:
     def begin(self) -> Conversation:
         """Begin the conversation, or resume the one in the session, with the loaded model. Raises
         what loading raises, and SnapshotError if it cannot be resumed exactly and has to be."""
-        model = self._load(self._found) if self._loading is None else self._loading.wait()
-        conversation = self._conversation_with(model)
-        self._keeper.begin(conversation, self._found, self._setup.dtype)
+        try:
+            model = self._load(self._found) if self._loading is None else self._loading.wait()
+            conversation = self._conversation_with(model)
+            self._keeper.begin(conversation, self._found, self._setup.dtype)
+        except MlxchatError:
+            self._failed = True
+            raise
         self._conversation = conversation
         return conversation
 
@@ -188,7 +209,7 @@ class Chat:
         set stays set. If anything fails, the old model stays."""
         found = self.find(name) if isinstance(name, str) else name
         # In a thread of its own, because loading cannot be interrupted.
-        model = Loading(lambda: self._load(found)).wait()
+        model = Loading(lambda passed: self._load(found, passed)).wait()
         sampling = self._setup.sampling_settings(model.generation_config)
         window = fit_window(self._setup, model, self._notify)
         self._conversation = self.conversation.with_model(model, window, sampling)
@@ -196,8 +217,23 @@ class Chat:
         self._report(self._conversation)
         self._describe()
 
-    def _load(self, found: ResolvedModel) -> Model:
-        return load_model(self._setup, found, self._notify, ranks=self._ranks)
+    def _load(self, found: ResolvedModel, passed: Callable[[], None] = _nothing) -> Model:
+        def check(_: nn.Module, tokenizer: Tokenizer) -> None:
+            self._check_window(tokenizer)
+            passed()
+
+        return load_model(self._setup, found, self._notify, check, ranks=self._ranks)
+
+    def _check_window(self, tokenizer: Tokenizer) -> None:
+        """Raises WindowTooSmall for a conversation that could not begin."""
+        options, conversation = self._options, self._conversation
+        if conversation is not None:
+            rendering = replace(conversation.view.rendering, tokenizer=tokenizer)
+        else:
+            system = options.system if options.system is not None else self._keeper.saved_system
+            variables = thinking_variables(options.think != "off")
+            rendering = Rendering(tokenizer, system, variables, options.template_args)
+        check_room(rendering, self._setup.cache_settings())
 
     def _conversation_with(self, model: Model) -> Conversation:
         options = self._options

@@ -32,7 +32,8 @@ class EventWriter:
         return _line({"event": "start"} | facts)
 
     def forgot(self, forgot: Forgot) -> str:
-        return _line({"event": "forgot"} | self._turn | asdict(forgot))
+        figures = {"turns": forgot.turns, "tokens": forgot.tokens}
+        return _line({"event": "forgot"} | self._turn | figures)
 
     def token(self, token: Token) -> str:
         self._texts[token.thought].write(token.text)

@@ -7,10 +7,15 @@ from mlxchat.models.model import Model
 
 
 class Loading:
-    """A model on its way into memory, in a thread of its own."""
+    """A model on its way into memory, in a thread of its own.
 
-    def __init__(self, load: Callable[[], Model]) -> None:
+    `load` gets a function to call once the model has passed its checks, before any weights are
+    read.
+    """
+
+    def __init__(self, load: Callable[[Callable[[], None]], Model]) -> None:
         self._load = load
+        self._checked = threading.Event()
         self._model: Model | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
@@ -24,6 +29,12 @@ class Loading:
     def failed(self) -> bool:
         return self._error is not None
 
+    def wait_for_checks(self) -> None:
+        """Until the model has passed its checks. Raises what loading it raised."""
+        self._checked.wait()
+        if self._error is not None:
+            raise self._error
+
     def wait(self) -> Model:
         """The model. Raises what loading it raised."""
         self._thread.join()
@@ -34,6 +45,8 @@ class Loading:
 
     def _run(self) -> None:
         try:
-            self._model = self._load()
-        except BaseException as error:  # noqa: BLE001  (raised again where it is waited for)
+            self._model = self._load(self._checked.set)
+        except BaseException as error:  # noqa: BLE001  (raised again by `wait`)
             self._error = error
+        finally:
+            self._checked.set()

@@ -12,11 +12,12 @@ from mlxchat.distributed.load import lead_loading
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError
 from mlxchat.models.fit import automatic_window, check_window
-from mlxchat.models.load import load_directory
+from mlxchat.models.load import Check, load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.request import Setup
 from mlxchat.settings import CacheSettings
+from mlxchat.text.tokens import Tokenizer
 from mlxchat.wording import Message
 
 Notify = Callable[[str], None]
@@ -55,7 +56,7 @@ def load_model(
     setup: Setup,
     found: ResolvedModel,
     notify: Notify,
-    check: Callable[[nn.Module], None] | None = None,
+    check: Check = None,
     ranks: Ranks | None = None,
 ) -> Model:
     """The model in memory, shared among all `ranks` if there are several.
@@ -65,10 +66,10 @@ def load_model(
     check_ranks(ranks, pipeline=setup.pipeline)
     settings = setup.cache_settings()
 
-    def check_all(network: nn.Module) -> None:
+    def check_all(network: nn.Module, tokenizer: Tokenizer) -> None:
         check_bound(network, settings.max_kv_size, settings.keep)
         if check is not None:
-            check(network)
+            check(network, tokenizer)
 
     if ranks is not None:
         return lead_loading(

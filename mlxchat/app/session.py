@@ -106,6 +106,11 @@ class Keeper:
         self._saved_turns = 0
         self._outage = Outage(notify, "what the model holds can be saved again")
 
+    @property
+    def saved_system(self) -> str | None:
+        """The session's system prompt as it was when the session was opened."""
+        return None if self.session is None else self.session.journal.contents.system
+
     def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
         """Fill the conversation, in which nothing has been said yet, with what the session holds,
         down to the cache if possible. A system prompt that it has already stays.

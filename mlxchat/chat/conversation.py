@@ -116,7 +116,9 @@ class Conversation:
         return self.view.take_back_continuation()
 
     def pin(self, number: int) -> None:
-        """Never forget turn `number`, counted from 1. Raises UsageError."""
+        """Never forget the turn of this number, counted from 1. Raises UsageError, also if the
+        pinned turns would leave no room in the window."""
+        self.view.check_pin(self.turns.in_view(number))
         self.turns.pin(number)
 
     def unpin(self) -> None:
@@ -210,8 +212,18 @@ class Conversation:
         return self.view.ledger
 
     def usage(self) -> Usage:
-        """Tokens in the window, by turn, counted as the template renders them."""
+        """The tokens in view, by turns, counted as the template renders them."""
         return self.view.usage()
+
+    @property
+    def tokens(self) -> int:
+        """The total of `usage`, without counting each turn."""
+        return self.view.tokens
+
+    def tokens_of_text(self, text: str) -> int:
+        """How many tokens the next message has more for beginning with this text."""
+        with_text, without = (self.view.tokens_of(Turn(f"{each}a")) for each in (f"{text}\n\n", ""))
+        return with_text - without
 
     @property
     def held_ids(self) -> TokenIds:
@@ -304,6 +316,9 @@ class Conversation:
         turn.forgotten = False
         try:
             yield from self.view.make_room(watch.count_encoding)
+        except WindowFull:
+            self.view.take_back_continuation()
+            raise
         except StoppedEncoding:
             self.view.take_back_continuation()
             return
@@ -379,17 +394,18 @@ class Conversation:
                     generated.append(token.id)
                 yield token
                 while in_place and self.view.is_full:
-                    tokens = self.view.forget_oldest_in_place()
-                    in_place = tokens > 0
-                    if in_place:
-                        yield Forgot(1, tokens)
+                    forgot = self.view.forget_oldest_in_place()
+                    in_place = forgot is not None
+                    if forgot is not None:
+                        yield forgot
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
             self._stats, self._generation = generation.stats, None
             turn.finish_reason = self._stats.finish_reason
         if self.view.ledger.overflowed > overflowed:
-            yield Forgot(0, self.view.ledger.overflowed - overflowed)
+            evicted = self.view.ledger.overflowed - overflowed
+            yield Forgot(0, evicted, (len(self.turns),), turn.user)
 
     def _reader_after(self, turn: Turn, written: TokenIds) -> Reader:
         """A reader for the rest of the reply, having read the tokens already `written`."""
@@ -404,8 +420,13 @@ class Conversation:
         self, settings: GenerationSettings, prompt_tokens: int
     ) -> GenerationSettings:
         window = self.settings.max_kv_size
-        if self.roll is not Roll.STOP or window is None:
+        if self.roll is Roll.STOP and window is not None:
+            room: int | None = window - prompt_tokens
+        else:
+            room = self.view.room_beside_pins(prompt_tokens - len(self.view.prompt))
+        if room is None:
             return settings
-        room = window - prompt_tokens
-        most = settings.max_tokens
-        return replace(settings, max_tokens=room if most < 0 else min(most, room))
+        if room < 1:
+            raise self.view.full()
+        maximum = settings.max_tokens
+        return replace(settings, max_tokens=room if maximum < 0 else min(maximum, room))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 from mlxchat.engine.generate import Token
 from mlxchat.text.spans import TokenIds
@@ -34,11 +36,23 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Forgot:
-    """`turns` oldest turns have just left the window. If no turn could leave, `turns` is 0 and
-    `tokens` tokens of the current turn left instead."""
+    """Whole turns that have just left the window, with the `tokens` they had in it.
+
+    `numbers` are theirs, counted from 1, and `message` is how the oldest of them begins. If a turn
+    alone is larger than the window, `turns` is 0, and `tokens` of that turn have left.
+    """
 
     turns: int
     tokens: int
+    numbers: tuple[int, ...] = ()
+    message: str = ""
+
+    @classmethod
+    def whole(cls, gone: Sequence[Turn], tokens: int, turns: Sequence[Turn]) -> Self:
+        """The `gone` ones among all `turns`."""
+        ids = {id(turn) for turn in gone}
+        numbers = tuple(number for number, turn in enumerate(turns, 1) if id(turn) in ids)
+        return cls(len(gone), tokens, numbers, gone[0].user)
 
     @property
     def text(self) -> str:
@@ -61,10 +75,16 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens in the window: the pinned ones, those of each retained turn, the total, and the
-    window's size (None: unbounded)."""
+    """Tokens of the conversation before the next message: of the system prompt and the template,
+    and of each turn in view. `window` is the maximum (None: no limit).
+
+    Before the window is rearranged for the next message, the turns may take more than it holds.
+    """
 
     pinned: int
     turns: tuple[tuple[Turn, int], ...]
-    held: int
     window: int | None
+
+    @property
+    def tokens(self) -> int:
+        return self.pinned + sum(tokens for _, tokens in self.turns)

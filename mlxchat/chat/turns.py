@@ -44,13 +44,17 @@ class Turns(list[Turn]):
         self.cleared = min(self.cleared, len(self))
         return turn
 
-    def pin(self, number: int) -> None:
+    def in_view(self, number: int) -> Turn:
+        """The turn of this number, counted from 1. Raises UsageError if the model cannot see it."""
         if not 1 <= number <= len(self):
             raise UsageError(f"there is no turn {number}")
         turn = self[number - 1]
         if turn.forgotten:
-            raise UsageError(f"turn {number} is forgotten already")
-        turn.pinned = True
+            raise UsageError(f"turn {number} has been forgotten")
+        return turn
+
+    def pin(self, number: int) -> None:
+        self.in_view(number).pinned = True
 
     def unpin(self) -> None:
         for turn in self:

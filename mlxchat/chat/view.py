@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,12 +22,15 @@ from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.engine.loops import OnHeld
-from mlxchat.errors import CacheError, TemplateError, WindowFull
+from mlxchat.errors import CacheError, TemplateError, UsageError, WindowFull, WindowTooSmall
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings, Roll
 from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Action, Field
+
+# Stands for a message that is still to be written.
+EMPTY = Turn("a")
 
 
 class Prefixes(Protocol):
@@ -38,6 +42,27 @@ class Prefixes(Protocol):
         """Fill the empty cache with the known prefix of `ids`; return the prefix's length, and a
         function to call with the ids of each step prefilled after it."""
         ...
+
+
+def check_room(rendering: Rendering, settings: CacheSettings) -> int:
+    """How many tokens come before the first user's text. Raises WindowTooSmall if they leave no
+    room in the window."""
+    pinned = rendering.count_pinned()
+    window, kept = settings.max_kv_size, max(pinned, settings.keep)
+    if window is not None and window < kept + 2 * RESERVE:
+        needed_for = (
+            [f"a system prompt and chat template of {kept} tokens"]
+            if pinned == kept
+            else [f"{kept} kept tokens (", Field("keep"), ")"]
+        )
+        least = kept + 2 * RESERVE
+        raise WindowTooSmall(
+            Field("max_kv_size", window),
+            " is too small for ",
+            *needed_for,
+            f": use {least} or more",
+        )
+    return pinned
 
 
 class View:
@@ -83,16 +108,57 @@ class View:
         """Turns the cache was filled for."""
         return self._held.turns
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the cache holds the retained turns, and not those of before a change."""
+        held, retained = self.turns, self._turns.retained
+        same = len(held) == len(retained) and all(map(is_, held, retained))
+        return same and len(self.ledger) > 0
+
+    @property
+    def pinned_tokens(self) -> int:
+        """Tokens that are never evicted: before the first user's text, and kept of the first turn
+        once that is forgotten."""
+        return self._pinned_tokens + len(self._kept_of_first_turn([]))
+
+    @property
+    def tokens(self) -> int:
+        """The tokens in view; if the cache is out of date, those before the next message."""
+        if self.is_current:
+            return len(self.ledger)
+        return self.pinned_tokens + self.tokens_of(*self._turns.retained)
+
     def usage(self) -> Usage:
-        """Tokens in the window, by turn, counted as the template renders them."""
-        counted: list[tuple[Turn, int]] = []
-        so_far = len(self.render([Turn("a")]))
-        for n, turn in enumerate(self.turns, start=1):
-            rendered = len(self.render([*self.turns[:n], Turn("a")]))
-            counted.append((turn, rendered - so_far))
-            so_far = rendered
-        pinned = self._pinned_tokens + len(self._kept_of_first_turn([]))
-        return Usage(pinned, tuple(counted), len(self.ledger), self.settings.max_kv_size)
+        """The tokens in view, by turns: the last turn has those that the cache holds of it."""
+        turns = self._turns.retained
+        sizes = [self.tokens_of(turn) for turn in turns]
+        if turns:
+            sizes[-1] = max(self.tokens - self.pinned_tokens - sum(sizes[:-1]), 0)
+        counted = tuple(zip(turns, sizes, strict=True))
+        return Usage(self.pinned_tokens, counted, self.settings.max_kv_size)
+
+    def tokens_of(self, *turns: Turn) -> int:
+        """How many tokens the template makes of complete turns, without what precedes all turns."""
+        return len(self.rendering.ids([*turns, EMPTY])) - len(self.rendering.ids([EMPTY]))
+
+    def check_pin(self, turn: Turn) -> None:
+        """Raises UsageError if the pinned turns and this one would leave no room in the window."""
+        window = self.settings.max_kv_size
+        pinned = [each for each in self._turns.retained if each.pinned and each is not turn]
+        room = 0 if window is None else window - self.ledger.keep - 2 * RESERVE
+        own, others = self.tokens_of(turn), self.tokens_of(*pinned)
+        if window is None or own + others <= room:
+            return
+        if own > room:
+            raise UsageError(
+                f"too large to pin: the turn has {own:,} tokens, and the window has room to pin "
+                f"{max(room, 0):,}"
+            )
+        raise UsageError(
+            f"too large to pin: the turn has {own:,} tokens, and the turns already pinned leave "
+            f"room for {max(room - others, 0):,}: ",
+            Action("unpin", "unpin them first"),
+        )
 
     def restart(self) -> None:
         """Start with an empty cache: the next turn prefills all retained turns.
@@ -100,18 +166,9 @@ class View:
         Raises CacheError if the pinned tokens leave no room in the window.
         """
         window = self.settings.max_kv_size
-        pinned_tokens = self.rendering.count_pinned()
-        pinned = max(pinned_tokens, self.settings.keep)
-        if window is not None and window < pinned + 2 * RESERVE:
-            raise CacheError(
-                "the system prompt, the template and ",
-                Field("keep"),
-                f" take {pinned} tokens of a window of {window}: ",
-                Field("max_kv_size"),
-                f" must be at least {pinned + 2 * RESERVE}",
-            )
-        keep = pinned if window is not None else 0
-        # If the device fails while the cache is made, this one stays, empty.
+        pinned_tokens = check_room(self.rendering, self.settings)
+        keep = max(pinned_tokens, self.settings.keep) if window is not None else 0
+        # Should the device give out while a cache is made, there is none, and nothing half new.
         self._held = Held.nothing(window, keep)
         self._pinned_tokens = pinned_tokens
         self._held.cache = self.model.make_cache(window, keep)
@@ -178,27 +235,58 @@ class View:
         before = [turn for turn in self._turns if id(turn) in known]
         gone = [turn for turn in before if turn.forgotten]
         if gone:
-            held = self.render(before, on_encode)
+            tokens = len(self.render(before, on_encode)) - len(ids)
             if self.roll is Roll.REFILL:
                 self.restart()
             else:
-                self._held.evict(ids, len(held) - len(ids))
-            yield Forgot(len(gone), len(held) - len(ids))
+                self._held.evict(ids, tokens)
+            yield Forgot.whole(gone, self._at_most_in_view(tokens), self._turns)
         self.prompt = ids
+
+    def _at_most_in_view(self, tokens: int) -> int:
+        """Of a turn larger than the window, most tokens left before the turn does."""
+        window = self.settings.max_kv_size
+        return tokens if window is None else min(tokens, window - self.ledger.keep)
 
     def _forget_until_it_fits(self, on_encode: Progress) -> TokenIds:
         window = self.settings.max_kv_size
         if self.roll is Roll.STOP:
-            raise WindowFull(
-                f"the window of {window:,} tokens is full, and ",
-                Field("roll"),
-                " stop forgets nothing: ",
-                Action("clear", "start a new conversation"),
-                ", or use ",
-                Field("roll", Roll.SHIFT),
-            )
-        return forget_until_it_fits(
+            raise self.full()
+        ids = forget_until_it_fits(
             self._turns.retained, lambda: self.render(self._turns.retained, on_encode), window
+        )
+        if is_too_long(ids, window) and self._pinned_turns():
+            raise WindowFull(
+                f"this message does not fit beside the pinned turns in a window of {window:,} "
+                "tokens: shorten it, or ",
+                Action("unpin", "unpin them"),
+            )
+        return ids
+
+    def _pinned_turns(self) -> list[Turn]:
+        """All but the one that is being answered."""
+        return [turn for turn in self._turns.retained[:-1] if turn.pinned]
+
+    def room_beside_pins(self, written: int) -> int | None:
+        """How many tokens may follow those `written` of a reply before it would push out a pinned
+        turn; None: any number."""
+        window, pinned = self.settings.max_kv_size, self._pinned_turns()
+        if window is None or not pinned:
+            return None
+        return window - len(self.render([*pinned, self._turns[-1]])) - written
+
+    def full(self) -> WindowFull:
+        """The error for a reply that has no room left to continue in."""
+        window = f"the window of {self.settings.max_kv_size:,} tokens is full"
+        if self.roll is not Roll.STOP:
+            return WindowFull(f"{window} beside the pinned turns: ", Action("unpin", "unpin them"))
+        return WindowFull(
+            f"{window}, and ",
+            Field("roll"),
+            " stop forgets nothing: ",
+            Action("clear", "start a new conversation"),
+            ", or use ",
+            Field("roll", Roll.SHIFT),
         )
 
     def begin(self, ids: TokenIds) -> tuple[int, OnHeld]:
@@ -247,21 +335,21 @@ class View:
         window = self.settings.max_kv_size
         return window is not None and len(self.ledger) >= window
 
-    def forget_oldest_in_place(self) -> int:
-        """Evict the oldest turn while the last one is being answered. Return its tokens, or 0 if
-        no turn can be evicted."""
+    def forget_oldest_in_place(self) -> Forgot | None:
+        """Evict the oldest turn while the last one is being answered; None if there is none or it
+        cannot be evicted."""
         oldest = next(iter(may_be_forgotten(self._turns.retained)), None)
         if oldest is None:
-            return 0
+            return None
         oldest.forgotten = True
         ids = self.render(self._turns.retained)
         tokens = len(self.prompt) - len(ids)
         if not self._held.evict(ids, tokens):
             oldest.forgotten = False
-            return 0
+            return None
         self.prompt = ids
         self._held.turns = self._turns.retained
-        return tokens
+        return Forgot.whole([oldest], tokens, self._turns)
 
     # Going back
 

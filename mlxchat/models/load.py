@@ -40,9 +40,10 @@ from mlxchat.models.weights import arrays_of, fitting, needs_mlx_lms_loader, wei
 from mlxchat.options import options_of
 from mlxchat.progress import Notify
 from mlxchat.request import Setup
+from mlxchat.text.tokens import Tokenizer
 from mlxchat.units import format_bytes
 
-Check = Callable[[nn.Module], object] | None
+Check = Callable[[nn.Module, Tokenizer], object] | None
 
 DTYPES: dict[str, mx.Dtype] = {
     "float16": mx.float16,
@@ -93,9 +94,9 @@ def load_directory(
 ) -> Model:
     """Load the model in `directory`. `dtype` is one of Setup's choices; "auto" suits the device.
 
-    `check` gets the network before its weights are read, to refuse it while that is quick. With a
-    `sharding` only this rank's part of it is ever in memory, and `without_overflow` is left to the
-    caller, once all ranks have loaded theirs.
+    `check` gets the network and the tokenizer before any weights are read, to refuse them early.
+    With a `sharding` only this rank's part of it is ever in memory, and `without_overflow` is left
+    to the caller, once all ranks have loaded theirs.
     """
     options_of(Setup)["dtype"].check(dtype)
     config = read_config(directory)
@@ -105,7 +106,7 @@ def load_directory(
     if sharding is not None:
         sharding.check(network)
     if check is not None:
-        check(network)
+        check(network, tokenizer)
     files = weight_files(directory)
     arrays = arrays_of(network, config, directory, files)
     target = _target_dtype(

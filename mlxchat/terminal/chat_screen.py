@@ -59,6 +59,7 @@ class ChatScreen:
         self.think = options.think
         self.attached: list[str] = []
         self.figures = ""
+        self._tokens = 0
         self.released: Released = nullcontext
         self._options = options
         self._messages = messages
@@ -87,6 +88,8 @@ class ChatScreen:
 
     def read(self, draft: str) -> str:
         """What the user types next. Raises EndOfInput."""
+        if self.chat.is_ready:
+            self._tokens = self.chat.conversation.tokens
         # The line editor of a terminal that moves its cursor needs settings of its own, and gets
         # from the held ones to them and back, so that there is no moment in which keys are echoed.
         with self.released() if is_dumb() else nullcontext():
@@ -114,7 +117,7 @@ class ChatScreen:
             return f"{self.chat.model_name} · {'loading …' if self.chat.is_loading else 'ready'}"
         conversation = self.chat.conversation
         window = conversation.settings.max_kv_size
-        held = f"{len(conversation.held_ids):,}/{'∞' if window is None else f'{window:,}'}"
+        held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
         parts = [conversation.model.name, held, count(len(conversation.retained), "turn")]
         if conversation.forgotten:
             parts.append(f"{len(conversation.forgotten)} forgotten")

@@ -20,6 +20,7 @@ from mlxchat.template_args import format_template_args
 from mlxchat.terminal.chat_screen import ChatScreen
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.window_chart import Attached, draw_window, summary
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
@@ -141,17 +142,13 @@ def _file(shown: ChatScreen, argument: str) -> None:
 
 @command("/context", "draw what the window holds")
 def _context(shown: ChatScreen, _: str) -> None:
-    usage = shown.conversation.usage()
-    rows = [("pinned: system prompt and template", usage.pinned)]
-    for turn, tokens in usage.turns:
-        number = next(i for i, each in enumerate(shown.conversation.turns, 1) if each is turn)
-        pin = "pinned " if turn.pinned else ""
-        rows.append((f"{pin}{number}: {turn.user}", tokens))
-    if usage.window is not None:
-        rows.append(("free", max(usage.window - usage.held, 0)))
-    shown.screen.bars(rows, usage.window or usage.held)
-    forgotten = len(shown.conversation.forgotten)
-    shown.screen.say(f"{usage.held:,} tokens held · {count(forgotten, 'turn')} forgotten")
+    conversation = shown.conversation
+    usage, waiting = conversation.usage(), shown.attached
+    text = "\n\n".join(waiting)
+    attached = Attached(len(waiting), conversation.tokens_of_text(text) if waiting else 0)
+    columns = shown.screen.columns
+    shown.screen.draw(draw_window(usage, conversation.turns, attached, columns))
+    shown.screen.say(summary(usage, attached, len(conversation.forgotten)))
 
 
 @command("/recall WORD [#N]", "find what was said, and quote the newest (or Nth) find")

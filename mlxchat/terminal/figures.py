@@ -1,10 +1,15 @@
 """Figures in one line, for people: of a run, of a chat's turn, of what was forgotten."""
 
+from collections.abc import Sequence
+
 from mlxchat.app.watch import Saved, Status
 from mlxchat.chat.turn import Forgot
 from mlxchat.engine.generate import Stats
 from mlxchat.store.background import Written
 from mlxchat.units import and_rate, count, format_bytes
+
+# Characters of a forgotten turn's message that are quoted.
+QUOTED = 30
 
 
 def stats_line(stats: Stats, written: Written | None = None) -> str:
@@ -58,10 +63,33 @@ def turn_line(turn: int, stats: Stats, seconds: float) -> str:
 
 def forgotten_line(forgot: Forgot) -> str:
     """What has left the window, in words."""
+    tokens = count(forgot.tokens, "token")
     if forgot.turns == 0:
-        return f"this turn is larger than the window: {forgot.tokens:,} of its tokens were evicted"
-    turns = count(forgot.turns, "turn")
-    return f"{turns} forgotten ({forgot.tokens:,} tokens), memory begins after that"
+        number = forgot.numbers[0]
+        return f"turn {number} is larger than the window: its oldest {tokens} were forgotten"
+    if forgot.turns == 1:
+        return f'forgot turn {forgot.numbers[0]} "{_first_words(forgot.message)}" ({tokens})'
+    return f"forgot turns {_ranges(forgot.numbers)} ({tokens})"
+
+
+def _first_words(message: str) -> str:
+    """The beginning of a message, on one line."""
+    line = " ".join(message.split())
+    return line if len(line) <= QUOTED else f"{line[:QUOTED].rstrip()}…"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order: "1 to 4, 7 and 9"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    written: list[str] = []
+    for run in runs:
+        written += map(str, run) if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
+    return " and ".join(filter(None, [", ".join(written[:-1]), written[-1]]))
 
 
 def _saved(saved: Saved) -> str:

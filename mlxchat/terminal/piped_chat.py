@@ -69,7 +69,7 @@ class PipedChat:
             return
         conversation, session = self._conversation, self._chat.session
         settings = asdict(conversation.settings)
-        settings["keep"] = max(settings["keep"], conversation.usage().pinned)
+        settings["keep"] = max(settings["keep"], conversation.view.pinned_tokens)
         facts: dict[str, Any] = {
             "version": __version__,
             "model": conversation.model.name,

@@ -42,6 +42,9 @@ class Repl:
 
     def _converse(self) -> None:
         """Until the user leaves."""
+        if self._chat.has_given_window:
+            # Whether the template fits into it is known before the weights are read.
+            self._chat.wait_for_checks()
         self._shown.screen.say(f"{self._chat.model_name} · /help · Ctrl-D leaves")
         self._shown.say_notices()
         self._shown.show_last_exchange()
@@ -60,11 +63,11 @@ class Repl:
             with device_failures():
                 return self._obey(text)
         except DeviceError as error:
-            if self._chat.failed_to_load:
+            if self._chat.has_failed:
                 raise
             screen.complain(Message(error, "; everything said so far is kept"))
         except MlxchatError as error:
-            if self._chat.failed_to_load or isinstance(error, SnapshotError):
+            if self._chat.has_failed or isinstance(error, SnapshotError):
                 # Without a model, or with a session that cannot be resumed, there is no chat.
                 raise
             screen.complain(error)

@@ -1,7 +1,7 @@
 """What a chat shows beside replies: dim notices, the rule where memory begins, the window drawn."""
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -42,17 +42,14 @@ class Screen:
         else:
             self._console.print(Rule(Text(visible(text), style="dim"), style="dim", align="left"))
 
-    def bars(self, rows: Sequence[tuple[str, int]], whole: int) -> None:
-        """One row each: a name, a bar of its share in `whole`, and the number."""
-        # Two gaps of two columns and a number of seven; the rest is for the name and the bar.
-        left = max(min(self._console.width, 90) - 11, 10)
-        name_width, bar_width = left - left // 2, left // 2
-        for name, number in rows:
-            filled = round(bar_width * number / whole) if whole else 0
-            bar = "█" * max(filled, 1 if number else 0)
-            label = visible(name).replace("\n", " ")[:name_width]
-            line = f"{label:{name_width}}  {bar:{bar_width}}  {number:7,}"
+    def draw(self, lines: Iterable[str]) -> None:
+        """Lines as they are, none of them wrapped."""
+        for line in lines:
             self._console.print(Text(line, style="dim"), no_wrap=True, overflow="crop")
+
+    @property
+    def columns(self) -> int:
+        return self._console.width
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:

@@ -1,0 +1,83 @@
+"""The window as a bar chart, for `/context`: a row per turn, whose tokens add up to the total."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+from mlxchat.chat.eviction import RESERVE
+from mlxchat.chat.turn import Turn, Usage
+from mlxchat.terminal import visible
+from mlxchat.units import count
+
+MAX_COLUMNS = 90
+GAP = "  "
+# Joined or modified, emoji have a width on which terminals disagree; taken apart, they have not.
+EMOJI_PARTS = {*range(0xFE00, 0xFE10), *range(0x1F3FB, 0x1F400)}
+
+
+class Row(NamedTuple):
+    label: str
+    tokens: int
+
+
+class Attached(NamedTuple):
+    """Files that wait for the next message."""
+
+    files: int
+    tokens: int
+
+
+def draw_window(
+    usage: Usage, turns: Sequence[Turn], attached: Attached, columns: int
+) -> Iterator[str]:
+    """Lines no wider than `columns`; `turns` are all turns of the conversation."""
+    rows = list(_rows(usage, turns, attached))
+    total = sum(row.tokens for row in rows)
+    numbers = [f"{row.tokens:,}" for row in rows]
+    number_width = max(map(len, numbers))
+    room = max(min(columns, MAX_COLUMNS) - number_width - 2 * len(GAP), 2)
+    bar_width = room // 3
+    for number, row in zip(numbers, rows, strict=True):
+        bar = _bar(row.tokens, total, bar_width)
+        # The label is last, so that no character in it can move anything.
+        label = _cropped(row.label, room - bar_width)
+        yield f"{number:>{number_width}}{GAP}{bar:{bar_width}}{GAP}{label}".rstrip()
+
+
+def summary(usage: Usage, attached: Attached, forgotten: int) -> str:
+    """The total, and what the next message will change about it."""
+    used = usage.tokens + attached.tokens
+    limit = "" if usage.window is None else f" of {usage.window:,}"
+    parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
+    if usage.window is not None and used + RESERVE > usage.window and usage.turns:
+        parts.append("your next message will push out the oldest turns")
+    return " · ".join(parts)
+
+
+def _rows(usage: Usage, turns: Sequence[Turn], attached: Attached) -> Iterator[Row]:
+    numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
+    yield Row("system prompt and template", usage.pinned)
+    for turn, tokens in usage.turns:
+        pinned = " (pinned)" if turn.pinned else ""
+        yield Row(f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens)
+    if attached.files:
+        yield Row(f"attached: {count(attached.files, 'file')}", attached.tokens)
+    if usage.window is not None:
+        yield Row("free", max(usage.window - usage.tokens - attached.tokens, 0))
+
+
+def _bar(tokens: int, total: int, width: int) -> str:
+    filled = round(width * tokens / total) if total else 0
+    return "█" * max(filled, 1 if tokens else 0)
+
+
+def _cropped(label: str, width: int) -> str:
+    """The label on one line, at most so many cells wide, without what could turn or join cells."""
+    line = "".join(
+        each
+        for each in " ".join(visible(label).split())
+        if unicodedata.category(each) != "Cf" and ord(each) not in EMOJI_PARTS
+    )
+    return line if cell_len(line) <= width else f"{set_cell_size(line, max(width - 1, 0))}…"

@@ -1,0 +1,74 @@
+"""The chart of `/context`: its numbers add up, and no text makes it wider than the terminal."""
+
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from mlxchat.chat.turn import Turn, Usage
+from mlxchat.terminal.window_chart import Attached, draw_window, summary
+
+NOTHING = Attached(0, 0)
+TEXTS = [
+    "My name is Ada",
+    "日本語で答えてください、お願いします。" * 3,
+    "👨‍👩‍👧‍👦 and 👍🏽 and ❤️ and 🇩🇪 " * 4,
+    "two\nlines\tand a tab \x1b[31m",
+    "\u202eright to left\u202c שלום",
+    "e\u0301" * 60,
+]
+
+
+def usage(tokens: int = 40, window: int | None = 400) -> tuple[Usage, list[Turn]]:
+    turns = [Turn(text) for text in TEXTS]
+    return Usage(30, tuple((turn, tokens) for turn in turns), window), turns
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    """Labels were measured in characters, of which Chinese ones take two columns."""
+    used, turns = usage()
+    lines = list(draw_window(used, turns, Attached(2, 50), columns))
+    assert len(lines) == len(TEXTS) + 3
+    assert max(map(cell_len, lines)) <= columns
+    # Bars begin below one another.
+    assert len({line.index("█") for line in lines}) == 1
+    assert not any(ord(char) < 0x20 for line in lines for char in line)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_a_turn_larger_than_the_window_does_not_overflow_the_bar(columns: int) -> None:
+    used, turns = usage(tokens=1_000, window=200)
+    for line in draw_window(used, turns, NOTHING, columns):
+        assert cell_len(line) <= columns
+        assert line.count("█") <= columns // 2
+
+
+@pytest.mark.parametrize("window", [None, 400])
+def test_the_numbers_add_up_to_the_total(window: int | None) -> None:
+    used, turns = usage(window=window)
+    attached = Attached(1, 50)
+    lines = list(draw_window(used, turns, attached, 80))
+    numbers = [int(match[0]) for line in lines if (match := re.match(r" *\d+", line))]
+    assert sum(numbers) == (window or used.tokens + attached.tokens)
+    limit = "" if window is None else " of 400"
+    assert summary(used, attached, 2).startswith(f"320{limit} tokens · 2 turns forgotten")
+
+
+def test_a_full_window_is_announced() -> None:
+    used, _ = usage(window=300)
+    assert summary(used, NOTHING, 0).endswith("your next message will push out the oldest turns")
+    empty = Usage(30, (), 130)
+    assert summary(empty, NOTHING, 0) == "30 of 130 tokens · 0 turns forgotten"
+
+
+def test_the_chart_as_a_whole() -> None:
+    turns = [Turn("My name is Ada"), Turn("What is it?", pinned=True)]
+    used = Usage(30, ((turns[0], 60), (turns[1], 90)), 300)
+    assert list(draw_window(used, turns, Attached(1, 20), 40)) == [
+        " 30  █            system prompt and tem…",
+        " 60  ██           1: My name is Ada",
+        " 90  ███          2 (pinned): What is i…",
+        " 20  █            attached: 1 file",
+        "100  ████         free",
+    ]
