@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, nullcontext
@@ -18,10 +19,11 @@ from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress, waiting
-from mlxchat.terminal.reply import reply_view
+from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.restore import restorer, say_on_own_line
 from mlxchat.terminal.screen import Screen, is_dumb
 from mlxchat.terminal.signals import StopRequest, Terminated
+from mlxchat.terminal.stream import terminal_stream, wait_for_pipe
 from mlxchat.terminal.typeahead import Released
 from mlxchat.units import beginning, count
 
@@ -55,7 +57,9 @@ class ChatScreen:
     ) -> None:
         """`commands` are helps by name, for completion; `settable` is what /set takes."""
         self.chat = chat
-        self.screen = Screen(settable)
+        # Replies go to stdout; the prompt and everything else to the terminal.
+        self.terminal = terminal_stream()
+        self.screen = Screen(settable, self.terminal)
         self.think = options.think
         self.attached: list[str] = []
         self.figures = ""
@@ -65,7 +69,7 @@ class ChatScreen:
         self._messages = messages
         # The terminal as the shell left it, before anything is held.
         self._restore = restorer()
-        self.editor = PlainInput() if is_dumb() else self._line_editor(commands)
+        self.editor = PlainInput(self.terminal) if is_dumb() else self._line_editor(commands)
 
     def ready_chat(self) -> Chat:
         """The chat, as soon as its model is loaded and its cache made, which runs the model."""
@@ -110,7 +114,17 @@ class ChatScreen:
         from mlxchat.terminal.editor import Editor
 
         history = self._options.history_file
-        return Editor(history_file=history, commands=commands, toolbar=self._toolbar)
+        return Editor(
+            history_file=history,
+            commands=commands,
+            toolbar=self._toolbar,
+            terminal=None if self._shows_replies else self.terminal,
+        )
+
+    @property
+    def _shows_replies(self) -> bool:
+        """Whether stdout is the terminal."""
+        return self.terminal is sys.stdout
 
     def _toolbar(self) -> str:
         if not self.chat.is_ready:
@@ -152,7 +166,7 @@ class ChatScreen:
         said = f"{session.name}: {count(len(turns), 'turn')}, {forgotten:,} forgotten"
         self.screen.rule(f"{said}; this was the last")
         self.screen.say(f"> {beginning(turns[-1].user, MOST_SHOWN_AGAIN)}")
-        with self._view() as view:
+        with self._view() if self._shows_replies else PlainView(self.terminal) as view:
             view.add(turns[-1].thought, True)
             view.add(turns[-1].reply)
             view.finish()
@@ -169,7 +183,7 @@ class ChatScreen:
 
     def _show_until_it_ends(self, answer: Answer, stop: StopRequest, bar: Bar) -> list[Forgot]:
         """Show the reply as it comes; return what was forgotten meanwhile."""
-        draws_rows = not (self._options.plain or is_dumb())
+        draws_rows = self._shows_replies and not (self._options.plain or is_dumb())
         say = self.screen.say_below if draws_rows else say_on_own_line
         stop.say = lambda text: bar.say(text) or say(text)
         stop.before_leaving(bar.stop)
@@ -205,6 +219,8 @@ class ChatScreen:
         except KeyboardInterrupt:
             # The second one, while the first had no effect yet.
             pass
+        if not self._shows_replies:
+            wait_for_pipe()
         return forgotten
 
     def _draw_what_was_forgotten_before(self, reply: Iterator[Said]) -> list[Said]:

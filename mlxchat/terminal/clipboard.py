@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import TextIO
 
 from mlxchat.terminal import is_dumb
 
@@ -22,22 +23,23 @@ PATIENCE_S = 3
 MOST_OSC52_BYTES = 74_994
 
 
-def copy_to_clipboard(text: str) -> str:
-    """Copy, and say in a few words what was done."""
+def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
+    """Copy, if need be by writing to `terminal` or stdout; return in a few words what was done."""
+    terminal = terminal or sys.stdout
     copied = text.encode("utf-8", "replace")
     size = f"{len(text):,} characters"
     for command in COMMANDS:
         if shutil.which(command[0]) and _reaches_the_user(command[0]) and _run(command, copied):
             return f"copied, {size}"
-    if is_dumb() or not sys.stdout.isatty():
+    if is_dumb() or not terminal.isatty():
         return "there is no clipboard here: /export writes a file"
     if os.environ.get("TMUX") and shutil.which("tmux") and _run(TMUX, copied):
         return f"copied to tmux, which passes it on if the terminal supports that, {size}"
     if len(copied) > MOST_OSC52_BYTES:
         return f"{size} are more than a terminal's clipboard takes: /export writes a file"
     payload = base64.b64encode(copied).decode()
-    sys.stdout.write(f"\x1b]52;c;{payload}\x07")
-    sys.stdout.flush()
+    terminal.write(f"\x1b]52;c;{payload}\x07")
+    terminal.flush()
     # None of them answers.
     return f"sent to the terminal (OSC 52), which may not support it, {size}"
 

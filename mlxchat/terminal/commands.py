@@ -292,7 +292,7 @@ def _stats(shown: ChatScreen, _: str) -> None:
 
 @command("/copy", "copy the last reply, without its thoughts, to the clipboard")
 def _copy(shown: ChatScreen, _: str) -> None:
-    shown.screen.say(copy_to_clipboard(_last_turn(shown).reply.strip()))
+    shown.screen.say(copy_to_clipboard(_last_turn(shown).reply.strip(), shown.terminal))
 
 
 @command("/export FILE.md", "write the whole conversation as Markdown")

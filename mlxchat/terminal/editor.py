@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
@@ -19,6 +20,7 @@ from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import create_output
 
 from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, open_file
@@ -45,8 +47,14 @@ class Editor:
     `history_file` what is typed is remembered until the end only."""
 
     def __init__(
-        self, *, history_file: Path | None, commands: Mapping[str, str], toolbar: Callable[[], str]
+        self,
+        *,
+        history_file: Path | None,
+        commands: Mapping[str, str],
+        toolbar: Callable[[], str],
+        terminal: TextIO | None = None,
     ) -> None:
+        self._terminal = terminal
         self._warned = self._was_warned = False
         self._editing = False
         self._session: PromptSession[str] = PromptSession(
@@ -61,6 +69,7 @@ class Editor:
             bottom_toolbar=lambda: " ".join(visible(toolbar()).split("\n")),
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
+            output=None if terminal is None else create_output(terminal),
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
         # A terminal far away may take more than two seconds to report its cursor's position. It
@@ -97,7 +106,7 @@ class Editor:
 
     def edit(self, text: str) -> str:
         """Return `text` as changed in the user's editor. Raises InputError."""
-        return edit(text)
+        return edit(text, terminal=self._terminal)
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
@@ -141,7 +150,9 @@ class Editor:
     async def _edit_buffer(self) -> None:
         buffer = self._session.default_buffer
         try:
-            text = await run_in_terminal(lambda: _edited_or_same(buffer.text), in_executor=True)
+            text = await run_in_terminal(
+                lambda: _edited_or_same(buffer.text, self._terminal), in_executor=True
+            )
             buffer.document = Document(text)
         finally:
             self._editing = False
@@ -203,9 +214,9 @@ def _insert_newline(event: KeyPressEvent) -> None:
     event.current_buffer.insert_text("\n")
 
 
-def _edited_or_same(text: str) -> str:
+def _edited_or_same(text: str, terminal: TextIO | None) -> str:
     try:
-        return run_editor(text)
+        return run_editor(text, terminal=terminal)
     except InputError as error:
         show_error(error)
         return text

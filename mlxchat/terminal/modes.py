@@ -1,6 +1,7 @@
 """How the terminal edits and echoes keys, and its size: the only importer of termios."""
 
 import fcntl
+import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -77,6 +78,13 @@ def _changed(
     changed[_IFLAG] = changed[_IFLAG] & ~clear_input | set_input
     changed[_CC][termios.VMIN], changed[_CC][termios.VTIME] = 1, 0
     return changed
+
+
+def unread_bytes(pipe: int) -> int:
+    """How much its reader has still to read; 0 if that is unknown."""
+    with suppress(OSError):
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0
 
 
 def copy_size(source: int, target: int, last: bytes) -> bytes:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 from mlxchat.errors import InputError
 from mlxchat.handlers import handled_by
@@ -30,9 +31,11 @@ class EndOfInput(Exception):
 
 
 class PlainInput:
-    """Reads messages from stdin line by line; writes no escape sequence."""
+    """Reads messages from stdin line by line, and prompts on `terminal`, or else on stdout, without
+    escape sequences."""
 
-    def __init__(self) -> None:
+    def __init__(self, terminal: TextIO | None = None) -> None:
+        self._terminal = terminal
         self._lines = TypedLines()
 
     def read(self, draft: str = "") -> str:
@@ -42,17 +45,17 @@ class PlainInput:
         """
         draft = message_of(draft)
         if draft.strip():
-            _write(f"{visible(draft)}\n(Enter sends this, anything else replaces it)\n")
+            self._write(f"{visible(draft)}\n(Enter sends this, anything else replaces it)\n")
         interrupted = False
         while True:
             try:
                 typed = self._typed_message()
             except KeyboardInterrupt:
-                _write("\n")
+                self._write("\n")
                 if interrupted:
                     raise EndOfInput from None
                 interrupted = True
-                _write(f"{LEAVING_HINT}\n")
+                self._write(f"{LEAVING_HINT}\n")
                 continue
             interrupted = False
             text = message_of(typed) if typed else draft
@@ -61,7 +64,7 @@ class PlainInput:
 
     def edit(self, text: str) -> str:
         """Return `text` as changed in the user's editor. Raises InputError."""
-        return edit(text)
+        return edit(text, terminal=self._terminal)
 
     def _typed_message(self) -> str:
         # Lines typed ahead are as many messages; a paste is one, sent by its last line's Enter.
@@ -75,12 +78,17 @@ class PlainInput:
         return typed
 
     def _line(self, prompt: str) -> str:
-        _write(prompt)
+        self._write(prompt)
         try:
             return self._lines.read()
         except EOFError:
-            _write("\n")
+            self._write("\n")
             raise EndOfInput from None
+
+    def _write(self, text: str) -> None:
+        terminal = self._terminal or sys.stdout
+        terminal.write(text)
+        terminal.flush()
 
 
 def is_open(typed: str) -> bool:
@@ -99,17 +107,18 @@ def message_of(typed: str) -> str:
     return typed.rstrip("\n").encode("utf-8", "replace").decode()
 
 
-def edit(text: str, file_name: str = MESSAGE_FILE) -> str:
+def edit(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = None) -> str:
     """Run the user's editor from the main thread; Ctrl-C meanwhile is the editor's."""
     # A handler of ours, unlike SIG_IGN, is not inherited by the editor.
     with handled_by(lambda *_: None, [signal.SIGINT]):
-        return run_editor(text, file_name)
+        return run_editor(text, file_name, terminal)
 
 
-def run_editor(text: str, file_name: str = MESSAGE_FILE) -> str:
+def run_editor(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = None) -> str:
     """Return `text` as saved by $VISUAL, $EDITOR or the first editor found, from any thread.
 
-    The editor gets a copy called `file_name`, whose end tells it what kind of text it is.
+    The editor gets a copy called `file_name`, whose suffix tells it what kind of text it is. It
+    draws on `terminal` if that is given.
 
     Raises InputError if it cannot be started, fails, or saves what is not text.
     """
@@ -118,7 +127,7 @@ def run_editor(text: str, file_name: str = MESSAGE_FILE) -> str:
         with tempfile.TemporaryDirectory(prefix="mlxchat-") as directory:
             file = Path(directory) / file_name
             file.write_text(text, encoding="utf-8", errors="replace")
-            status = subprocess.run([*command, str(file)], check=False).returncode
+            status = subprocess.run([*command, str(file)], stdout=terminal, check=False).returncode
             edited = file.read_bytes()
     except OSError as error:
         raise InputError(
@@ -130,11 +139,6 @@ def run_editor(text: str, file_name: str = MESSAGE_FILE) -> str:
         return edited.decode().removesuffix("\n")
     except UnicodeDecodeError:
         raise InputError(f"{shlex.join(command)} saved what is not UTF-8 text") from None
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _editor_command() -> list[str]:

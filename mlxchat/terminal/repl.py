@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from mlxchat.app.chat import Chat
-from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, SnapshotError
+from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, SnapshotError
 from mlxchat.failures import device_failures
 from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
@@ -66,6 +66,8 @@ class Repl:
             if self._chat.has_failed:
                 raise
             screen.complain(Message(error, "; everything said so far is kept"))
+        except ClosedPipe:
+            raise
         except MlxchatError as error:
             if self._chat.has_failed or isinstance(error, SnapshotError):
                 # Without a model, or with a session that cannot be resumed, there is no chat.

@@ -1,8 +1,8 @@
 """What a chat shows beside replies: dim notices, the rule where memory begins, the window drawn."""
 
-import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from rich.console import Console
 from rich.rule import Rule
@@ -16,9 +16,10 @@ class Screen:
     """Lines between the replies. All text is untrusted. What messages name is spelled as the chat
     knows it, whose /set takes the options in `settable`."""
 
-    def __init__(self, settable: Collection[str] = ()) -> None:
+    def __init__(self, settable: Collection[str] = (), terminal: TextIO | None = None) -> None:
+        """Writes to `terminal`, or to stdout."""
         self._settable = settable
-        self._console = Console(highlight=False, markup=False, emoji=False)
+        self._console = Console(file=terminal, highlight=False, markup=False, emoji=False)
 
     def say(self, text: str) -> None:
         self._console.print(Text(visible(in_chat(text, self._settable)), style="dim"))
@@ -54,7 +55,7 @@ class Screen:
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
         """A spinner while the body runs; a line on a dumb terminal."""
-        if is_dumb() or not sys.stdout.isatty():
+        if not self._console.is_terminal or is_dumb():
             self.say(text)
             yield
             return
