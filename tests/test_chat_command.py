@@ -13,6 +13,7 @@ import pytest
 
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 from tests.json_events import schema
 
 
@@ -59,6 +60,25 @@ def test_events_have_the_turns_number_and_follow_the_schema(
     new = [end["prompt_tokens"] - end["cached_tokens"] for end in ends]
     assert max(new[1:]) - min(new[1:]) <= 2
     assert max(end["kv_tokens"] for end in ends) <= 240
+
+
+def test_a_resumed_session_counts_its_turns_on(tiny_model: Path) -> None:
+    """Each process began with turn 1, in its events and in its figures."""
+    options = ("chat", "-m", str(tiny_model), "-n", "2", "--session", "mine", "--stats", "--json")
+    run_in_process(*options, stdin="one\ntwo\n")
+    done = run_in_process(*options, stdin="three\nfour\n")
+    _, *events = events_of(done.stdout)
+    assert {event["turn"] for event in events} == {3, 4}
+    assert [line.split(" · ")[0] for line in done.stderr.splitlines()] == ["turn 3", "turn 4"]
+
+
+def test_an_error_in_an_event_names_options_as_the_command_line_does(tiny_model: Path) -> None:
+    """It named `roll='shift'`, which stderr at the same time called --roll shift."""
+    options = ("chat", "-m", str(tiny_model), "--json", "--max-kv-size", "160", "--roll", "stop")
+    done = run_in_process(*options, stdin="x" * 200 + "\n")
+    last = events_of(done.stdout)[-1]
+    assert "or use --roll shift" in last["error"]
+    assert last["error"] in done.stderr
 
 
 def test_messages_may_be_json_and_the_system_prompt_may_change(

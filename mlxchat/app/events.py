@@ -8,7 +8,6 @@ from typing import Any
 
 from mlxchat.chat.turn import Forgot
 from mlxchat.engine.generate import Stats, Token
-from mlxchat.errors import MlxchatError
 from mlxchat.text.tokens import Tokenizer
 
 # What many readers take for the end of a line, Python's `splitlines` among them, and JSON does not
@@ -52,10 +51,8 @@ class EventWriter:
             ]
         return _line(event)
 
-    def done(
-        self, stats: Stats, model: str, seed: int, *, error: MlxchatError | None = None
-    ) -> str:
-        """The last line; `error` is what ended the generation, if one did."""
+    def done(self, stats: Stats, model: str, seed: int, *, error: str | None = None) -> str:
+        """The last line; `error` is the message of the error that ended the generation, if any."""
         figures = asdict(stats)
         event: dict[str, Any] = {
             "event": "done",
@@ -65,7 +62,7 @@ class EventWriter:
             "finish_reason": figures.pop("finish_reason"),
         }
         if error is not None:
-            event |= {"finish_reason": "error", "error": str(error)}
+            event |= {"finish_reason": "error", "error": error}
         return _line(event | figures | {"model": model, "seed": seed})
 
 

@@ -122,7 +122,8 @@ class Run:
         """Write the last event, if it is events that are written, and a first one was."""
         if self._request.events and self._generation is not None:
             seed = self._request.setup.seed
-            done = self._events.done(self.stats, self.model.name, seed, error=self._error)
+            error = None if self._error is None else self._observer.spell(self._error)
+            done = self._events.done(self.stats, self.model.name, seed, error=error)
             self._sink.write(done)
 
     def finish(self) -> None:

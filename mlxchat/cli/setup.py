@@ -13,6 +13,7 @@ from mlxchat.settings import SamplingSettings
 from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress, waiting
+from mlxchat.terminal.spelling import as_flags
 
 
 def setup_of(values: Mapping[str, Any]) -> Setup:
@@ -31,6 +32,7 @@ def observer_of(messages: Messages) -> Observer:
         note=messages.note,
         ask=terminal_question(),
         show_progress=not messages.quiet,
+        spell=as_flags,
         waiting=lambda text: waiting(text, messages.quiet),
         counting=lambda what, unit: progress(what, unit, messages.quiet),
     )

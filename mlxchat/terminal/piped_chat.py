@@ -15,6 +15,7 @@ from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
+from mlxchat.terminal.spelling import as_flags
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken
 from mlxchat.text.thinking import ThoughtsAsText
@@ -88,7 +89,8 @@ class PipedChat:
         if spoken.role == "system":
             self._conversation.set_system(spoken.text)
             return
-        self._turn += 1
+        # Those of a resumed session count.
+        self._turn = len(self._conversation.turns) + 1
         started_s = time.perf_counter()
 
         def on_end() -> None:
@@ -153,7 +155,8 @@ class PipedChat:
         conversation = self._conversation
         stats, model, seed = conversation.stats, conversation.model.name, conversation.reply_seed
         assert stats is not None
-        return events.done(stats, model, seed, error=error)
+        spelled = None if error is None else as_flags(error)
+        return events.done(stats, model, seed, error=spelled)
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
