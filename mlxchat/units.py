@@ -14,9 +14,9 @@ def format_bytes(size_bytes: float) -> str:
     return f"{value:.{decimals}f} {_BYTE_UNITS[unit]}"
 
 
-def count(number: int, noun: str) -> str:
-    """A number with its noun: "1 turn", "1,200 turns"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def count(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "1 turn", "1,200 turns"; a `plural` if adding an s is not enough."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
 def and_rate(tokens_per_s: float) -> str:

@@ -22,8 +22,11 @@ DESKTOPS = {
     "xclip": {"DISPLAY": ":0"},
     "xsel": {"DISPLAY": ":0"},
 }
-NO_CLIPBOARD = "there is no clipboard here: /export writes a file"
-SENT = "sent to the terminal (OSC 52), which may not support it"
+NO_CLIPBOARD = "no clipboard here: /export writes a file"
+
+
+def sent(size: object) -> str:
+    return f"sent {size} characters to the terminal (OSC 52), which may not support it"
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def test_each_desktops_command_gets_the_text(
     if DESKTOPS[name]:
         assert copy_to_clipboard("größe\n😀") == NO_CLIPBOARD
     put_in_a_desktop(monkeypatch, name)
-    assert copy_to_clipboard("größe\n😀") == "copied, 7 characters"
+    assert copy_to_clipboard("größe\n😀") == "copied 7 characters"
     assert (commands / "copied").read_text() == "größe\n😀"
 
 
@@ -65,7 +68,7 @@ def test_a_command_that_stays_behind_is_not_waited_for(
     put_in_a_desktop(monkeypatch, "xclip")
     put_command(commands, "xclip", f"cat > {commands}/copied", "sleep 20 & echo $! > $0.child")
     begun_s = time.monotonic()
-    assert copy_to_clipboard("text") == "copied, 4 characters"
+    assert copy_to_clipboard("text") == "copied 4 characters"
     assert time.monotonic() - begun_s < 10
     child = int((commands / "xclip.child").read_text())
     # Ctrl-C in the chat is for the chat.
@@ -86,7 +89,7 @@ def test_a_command_that_fails_or_hangs_is_passed_over(
     text = "x" * 200_000
     assert copy_to_clipboard(text) == NO_CLIPBOARD
     put_command(commands, "xsel", f"cat > {commands}/copied")
-    assert copy_to_clipboard(text) == "copied, 200,000 characters"
+    assert copy_to_clipboard(text) == "copied 200,000 characters"
     assert (commands / "copied").read_text() == text
 
 
@@ -115,7 +118,7 @@ def test_pbcopy_is_told_that_it_gets_utf8(commands: Path, monkeypatch: pytest.Mo
     are not English."""
     monkeypatch.setenv("LC_CTYPE", "C")
     put_command(commands, "pbcopy", f'echo "$LC_CTYPE" > {commands}/locale', "cat > /dev/null")
-    assert copy_to_clipboard("größe") == "copied, 5 characters"
+    assert copy_to_clipboard("größe") == "copied 5 characters"
     assert (commands / "locale").read_text() == "UTF-8\n"
 
 
@@ -132,7 +135,7 @@ def test_over_ssh_the_terminal_gets_the_text_and_not_the_far_clipboard(
     monkeypatch.setenv(variable, "something")
     put_in_a_desktop(monkeypatch, name)
     put_command(commands, name, f"cat > {commands}/copied")
-    assert copy_to_clipboard("größe") == f"{SENT}, 5 characters"
+    assert copy_to_clipboard("größe") == sent(5)
     assert terminal == [osc52("größe")]
     assert not (commands / "copied").exists()
 
@@ -143,7 +146,7 @@ def test_a_display_that_ssh_forwards_is_the_near_one(
     monkeypatch.setenv("SSH_CONNECTION", "something")
     monkeypatch.setenv("DISPLAY", "localhost:10.0")
     put_command(commands, "xclip", f"cat > {commands}/copied")
-    assert copy_to_clipboard("text") == "copied, 4 characters"
+    assert copy_to_clipboard("text") == "copied 4 characters"
 
 
 def test_within_tmux_the_text_goes_through_it(
@@ -152,19 +155,19 @@ def test_within_tmux_the_text_goes_through_it(
     """tmux ignores OSC 52 from programs unless `set-clipboard` is `on`."""
     monkeypatch.setenv("TMUX", "/tmp/tmux-0/default,1,0")
     put_command(commands, "tmux", f'echo "$@" > {commands}/given', f"cat > {commands}/copied")
-    assert copy_to_clipboard("größe").startswith("copied to tmux, ")
+    assert copy_to_clipboard("größe").startswith("copied 5 characters to tmux")
     assert (commands / "copied").read_text() == "größe"
     assert (commands / "given").read_text() == "load-buffer -w -\n"
     assert terminal == []
     # Before 3.2 it does not know how.
     put_command(commands, "tmux", "exit 1")
-    assert copy_to_clipboard("größe") == f"{SENT}, 5 characters"
+    assert copy_to_clipboard("größe") == sent(5)
     assert terminal == [osc52("größe")]
 
 
 def test_what_a_terminal_would_drop_is_not_sent(terminal: list[str], commands: Path) -> None:
     assert not list(commands.iterdir())
-    assert copy_to_clipboard("x" * 74_994) == f"{SENT}, 74,994 characters"
+    assert copy_to_clipboard("x" * 74_994) == sent("74,994")
     assert len(terminal.pop()) <= 100_000
     assert copy_to_clipboard("x" * 74_995).endswith(
         "more than a terminal's clipboard takes: /export writes a file"
@@ -174,7 +177,7 @@ def test_what_a_terminal_would_drop_is_not_sent(terminal: list[str], commands: P
 
 def test_half_a_character_is_copied_as_a_question_mark(commands: Path) -> None:
     put_command(commands, "pbcopy", f"cat > {commands}/copied")
-    assert copy_to_clipboard("a\ud83d") == "copied, 2 characters"
+    assert copy_to_clipboard("a\ud83d") == "copied 2 characters"
     assert (commands / "copied").read_text() == "a?"
 
 
@@ -183,16 +186,16 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     model = write_thinking_model(tmp_path / "thinking")
     chat = Chat(str(model), "--think", "off")
     chat.says("/copy")
-    chat.shows("^nothing has been said yet$")
+    chat.shows("^no messages yet$")
     chat.says("hello")
     # Nobody but the terminal has a clipboard.
     chat.send("/copy\r")
-    chat.shows(f"^> /copy\n{re.escape(SENT)}, 4 characters\n>$")
+    chat.shows(f"^> /copy\n{re.escape(sent(4))}\n>$")
     written = f"\x1b]52;c;{base64.b64encode(ANSWER.encode()).decode()}\x07"
     assert chat.written.count(written) == 1
     put_command(commands, "xclip", f"cat > {commands}/copied")
     chat.send("/copy\r")
-    chat.shows("^> /copy\ncopied, 4 characters\n>$")
+    chat.shows("^> /copy\ncopied 4 characters\n>$")
     assert (commands / "copied").read_text() == ANSWER
     # One that hangs can be stopped, and the chat goes on.
     put_command(commands, "xclip", f"echo > {commands}/begun", "exec sleep 20")
@@ -203,7 +206,7 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     chat.shows(r"^stopped\n> /copy$")
     put_command(commands, "xclip", "exit 1")
     chat.send("\r")
-    chat.shows(rf"^stopped\n> /copy\n{re.escape(SENT)}, 4 characters$")
+    chat.shows(rf"^stopped\n> /copy\n{re.escape(sent(4))}$")
     assert chat.written.count(written) == 2
     chat.says("again")
     chat.send(CTRL_D)

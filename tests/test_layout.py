@@ -46,7 +46,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
-        *("tokenizer_files", "catalog", "hub_cache", "hub_errors", "hub"),
+        *("tokenizer_files", "catalog", "hub_cache", "names", "hub_errors", "hub"),
         *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
         *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),

@@ -74,13 +74,17 @@ def complete_model(incomplete: str) -> Names:
     """All names that a model can be meant by; a path is the shell's own to complete."""
     if incomplete.startswith(("/", ".", "~")):
         return []
-    return [*aliases(), *_built_in_names(), *_names_here()]
+    from mlxchat.models.names import all_names
+
+    return all_names()
 
 
 @quietly
 def complete_model_here(incomplete: str) -> Names:
     """Models on this disk that mlxchat or the hub keep."""
-    return _names_here()
+    from mlxchat.models.names import names_here
+
+    return names_here()
 
 
 @quietly
@@ -100,25 +104,3 @@ def complete_prefix(incomplete: str) -> Names:
         return []
     prefixes = PrefixIndex(directory).prefixes()[:MOST_PREFIXES]
     return [(each.key[:12], f"{each.tokens:,} tokens of {each.model}") for each in prefixes]
-
-
-def aliases() -> list[str]:
-    from mlxchat.config.file import read_user_config
-
-    with suppress(Exception):
-        return sorted(read_user_config().aliases)
-    return []
-
-
-def _built_in_names() -> list[str]:
-    from mlxchat.models.catalog import BUILT_IN_ALIASES
-
-    return list(BUILT_IN_ALIASES)
-
-
-def _names_here() -> list[str]:
-    from mlxchat import paths
-    from mlxchat.models.hub_cache import cached_repo_ids
-
-    converted = sorted(each.name for each in paths.imported_models_dir().glob("[!.]*/"))
-    return [*cached_repo_ids(), *converted]

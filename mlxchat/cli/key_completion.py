@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from mlxchat.cli.completion import Names, aliases, complete_model, quietly
+from mlxchat.cli.completion import Names, complete_model, quietly
 from mlxchat.cli.configured import configurable, keys_of
 from mlxchat.config.file import COMMANDS
 
@@ -12,7 +12,7 @@ from mlxchat.config.file import COMMANDS
 @quietly
 def complete_key(context: typer.Context, incomplete: str) -> Names:
     """Keys of `config set`."""
-    return [*keys_of(context.find_root().command), *(f"aliases.{alias}" for alias in aliases())]
+    return [*keys_of(context.find_root().command), *_alias_keys()]
 
 
 @quietly
@@ -21,7 +21,7 @@ def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
     return [
         *COMMANDS,
         *keys_of(context.find_root().command),
-        *(f"aliases.{alias}" for alias in aliases()),
+        *_alias_keys(),
     ]
 
 
@@ -36,3 +36,9 @@ def complete_value(context: typer.Context, incomplete: str) -> Names:
     if option.is_flag:
         return ["true", "false"]
     return [str(each) for each in option.type_descriptor.choices or ()]
+
+
+def _alias_keys() -> list[str]:
+    from mlxchat.models.names import aliases
+
+    return [f"aliases.{alias}" for alias in aliases()]

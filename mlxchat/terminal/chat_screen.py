@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +14,7 @@ from typing import Any
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot, Said
+from mlxchat.engine.generate import Stats
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.figures import forgotten_line, turn_line
 from mlxchat.terminal.messages import Messages
@@ -30,6 +31,9 @@ from mlxchat.units import beginning, count
 # Characters of the last message that are shown as its session is resumed: it may hold files.
 MOST_SHOWN_AGAIN = 2_000
 
+# Suggests arguments for a command of the chat, given what is typed of them.
+Suggest = Callable[["ChatScreen", str, str], Iterable[str]]
+
 # Watched and ended as it is told, this yields a reply: `Chat.say` and its like.
 Answer = Callable[..., Generator[Said]]
 
@@ -44,6 +48,15 @@ class ScreenOptions:
     history_file: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KnownCommands:
+    """The slash commands: their help by name, the options of /set, and what Tab suggests."""
+
+    helps: Mapping[str, str]
+    settable: Collection[str]
+    suggest: Suggest
+
+
 class ChatScreen:
     """What slash commands act on: the chat, its screen, its prompt, and what stands between."""
 
@@ -52,14 +65,12 @@ class ChatScreen:
         chat: Chat,
         options: ScreenOptions,
         messages: Messages,
-        commands: Mapping[str, str],
-        settable: Collection[str],
+        commands: KnownCommands,
     ) -> None:
-        """`commands` are helps by name, for completion; `settable` is what /set takes."""
         self.chat = chat
         # Replies go to stdout; the prompt and everything else to the terminal.
         self.terminal = terminal_stream()
-        self.screen = Screen(settable, self.terminal)
+        self.screen = Screen(commands.settable, self.terminal)
         self.think = options.think
         self.attached: list[str] = []
         self.figures = ""
@@ -67,9 +78,10 @@ class ChatScreen:
         self.released: Released = nullcontext
         self._options = options
         self._messages = messages
+        self._commands = commands
         # The terminal as the shell left it, before anything is held.
         self._restore = restorer()
-        self.editor = PlainInput(self.terminal) if is_dumb() else self._line_editor(commands)
+        self.editor = PlainInput(self.terminal) if is_dumb() else self._line_editor()
 
     def ready_chat(self) -> Chat:
         """The chat, as soon as its model is loaded and its cache made, which runs the model."""
@@ -104,20 +116,26 @@ class ChatScreen:
         with self.released():
             return self.editor.edit(text)
 
+    def attach(self, name: str, text: str) -> None:
+        """Put the text of a file before the next message."""
+        self.attached.append(text)
+        self.screen.say(f"attached {name} ({len(text):,} characters)")
+
     def with_attached(self, text: str) -> str:
         """The message, after the files that wait for it."""
         whole = "\n\n".join([*self.attached, text])
         self.attached.clear()
         return whole
 
-    def _line_editor(self, commands: Mapping[str, str]) -> Any:
+    def _line_editor(self) -> Any:
         from mlxchat.terminal.editor import Editor
 
         history = self._options.history_file
         return Editor(
             history_file=history,
-            commands=commands,
+            commands=self._commands.helps,
             toolbar=self._toolbar,
+            suggest=lambda command, typed: self._commands.suggest(self, command, typed),
             terminal=None if self._shows_replies else self.terminal,
         )
 
@@ -163,8 +181,8 @@ class ChatScreen:
         if session is None or not turns:
             return
         forgotten = sum(turn.forgotten for turn in turns)
-        said = f"{session.name}: {count(len(turns), 'turn')}, {forgotten:,} forgotten"
-        self.screen.rule(f"{said}; this was the last")
+        also = f", {forgotten:,} forgotten" if forgotten else ""
+        self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
         self.screen.say(f"> {beginning(turns[-1].user, MOST_SHOWN_AGAIN)}")
         with self._view() if self._shows_replies else PlainView(self.terminal) as view:
             view.add(turns[-1].thought, True)
@@ -244,5 +262,13 @@ class ChatScreen:
         if stats.finish_reason == "interrupted":
             self.screen.say("stopped")
         elif stats.finish_reason == "length":
-            self.screen.say("cut at its most tokens: /continue lets it go on")
+            self.screen.say(self._cut_off(stats))
         self._messages.stats(self.figures, self._options.stats)
+
+    def _cut_off(self, stats: Stats) -> str:
+        maximum = self.chat.conversation.generation.max_tokens
+        if 0 < maximum <= stats.generated_tokens:
+            return (
+                f"stopped at {count(maximum, 'token')} (max-tokens): /continue continues the reply"
+            )
+        return "stopped: the window is full"

@@ -30,18 +30,18 @@ def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
     size = f"{len(text):,} characters"
     for command in COMMANDS:
         if shutil.which(command[0]) and _reaches_the_user(command[0]) and _run(command, copied):
-            return f"copied, {size}"
+            return f"copied {size}"
     if is_dumb() or not terminal.isatty():
-        return "there is no clipboard here: /export writes a file"
+        return "no clipboard here: /export writes a file"
     if os.environ.get("TMUX") and shutil.which("tmux") and _run(TMUX, copied):
-        return f"copied to tmux, which passes it on if the terminal supports that, {size}"
+        return f"copied {size} to tmux, which passes them on if the terminal supports it"
     if len(copied) > MOST_OSC52_BYTES:
-        return f"{size} are more than a terminal's clipboard takes: /export writes a file"
+        return f"{size} are too many for a terminal's clipboard: /export writes a file"
     payload = base64.b64encode(copied).decode()
     terminal.write(f"\x1b]52;c;{payload}\x07")
     terminal.flush()
     # None of them answers.
-    return f"sent to the terminal (OSC 52), which may not support it, {size}"
+    return f"sent {size} to the terminal (OSC 52), which may not support it"
 
 
 def _run(command: list[str], copied: bytes) -> bool:

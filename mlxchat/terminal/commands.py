@@ -1,32 +1,49 @@
-"""What can be said to the chat itself: the commands that begin with a slash."""
+"""Slash commands: what each does, what `/help` shows, and what Tab completes after it."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from textwrap import wrap
 
 from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Turn
-from mlxchat.errors import InputError, UsageError
+from mlxchat.chat.turn import Mention, Turn
+from mlxchat.errors import MlxchatError, UsageError
+from mlxchat.models.names import all_names
 from mlxchat.options import Group, Option
 from mlxchat.request import CHAT
 from mlxchat.store.session_list import listing
+from mlxchat.store.session_names import names_by_use
 from mlxchat.template_args import format_template_args
-from mlxchat.terminal.chat_screen import ChatScreen
+from mlxchat.terminal import visible
+from mlxchat.terminal.chat_screen import ChatScreen, KnownCommands
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.window_chart import Attached, draw_window, summary
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
-# A handler gets the chat on its screen and what was typed after the command's name; what it returns
-# is put into the next prompt, to be changed and sent.
+# A handler gets the chat and the text after the command; it may return a draft for the next prompt.
 Handler = Callable[[ChatScreen, str], str | None]
+# Suggests arguments for a command, given what is typed of them.
+Suggest = Callable[[ChatScreen, str], Iterable[str]]
+
+THINK = ("on", "off", "hide")
+# Columns that help needs for two columns of its own.
+WIDE = 60
+USAGE_COLUMNS = 22
+# Matches of /recall that are listed.
+MAX_MATCHES = 20
+KEYS = (
+    'Alt-Enter or """ starts a new line · Ctrl-G opens your editor',
+    "Ctrl-C stops a reply · Ctrl-D leaves · // sends a leading slash",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,53 +51,82 @@ class Command:
     usage: str
     help: str
     handle: Handler
+    suggest: Suggest
 
 
 COMMANDS: dict[str, Command] = {}
 
 
-def command(usage: str, help_text: str) -> Callable[[Handler], Handler]:
+def _nothing(_: ChatScreen, __: str) -> Iterable[str]:
+    return ()
+
+
+def command(
+    usage: str, help_text: str, suggest: Suggest = _nothing
+) -> Callable[[Handler], Handler]:
     def add(handler: Handler) -> Handler:
-        COMMANDS[usage.split(maxsplit=1)[0]] = Command(usage, help_text, handler)
+        COMMANDS[usage.split(maxsplit=1)[0]] = Command(usage, help_text, handler, suggest)
         return handler
 
     return add
 
 
 def run_command(shown: ChatScreen, line: str) -> str | None:
-    """Do what the line says; returns a draft for the next prompt. Raises UsageError for a command
-    that there is not, with the nearest one."""
+    """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
+    command, with the nearest one."""
     name, _, argument = line.partition(" ")
     found = COMMANDS.get(name)
     if found is None:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "/help lists them"
-        raise UsageError(f"there is no command {name}: {hint} (// sends a slash)")
+        hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
+        raise UsageError(f"unknown command {name}: {hint}")
     return found.handle(shown, argument.strip())
 
 
-def _number(argument: str, default: int) -> int:
+def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
+    """Arguments of the command that begin with what is typed. Without errors, for Tab."""
+    found = COMMANDS.get(name)
+    if found is not None:
+        with suppress(MlxchatError, OSError):
+            yield from (each for each in found.suggest(shown, typed) if each.startswith(typed))
+
+
+def _usage(name: str) -> UsageError:
+    return UsageError(f"usage: {COMMANDS[name].usage}")
+
+
+def _number(name: str, argument: str, default: int) -> int:
     if not argument:
         return default
     try:
         return int(argument)
     except ValueError:
-        raise UsageError(f"{argument!r} is not a number") from None
+        raise _usage(name) from None
 
 
 def _last_turn(shown: ChatScreen) -> Turn:
     turn = shown.conversation.last
     if turn is None:
-        raise UsageError("nothing has been said yet")
+        raise UsageError("no messages yet")
     return turn
 
 
-@command("/help", "list the commands")
+@command("/help", "list these commands")
 def _help(shown: ChatScreen, _: str) -> None:
+    for line in help_lines(shown.screen.columns):
+        shown.screen.say(line)
+
+
+def help_lines(columns: int) -> Iterator[str]:
+    """The commands, each with its help beside it, or below it on a narrow terminal."""
     for each in COMMANDS.values():
-        shown.screen.say(f"{each.usage:20} {each.help}")
-    shown.screen.say('Alt-Enter or """ for several lines · Ctrl-G for your editor · Ctrl-C stops a')
-    shown.screen.say("reply · Ctrl-D leaves · // at the beginning sends a slash")
+        if columns >= WIDE:
+            yield f"{each.usage:{USAGE_COLUMNS}}{each.help}"
+        else:
+            yield each.usage
+            yield from wrap(each.help, columns, initial_indent="  ", subsequent_indent="  ")
+    for line in KEYS:
+        yield from wrap(line, columns)
 
 
 @command("/exit", "leave")
@@ -88,26 +134,26 @@ def _exit(shown: ChatScreen, _: str) -> None:
     raise EndOfInput
 
 
-@command("/clear", "forget everything and begin anew")
+@command("/clear", "start over; /recall still finds everything")
 def _clear(shown: ChatScreen, _: str) -> None:
     shown.conversation.clear()
-    shown.screen.rule("a new conversation")
+    shown.screen.rule("new conversation")
 
 
-@command("/retry", "answer the last message again, differently")
+@command("/retry", "answer the last message again")
 def _retry(shown: ChatScreen, _: str) -> None:
     _last_turn(shown)
     shown.retry()
 
 
-@command("/undo", "take the last message and its reply back, or what /continue added")
+@command("/undo", "remove the last turn, or what /continue added")
 def _undo(shown: ChatScreen, _: str) -> str:
     _last_turn(shown)
     if shown.conversation.take_back_continuation():
-        shown.screen.say("taken back; the reply is as it was before it went on")
+        shown.screen.say("removed what /continue added")
         return ""
     turn = shown.conversation.undo()
-    shown.screen.say("taken back; it is in the prompt, to be changed")
+    shown.screen.say("removed: edit the message below, or send it again")
     return turn.user
 
 
@@ -116,31 +162,30 @@ def _edit(shown: ChatScreen, argument: str) -> str:
     return shown.edit(argument)
 
 
-@command("/continue", "let the last reply go on")
+@command("/continue", "continue the last reply")
 def _continue(shown: ChatScreen, _: str) -> None:
     _last_turn(shown)
     shown.continue_reply()
 
 
-@command("/system [TEXT|off]", "show or change the system prompt")
+@command("/system [TEXT|off]", "show or change the system prompt", lambda *_: ["off"])
 def _system(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.conversation.set_system(None if argument == "off" else argument)
     shown.screen.say(f"system prompt: {shown.conversation.system or 'none'}")
 
 
-@command("/file PATH", "put a file before your next message")
+@command("/file PATH", "attach a file to your next message")
 def _file(shown: ChatScreen, argument: str) -> None:
     if not argument:
-        raise UsageError("/file needs a path")
+        raise _usage("/file")
     document = read_input(None, [str(Path(argument).expanduser())], None)
     for notice in document.notices:
         shown.screen.say(notice)
-    shown.attached.append(document.text)
-    shown.screen.say(f"{argument}: {len(document.text):,} characters, before your next message")
+    shown.attach(argument, document.text)
 
 
-@command("/context", "draw what the window holds")
+@command("/context", "show what fills the window")
 def _context(shown: ChatScreen, _: str) -> None:
     conversation = shown.conversation
     usage, waiting = conversation.usage(), shown.attached
@@ -151,66 +196,87 @@ def _context(shown: ChatScreen, _: str) -> None:
     shown.screen.say(summary(usage, attached, len(conversation.forgotten)))
 
 
-@command("/recall WORD [#N]", "find what was said, and quote the newest (or Nth) find")
+@command("/recall WORD [#N]", "search the whole chat; #N quotes match N")
 def _recall(shown: ChatScreen, argument: str) -> str | None:
     wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
     if wanted is None:
-        raise UsageError("/recall needs a word")
-    finds = shown.conversation.recall(wanted[1])
-    if not finds:
-        shown.screen.say(f"{wanted[1]!r} was never said")
-        return None
-    for n, each in enumerate(finds, 1):
-        where = "forgotten" if each.forgotten else "in view"
-        shown.screen.say(f"#{n} turn {each.turn} ({where}): {each.line[:200]}")
-    chosen = int(wanted[2] or len(finds))
-    if not 1 <= chosen <= len(finds):
-        raise UsageError(f"there are {len(finds)} finds: #1 to #{len(finds)}")
-    return f"> {finds[chosen - 1].line}\n\n"
+        raise _usage("/recall")
+    word, number = wanted[1], wanted[2]
+    matches = shown.conversation.recall(word)
+    if not matches:
+        shown.screen.say(f"no match for {word!r}")
+    elif number is None:
+        _list_matches(shown, word, matches)
+    elif not 1 <= int(number) <= len(matches):
+        raise UsageError(f"no match #{number}: there are {count(len(matches), 'match', 'matches')}")
+    else:
+        return f"> {matches[int(number) - 1].line}\n\n"
+    return None
 
 
-@command("/pin [TURN]", "never forget a turn: the last one, or that of the number")
+def _list_matches(shown: ChatScreen, word: str, matches: Sequence[Mention]) -> None:
+    """The latest, and how one is quoted: nothing is put into the prompt unasked."""
+    earlier = len(matches) - MAX_MATCHES
+    if earlier > 0:
+        shown.screen.say(f"… {count(earlier, 'earlier match', 'earlier matches')}")
+    for n, each in list(enumerate(matches, 1))[-MAX_MATCHES:]:
+        forgotten = " (forgotten)" if each.forgotten else ""
+        shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {each.line[:200]}")
+    shown.screen.say(f"/recall {word} #{len(matches)} quotes the last one in your next message")
+
+
+def _turns_to_pin(shown: ChatScreen, _: str) -> Iterator[str]:
+    if shown.chat.is_ready:
+        for number, turn in enumerate(shown.conversation.turns, 1):
+            if not (turn.forgotten or turn.pinned):
+                yield str(number)
+
+
+@command("/pin [TURN]", "never forget a turn, the last by default", _turns_to_pin)
 def _pin(shown: ChatScreen, argument: str) -> None:
     _last_turn(shown)
-    number = _number(argument, len(shown.conversation.turns))
+    number = _number("/pin", argument, len(shown.conversation.turns))
     shown.conversation.pin(number)
-    shown.screen.say(f"turn {number} is pinned")
+    shown.screen.say(f"pinned turn {number}")
 
 
-@command("/unpin", "let all pinned turns be forgotten again")
+@command("/unpin", "unpin all turns")
 def _unpin(shown: ChatScreen, _: str) -> None:
     shown.conversation.unpin()
-    shown.screen.say("nothing but the system prompt is pinned")
+    shown.screen.say("unpinned all turns")
 
 
 @command("/forget N", "forget the N oldest turns")
 def _forget(shown: ChatScreen, argument: str) -> None:
-    wanted = _number(argument, 1)
+    wanted = _number("/forget", argument, 1)
     if wanted < 1:
-        raise UsageError("/forget needs a number of turns, 1 or more")
-    gone = count(shown.conversation.forget(wanted), "turn")
-    shown.screen.say(f"{gone} will be gone from the window at your next message")
+        raise _usage("/forget")
+    gone = shown.conversation.forget(wanted)
+    if gone == 0:
+        raise UsageError("no turns to forget")
+    leave = "leaves" if gone == 1 else "leave"
+    shown.screen.say(f"{count(gone, 'turn')} {leave} the window with your next message")
 
 
-@command("/save NAME", "give this session a name, or write the conversation to a .jsonl file")
+@command("/save NAME", "name this session, or save to a .jsonl file")
 def _save(shown: ChatScreen, argument: str) -> None:
     conversation = shown.conversation
-    if (path := _file_path(argument)) is not None:
+    if (path := _file_path("/save", argument)) is not None:
         transcript.save(path, conversation.system, conversation.turns)
         shown.screen.say(f"saved to {path}")
         return
     shown.ready_chat().save_as(argument)
-    shown.screen.say(f"this session is {argument!r} from now on")
+    shown.screen.say(f"this session is now called {argument!r}")
 
 
-@command("/load NAME", "resume another session, or a conversation in a .jsonl file")
+@command("/load NAME", "resume a session or a .jsonl file", lambda *_: names_by_use())
 def _load(shown: ChatScreen, argument: str) -> None:
-    if (path := _file_path(argument)) is None:
+    if (path := _file_path("/load", argument)) is None:
         shown.ready_chat().change_session(argument)
         shown.show_last_exchange()
         return
     turns = count(shown.ready_chat().resume_file(path), "turn")
-    shown.screen.say(f"{turns}; the latest that fit will be read at your next message")
+    shown.screen.say(f"loaded {turns}: your next message reads the latest that fit")
 
 
 @command("/sessions", "list the sessions")
@@ -218,20 +284,21 @@ def _sessions(shown: ChatScreen, _: str) -> None:
     found = listing()
     for each in found:
         when = datetime.fromtimestamp(each.updated).strftime("%Y-%m-%d %H:%M")
-        first = each.error or each.first.replace("\n", " ")[:50]
-        shown.screen.say(f"{each.name:24} {when}  {count(each.turns, 'turn'):>10}  {first}")
+        first = each.error or each.first
+        line = f"{each.name:24} {when}  {count(each.turns, 'turn'):>10}  {first}"
+        shown.screen.draw([" ".join(visible(line).split("\n"))])
     if not found:
-        shown.screen.say("there is none yet")
+        shown.screen.say("no sessions yet")
 
 
-def _file_path(name: str) -> Path | None:
-    """The path that is meant, where it is no session's name."""
-    if not name:
-        raise UsageError("it needs a name")
-    return Path(name).expanduser() if "/" in name or name.endswith(".jsonl") else None
+def _file_path(name: str, argument: str) -> Path | None:
+    """The path, unless the argument of the command is the name of a session."""
+    if not argument:
+        raise _usage(name)
+    return Path(argument).expanduser() if "/" in argument or argument.endswith(".jsonl") else None
 
 
-@command("/model [NAME]", "show the model, or change to another")
+@command("/model [NAME]", "show or change the model", lambda *_: all_names())
 def _model(shown: ChatScreen, argument: str) -> None:
     if argument:
         chat = shown.ready_chat()
@@ -249,7 +316,15 @@ def _in_order(option: Option) -> tuple[bool, bool, bool]:
 SETTABLE = {each.name: each for each in sorted(CHAT.values(), key=_in_order) if each.in_chat}
 
 
-@command("/set [OPTION VALUE]", "show the options, or change one: temp, top-p, max-tokens …")
+def _options_or_values(_: ChatScreen, typed: str) -> Iterator[str]:
+    name, space, _ = typed.partition(" ")
+    if not space:
+        yield from (f"{each} " for each in SETTABLE)
+    elif name in SETTABLE:
+        yield from (f"{name} {choice}" for choice in SETTABLE[name].choices)
+
+
+@command("/set [OPTION VALUE]", "show or change options such as temp", _options_or_values)
 def _set(shown: ChatScreen, argument: str) -> None:
     name, _, value = argument.partition(" ")
     if name:
@@ -274,34 +349,39 @@ def _settings(conversation: Conversation) -> Iterator[str]:
             yield f"{each.name} {getattr(holder, each.field)}"
 
 
-@command("/think on|off|hide", "show the model's thoughts, turn them off, or hide them")
+@command("/think on|off|hide", "show, disable or hide the model's thoughts", lambda *_: THINK)
 def _think(shown: ChatScreen, argument: str) -> None:
-    if argument not in ("on", "off", "hide"):
-        raise UsageError("/think takes on, off or hide")
+    if argument not in THINK:
+        raise _usage("/think")
     if argument == "off" and not shown.conversation.model.tokenizer.thinks:
-        raise UsageError("this model has no way to turn thoughts off: /think hide leaves them out")
+        raise UsageError("this model's thoughts cannot be disabled: use /think hide")
     shown.conversation.think(argument != "off")
     shown.think = argument
     shown.screen.say(f"thoughts: {argument}")
 
 
-@command("/stats", "figures of the last reply")
+@command("/stats", "figures for the last reply")
 def _stats(shown: ChatScreen, _: str) -> None:
-    shown.screen.say(shown.figures or "nothing has been answered yet")
+    shown.screen.say(shown.figures or "no reply yet")
 
 
-@command("/copy", "copy the last reply, without its thoughts, to the clipboard")
+@command("/copy", "copy the last reply to the clipboard")
 def _copy(shown: ChatScreen, _: str) -> None:
     shown.screen.say(copy_to_clipboard(_last_turn(shown).reply.strip(), shown.terminal))
 
 
-@command("/export FILE.md", "write the whole conversation as Markdown")
+@command("/export FILE.md", "write the conversation as Markdown")
 def _export(shown: ChatScreen, argument: str) -> None:
     if not argument:
-        raise InputError("/export needs a file name")
+        raise _usage("/export")
     path = Path(argument).expanduser()
     conversation = shown.conversation
     transcript.export_markdown(
         path, conversation.system, conversation.turns, thoughts=shown.think == "on"
     )
-    shown.screen.say(f"written to {path}")
+    shown.screen.say(f"wrote {path}")
+
+
+KNOWN = KnownCommands(
+    {name: each.help for name, each in COMMANDS.items()}, tuple(SETTABLE), suggestions
+)

@@ -39,7 +39,7 @@ from mlxchat.terminal.plain_input import (
 )
 
 REFRESH_S = 0.5
-_FILE_COMMANDS = ("/file", "/load", "/save", "/export")
+_FILE_COMMANDS = ("/file", "/load", "/save", "/export", "/model")
 
 
 class Editor:
@@ -52,6 +52,7 @@ class Editor:
         history_file: Path | None,
         commands: Mapping[str, str],
         toolbar: Callable[[], str],
+        suggest: Callable[[str, str], Iterable[str]] = lambda *_: (),
         terminal: TextIO | None = None,
     ) -> None:
         self._terminal = terminal
@@ -62,7 +63,7 @@ class Editor:
             multiline=True,
             prompt_continuation=CONTINUATION,
             history=InMemoryHistory() if history_file is None else _PrivateHistory(history_file),
-            completer=_ChatCompleter(commands),
+            completer=_ChatCompleter(commands, suggest),
             complete_while_typing=Condition(self._is_typing_a_command),
             key_bindings=self._keys(),
             placeholder=self._hint,
@@ -159,10 +160,13 @@ class Editor:
 
 
 class _ChatCompleter(Completer):
-    """Commands as they are typed; file names after some of them when asked for with Tab."""
+    """Completes commands while they are typed, and on Tab their arguments and file names."""
 
-    def __init__(self, commands: Mapping[str, str]) -> None:
+    def __init__(
+        self, commands: Mapping[str, str], suggest: Callable[[str, str], Iterable[str]]
+    ) -> None:
         self._commands = commands
+        self._suggest = suggest
         self._paths = PathCompleter(expanduser=True)
 
     def get_completions(
@@ -170,12 +174,14 @@ class _ChatCompleter(Completer):
     ) -> Iterable[Completion]:
         typed = document.text_before_cursor
         if _is_command_name(typed):
-            return self._names(typed)
-        command, _, argument = typed.partition(" ")
-        if command in _FILE_COMMANDS and complete_event.completion_requested:
-            path = Document(argument.lstrip(" "))
-            return self._paths.get_completions(path, complete_event)
-        return ()
+            yield from self._names(typed)
+        elif typed.startswith("/") and complete_event.completion_requested:
+            command, _, argument = typed.partition(" ")
+            argument = argument.lstrip(" ")
+            for suggested in self._suggest(command, argument):
+                yield Completion(suggested, start_position=-len(argument))
+            if command in _FILE_COMMANDS:
+                yield from self._paths.get_completions(Document(argument), complete_event)
 
     def _names(self, typed: str) -> Iterable[Completion]:
         return (

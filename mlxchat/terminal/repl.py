@@ -11,7 +11,7 @@ from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, Sn
 from mlxchat.failures import device_failures
 from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import COMMANDS, SETTABLE, run_command
+from mlxchat.terminal.commands import KNOWN, run_command
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.typeahead import held_typeahead
@@ -25,8 +25,7 @@ class Repl:
     def __init__(self, chat: Chat, options: ScreenOptions, messages: Messages) -> None:
         self._chat = chat
         chat.load_in_background()
-        helps = {name: each.help for name, each in COMMANDS.items()}
-        self._shown = ChatScreen(chat, options, messages, helps, SETTABLE)
+        self._shown = ChatScreen(chat, options, messages, KNOWN)
 
     def run(self) -> int:
         """Returns the exit status."""
@@ -45,7 +44,7 @@ class Repl:
         if self._chat.has_given_window:
             # Whether the template fits into it is known before the weights are read.
             self._chat.wait_for_checks()
-        self._shown.screen.say(f"{self._chat.model_name} · /help · Ctrl-D leaves")
+        self._shown.screen.say(f"{self._chat.model_name} · /help for commands · Ctrl-D to leave")
         self._shown.say_notices()
         self._shown.show_last_exchange()
         draft = ""
@@ -65,7 +64,7 @@ class Repl:
         except DeviceError as error:
             if self._chat.has_failed:
                 raise
-            screen.complain(Message(error, "; everything said so far is kept"))
+            screen.complain(Message(error, "; nothing said so far is lost"))
         except ClosedPipe:
             raise
         except MlxchatError as error:
@@ -106,4 +105,4 @@ class Repl:
         if written is not None:
             took = f" ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
         resume = Field("session", session.name)
-        self._shown.screen.say(Message(f"saved{took}: mlxchat ", resume, " continues it"))
+        self._shown.screen.say(Message(f"saved{took}; resume with: mlxchat ", resume))

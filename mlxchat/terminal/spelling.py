@@ -13,8 +13,8 @@ from mlxchat.wording import Action, Field, Message, Name
 # The name of a field's option.
 OPTIONS = {field: each.name for field, each in (GENERATE | CHAT).items()}
 
-# Commands of a chat for which the command line has none.
-IN_CHAT = {"clear": "/clear", "unpin": "/unpin"}
+# The actions that are commands of a chat.
+IN_CHAT = ("clear", "unpin")
 
 
 def as_flags(message: object) -> str:
@@ -34,7 +34,7 @@ def in_chat(message: object, settable: Collection[str]) -> str:
         if isinstance(name, Field) and _option(name) in settable:
             return f"/set {_option(name)} {name.value}" if name.has_value else _option(name)
         if isinstance(name, Action) and name.name in IN_CHAT:
-            return IN_CHAT[name.name]
+            return f"/{name.name}"
         return _as_flag(name)
 
     return Message(message).spelled(spell)

@@ -1,0 +1,160 @@
+"""Slash commands in process: what they answer, and what Tab suggests after them."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from mlxchat.app.chat import Chat
+from mlxchat.chat.turn import Turn
+from mlxchat.errors import UsageError
+from mlxchat.request import ChatOptions, Setup
+from mlxchat.settings import GenerationSettings
+from mlxchat.store.session import Session
+from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
+from mlxchat.terminal.commands import COMMANDS, KNOWN, help_lines, run_command, suggestions
+from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.screen import Screen
+
+MAX_HELP_WORDS = 10
+
+Run = Callable[[str], str]
+
+
+@pytest.fixture
+def shown(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatScreen]:
+    """A chat on a terminal without a cursor, which needs no line editor."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
+    setup = Setup(str(tiny_model), window=400, keep=0, seed=7)
+    options = ChatOptions(setup=setup, generation=GenerationSettings(max_tokens=3))
+    with Chat.open(options, session="mine") as chat:
+        yield ChatScreen(chat, ScreenOptions(), Messages(), KNOWN)
+
+
+@pytest.fixture
+def run(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command; its answer."""
+
+    def run(line: str) -> str:
+        answer = StringIO()
+        monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
+        run_command(shown, line)
+        return answer.getvalue()
+
+    return run
+
+
+def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen, run: Run) -> None:
+    """The newest find was put into the prompt unasked, where the next Enter sent it."""
+    shown.conversation.turns[:] = [
+        Turn("My name is Ada.", "Hello Ada!", forgotten=True),
+        Turn("Who am I?", "You are Ada."),
+    ]
+    assert run("/recall ada") == (
+        "#1 turn 1 (forgotten): My name is Ada.\n"
+        "#2 turn 1 (forgotten): Hello Ada!\n"
+        "#3 turn 2: You are Ada.\n"
+        "/recall ada #3 quotes the last one in your next message\n"
+    )
+    assert run_command(shown, "/recall ada") is None
+    assert run_command(shown, "/recall ada #1") == "> My name is Ada.\n\n"
+    assert run("/recall Rome").endswith("no match for 'Rome'\n")
+    with pytest.raises(UsageError, match="no match #4: there are 3 matches"):
+        run("/recall ada #4")
+    with pytest.raises(UsageError, match=r"usage: /recall WORD \[#N\]"):
+        run("/recall")
+
+
+def test_recall_lists_the_latest_of_many_matches(shown: ChatScreen, run: Run) -> None:
+    shown.conversation.turns[:] = [Turn(f"one {n}") for n in range(30)]
+    lines = run("/recall one").splitlines()
+    assert lines[0] == "… 10 earlier matches"
+    assert lines[1] == "#11 turn 11: one 10"
+    assert len(lines) == 22
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_help_fits_the_terminal(columns: int) -> None:
+    lines = list(help_lines(columns))
+    assert max(map(len, lines)) <= columns
+    text = "\n".join(lines)
+    assert all(each.usage in text for each in COMMANDS.values())
+    assert columns < 60 or all(each.help in text for each in COMMANDS.values())
+
+
+def test_each_command_has_a_short_help() -> None:
+    for each in COMMANDS.values():
+        assert len(each.help.split()) <= MAX_HELP_WORDS, each
+
+
+def test_unknown_commands_suggest_the_nearest(run: Run) -> None:
+    with pytest.raises(UsageError, match=r"unknown command /contxt: did you mean /context\?"):
+        run("/contxt")
+    with pytest.raises(UsageError, match="unknown command /usr/lib: see /help, or send it as //us"):
+        run("/usr/lib is a directory")
+
+
+@pytest.mark.parametrize(
+    ("command", "typed", "suggested"),
+    [
+        ("/think", "", ["on", "off", "hide"]),
+        ("/think", "h", ["hide"]),
+        ("/set", "top", ["top-p ", "top-k "]),
+        ("/set", "roll s", ["roll shift", "roll stop"]),
+        ("/set", "temp ", []),
+        ("/load", "ol", ["old"]),
+        ("/system", "o", ["off"]),
+        ("/pin", "", ["2"]),
+        ("/stats", "", []),
+        ("/no-such", "", []),
+    ],
+)
+def test_tab_suggests_arguments(
+    command: str, typed: str, suggested: list[str], shown: ChatScreen
+) -> None:
+    with Session.open("old", create=True) as session:
+        session.journal.record(None, [Turn("hello", "hi")])
+    shown.conversation.turns[:] = [
+        *(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
+    ]
+    assert list(suggestions(shown, command, typed)) == suggested
+
+
+def test_tab_suggests_models(shown: ChatScreen) -> None:
+    assert "smollm2" in list(suggestions(shown, "/model", "smol"))
+
+
+def test_the_rows_of_context_add_up_whatever_was_done_before(
+    shown: ChatScreen, run: Run, tmp_path: Path
+) -> None:
+    """They did not before a first message, nor after /system, /forget or /file."""
+    (tmp_path / "notes").write_text("some notes")
+
+    def check() -> list[str]:
+        *rows, summary = run("/context").splitlines()
+        numbers = [int(row.split()[0]) for row in rows]
+        free = numbers[-1]
+        used = int(summary.split(" of ")[0])
+        assert used == sum(numbers) - free
+        assert used + free == 400
+        return rows
+
+    assert len(check()) == 2
+    for line in ("one", "two", "three"):
+        shown.say(line)
+    assert len(check()) == 5
+    for line in ("/system Be kind.", "/pin 2", "/undo", "/forget 1"):
+        run(line)
+        check()
+    run(f"/file {shlex.quote(str(tmp_path / 'notes'))}")
+    assert any("attached: 1 file" in row for row in check())
+    run("/clear")
+    assert len(check()) == 3
+
+
+def test_forget_without_turns_is_refused(run: Run) -> None:
+    with pytest.raises(UsageError, match="no turns to forget"):
+        run("/forget 2")
