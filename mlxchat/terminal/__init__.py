@@ -1,23 +1,24 @@
-"""What a terminal shows: the only importers of rich and prompt_toolkit live in this package."""
+"""Terminal output: the only package that imports rich and prompt_toolkit."""
 
 import os
 import re
 
-# C0 and C1 controls and DEL, except tab and newline: everything that can begin an escape sequence.
+# C0 and C1 control characters and DEL, except tab and newline: all that can start an escape
+# sequence.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
-    """Replace what a terminal would obey by what it shows: ESC becomes ␛, and so on.
+    """Replace control characters with visible ones: ESC becomes ␛, and so on.
 
-    Text from a model, a file or a pipe is untrusted: it may be read, it may not move the cursor,
-    set the title or write to the clipboard.
+    Text from a model, a file or a pipe is untrusted: it must not move the cursor, set the title or
+    write to the clipboard.
     """
     return _CONTROLS.sub(_picture, text)
 
 
 def is_dumb() -> bool:
-    """Whether the terminal obeys no escape sequences."""
+    """Whether the terminal ignores escape sequences."""
     return os.environ.get("TERM", "dumb") in ("", "dumb")
 
 

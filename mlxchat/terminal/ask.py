@@ -1,4 +1,4 @@
-"""A yes-or-no question, where there is somebody to ask."""
+"""Yes-or-no questions on a terminal."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from mlxchat.terminal import visible
 
 
 def terminal_question() -> Callable[[str], bool] | None:
-    """Return a function that asks on the terminal, or None where stdin or stderr is none."""
+    """Return a function that asks on the terminal; None if stdin or stderr is not a terminal."""
     if sys.stdin is None or sys.stderr is None:
         return None
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -19,5 +19,5 @@ def _ask(question: str) -> bool:
     sys.stderr.write(f"{visible(question)} [Y/n] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
-    # An end of input is no consent.
+    # End of input does not count as consent.
     return answer.strip().lower() in ("y", "yes") or answer == "\n"

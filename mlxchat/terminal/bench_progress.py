@@ -1,5 +1,5 @@
-"""How far a bench is, on stderr, if that is a terminal. It is drawn between runs only: nothing
-shall draw while something is measured."""
+"""The progress of a benchmark, on stderr if that is a terminal. Drawn between runs only, so that
+drawing does not affect the measurements."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class BenchProgress:
-    """`tick` may be called at any time; it shows something while the body of `of` runs."""
+    """`tick` may be called at any time; it draws only while the body of `of` runs."""
 
     def __init__(self, quiet: bool) -> None:
         self._is_shown = not quiet and sys.stderr is not None and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""What `mlxchat bench` found, into all the places where it is wanted."""
+"""Writes the results of `mlxchat bench` to stdout, a file and charts."""
 
 import shutil
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class BenchReport:
 
     @classmethod
     def prepare(cls, json_file: str | None, charts: str | None, messages: Messages) -> Self:
-        """Before anything is measured, make sure that it can be kept. Raises OutputError."""
+        """Check before measuring that the results can be saved. Raises OutputError."""
         Stdout()
         on_stdout = json_file == STDOUT
         file = None if json_file is None or on_stdout else RecordFile(Path(json_file))
@@ -44,7 +44,7 @@ class BenchReport:
         return cls(on_stdout, file, None if charts is None else Path(charts), messages)
 
     def hand_out(self, measured: Measured) -> None:
-        """Into the file, to stdout and as charts: if one of them fails, the rest is done."""
+        """Write to the file, to stdout and as charts: if one fails, the others are still written."""
         records = list(lines(measured.found, measured.circumstances))
         with ExitStack() as rest:
             rest.callback(self._draw, measured)

@@ -1,5 +1,5 @@
-"""Tables of measured figures: drawn for a terminal; in a pipe, tab-separated lines behind a line of
-headers, an empty line after each table, and what else is to be said behind a `#`."""
+"""Tables of measurements: drawn on a terminal; in a pipe, tab-separated lines after a header line,
+an empty line after each table, and remarks after a `#`."""
 
 import shutil
 import textwrap
@@ -11,7 +11,7 @@ from mlxchat.terminal.table import format_table
 
 
 def format_bench_table(table: Table, *, for_terminal: bool) -> str:
-    """Numbers to the right, and nothing coloured: a figure says itself whether it is a good one."""
+    """Right-aligned numbers without colours."""
     table = table.without_empty_columns()
     if not for_terminal:
         lines = format_table(table.headers, [table.headers, *table.rows], for_terminal=False)
@@ -24,7 +24,7 @@ def format_bench_table(table: Table, *, for_terminal: bool) -> str:
 
 
 def paragraph(text: str) -> str:
-    """As wide as the terminal, broken between words."""
+    """As wide as the terminal, wrapped between words."""
     columns = shutil.get_terminal_size().columns
     return "\n".join(textwrap.wrap(visible(text), columns, break_on_hyphens=False)) + "\n"
 
@@ -34,7 +34,7 @@ def comment(text: str) -> str:
 
 
 def _numbers(table: Table) -> Sequence[str]:
-    """The headers of the columns that hold nothing but numbers."""
+    """The headers of columns that contain only numbers."""
     columns = zip(table.headers, zip(*table.rows, strict=True), strict=True)
     return [name for name, cells in columns if all(_is_number(cell) for cell in cells if cell)]
 

@@ -1,4 +1,4 @@
-"""A chart of block characters, for whoever has no plots: a bar for each value, from zero."""
+"""Bar charts of block characters, for terminals without plots. Bars start at zero."""
 
 from mlxchat.bench.report import Chart, figure
 from mlxchat.terminal import visible
@@ -10,7 +10,7 @@ LEAST_BAR = 10
 
 
 def draw_chart(chart: Chart, columns: int) -> str:
-    """At most `columns` wide, where that leaves room for bars; of a long line, ten places."""
+    """At most `columns` wide if that leaves room for bars; ten places of a long line."""
     values = {
         (point.x, series.label): point.y for series in chart.series for point in series.points
     }
@@ -40,7 +40,7 @@ def draw_chart(chart: Chart, columns: int) -> str:
 
 
 def _places(chart: Chart) -> list[float | str]:
-    """The x values in order; of many, some that lie evenly, the first and the last among them."""
+    """The x values in order; of many, an even selection that includes the first and the last."""
     found = list(dict.fromkeys(point.x for series in chart.series for point in series.points))
     if chart.kind == "lines":
         found.sort(key=float)

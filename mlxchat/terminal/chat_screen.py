@@ -1,4 +1,4 @@
-"""A chat on the screen of a terminal: replies as they come, and what is known about them."""
+"""A chat on a terminal: the prompt, replies as they come, and status."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from mlxchat.terminal.stream import terminal_stream, wait_for_pipe
 from mlxchat.terminal.typeahead import Released
 from mlxchat.units import beginning, count
 
-# Characters of the last message that are shown as its session is resumed: it may hold files.
+# Characters of the last message shown when a session resumes; it may contain files.
 MOST_SHOWN_AGAIN = 2_000
 
 # Suggests arguments for a command of the chat, given what is typed of them.
 Suggest = Callable[["ChatScreen", str, str], Iterable[str]]
 
-# Watched and ended as it is told, this yields a reply: `Chat.say` and its like.
+# Starts a reply, as `Chat.say` does; takes the options of `Watching` and `on_end`.
 Answer = Callable[..., Generator[Said]]
 
 
 @dataclass(frozen=True, slots=True)
 class ScreenOptions:
-    """How a chat is shown: `think` is on, off or hide; replies are `plain` text or Markdown."""
+    """Options of the display: `think` is on, off or hide; replies are `plain` text or Markdown."""
 
     plain: bool = False
     think: str = "on"
@@ -58,7 +58,7 @@ class KnownCommands:
 
 
 class ChatScreen:
-    """What slash commands act on: the chat, its screen, its prompt, and what stands between."""
+    """The chat, its screen and its prompt, for slash commands to act on."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class ChatScreen:
         self._options = options
         self._messages = messages
         self._commands = commands
-        # The terminal as the shell left it, before anything is held.
+        # Restores the shell's settings, so it is made before any change.
         self._restore = restorer()
         self.editor = PlainInput(self.terminal) if is_dumb() else self._line_editor()
 
     def ready_chat(self) -> Chat:
-        """The chat, as soon as its model is loaded and its cache made, which runs the model."""
+        """The chat, once its model is loaded and its conversation has begun."""
         if not self.chat.is_ready:
             with waiting(f"loading {self.chat.model_name} …", quiet=False):
                 self.chat.begin()
@@ -103,11 +103,11 @@ class ChatScreen:
     # The prompt
 
     def read(self, draft: str) -> str:
-        """What the user types next. Raises EndOfInput."""
+        """Return what the user types next. Raises EndOfInput."""
         if self.chat.is_ready:
             self._tokens = self.chat.conversation.tokens
-        # The line editor of a terminal that moves its cursor needs settings of its own, and gets
-        # from the held ones to them and back, so that there is no moment in which keys are echoed.
+        # The line editor switches from the held settings to its own and back, so that keys are
+        # never echoed in between.
         with self.released() if is_dumb() else nullcontext():
             return self.editor.read(draft)
 
@@ -122,7 +122,7 @@ class ChatScreen:
         self.screen.say(f"attached {name} ({len(text):,} characters)")
 
     def with_attached(self, text: str) -> str:
-        """The message, after the files that wait for it."""
+        """The message with the attached files before it."""
         whole = "\n\n".join([*self.attached, text])
         self.attached.clear()
         return whole
@@ -162,20 +162,20 @@ class ChatScreen:
     # The reply
 
     def say(self, text: str) -> None:
-        """Say it to the model, and show the reply."""
+        """Send a message, and show the reply."""
         chat = self.ready_chat()
         self._show(lambda **how: chat.say(text, **how))
 
     def retry(self) -> None:
-        """Have the last message answered again, and show how."""
+        """Answer the last message again, and show the reply."""
         self._show(self.chat.retry)
 
     def continue_reply(self) -> None:
-        """Let the last reply continue, and show how."""
+        """Continue the last reply, and show it."""
         self._show(self.chat.continue_reply)
 
     def show_last_exchange(self) -> None:
-        """What was said last in a session that is resumed."""
+        """Show the last turn of a resumed session."""
         session = self.chat.session
         turns = session.journal.contents.turns if session is not None else []
         if session is None or not turns:
@@ -211,7 +211,7 @@ class ChatScreen:
         def on_end() -> None:
             nonlocal said_below
             said_below = stop.obeyed() or said_below
-            # Whatever is said of the reply must not be said into the bar.
+            # Nothing may be printed into the bar.
             bar.stop()
 
         reply = answer(
@@ -235,14 +235,14 @@ class ChatScreen:
                         self.screen.clear_below()
                     view.finish()
         except KeyboardInterrupt:
-            # The second one, while the first had no effect yet.
+            # A second Ctrl-C, before the first took effect.
             pass
         if not self._shows_replies:
             wait_for_pipe()
         return forgotten
 
     def _draw_what_was_forgotten_before(self, reply: Iterator[Said]) -> list[Said]:
-        """Draw the rules that belong above the reply; return the reply's beginning."""
+        """Draw the rules that belong above the reply; return the start of the reply."""
         for said in reply:
             if not isinstance(said, Forgot):
                 return [said]
@@ -250,7 +250,7 @@ class ChatScreen:
         return []
 
     def _view(self) -> Any:
-        # Thoughts of a model that cannot be stopped from thinking are hidden.
+        # "off" hides the thoughts of models that think regardless.
         thinking = "on" if self.think == "on" else "hide"
         return reply_view(plain=self._options.plain, thinking=thinking)
 

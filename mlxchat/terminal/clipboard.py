@@ -1,5 +1,5 @@
-"""The clipboard of the person at the terminal: the desktop's own command where it reaches that
-person, else tmux's, else the terminal's own way, OSC 52."""
+"""The user's clipboard: the desktop's own command if it reaches the user, else tmux's, else the
+terminal's OSC 52."""
 
 import base64
 import os
@@ -12,19 +12,19 @@ from mlxchat.terminal import is_dumb
 
 COMMANDS = (["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "-ib"])
 
-# Ignores OSC 52 from programs unless configured otherwise, but takes a text for its terminal so.
+# tmux ignores OSC 52 from programs by default, but passes on a text loaded like this.
 TMUX = ["tmux", "load-buffer", "-w", "-"]
 
-# A desktop that does not answer by then is not going to.
+# A desktop that has not answered by then never will.
 PATIENCE_S = 3
 
-# Terminals drop longer sequences whole.
-# Source: 100,000 bytes are hterm's limit, https://hterm.org, the least among those that name one.
+# Terminals drop longer sequences entirely. Source: 100,000 bytes are hterm's limit,
+# https://hterm.org, the smallest that is documented.
 MOST_OSC52_BYTES = 74_994
 
 
 def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
-    """Copy, if need be by writing to `terminal` or stdout; return in a few words what was done."""
+    """Copy, if need be by writing to `terminal` or stdout; return a short report."""
     terminal = terminal or sys.stdout
     copied = text.encode("utf-8", "replace")
     size = f"{len(text):,} characters"
@@ -40,20 +40,20 @@ def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
     payload = base64.b64encode(copied).decode()
     terminal.write(f"\x1b]52;c;{payload}\x07")
     terminal.flush()
-    # None of them answers.
+    # No terminal confirms it.
     return f"sent {size} to the terminal (OSC 52), which may not support it"
 
 
 def _run(command: list[str], copied: bytes) -> bool:
-    # Some of them stay behind to hand the text out: they must not be waited for, which a pipe of
-    # theirs would do, nor be ended by the next Ctrl-C, which is meant for a reply.
+    # Some commands keep running to serve the text. They must not be waited for, as reading their
+    # output would, nor end with the next Ctrl-C, which is meant for a reply.
     try:
         done = subprocess.run(
             command,
             input=copied,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Without a locale pbcopy takes UTF-8 for Mac Roman.
+            # Without a locale pbcopy assumes Mac Roman.
             env=os.environ | {"LC_CTYPE": "UTF-8"} if command[0] == "pbcopy" else None,
             start_new_session=True,
             timeout=PATIENCE_S,
@@ -65,12 +65,12 @@ def _run(command: list[str], copied: bytes) -> bool:
 
 
 def _reaches_the_user(command: str) -> bool:
-    """Whether the clipboard it fills is that of the machine the user sits at."""
+    """Whether the command fills the clipboard of the machine that the user sits at."""
     over_ssh = bool(os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY"))
     if command == "pbcopy":
         return not over_ssh
     if command == "wl-copy":
         return bool(os.environ.get("WAYLAND_DISPLAY")) and not over_ssh
     display = os.environ.get("DISPLAY", "")
-    # `ssh -X` forwards the near one as localhost:10; a far one is :0, or a path on a Mac.
+    # `ssh -X` forwards the local display as localhost:10; a remote one is :0, or a path on a Mac.
     return bool(display) and not (over_ssh and display.startswith((":", "/")))

@@ -35,10 +35,10 @@ Handler = Callable[[ChatScreen, str], str | None]
 Suggest = Callable[[ChatScreen, str], Iterable[str]]
 
 THINK = ("on", "off", "hide")
-# Columns that help needs for two columns of its own.
+# From this width on, help has two columns.
 WIDE = 60
 USAGE_COLUMNS = 22
-# Matches of /recall that are listed.
+# How many matches /recall lists.
 MAX_MATCHES = 20
 KEYS = (
     'Alt-Enter or """ starts a new line · Ctrl-G opens your editor',
@@ -84,7 +84,7 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
 
 
 def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
-    """Arguments of the command that begin with what is typed. Without errors, for Tab."""
+    """Arguments of the command that start with what is typed. Errors give no suggestions."""
     found = COMMANDS.get(name)
     if found is not None:
         with suppress(MlxchatError, OSError):
@@ -118,7 +118,7 @@ def _help(shown: ChatScreen, _: str) -> None:
 
 
 def help_lines(columns: int) -> Iterator[str]:
-    """The commands, each with its help beside it, or below it on a narrow terminal."""
+    """The commands, each with its help next to it, or below it on a narrow terminal."""
     for each in COMMANDS.values():
         if columns >= WIDE:
             yield f"{each.usage:{USAGE_COLUMNS}}{each.help}"
@@ -215,7 +215,7 @@ def _recall(shown: ChatScreen, argument: str) -> str | None:
 
 
 def _list_matches(shown: ChatScreen, word: str, matches: Sequence[Mention]) -> None:
-    """The latest, and how one is quoted: nothing is put into the prompt unasked."""
+    """List the latest matches, and show how to quote one."""
     earlier = len(matches) - MAX_MATCHES
     if earlier > 0:
         shown.screen.say(f"… {count(earlier, 'earlier match', 'earlier matches')}")
@@ -309,7 +309,7 @@ def _model(shown: ChatScreen, argument: str) -> None:
 
 
 def _in_order(option: Option) -> tuple[bool, bool, bool]:
-    """Sampling first, what may be long last."""
+    """Sampling first, potentially long values last."""
     return option.group is not Group.SAMPLING, option.group is not Group.END, option.many
 
 
@@ -338,7 +338,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
 
 
 def _settings(conversation: Conversation) -> Iterator[str]:
-    """The options that can be set, with their values."""
+    """The options of /set with their values."""
     for each in SETTABLE.values():
         if each.many:
             for written in format_template_args(conversation.template_args):

@@ -6,7 +6,7 @@ from mlxchat.terminal.plain_input import edit
 
 
 class Draft:
-    """What is being edited; `changed` once it is not what it began as."""
+    """The text being edited; `changed` if it differs from the original."""
 
     def __init__(self, text: str) -> None:
         self.text = self._begun = text
@@ -16,14 +16,14 @@ class Draft:
         return self.text != self._begun
 
     def edit(self) -> bool:
-        """Run the editor; whether there is anything to write. Raises InputError."""
+        """Run the editor; return whether there is anything to write. Raises InputError."""
         edited = edit(self.text, "config.toml")
         if edited != self.text.removesuffix("\n"):
             self.text = f"{edited}\n" if edited else ""
         return self.changed
 
     def keep(self) -> str:
-        """Write the draft to a file of its own; its path."""
+        """Write the draft to a temporary file; return its path."""
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", prefix="mlxchat-", suffix=".toml", delete=False
         ) as file:

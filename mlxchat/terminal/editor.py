@@ -1,6 +1,6 @@
-"""The line editor of a chat on a terminal that can move its cursor: keys, history, completion.
+"""The line editor of a chat, for terminals that can move the cursor: keys, history, completion.
 
-Terminals that cannot have `plain_input`. What a slash command does is the caller's business.
+Other terminals use `plain_input`. Callers handle slash commands.
 """
 
 import os
@@ -43,8 +43,9 @@ _FILE_COMMANDS = ("/file", "/load", "/save", "/export", "/model")
 
 
 class Editor:
-    """Reads messages with the keys of Emacs; `toolbar()` is shown below and may change. Without a
-    `history_file` what is typed is remembered until the end only."""
+    """Reads messages with Emacs keys, above a status line from `toolbar()`. `suggest(command,
+    typed)` completes arguments. Without a `history_file` the history lasts as long as the process.
+    """
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class Editor:
             output=None if terminal is None else create_output(terminal),
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
-        # A terminal far away may take more than two seconds to report its cursor's position. It
-        # is not worth a warning in the middle of the chat: no more is lost than the toolbar.
+        # A remote terminal may take more than two seconds to report its cursor position. That does
+        # not deserve a warning in the middle of a chat: only the toolbar is lost.
         self._session.app.renderer.cpr_not_supported_callback = None
 
     def read(self, draft: str = "") -> str:
@@ -87,19 +88,19 @@ class Editor:
                 self._session.app.exit(exception=EOFError())
             received.append(number)
 
-        # What handles them otherwise raises, which inside the prompt's event loop nobody would see.
-        # That loop takes the signal watch too, and does not give it back.
+        # The usual handlers raise, and the prompt's event loop would swallow that. The loop also
+        # takes over the signal watch without giving it back.
         ending = (signal.SIGTERM, signal.SIGHUP)
         heeded = [each for each in ending if signal.getsignal(each) is not signal.SIG_IGN]
         try:
             with handled_by(end, heeded):
                 return message_of(self._session.prompt(default=draft))
         except EOFError:
-            # The terminal itself has gone, unless it was the signal.
+            # Without a signal, the terminal itself is gone.
             if not received:
                 raise EndOfInput from None
         except OSError:
-            # A terminal that has gone, which is what SIGHUP means, cannot be tidied up.
+            # SIGHUP means that the terminal is gone and cannot be restored.
             if not received:
                 raise
         signal.raise_signal(received[0])
@@ -112,10 +113,10 @@ class Editor:
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
         at_prompt = has_focus(DEFAULT_BUFFER)
-        # Ctrl-O sends as well in Emacs' bindings, and would send what Enter does not.
+        # In Emacs mode Ctrl-O sends too, and would send what Enter does not.
         for sends in ("enter", "c-o"):
             keys.add(sends, filter=at_prompt)(_send)
-        # Typed ahead, Enter is a newline character.
+        # Enter typed ahead arrives as a newline character.
         for enter in ("enter", "c-j"):
             keys.add("escape", enter, filter=at_prompt)(_insert_newline)
         keys.add("c-g", filter=at_prompt)(self._open_editor)
@@ -128,7 +129,7 @@ class Editor:
 
     def _interrupt(self, event: KeyPressEvent) -> None:
         if self._editing:
-            # The editor's own Ctrl-C, which reaches every process of the terminal.
+            # Ctrl-C reaches every process of the terminal; this one is for the external editor.
             return
         if self._session.default_buffer.text:
             self._session.default_buffer.reset()
@@ -160,7 +161,7 @@ class Editor:
 
 
 class _ChatCompleter(Completer):
-    """Completes commands while they are typed, and on Tab their arguments and file names."""
+    """Completes commands while they are typed; on Tab, their arguments and file names."""
 
     def __init__(
         self, commands: Mapping[str, str], suggest: Callable[[str, str], Iterable[str]]
@@ -192,7 +193,7 @@ class _ChatCompleter(Completer):
 
 
 class _PrivateHistory(FileHistory):
-    """A history for its owner's eyes only, which stays in memory if the file cannot be had."""
+    """A private history file. If it cannot be used, the history stays in memory."""
 
     def load_history_strings(self) -> Iterable[str]:
         with suppress(OSError):
@@ -203,7 +204,7 @@ class _PrivateHistory(FileHistory):
         with suppress(OSError):
             file = Path(os.fsdecode(self.filename))
             make_private_directory(file.parent)
-            # A link is the user's own.
+            # Follow a symbolic link: the user made it.
             os.close(open_file(file.resolve(), os.O_CREAT | os.O_WRONLY))
             super().store_string(string)
 

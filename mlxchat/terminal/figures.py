@@ -1,4 +1,4 @@
-"""Figures in one line, for people: of a run, of a chat's turn, of what was forgotten."""
+"""One-line summaries: of a run, of a turn, of forgotten turns."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from mlxchat.engine.generate import Stats
 from mlxchat.store.background import Written
 from mlxchat.units import and_rate, count, format_bytes
 
-# Characters of a forgotten turn's message that are quoted.
+# How many characters of a forgotten message are quoted.
 QUOTED = 30
 
 
 def stats_line(stats: Stats, written: Written | None = None) -> str:
-    """The closing figures, and what the last checkpoint took."""
+    """The closing figures, and the size and time of the last checkpoint."""
     parts = [_prompt_figures(stats)]
     if stats.ttft_s:
         generated = count(stats.generated_tokens, "token")
@@ -33,7 +33,7 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
 
 
 def status_line(status: Status) -> str:
-    """How a run is doing."""
+    """The progress of a run."""
     parts = []
     if status.read is not None:
         done, total = status.read
@@ -51,7 +51,7 @@ def status_line(status: Status) -> str:
 
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:
-    """The figures of one turn, for people."""
+    """The figures of one turn."""
     parts = [f"turn {turn}", f"{seconds:.2f} s"]
     if stats.ttft_s:
         parts[-1] += f", first token {stats.ttft_s:.2f} s"
@@ -62,7 +62,7 @@ def turn_line(turn: int, stats: Stats, seconds: float) -> str:
 
 
 def forgotten_line(forgot: Forgot) -> str:
-    """What has left the window, in words."""
+    """What has left the window."""
     tokens = count(forgot.tokens, "token")
     if forgot.turns == 0:
         number = forgot.numbers[0]
@@ -73,7 +73,7 @@ def forgotten_line(forgot: Forgot) -> str:
 
 
 def _first_words(message: str) -> str:
-    """The beginning of a message, on one line."""
+    """The start of a message, on one line."""
     line = " ".join(message.split())
     return line if len(line) <= QUOTED else f"{line[:QUOTED].rstrip()}…"
 

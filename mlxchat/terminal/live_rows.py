@@ -1,6 +1,6 @@
 """Rows at the bottom of a terminal that are replaced in place.
 
-It writes rows as they are given: what they show, and when it becomes permanent, is decided above.
+Rows are written as given; callers decide what they show and when they become permanent.
 """
 
 from typing import NamedTuple
@@ -14,16 +14,16 @@ _ERASE_BELOW = "\r\x1b[J"
 
 
 class Row(NamedTuple):
-    """A row of the screen: what to write, without the newline, and how wide it is."""
+    """A row of the screen: its text without the newline, and its width."""
 
     ansi: str
     cells: int
 
 
 class LiveRows:
-    """Rows at the bottom of a terminal that can still be replaced; above them all is permanent.
+    """Rows at the bottom of a terminal that can still be replaced; everything above is permanent.
 
-    The cursor always stands at the beginning of the row below them.
+    The cursor is always at the start of the row below them.
     """
 
     def __init__(self, console: Console) -> None:
@@ -33,9 +33,8 @@ class LiveRows:
         self.has_printed = False
 
     def draw(self, final: list[Row], live: list[Row]) -> None:
-        """Put `final`, for good, and `live` in place of the live rows; the last of `live` only
-        where the screen is too small for all. Rows that stay the same are not written again.
-        """
+        """Replace the live rows with `final`, which is permanent, and `live`. If the screen is too
+        small, only the last rows of `live` are shown. Unchanged rows are not written again."""
         live = live[-max(1, self._console.height - 2) :]
         rows = [*final, *live]
         same = self._count_same(rows)
@@ -52,7 +51,7 @@ class LiveRows:
         return next((i for i, (a, b) in pairs if a != b), min(len(rows), len(self._shown)))
 
     def _height(self, rows: list[Row]) -> int:
-        """How far up `rows` begin: a terminal that was made narrower has wrapped them."""
+        """How many screen rows `rows` occupy: a terminal that became narrower has wrapped them."""
         width = self._console.width
         height = sum(max(1, -(-row.cells // width)) for row in rows)
         return min(height, self._console.height - 1)

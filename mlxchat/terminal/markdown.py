@@ -1,7 +1,7 @@
-"""Markdown that can be printed block by block: how it is parsed, cut into blocks and looks.
+"""Markdown that can be printed block by block: parsing, splitting into blocks, styles.
 
-Nothing in it is obeyed: no HTML, no images, no hyperlinks, no entity that could be a control
-character; such characters themselves `reply` makes visible. What is final is for `reply_segments`.
+Nothing in it is obeyed: no HTML, images, hyperlinks, or entities for control characters; `reply`
+makes the characters themselves visible. `reply_segments` decides what is final.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,12 +29,12 @@ from rich.text import Text
 
 _BlockRule = Callable[[StateBlock, int, int, bool], bool]
 
-# The terminal's own colours, so that code can be read on any background.
+# The terminal's own colours, so that code is readable on any background.
 CODE_THEME = "ansi_dark"
 CODE_INDENT = 2
-# Lines of code above those to be drawn from which their colours are told: more would take long.
+# How many earlier lines of code are parsed to colour the next: more would take long.
 CODE_CONTEXT = 100
-# Quotes and lists nested deeper than any reader follows would be squeezed to nothing.
+# Quotes and lists nested deeper than this would have no width left.
 MAX_LEVEL = 10
 
 _LISTS = ("bullet_list_open", "ordered_list_open")
@@ -48,8 +48,8 @@ def _unless_deep(rule: _BlockRule) -> _BlockRule:
     return shallow_rule
 
 
-# Headings by underlining and link references would change lines that have been printed long ago;
-# the others would hide what the model wrote.
+# Underlined headings and link references would change lines that are already printed; the other
+# rules would hide text that the model wrote.
 _MARKDOWN = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["strikethrough", "table"])
@@ -62,10 +62,10 @@ _MARKDOWN.block.ruler.at("list", _unless_deep(list_block), {"alt": _ALT[:-1]})
 
 @dataclass(frozen=True)
 class Block:
-    """A block of Markdown, or one item of a list, that can be rendered by itself.
+    """A block of Markdown, or one item of a list, that can be rendered alone.
 
-    `number` is an item's where items of its list stand above it. `code_lines` counts what can
-    be printed of an open code block.
+    `number` is the number of an item that follows others of its list. `code_lines` counts the lines
+    of an open code block that can be printed.
     """
 
     tokens: list[Token]
@@ -108,7 +108,7 @@ def _split_items(tokens: list[Token], is_behind: bool, number: int | None) -> It
 
 
 def _groups(tokens: list[Token], level: int) -> Iterator[list[Token]]:
-    """Cut `tokens` behind each that ends something at `level`."""
+    """Split `tokens` after each one that ends something at `level`."""
     group: list[Token] = []
     for token in tokens:
         group.append(token)
@@ -124,7 +124,7 @@ def _first_line(tokens: list[Token]) -> int:
 
 
 class _Code(CodeBlock):
-    """Code without a box, so that it can be copied and its first lines printed early."""
+    """Code without a box, so that it can be copied and printed line by line."""
 
     @classmethod
     def create(cls, markdown: Markdown, token: Token) -> Self:
@@ -146,12 +146,12 @@ class _Code(CodeBlock):
 
 def _highlight(code: str, lexer_name: str, theme: str) -> Text:
     text = Syntax("", lexer_name, theme=theme, word_wrap=True).highlight(code)
-    # A few lexers leave characters out.
+    # A few lexers drop characters.
     return text if text.plain.rstrip() == code else Text(code)
 
 
 class _Line(HorizontalRule):
-    """A rule that leaves the space behind it to the block that follows."""
+    """A rule that leaves the space after it to the next block."""
 
     new_line = True
 
@@ -160,7 +160,7 @@ class _Line(HorizontalRule):
 
 
 class _List(ListElement):
-    """A list in which the width of a number does not depend on the items still to come."""
+    """A list whose number width does not depend on later items."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.list_type == "bullet_list_open":
@@ -172,7 +172,7 @@ class _List(ListElement):
 
 
 class _Table(TableElement):
-    """A table without the empty lines that Rich draws as its upper and lower edge."""
+    """A table without the empty lines that Rich draws above and below it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for table in super().__rich_console__(console, options):
@@ -182,7 +182,7 @@ class _Table(TableElement):
 
 
 class ReplyMarkdown(Markdown):
-    """Rich's Markdown from tokens, `skip` lines of code left out, nothing hidden or obeyed."""
+    """Rich's Markdown from tokens, without `skip` lines of code; nothing hidden or obeyed."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -202,7 +202,7 @@ class ReplyMarkdown(Markdown):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         segments = iter(super().__rich_console__(console, options))
         first = next(segments, None)
-        # Rich puts an empty line even above the first block, if that has blocks within.
+        # Rich puts an empty line even above the first block if it contains blocks.
         if first is not None and not (self._begins_with_blocks() and first == Segment.line()):
             yield first
         yield from segments

@@ -1,7 +1,4 @@
-"""Lines for people on stderr: errors, warnings, and notes that only a terminal gets to see.
-
-What they name is spelled as the command line knows it.
-"""
+"""Messages on stderr: errors, warnings, and notes for terminals only. Options are spelled as flags."""
 
 import sys
 
@@ -10,33 +7,33 @@ from mlxchat.terminal.spelling import as_flags
 
 
 class Messages:
-    """Where a command tells what happened; `quiet` leaves only errors."""
+    """Reports to the user; `quiet` shows only errors."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
 
     def warn(self, text: str) -> None:
-        """Say something that changes what the output means: shown in scripts as well."""
+        """Report something that changes the meaning of the output; scripts see it too."""
         if not self.quiet:
             _write(f"mlxchat: {as_flags(text)}")
 
     def note(self, text: str) -> None:
-        """Say something good to know: shown on a terminal only."""
+        """Report something worth knowing; only a terminal shows it."""
         if not self.quiet and _is_terminal():
             _write(f"mlxchat: {as_flags(text)}")
 
     def stats(self, text: str, wanted: bool | None) -> None:
-        """Show the closing figures: where asked for, else on a terminal unless quiet."""
+        """Show the closing figures if requested; by default on a terminal unless quiet."""
         if wanted or (wanted is None and not self.quiet and _is_terminal()):
             _write(text)
 
     def status(self, text: str) -> None:
-        """Say how it goes, because a signal asked for it."""
+        """Report progress, in answer to a signal."""
         _write(text)
 
 
 def show_error(error: object) -> None:
-    """Show an error, or a text, on a line of its own."""
+    """Show an error on a line of its own."""
     _write(f"mlxchat: error: {as_flags(error)}")
 
 
@@ -52,5 +49,5 @@ def _write(text: str) -> None:
         sys.stderr.write(one_line + "\n")
         sys.stderr.flush()
     except OSError:
-        # With stderr gone there is nobody left to tell.
+        # Without stderr there is nowhere to report to.
         return

@@ -1,4 +1,4 @@
-"""How the terminal edits and echoes keys, and its size: the only importer of termios."""
+"""Terminal modes, echo and size: the only importer of termios."""
 
 import fcntl
 import sys
@@ -13,22 +13,22 @@ _IFLAG, _LFLAG, _CC = 0, 3, 6
 
 
 def settings_of(terminal: int) -> Settings | None:
-    """Its settings now; None if it is no terminal, or has gone."""
+    """The current settings; None if it is not a terminal, or is gone."""
     with suppress(termios.error, OSError):
         return termios.tcgetattr(terminal)
     return None
 
 
 def apply(terminal: int, settings: Settings) -> None:
-    """Change the settings if the terminal is still there; nothing typed already is dropped."""
-    # TCSANOW: the other ways may drop it.
+    """Change the settings if the terminal still exists. Typed input is kept."""
+    # TCSANOW: the other actions may discard input.
     with suppress(termios.error, OSError):
         termios.tcsetattr(terminal, termios.TCSANOW, settings)
 
 
 @contextmanager
 def set_to(terminal: int, settings: Settings) -> Iterator[None]:
-    """These settings while the body runs, and then those from before."""
+    """Apply these settings while the body runs, then restore the previous ones."""
     before = termios.tcgetattr(terminal)
     try:
         termios.tcsetattr(terminal, termios.TCSANOW, settings)
@@ -38,15 +38,15 @@ def set_to(terminal: int, settings: Settings) -> Iterator[None]:
 
 
 def unedited(terminal: int) -> Settings:
-    """Each key can be read at once, as echoed and as able to interrupt as before."""
+    """Keys can be read one by one; echo and signals are unchanged."""
     return _changed(terminal, clear_local=termios.ICANON)
 
 
 def held(terminal: int) -> Settings:
-    """Keys wait unseen to be read; Ctrl-C still interrupts."""
-    # Without IEXTEN no key but those of signals is special. NOFLSH, because Ctrl-C ends the reply
-    # and not the draft of the next message. ICRNL, so that Enter comes out as a newline for a
-    # PlainInput; an Editor takes either.
+    """Keys are kept without echo until they are read; Ctrl-C still interrupts."""
+    # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding
+    # the draft of the next message. ICRNL: PlainInput gets Enter as a newline; Editor accepts
+    # either.
     return _changed(
         terminal,
         clear_local=termios.ECHO | termios.ICANON | termios.IEXTEN,
@@ -56,7 +56,7 @@ def held(terminal: int) -> Settings:
 
 
 def raw(terminal: int) -> Settings:
-    """Every key is a byte, Ctrl-C too; what is written still gets its line ends."""
+    """Every key is a byte, including Ctrl-C; output keeps its line endings."""
     return _changed(
         terminal,
         clear_local=termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN,
@@ -81,14 +81,14 @@ def _changed(
 
 
 def unread_bytes(pipe: int) -> int:
-    """How much its reader has still to read; 0 if that is unknown."""
+    """How many bytes are still unread; 0 if unknown."""
     with suppress(OSError):
         return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
     return 0
 
 
 def copy_size(source: int, target: int, last: bytes) -> bytes:
-    """Give `target` the size of `source` unless that is still `last`; returns the size."""
+    """Give `target` the size of `source` unless that is still `last`; return the size."""
     with suppress(OSError):
         size = fcntl.ioctl(source, termios.TIOCGWINSZ, bytes(8))
         if size != last:

@@ -1,5 +1,5 @@
-"""What moves on stderr while something takes long. Apart from `progress`, because importing rich
-takes longer than most of what it would show."""
+"""Animations on stderr during long operations. Separate from `progress` because importing rich
+often takes longer than the operation."""
 
 from rich.console import Console, RenderableType
 from rich.constrain import Constrain
@@ -8,19 +8,19 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.spinner import Spinner
 from rich.text import Text
 
-# The line that is erased has room for the "^C^C" that the terminal shows for Ctrl-C pressed twice.
+# Leaves room for the "^C^C" that the terminal echoes when Ctrl-C is pressed twice.
 MARGIN = len("^C^C") + 1
 
 
 class MovingBar(Progress):
-    """One task of so many units. To be started and stopped; gone once it is stopped.
+    """A progress bar with one task. Call `start` and `stop`; it disappears when stopped.
 
-    A narrow terminal shows the count, and what else has room.
+    A narrow terminal shows the count and whatever else fits.
     """
 
     def __init__(self, unit: str) -> None:
         self._stderr = Console(stderr=True)
-        # From how many columns on each has room.
+        # The minimum terminal width for each column.
         self._columns = {
             SpinnerColumn(): 45,
             TextColumn("{task.description}"): 30,
@@ -31,7 +31,7 @@ class MovingBar(Progress):
         }
         super().__init__(
             console=self._stderr,
-            # What goes to stdout meanwhile is not for the terminal.
+            # stdout may not be a terminal.
             redirect_stdout=False,
             transient=True,
         )
@@ -43,7 +43,7 @@ class MovingBar(Progress):
 
 
 def moving_line(text: str) -> Live:
-    """A spinner and the text. To be started and stopped; gone once it is stopped."""
+    """A spinner with a text. Call `start` and `stop`; it disappears when stopped."""
     console = Console(stderr=True)
     line = Text(text, style="dim", no_wrap=True, overflow="ellipsis")
     return Live(

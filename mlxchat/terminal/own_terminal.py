@@ -1,10 +1,10 @@
-"""A terminal of its own for a program whose launcher stands between it and the person's.
+"""A pseudo-terminal for a program whose launcher stands between it and the user's terminal.
 
-MLX's launcher reads the keyboard and passes it on in a pipe, dies of Ctrl-C, and shows what is
-written a tenth of a second later, split anywhere. So the program runs in a pseudo-terminal: its
-keys come out of that pipe, its output goes to the terminal itself, and Ctrl-C is a key.
+MLX's launcher reads the keyboard and forwards it through a pipe, dies on Ctrl-C, and shows output a
+tenth of a second late, split anywhere. So the program runs in a pseudo-terminal: keys come from
+that pipe, output goes directly to the terminal, and Ctrl-C is a key.
 
-Nothing heavy is imported: whoever calls this forks.
+This module imports nothing heavy, because it forks.
 """
 
 import os
@@ -19,13 +19,13 @@ from mlxchat.files import write_all
 from mlxchat.handlers import handled_by
 from mlxchat.terminal.modes import copy_size, raw, set_to
 
-# A key that the launcher does not take in this time it never will: it reads something else.
+# If the launcher has not read a key within this time, it never will: it is reading something else.
 LAUNCHER_S = 0.3
 
 # Signals that are meant for the program.
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-# How often the size of the terminal is looked at.
+# How often the terminal's size is checked.
 LOOK_S = 0.1
 
 
@@ -40,11 +40,11 @@ def has_terminal_elsewhere() -> bool:
 
 
 def run_again_in_terminal() -> int:
-    """Run this very command line in a pseudo-terminal; return its exit status."""
+    """Run this command line again in a pseudo-terminal; return its exit status."""
     terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     child, master = pty.fork()
     if child == 0:
-        # The launcher tells the size that its terminal had once.
+        # The launcher passes the initial size of its terminal, which may be outdated.
         environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
@@ -54,7 +54,7 @@ def run_again_in_terminal() -> int:
 
     with handled_by(pass_on, PASSED_ON), set_to(terminal, raw(terminal)):
         _Pump(terminal, master).run()
-        # Without its terminal it is told to hang up, if it has not ended.
+        # Closing its terminal hangs the program up if it is still running.
         os.close(master)
         _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -69,7 +69,7 @@ class _Pump:
         self._unread_since_s: float | None = None
 
     def run(self) -> None:
-        """Until the program has ended, or the launcher has."""
+        """Run until the program or the launcher ends."""
         while True:
             self._size = copy_size(self._terminal, self._master, self._size)
             ready, _, _ = select.select([0, self._master], [], [], LOOK_S)
@@ -96,7 +96,7 @@ class _Pump:
 
 
 def _read(fd: int) -> bytes:
-    """What there is; nothing at the end, which a pseudo-terminal tells with an error."""
+    """The available bytes; empty at the end, which a pseudo-terminal reports as an error."""
     try:
         return os.read(fd, 65536)
     except OSError:

@@ -1,4 +1,4 @@
-"""A chat with a pipe: one turn a line in, replies or events out. It ends when the input does."""
+"""A chat in a pipe: reads one turn per line, writes replies or events, and ends with the input."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ from mlxchat.wording import Field, Message
 
 @dataclass(frozen=True, slots=True)
 class PipeOptions:
-    """How a chat with a pipe writes: `as_events` JSON Lines, else text; `stats` to stderr."""
+    """The output of a chat in a pipe: JSON Lines if `as_events`, else text; `stats` go to stderr."""
 
     as_events: bool
     hides_thoughts: bool
@@ -32,7 +32,7 @@ class PipeOptions:
 
 
 class PipedChat:
-    """Answers turns one after the other, on standard output."""
+    """Answers turns in order, on standard output."""
 
     def __init__(self, chat: Chat, options: PipeOptions, messages: Messages) -> None:
         self._chat = chat
@@ -42,15 +42,15 @@ class PipedChat:
         self._turn = 0
 
     def run(self, turns: Iterable[Spoken]) -> int:
-        """Answer each; return the exit status."""
+        """Answer each turn; return the exit status."""
         quiet = self._messages.quiet
         with waiting(f"loading {self._chat.model_name} …", quiet):
             self._conversation = self._chat.conversation
         self._start()
         try:
             for spoken in turns:
-                # Only a reply is ended well: while it waits for the next line, a signal ends it at
-                # once.
+                # Only replies are ended gracefully: while waiting for the next line, a signal ends
+                # the process immediately.
                 with StopRequest() as stop, progress("reading", "tokens", quiet) as bar:
                     self._take(spoken, stop, bar)
                 if stop.status is not None:
@@ -89,7 +89,7 @@ class PipedChat:
         if spoken.role == "system":
             self._conversation.set_system(spoken.text)
             return
-        # Those of a resumed session count.
+        # The turns of a resumed session count.
         self._turn = len(self._conversation.turns) + 1
         started_s = time.perf_counter()
 

@@ -1,5 +1,5 @@
-"""What a person types where the terminal can do nothing but lines; also what any input needs:
-the rules of a message in triple quotes, and the external editor. Editing keys are `editor`'s."""
+"""Line input for terminals without cursor movement, and what all input shares: messages in triple
+quotes, and the external editor. Editing keys are in `editor`."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ MESSAGE_FILE = "message.md"
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 
 _QUOTES = '"""'
-# In the order in which prompt_toolkit and Debian look for one.
+# In the order in which prompt_toolkit and Debian try them.
 _EDITORS = ("editor", "nano", "pico", "vi", "emacs")
 
 
@@ -31,7 +31,7 @@ class EndOfInput(Exception):
 
 
 class PlainInput:
-    """Reads messages from stdin line by line, and prompts on `terminal`, or else on stdout, without
+    """Reads messages from stdin line by line; prompts on `terminal`, by default stdout, without
     escape sequences."""
 
     def __init__(self, terminal: TextIO | None = None) -> None:
@@ -67,13 +67,13 @@ class PlainInput:
         return edit(text, terminal=self._terminal)
 
     def _typed_message(self) -> str:
-        # Lines typed ahead are as many messages; a paste is one, sent by its last line's Enter.
-        # One may come as soon as the prompt is seen, and before it is waited for.
+        # Lines typed ahead are separate messages; a paste is one message, sent by Enter on its last
+        # line. It may arrive as soon as the prompt is visible, before anything waits for input.
         has_typed_ahead = self._lines.has_more
         typed = self._line(PROMPT)
         may_be_pasted = self._lines.was_awaited or not has_typed_ahead
         while is_open(typed) or (may_be_pasted and self._lines.is_pasted_on()):
-            # What is there already has been echoed.
+            # Input that has already arrived is already echoed.
             typed += "\n" + self._line("" if self._lines.has_more else CONTINUATION)
         return typed
 
@@ -92,35 +92,36 @@ class PlainInput:
 
 
 def is_open(typed: str) -> bool:
-    """Whether `typed` begins with triple quotes that nothing closes yet."""
+    """Whether `typed` starts with triple quotes that are not closed yet."""
     typed = typed.strip()
     closed = len(typed) >= 2 * len(_QUOTES) and typed.endswith(_QUOTES)
     return typed.startswith(_QUOTES) and not closed
 
 
 def message_of(typed: str) -> str:
-    """Return what is sent: without triple quotes, without newlines at the end, valid Unicode."""
+    """The message to send: without triple quotes and trailing newlines, in valid Unicode."""
     bare = typed.strip()
     if bare.startswith(_QUOTES) and not is_open(bare):
         typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
-    # Bytes that were no UTF-8 arrive as lone surrogates, which no tokenizer takes.
+    # Invalid UTF-8 arrives as lone surrogates, which no tokenizer accepts.
     return typed.rstrip("\n").encode("utf-8", "replace").decode()
 
 
 def edit(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = None) -> str:
-    """Run the user's editor from the main thread; Ctrl-C meanwhile is the editor's."""
-    # A handler of ours, unlike SIG_IGN, is not inherited by the editor.
+    """Run the user's editor from the main thread. Ctrl-C belongs to the editor meanwhile."""
+    # Unlike SIG_IGN, a handler is not inherited by the editor.
     with handled_by(lambda *_: None, [signal.SIGINT]):
         return run_editor(text, file_name, terminal)
 
 
 def run_editor(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = None) -> str:
-    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found, from any thread.
+    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found; callable from any
+    thread.
 
-    The editor gets a copy called `file_name`, whose suffix tells it what kind of text it is. It
-    draws on `terminal` if that is given.
+    The editor gets a copy called `file_name`, whose suffix tells it the type of text. It draws on
+    `terminal` if given.
 
-    Raises InputError if it cannot be started, fails, or saves what is not text.
+    Raises InputError if the editor cannot be started, fails, or saves something other than text.
     """
     command = _editor_command()
     try:

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for what turns out to take long, and nothing for what does not."""
+"""A progress bar on stderr for operations that turn out to be long."""
 
 import sys
 import threading
@@ -17,9 +17,10 @@ PATIENCE_S = 0.3
 
 @contextmanager
 def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
-    """Yield a bar, to be called with `(done, total)`; it is gone once all is done or the body ends.
+    """Yield a bar, to be called with `(done, total)`. It disappears when everything is done or the
+    body ends.
 
-    Nothing is drawn if `quiet` or if stderr is no terminal.
+    Nothing is drawn if `quiet` or if stderr is not a terminal.
     """
     bar = Bar(what, unit, PATIENCE_S if _is_drawn(quiet) else None)
     with stopped_at_the_end(bar.stop):
@@ -28,10 +29,10 @@ def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
 
 @contextmanager
 def waiting(text: str, quiet: bool) -> Iterator[None]:
-    """A line on stderr that moves while the body runs, if that takes more than a moment; gone
-    afterwards. A terminal that cannot move its cursor gets a plain line.
+    """An animated line on stderr while the body runs, if that takes more than a moment. A terminal
+    without cursor movement gets a plain line.
 
-    Nothing is drawn if `quiet` or if stderr is no terminal.
+    Nothing is drawn if `quiet` or if stderr is not a terminal.
     """
     if not _is_drawn(quiet):
         yield
@@ -47,8 +48,8 @@ def _is_drawn(quiet: bool) -> bool:
 
 
 class _Late(ABC):
-    """Appears some time after `begin`, unless it is stopped before; drawn by a thread of its own,
-    because the caller may be busy in MLX for minutes."""
+    """Appears some time after `begin` unless stopped first. A separate thread draws it, because the
+    caller may be busy in MLX for minutes."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -61,7 +62,7 @@ class _Late(ABC):
         self._timer.start()
 
     def stop(self) -> None:
-        """Remove it, from any thread."""
+        """Remove it; callable from any thread."""
         with self._lock:
             timer, self._timer = self._timer, None
             shown, self._shown = self._shown, None
@@ -72,11 +73,11 @@ class _Late(ABC):
 
     @abstractmethod
     def _plain_line(self) -> str:
-        """What a terminal shows that cannot move its cursor."""
+        """What a terminal without cursor movement shows."""
 
     @abstractmethod
     def _draw(self) -> Any:
-        """What moves, to be started and stopped."""
+        """The animation, with `start` and `stop`."""
 
     def _show(self) -> None:
         with self._lock:
@@ -105,8 +106,8 @@ class _Spinner(_Late):
 
 
 class Bar(_Late):
-    """Appears `patience_s` after the first call, never if that is None; shows `unit`s, their rate
-    and the time left. Stopped, it appears again with a later call."""
+    """Appears `patience_s` after the first call, or never if that is None. Shows the count in
+    `unit`s, their rate and the time left. Once stopped, a later call starts it again."""
 
     def __init__(self, what: str, unit: str, patience_s: float | None = PATIENCE_S) -> None:
         super().__init__()
@@ -117,8 +118,8 @@ class Bar(_Late):
         self._begun_s = self._updated_s = 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        """So many of all are done. With the last one the bar goes: what comes next may write to
-        the terminal."""
+        """Show that `done` of `total` are done. The bar disappears with the last one, because the
+        caller may write to the terminal next."""
         if self._patience_s is None:
             return
         with self._lock:
@@ -132,7 +133,7 @@ class Bar(_Late):
             self.stop()
 
     def counting(self, what: str, unit: str) -> Progress:
-        """To be called as the bar is, for something else that comes before or after."""
+        """A callable like the bar itself, for another operation before or after."""
 
         def count(done: int, total: int) -> None:
             if (self._what, self._unit) != (what, unit):
@@ -143,7 +144,7 @@ class Bar(_Late):
         return count
 
     def say(self, text: str) -> bool:
-        """Write a line above the bar; False if there is no bar now."""
+        """Write a line above the bar; return False if no bar is shown."""
         with self._lock:
             if self._shown is None:
                 return False

@@ -1,4 +1,4 @@
-"""The chat on a terminal: read a line, answer it or obey it, and again."""
+"""The chat on a terminal: read a line, answer it or run its command, repeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlxchat.wording import Field, Message
 
 
 class Repl:
-    """A chat with a person, until they leave; then the chat is closed."""
+    """A chat with a person until they leave; then the chat is closed."""
 
     def __init__(self, chat: Chat, options: ScreenOptions, messages: Messages) -> None:
         self._chat = chat
@@ -28,7 +28,7 @@ class Repl:
         self._shown = ChatScreen(chat, options, messages, KNOWN)
 
     def run(self) -> int:
-        """Returns the exit status."""
+        """Return the exit status."""
         try:
             with held_typeahead() as released:
                 self._shown.released = released
@@ -40,9 +40,9 @@ class Repl:
         return ExitStatus.OK
 
     def _converse(self) -> None:
-        """Until the user leaves."""
+        """Read and answer until the user leaves."""
         if self._chat.has_given_window:
-            # Whether the template fits into it is known before the weights are read.
+            # Before any weights are read, this checks that the template fits into it.
             self._chat.wait_for_checks()
         self._shown.screen.say(f"{self._chat.model_name} · /help for commands · Ctrl-D to leave")
         self._shown.say_notices()
@@ -50,12 +50,12 @@ class Repl:
         draft = ""
         with suppress(EndOfInput):
             while True:
-                # Ctrl-C may come between a reply, for which it was meant, and the prompt.
+                # Ctrl-C may arrive between a reply, for which it was meant, and the prompt.
                 with suppress(KeyboardInterrupt):
                     draft = self._turn(draft)
 
     def _turn(self, draft: str) -> str:
-        """Read once and do as it says; returns a draft for the next prompt."""
+        """Read and process one line; return a draft for the next prompt."""
         text = self._shown.read(draft)
         screen = self._shown.screen
         try:
@@ -73,7 +73,7 @@ class Repl:
                 raise
             screen.complain(error)
         except KeyboardInterrupt:
-            # While something else than a reply took its time: what was typed is not lost.
+            # Something other than a reply was interrupted: keep the typed text.
             screen.say("stopped")
             return text
         finally:
@@ -82,7 +82,7 @@ class Repl:
         return ""
 
     def _obey(self, text: str) -> str:
-        """Do as a line says; returns a draft for the next prompt."""
+        """Run the command or send the message; return a draft for the next prompt."""
         if text.startswith("/") and not text.startswith("//"):
             return run_command(self._shown, text) or ""
         message = text.removeprefix("/") if text[:2] == "//" else text

@@ -1,7 +1,7 @@
-"""Shows a model's reply while it streams: as it is, or as Markdown on a terminal.
+"""Shows a model's reply while it streams: plain, or as Markdown on a terminal.
 
-What of thinking and answer is final is `reply_segments`' business; which text is which is told.
-Text from the model is made visible here, so that no control character in it is obeyed.
+The caller knows which text is a thought; `reply_segments` decides which rows are final. Text from
+the model is made visible here, so that the terminal obeys none of its control characters.
 """
 
 import os
@@ -24,12 +24,12 @@ from mlxchat.text.thinking import OuterWhitespace
 Thinking = Literal["on", "hide"]
 
 REFRESH_S = 1 / 12
-# At most a fifth of the time goes into drawing, however long the part that may still change.
+# Drawing takes at most a fifth of the time, however long the unfinished part is.
 REST_PER_DRAWING = 4
 
 
 def reply_view(*, plain: bool, thinking: Thinking) -> "MarkdownView | PlainView":
-    """Return a view on stdout: plain if asked for, or if stdout cannot move a cursor.
+    """Return a view on stdout: plain if requested, or if stdout cannot move a cursor.
 
     Raises OutputError.
     """
@@ -42,13 +42,13 @@ def reply_view(*, plain: bool, thinking: Thinking) -> "MarkdownView | PlainView"
 
 
 class TextSink(Protocol):
-    """What a plain reply is written to; whoever implements it flushes."""
+    """The destination of a plain reply; `write` must flush."""
 
     def write(self, text: str, /) -> object: ...
 
 
 class _View(ABC):
-    """A reply as it comes. Leaving the context finishes it, unless it could not be written."""
+    """A reply in progress. Leaving the context finishes it, unless writing it failed."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class _View(ABC):
 
     @abstractmethod
     def begin_another_thought(self) -> None:
-        """Show what follows apart from the thought before it."""
+        """Separate the next text from the thought before it."""
 
     @abstractmethod
     def finish(self) -> None: ...
@@ -87,7 +87,7 @@ class PlainView(_View):
                 self._write("\n\n")
             self._shown, self._is_apart = thought, False
             if not thought:
-                # Another thought begins with blanks of its own.
+                # Another thought has its own leading whitespace.
                 self._thoughts = OuterWhitespace()
         self._write(text)
 
@@ -106,12 +106,12 @@ class PlainView(_View):
 
 
 class MarkdownView(_View):
-    """Renders the reply as Markdown while it grows, on a terminal that can move its cursor.
+    """Renders a growing reply as Markdown, on a terminal that can move its cursor.
 
-    What can no longer change is printed once and left to scroll. The rest, no more of it than
-    fits on the screen, is drawn anew at most every REFRESH_S. Between two calls the cursor is
-    shown and below the text, so an exception leaves the terminal sane wherever it is raised;
-    leaving the context, or `finish`, prints all that is left. Raises OutputError.
+    Text that can no longer change is printed once and scrolls away. The rest, at most a screenful,
+    is redrawn no more often than every REFRESH_S. Between calls the cursor is visible and below the
+    text, so that an exception leaves the terminal sane wherever it is raised; `finish`, or leaving
+    the context, prints all that is left. Raises OutputError.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class MarkdownView(_View):
 
     def _draw(self, is_done: bool = False) -> None:
         step = self._part.step(self._renderer, is_done)
-        # No signal comes between what is written and the memory of it.
+        # No signal may separate what is written from the record of it.
         with undisturbed():
             self._screen.draw(step.final, step.live)
             self._part = step.rest

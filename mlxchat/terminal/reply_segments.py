@@ -1,7 +1,7 @@
-"""The segments of a reply, thinking and answer: which rows of each are final and which may change.
+"""The segments of a reply, thoughts and answer: which rows of each are final and which may change.
 
-A part is a value that takes more text and steps to what is left of it. It renders its rows here;
-when they are drawn is left to `reply`, and writing them to `live_rows`.
+A segment is a value: it takes more text, and each step returns its rows and the remaining segment.
+`reply` decides when rows are drawn, and `live_rows` writes them.
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,15 @@ _COLOR_SYSTEMS = {
 
 
 class Renderer:
-    """Turns what Rich can render into rows, at the width that the terminal has now."""
+    """Renders anything Rich can render into rows, at the current width of the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def rows(self, renderable: RenderableType) -> list[Row]:
         lines = self._console.render_lines(renderable, pad=False)
-        # A wide row would be wrapped by the terminal, and the rows to be replaced miscounted.
+        # The terminal would wrap a row that is too wide, and the rows to replace would be
+        # miscounted.
         lines = [Segment.adjust_line_length(line, self._console.width, pad=False) for line in lines]
         lines = [_without_trailing_blanks(line) for line in lines]
         return [Row(self._ansi(line), Segment.get_line_length(line)) for line in lines]
@@ -47,7 +48,7 @@ class Renderer:
         return style.render(text, color_system=color_system)
 
     def block_rows(self, blocks: Iterable[Block], skip: int) -> list[Row]:
-        """Render `blocks`, the first without the `skip` lines of code that are printed."""
+        """Render `blocks`, the first without the `skip` lines of code that are already printed."""
         rows: list[Row] = []
         for block in blocks:
             if block.has_space_before and not skip:
@@ -58,7 +59,7 @@ class Renderer:
 
 
 def _without_trailing_blanks(line: list[Segment]) -> list[Segment]:
-    """Rich fills some lines up: made narrower, the terminal would wrap the blanks into lines."""
+    """Rich pads some lines: on a terminal made narrower, the padding would wrap."""
     line = list(line)
     while line and not _is_seen_on_blanks(line[-1].style):
         last = line.pop()
@@ -72,7 +73,7 @@ def _is_seen_on_blanks(style: Style | None) -> bool:
 
 
 class Step(NamedTuple):
-    """What to draw now, and what has to be rendered again the next time."""
+    """The rows to draw now, and the segment to render next time."""
 
     final: list[Row]
     live: list[Row]
@@ -81,7 +82,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Thoughts:
-    """Thinking as dim text: lines are printed as they are completed."""
+    """Thoughts as dim text, printed line by line."""
 
     text: str = ""
 
@@ -99,7 +100,7 @@ class Thoughts:
 
 @dataclass(frozen=True)
 class HiddenThoughts:
-    """Thinking as a sign that there is some, gone when the answer begins."""
+    """Hidden thoughts: a sign that the model is thinking, which disappears when the answer begins."""
 
     has_begun: bool = False
 
@@ -113,11 +114,10 @@ class HiddenThoughts:
 
 @dataclass(frozen=True)
 class Answer:
-    """The Markdown that is not printed yet, beginning with the start of a block.
+    """The Markdown that is not printed yet; it starts with a block.
 
-    `is_behind` tells that something stands above. `number` is that of the list item it begins
-    with, where the list's first items are printed; `skip` counts the printed lines of the code
-    block it begins with.
+    `is_behind`: there is output above it. `number` is the number of its first list item, if earlier
+    items of that list are printed; `skip` counts the printed lines of its first code block.
     """
 
     source: str = ""
@@ -132,7 +132,7 @@ class Answer:
         if is_done:
             rows = renderer.block_rows(self._blocks(self.source), self.skip)
             return Step(rows, [], Answer(is_behind=self.is_behind or bool(rows)))
-        # Half a line can still become anything; whole lines never reopen a block.
+        # An unfinished line can still become anything; whole lines never reopen a block.
         *closed, last = self._blocks(self.source[: self.source.rfind("\n") + 1]) or [None]
         rest = self._behind(last) if last and closed else self
         final = renderer.block_rows([block for block in closed if block], self.skip)
@@ -146,6 +146,6 @@ class Answer:
         return list(split_blocks(parse(source), self.is_behind, self.number))
 
     def _behind(self, block: Block) -> "Answer":
-        """What is left, from `block` on, when all before it is printed."""
+        """The rest from `block` on, once everything before it is printed."""
         lines = self.source.split("\n")[block.first_line :]
         return Answer("\n".join(lines), is_behind=True, number=block.number)

@@ -1,4 +1,4 @@
-"""A line for each of several things that were looked at, which wraps below itself."""
+"""A line per finding, wrapped with a hanging indent."""
 
 import textwrap
 
@@ -9,14 +9,14 @@ _LEAST_TEXT_COLUMNS = 30
 
 
 def format_line(verdict: str, topic: str, text: str, advice: str | None, columns: int) -> str:
-    """The verdict, the topic, the text, and the advice below it behind an arrow.
+    """The verdict, the topic, the text, and below it the advice after an arrow.
 
-    What comes from files or the environment cannot reach the terminal as control characters.
+    Control characters from files or the environment are made visible.
     """
     head = f"{verdict:{_VERDICT_COLUMNS}} {topic:{_TOPIC_COLUMNS}} "
     indent = " " * len(head)
     if columns - len(head) < _LEAST_TEXT_COLUMNS:
-        # There is no room beside: the text goes below.
+        # Too narrow for two columns: the text goes below.
         indent = "  "
         return (
             f"{head.rstrip()}\n"
@@ -33,7 +33,7 @@ def _advised(advice: str | None, indent: str, columns: int) -> str:
 def _wrapped(text: str, first: str, later: str, columns: int) -> str:
     filled = textwrap.fill(
         " ".join(visible(text).split()),
-        # The last column is left free: some terminals wrap when it is written.
+        # Leave the last column free: some terminals wrap when it is written.
         width=max(columns - 1, len(first) + 10),
         initial_indent=first,
         subsequent_indent=later,

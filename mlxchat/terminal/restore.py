@@ -1,4 +1,4 @@
-"""Leaving the terminal as it was found, from whatever state and any thread."""
+"""Restores the terminal, in any state and from any thread."""
 
 import os
 import signal
@@ -11,13 +11,13 @@ from mlxchat.terminal.modes import apply, settings_of
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
-# What draws by itself now, by what stops it: of the terminal there is one for the whole process.
+# Everything that is being drawn, as functions that stop it. The process has one terminal.
 _drawing: list[Callable[[], object]] = []
 
 
 @contextmanager
 def stopped_at_the_end(stop: Callable[[], object]) -> Iterator[None]:
-    """Call `stop` as the body ends, or before the terminal is left from another thread."""
+    """Call `stop` when the body ends, or before another thread ends the process."""
     _drawing.append(stop)
     try:
         yield
@@ -27,15 +27,15 @@ def stopped_at_the_end(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def restorer() -> Callable[[], None]:
-    """What stops whatever is drawn, brings the terminal's settings back to what they are now, shows
-    the cursor, and begins a new line for the shell."""
+    """Return a function that stops all drawing, restores the terminal's current settings, shows the
+    cursor, and starts a new line for the shell."""
     before = settings_of(0)
 
     def restore() -> None:
         for stop in reversed(_drawing):
             stop()
         if before is not None and before != settings_of(0):
-            # Else a program in the background would be stopped for it.
+            # Otherwise a background process would be stopped.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
             apply(0, before)
         for descriptor in (2, 1):
@@ -49,8 +49,8 @@ def restorer() -> Callable[[], None]:
 
 
 def say_on_own_line(text: str) -> None:
-    """Write a line on stderr, if that is a terminal, after whatever is on the line of the cursor:
-    at least the ^C that the terminal has shown."""
+    """Write a line on stderr, if that is a terminal, below the line of the cursor, which has at
+    least the ^C that the terminal echoed."""
     if sys.stderr is not None and sys.stderr.isatty():
         with suppress(OSError):
             sys.stderr.write(f"\n{text}\n")

@@ -1,4 +1,4 @@
-"""What a chat shows beside replies: dim notices, the rule where memory begins, the window drawn."""
+"""What a chat shows besides replies: dim notices and rules."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ from mlxchat.terminal.spelling import in_chat
 
 
 class Screen:
-    """Lines between the replies. All text is untrusted. What messages name is spelled as the chat
-    knows it, whose /set takes the options in `settable`."""
+    """Lines between replies. All text is untrusted. Names in messages are spelled for a chat whose
+    /set takes the options in `settable`."""
 
     def __init__(self, settable: Collection[str] = (), terminal: TextIO | None = None) -> None:
-        """Writes to `terminal`, or to stdout."""
+        """Writes to `terminal`, by default stdout."""
         self._settable = settable
         self._console = Console(file=terminal, highlight=False, markup=False, emoji=False)
 
@@ -25,7 +25,7 @@ class Screen:
         self._console.print(Text(visible(in_chat(text, self._settable)), style="dim"))
 
     def say_below(self, text: str) -> None:
-        """Say it below rows that are being drawn, in a row that `clear_below` clears."""
+        """Write below the rows being drawn, in a row that `clear_below` clears."""
         self._console.file.write(f"{visible(text)[: self._console.width - 1]}\r")
         self._console.file.flush()
 
@@ -37,14 +37,14 @@ class Screen:
         self._console.print(Text(visible(in_chat(error, self._settable)), style="red"))
 
     def rule(self, text: str) -> None:
-        """A line across the screen with words in it."""
+        """A line across the screen with text in it."""
         if is_dumb():
             self._console.print(f"-- {visible(text)} --")
         else:
             self._console.print(Rule(Text(visible(text), style="dim"), style="dim", align="left"))
 
     def draw(self, lines: Iterable[str]) -> None:
-        """Lines as they are, none of them wrapped."""
+        """Print lines without wrapping."""
         for line in lines:
             self._console.print(Text(line, style="dim"), no_wrap=True, overflow="crop")
 

@@ -1,8 +1,8 @@
-"""Signals while the main thread is busy in MLX, which may be minutes.
+"""Handles signals while the main thread is busy in MLX, possibly for minutes.
 
-Python runs its signal handlers in the main thread, between two instructions of its own: in the
-middle of `mx.eval` none runs. But the interpreter notes each signal in a pipe at once, and a thread
-that reads there can say what will happen, or end the process.
+Python runs signal handlers in the main thread, between two of its own instructions: none runs
+inside `mx.eval`. But the interpreter immediately writes each signal to a pipe, and a thread that
+reads it can print a message or end the process.
 """
 
 import os
@@ -22,18 +22,18 @@ STATUS_OF_SIGNAL = {
     signal.SIGHUP: ExitStatus.HUNG_UP,
 }
 
-# Whatever reacts within this time needs no explanation, and no force.
+# Code that reacts within this time needs neither a message nor force.
 REACTION_S = 0.3
 
 # SIGTERM and SIGHUP end the process within five seconds, whatever it is doing.
 END_AFTER_S = 4.0
 
-# What is left to do at such an end must not take longer, should nobody read or a disk hang.
+# Final actions must not take longer, even if the reader is gone or a disk hangs.
 LAST_WORDS_S = 0.5
 
 
 class Pending:
-    """Signals that the main thread has not acted on yet, and when something is due about them."""
+    """Signals that the main thread has not handled yet, and when to act on them."""
 
     def __init__(self) -> None:
         self._came: list[tuple[ExitStatus, float]] = []
@@ -43,23 +43,24 @@ class Pending:
         self._came.append((status, now_s))
 
     def acted(self) -> None:
-        """The main thread has seen to all of them."""
+        """The main thread has handled all of them."""
         self._came.clear()
         self.said = False
 
     @property
     def status(self) -> ExitStatus:
-        """What to exit with: the last one asked for it."""
+        """The exit status, which the last signal decides."""
         return self._came[-1][0]
 
     def say_at_s(self) -> float | None:
-        """When to say that it will stop: soon after a single Ctrl-C, once."""
+        """When to announce the stop: once, shortly after a single Ctrl-C."""
         if len(self._came) != 1 or self.said or self.status is not ExitStatus.INTERRUPTED:
             return None
         return self._came[0][1] + REACTION_S
 
     def leave_at_s(self) -> float | None:
-        """When to end the process: soon after a second signal, at once if that was announced."""
+        """When to end the process: shortly after a second signal, immediately if the stop was
+        announced."""
         if len(self._came) > 1:
             return self._came[1][1] + (0.0 if self.said else REACTION_S)
         if self._came and self.status is not ExitStatus.INTERRUPTED:
@@ -68,15 +69,15 @@ class Pending:
 
 
 class SignalWatch:
-    """From `begin` to `end`, calls `say` and `leave` from a thread of its own when they are due.
+    """From `begin` to `end`, calls `say` and `leave` from its own thread when they are due.
 
-    `leave` gets the exit status. While it runs, whoever takes `lock` waits: it has to end the
-    process. To be begun and ended in the main thread.
+    `leave` gets the exit status and must end the process; anything that takes `lock` meanwhile
+    waits. Call `begin` and `end` in the main thread.
     """
 
     def __init__(self, say: Callable[[], object], leave: Callable[[ExitStatus], object]) -> None:
         self._say, self._leave = say, leave
-        # A handler may come while the main thread has it.
+        # A handler may run while the main thread holds it.
         self.lock = threading.RLock()
         self._pending = Pending()
         self._reader = self._writer = self._previous = -1
@@ -101,14 +102,14 @@ class SignalWatch:
             os.close(self._writer)
 
     def acted(self) -> None:
-        """The main thread has seen to all that came: nothing is due any more."""
+        """The main thread has handled all signals so far: nothing is due."""
         with self.lock:
-            # The thread may not have read of it yet.
+            # The thread may not have read it yet.
             self._read()
             self._pending.acted()
 
     def retire(self) -> None:
-        """As `acted`, and whatever comes later may take its time as well."""
+        """As `acted`; later signals may take their time as well."""
         with self.lock:
             self._retired = True
             self.acted()
@@ -129,7 +130,7 @@ class SignalWatch:
         return None if at_s is None else max(at_s - time.monotonic(), 0.0)
 
     def _read(self) -> bool:
-        """Take what is in the pipe; False at its end."""
+        """Read the pipe; return False at its end."""
         try:
             numbers = os.read(self._reader, 64)
         except BlockingIOError:
@@ -154,13 +155,14 @@ class SignalWatch:
 def make_leave(
     last_words: Callable[[], None], restore: Callable[[], None] | None = None
 ) -> Callable[[ExitStatus], None]:
-    """What ends the process at once, whatever the main thread is doing, after `last_words`; then
-    it calls `restore`, or else leaves the terminal as it is now."""
+    """Return a function that runs `last_words` and ends the process immediately, whatever the main
+    thread is doing. Before that it calls `restore`; without one the terminal is left as it is now.
+    """
     restore = restore or restorer()
 
     def leave(status: ExitStatus) -> None:
         def speak() -> None:
-            # No one is left to report an error to.
+            # Errors can no longer be reported.
             with suppress(Exception):
                 last_words()
             restore()

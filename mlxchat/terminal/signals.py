@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP: a request to end well, the second one an order to end at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first ends a reply gracefully, the second ends the process."""
 
 import signal
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from mlxchat.terminal.signal_watch import STATUS_OF_SIGNAL, SignalWatch, make_le
 
 WILL_STOP = "mlxchat: stopping after this step; press Ctrl-C again to quit now"
 
-# What asks a program how it goes: Ctrl-T on a Mac, `kill -USR1` anywhere.
+# Signals that ask for progress: Ctrl-T on a Mac, `kill -USR1` anywhere.
 STATUS_SIGNALS = {signal.SIGUSR1, getattr(signal, "SIGINFO", signal.SIGUSR1)}
 
 
 class Terminated(BaseException):
-    """A signal to end while there was nothing yet to end well."""
+    """A signal arrived when there was nothing to end gracefully."""
 
     def __init__(self, status: ExitStatus) -> None:
         super().__init__(status)
@@ -24,8 +24,8 @@ class Terminated(BaseException):
 
 
 def terminate_by_exception() -> None:
-    """From now on, let Ctrl-C, SIGTERM and SIGHUP unwind the stack, so that what is open is closed.
-    If the main thread is too busy for that, what `SignalWatch` says happens."""
+    """From now on, let Ctrl-C, SIGTERM and SIGHUP unwind the stack, so that open files are closed.
+    If the main thread is too busy, `SignalWatch` acts instead."""
     watch = SignalWatch(lambda: say_on_own_line(WILL_STOP), make_leave(lambda: None))
 
     def end(signal_number: int, frame: FrameType | None) -> NoReturn:
@@ -41,18 +41,18 @@ def terminate_by_exception() -> None:
 
 
 def ignore_signals() -> None:
-    """From now on, leave it to others when this process ends."""
+    """From now on, leave the end of this process to others."""
     for number in STATUS_OF_SIGNAL:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _is_ignored(number: int) -> bool:
-    """Whether whoever started us wants it so, as `nohup` does with SIGHUP."""
+    """Whether the parent process wants it ignored, as `nohup` does with SIGHUP."""
     return signal.getsignal(number) is signal.SIG_IGN
 
 
 class StatusRequest:
-    """While the body runs, a signal that asks how it goes sets `asked`."""
+    """While the body runs, a status signal sets `asked`."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -64,7 +64,7 @@ class StatusRequest:
         return self
 
     def take(self) -> bool:
-        """Whether it was asked since the last time."""
+        """Whether it was asked since the last call."""
         asked, self.asked = self.asked, False
         return asked
 
@@ -77,12 +77,12 @@ class StatusRequest:
 
 
 class StopRequest:
-    """While the body runs, a first signal only sets `status`, and a second one interrupts.
+    """While the body runs, the first signal only sets `status`; a second one interrupts.
 
-    If the body does not react, because a step of MLX takes long, a first Ctrl-C says so, by `say`;
-    a second one ends the process at once, and so does SIGTERM or SIGHUP within five seconds. By
-    then whatever matters must be saved already; what `before_leaving` was given is called first.
-    The terminal is then as it was at the beginning, or as `restore` leaves it.
+    If the body does not react, because a step of MLX takes long, a first Ctrl-C prints a notice
+    with `say`; a second one ends the process immediately, as SIGTERM and SIGHUP do within five
+    seconds. Everything important must be saved by then; callbacks of `before_leaving` run first.
+    The terminal is then restored by `restore`, or left as it was at the beginning.
     """
 
     def __init__(self, restore: Callable[[], None] | None = None) -> None:
@@ -94,20 +94,20 @@ class StopRequest:
         self._watch: SignalWatch | None = None
 
     def requested(self) -> bool:
-        # Waits, and goes on no more, if the process is being ended.
+        # Blocks forever if the process is being ended.
         if self._watch is not None:
             with self._watch.lock:
                 pass
         return self.status is not None
 
     def before_leaving(self, act: Callable[[], object]) -> None:
-        """Have `act` called, in another thread, if the process is ended from here. It gets a
-        fraction of a second, and finds the body stopped wherever it was."""
+        """Call `act` in another thread if the process is ended from here. It has a fraction of a
+        second, and the body may have stopped anywhere."""
         self._last_words.append(act)
 
     def obeyed(self) -> bool:
-        """The loop that was to stop has ended, and what follows may take its time; whether it was
-        said that it will."""
+        """The loop that had to stop has ended; what follows may take its time. Returns whether the
+        stop was announced."""
         assert self._watch is not None
         has_said = self._watch.has_said
         self._watch.retire()

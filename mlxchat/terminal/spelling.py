@@ -1,6 +1,6 @@
-"""The names in messages, as their reader would type them: flags, options of `/set`, keys.
+"""Spells the names in messages for their readers: flags, options of `/set`, configuration keys.
 
-Messages themselves say what is meant, `Field("max_kv_size")`: see `wording`.
+Messages themselves contain names such as `Field("max_kv_size")`: see `wording`.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from mlxchat.request import CHAT, GENERATE
 from mlxchat.wording import Action, Field, Message, Name
 
-# The name of a field's option.
+# The option name of each field.
 OPTIONS = {field: each.name for field, each in (GENERATE | CHAT).items()}
 
 # The actions that are commands of a chat.
@@ -28,7 +28,7 @@ def as_keys(message: object) -> str:
 
 
 def in_chat(message: object, settable: Collection[str]) -> str:
-    """For a chat, whose /set takes the options in `settable`: `/set roll shift`, `/clear`."""
+    """For a chat whose /set takes the options in `settable`: `/set roll shift`, `/clear`."""
 
     def spell(name: Name) -> str:
         if isinstance(name, Field) and _option(name) in settable:

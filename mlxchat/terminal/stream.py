@@ -1,4 +1,4 @@
-"""The stream that reaches the person at the terminal, wherever stdout goes."""
+"""The stream that reaches the user's terminal, wherever stdout goes."""
 
 import os
 import stat
@@ -9,9 +9,9 @@ from typing import TextIO
 
 from mlxchat.terminal.modes import unread_bytes
 
-# Once it has read the end of a reply, `tee` gets this long to write it.
+# How long `tee` may take to write what it has read.
 PASSED_ON_S = 0.1
-# A reader that takes longer does something else with it.
+# A reader that takes longer is not writing to the terminal.
 MAX_WAIT_S = 1.0
 POLL_S = 0.01
 

@@ -1,4 +1,4 @@
-"""A table for people on a terminal, tab-separated columns for whatever else reads it."""
+"""Tables on a terminal, tab-separated columns in a pipe."""
 
 import io
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ def format_table(
     right_aligned: Collection[str] = (),
     for_terminal: bool,
 ) -> str:
-    """Lay `rows` out below `headers`, or without them as lines for a pipe.
+    """Lay out `rows` below `headers`; in a pipe, as lines without headers.
 
     Cells may come from files: control characters in them are made visible.
     """
@@ -38,7 +38,7 @@ def _drawn(
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    # The width is that of the real terminal; colours are left out, so the text can be inspected.
+    # The width of the real terminal, but no colours, so that the text can be inspected.
     console = Console(file=io.StringIO(), no_color=True, width=Console().width)
     console.print(table)
     assert isinstance(console.file, io.StringIO)

@@ -1,4 +1,4 @@
-"""Text on stdout as it is produced, and what can go wrong with stdout."""
+"""Writes text to stdout as it is produced, and handles errors of stdout."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from mlxchat.terminal import visible
 class Stdout:
     """Writes and flushes piece by piece. On a terminal, control characters are made visible.
 
-    Raises ClosedPipe when the reader has gone, OutputError when stdout cannot be written.
+    Raises ClosedPipe if the reader is gone, OutputError if stdout cannot be written.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Stdout:
         self._stream: TextIO = sys.stdout
         self.is_terminal = self._stream.isatty()
         if isinstance(self._stream, io.TextIOWrapper):
-            # The text is UTF-8 whatever the locale, and newlines are what the model wrote.
+            # UTF-8 in any locale, and newlines as the model wrote them.
             self._stream.reconfigure(encoding="utf-8", errors="replace", newline="")
         self._last = "\n"
 
@@ -37,13 +37,14 @@ class Stdout:
                 raise ClosedPipe from error
             raise OutputError(f"cannot write to standard output: {error.strerror}") from error
         except BaseException:
-            # Told to end at once while nobody reads: at exit nobody would be reading either.
+            # The process has to end while its reader is blocked: flushing at exit would block as
+            # well.
             _abandon_stdout()
             raise
         self._last = text[-1]
 
     def end(self) -> None:
-        """On a terminal, leave the cursor at the beginning of a line."""
+        """On a terminal, leave the cursor at the start of a line."""
         if self.is_terminal and self._last != "\n":
             self.write("\n")
 

@@ -1,4 +1,4 @@
-"""Keys pressed while nobody reads: kept, unseen, for the next prompt, which reads them itself."""
+"""Keeps keys that are pressed while nothing reads them, without echo, for the next prompt."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,16 +6,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from mlxchat.terminal.modes import held, set_to, settings_of
 
-# The terminal as it was found, while the body runs: it edits lines and echoes them.
+# Gives back the terminal's original settings, with line editing and echo, while the body runs.
 Released = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
 def held_typeahead() -> Iterator[Released]:
-    """Leave what is typed, or reported by the terminal itself, in the kernel's buffer without an
-    echo; Ctrl-C still interrupts. Yields what gives the terminal to others for a while.
+    """Leave typed keys, and reports of the terminal itself, in the kernel's buffer without an echo;
+    Ctrl-C still interrupts. Yields a context that lends the terminal to other programs.
 
-    Does nothing if stdin is no terminal.
+    Does nothing if stdin is not a terminal.
     """
     if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
         yield nullcontext

@@ -1,6 +1,6 @@
-"""Lines from a terminal that edits them itself, and which of them came as one paste.
+"""Lines from a terminal with its own line editing, and which of them came as one paste.
 
-What is read here has been echoed or not by the terminal; what a message is decides `plain_input`.
+The terminal decides about echo, and `plain_input` what a message is.
 """
 
 import os
@@ -11,17 +11,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 
 from mlxchat.terminal.modes import set_to, unedited
 
-# Sooner after a line's end nobody types the next one; what is pasted comes without a pause.
+# Nobody types the next line this soon after the last; a paste has no pauses.
 PASTE_PAUSE_S = 0.05
 
 _MOST_BYTES = 1 << 16
-# A key, where the terminal was not to edit lines when it was pressed.
+# Arrives as a key if the terminal was not editing lines when it was pressed.
 _END = b"\x04"
 
 
 class TypedLines:
-    """Reads stdin line by line. `was_awaited` tells of the last line that its end had not been
-    typed yet when it was asked for."""
+    """Reads stdin line by line. `was_awaited`: the end of the last line had not been typed yet when
+    the line was requested."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -29,7 +29,7 @@ class TypedLines:
 
     @property
     def has_more(self) -> bool:
-        """Whether something can be read at once."""
+        """Whether something can be read immediately."""
         return bool(self._held) or _comes_within(0)
 
     def read(self) -> str:
@@ -47,15 +47,15 @@ class TypedLines:
         return line.decode("utf-8", "replace")
 
     def is_pasted_on(self) -> bool:
-        """Whether more comes right behind the last line: all of it is there now, but for the end
-        of its last line, which may still have to be typed."""
+        """Whether more follows the last line without a pause: all of it has arrived, except perhaps
+        the end of its last line."""
         with self._nothing_held_when_interrupted(), _unfinished_lines_readable():
             while _comes_within(PASTE_PAUSE_S) and self._take():
                 pass
         return bool(self._held)
 
     def _take(self) -> bytes:
-        # A terminal that has gone away is an end of input.
+        # A terminal that is gone counts as end of input.
         with suppress(OSError):
             taken = os.read(_stdin(), _MOST_BYTES)
             self._held += taken
@@ -64,7 +64,7 @@ class TypedLines:
 
     @contextmanager
     def _nothing_held_when_interrupted(self) -> Iterator[None]:
-        """Ctrl-C clears what is being typed, as the terminal does with its part of it."""
+        """Ctrl-C clears the typed line, as the terminal does with its own part of it."""
         try:
             yield
         except KeyboardInterrupt:
@@ -82,6 +82,6 @@ def _comes_within(seconds: float) -> bool:
 
 
 def _unfinished_lines_readable() -> AbstractContextManager[None]:
-    """Let what is typed be read before its line ends; on no terminal it always can."""
+    """Let unfinished lines be read; without a terminal they always can."""
     terminal = _stdin()
     return set_to(terminal, unedited(terminal)) if os.isatty(terminal) else nullcontext()
