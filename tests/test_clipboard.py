@@ -170,7 +170,7 @@ def test_what_a_terminal_would_drop_is_not_sent(terminal: list[str], commands: P
     assert copy_to_clipboard("x" * 74_994) == sent("74,994")
     assert len(terminal.pop()) <= 100_000
     assert copy_to_clipboard("x" * 74_995).endswith(
-        "more than a terminal's clipboard takes: /export writes a file"
+        "too many for a terminal's clipboard: /export writes a file"
     )
     assert terminal == []
 

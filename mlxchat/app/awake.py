@@ -1,4 +1,4 @@
-"""Keeping the machine from falling asleep while there is work for it."""
+"""Keeps the machine awake while it is working."""
 
 import os
 import shutil
@@ -14,8 +14,8 @@ PATIENCE_S = 2.0
 def keep_awake(system: str = sys.platform) -> Generator[None]:
     """While the body runs, keep a Mac from idle sleep; do nothing on other systems.
 
-    The display may sleep. A closed lid still puts a laptop to sleep. That it cannot be done is no
-    error: the body runs all the same.
+    The display may sleep, and a closed lid still puts a laptop to sleep. If it fails, the body runs
+    anyway.
     """
     caffeinate = _start_caffeinate() if system == "darwin" else None
     try:
@@ -31,12 +31,12 @@ def _start_caffeinate() -> "subprocess.Popen[bytes] | None":
         return None
     try:
         return subprocess.Popen(
-            # It ends with us even if we are killed.
+            # It ends with this process, even if that is killed.
             [program, "-i", "-w", str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # The terminal's Ctrl-C asks us to end well, which may still take a while.
+            # The terminal's Ctrl-C asks for a graceful end, which may take a while.
             start_new_session=True,
         )
     except OSError:

@@ -1,4 +1,4 @@
-"""Beginning a run, and resuming one from its checkpoint."""
+"""Starts a run, or resumes one from its checkpoint."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,7 +24,7 @@ from mlxchat.text.tokens import Prompt
 
 
 class Changes(TypedDict, total=False):
-    """What may be asked otherwise when a run is resumed: nothing that its text depends on."""
+    """Options that can change when a run is resumed: none that its text depends on."""
 
     until: datetime | None
     lasting_s: float | None
@@ -37,7 +37,7 @@ class Changes(TypedDict, total=False):
     kept: Mapping[str, bool | None]
 
 
-# A run that has ended continues if what ended it is given anew.
+# A run that has ended continues if the limit that ended it is given again.
 MENDS = {"bytes": "max_bytes", "length": "max_tokens", "loop": "on_loop"}
 
 
@@ -49,10 +49,10 @@ def begin(
     piped: BinaryIO | None = None,
     ranks: Ranks | None = None,
 ) -> Run:
-    """Read the prompt and load the model; the run generates when it is iterated over.
+    """Read the prompt and load the model; iterating over the run generates the text.
 
     The text goes to the request's output file if it has one, else to `sink`. `piped` is a document
-    to be read before the files. Raises MlxchatError for whatever a user can mend.
+    to be read before the files. Raises MlxchatError for everything a user can fix.
     """
     observer = observer or Observer()
     check_ranks(ranks, pipeline=request.setup.pipeline, blocks=bool(request.blocks))
@@ -88,9 +88,9 @@ def begin(
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run in a checkpoint, with what is asked otherwise now.
+    """A run in a checkpoint, with the changed options.
 
-    `ended` is the reason if it has ended, and nothing that is asked otherwise changes that.
+    `ended` is the reason if the run has ended and the changed options do not continue it.
     """
 
     directory: Path
@@ -99,8 +99,8 @@ class SavedRun:
     ended: str | None
 
     def resume(self, observer: Observer | None = None, *, ranks: Ranks | None = None) -> Run:
-        """Load the model and continue. Raises SnapshotMismatch for another model, OutputError if
-        the file has been changed since."""
+        """Load the model and continue. Raises SnapshotMismatch for a different model, OutputError
+        if the file has changed."""
         observer = observer or Observer()
         request, checkpoint = self.request, self.checkpoint
         prompt = Prompt(checkpoint.prompt())
@@ -129,7 +129,7 @@ class SavedRun:
 
 @contextmanager
 def saved_run(directory: Path, **changes: Unpack[Changes]) -> Generator[SavedRun]:
-    """The run in the checkpoint `directory`, which nobody else can resume while the body runs.
+    """The run in the checkpoint `directory`, locked against other processes while the body runs.
 
     Raises UsageError if there is none, SnapshotBroken if it is damaged.
     """
@@ -162,7 +162,8 @@ def _new_file(request: Request, stack: ExitStack) -> FileSink | None:
 
 
 def _warn_of_eviction(prompt_tokens: int, loaded: Loaded, observer: Observer) -> None:
-    """A model of recurrent layers alone has no window, and evicts nothing."""
+    """Warn about a prompt larger than the window. A model with only recurrent layers has no window
+    and evicts nothing."""
     window = loaded.settings.max_kv_size
     if window is not None and prompt_tokens > window and windows(loaded.cache):
         observer.warn(

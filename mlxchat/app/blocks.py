@@ -1,4 +1,4 @@
-"""Blocks: documents that are read once, kept on the disk, and joined in any order."""
+"""Blocks: documents that are read once, saved on the disk, and joined in any order."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,10 +27,10 @@ def block_reader(
     notify: Callable[[str], None],
     stack: ExitStack,
 ) -> BlockReader | None:
-    """What is to read the prompt into the empty cache; None for ordinary prefill.
+    """The reader that fills the empty cache with the prompt's blocks; None for ordinary prefill.
 
-    What is open is closed with `stack`. Raises CacheError naming why this model's blocks cannot be
-    joined.
+    Open files are closed with `stack`. Raises CacheError with the reason if this model's blocks
+    cannot be joined.
     """
     if not prompt.blocks:
         return None
@@ -54,7 +54,7 @@ def check_model(network: nn.Module, _: Tokenizer) -> None:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """A refusal, and what to do about it."""
+    """Add advice to a refusal."""
     try:
         yield
     except CacheError as error:

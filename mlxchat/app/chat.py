@@ -61,11 +61,12 @@ def _nothing() -> None:
 
 
 class Chat:
-    """One conversation at a time, its model and its session. Close it, or use it as a context.
+    """One conversation at a time, with its model and its session. Call `close`, or use it as a
+    context.
 
-    The model is loaded when it is first needed, or by `load_in_background`. Whatever is said is
-    saved before it is yielded. What the user should know, such as that nothing can be saved, is
-    given to `notify`, and is otherwise in `notices`.
+    The model is loaded when first needed, or by `load_in_background`. Everything is saved before it
+    is yielded. Notices for the user, such as that saving fails, go to `notify`, by default to
+    `notices`.
     """
 
     def __init__(
@@ -78,14 +79,14 @@ class Chat:
         notify: Notify | None = None,
         note: Notify | None = None,
     ) -> None:
-        """As `open`, with a session that is open, or None to save nothing."""
+        """As `open`, with an open session, or None to save nothing."""
         self.notices: list[str] = []
         self._notify = notify or self.notices.append
         self._find = find or (lambda setup: find_model(setup, self._notify))
         self._options = options if session is None else resumed(options, session)
         self._ranks = ranks
         self._keeper = Keeper(session, self._notify, exact=options.exact)
-        # Who leaves nothing on the disk leaves no keys and values there either.
+        # A chat that saves nothing saves no keys and values either.
         wanted = self._setup.prefix_cache and session is not None
         self._prefixes = Prefixes(replace(self._setup, prefix_cache=wanted), note or self._notify)
         self._found = self._find(self._setup)
@@ -106,10 +107,10 @@ class Chat:
         notify: Notify | None = None,
         note: Notify | None = None,
     ) -> Self:
-        """A chat in the session of that name, begun if there is none; in the one used last; or in a
-        new one. `find` finds the model's files; `note` is given what is only good to know.
+        """Open the session of that name, creating it if there is none; the latest one; or a new
+        one. `find` finds the model's files; `note` gets less important notices.
 
-        Raises SessionError, UsageError, and what finding a model raises.
+        Raises SessionError, UsageError, and the errors of finding a model.
         """
         options = options or ChatOptions()
         options.setup.check()
@@ -133,7 +134,7 @@ class Chat:
         self.close()
 
     def close(self) -> Written | None:
-        """Save everything, and let others open the session; what the snapshot took."""
+        """Save everything and unlock the session; return the size and time of the snapshot."""
         if self._is_closed:
             return None
         self._is_closed = True
@@ -149,18 +150,18 @@ class Chat:
         return self._found.name
 
     def load_in_background(self) -> None:
-        """Begin to load the model in a thread of its own."""
+        """Start loading the model in its own thread."""
         self._loading = Loading(lambda passed: self._load(self._found, passed))
 
     def wait_for_checks(self) -> None:
-        """Until the model, its template and the window are known to go together, before its weights
-        are read. Raises what loading raises if they do not."""
+        """Wait until the model, its template and the window have been checked, before any weights
+        are read. Raises the errors of loading."""
         if self._loading is not None:
             self._loading.wait_for_checks()
 
     @property
     def has_given_window(self) -> bool:
-        """Whether the window was chosen, and not fitted to the machine."""
+        """Whether the window was given, rather than fitted to the machine."""
         return isinstance(self._setup.window, int)
 
     @property
@@ -169,22 +170,22 @@ class Chat:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the model could not be loaded, or the conversation not begin."""
+        """Whether the model failed to load, or the conversation to begin."""
         return self._failed or (self._loading is not None and self._loading.failed)
 
     def wait(self) -> None:
-        """Until the model is loaded. Raises what loading it raised."""
+        """Wait until the model is loaded. Raises the errors of loading."""
         if self._loading is not None:
             self._loading.wait()
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a conversation already."""
+        """Whether the conversation has begun."""
         return self._conversation is not None
 
     def begin(self) -> Conversation:
         """Begin the conversation, or resume the one in the session, with the loaded model. Raises
-        what loading raises, and SnapshotError if it cannot be resumed exactly and has to be."""
+        the errors of loading, and SnapshotError if it must be resumed exactly and cannot be."""
         try:
             model = self._load(self._found) if self._loading is None else self._loading.wait()
             conversation = self._conversation_with(model)
@@ -197,18 +198,18 @@ class Chat:
 
     @property
     def conversation(self) -> Conversation:
-        """The conversation, with what its session holds; loads the model first if need be."""
+        """The conversation, including its session's turns; loads the model if necessary."""
         return self._conversation or self.begin()
 
     def find(self, name: str) -> ResolvedModel:
-        """The files of another model, once they are all on this machine."""
+        """The files of another model, downloaded if necessary."""
         return self._find(replace(self._setup, model=name))
 
     def change_model(self, name: str | ResolvedModel) -> None:
-        """Continue the same conversation with another model, which reads what is retained. What was
-        set stays set. If anything fails, the old model stays."""
+        """Continue the conversation with another model, which reads the retained turns. Settings
+        stay. If anything fails, the old model stays."""
         found = self.find(name) if isinstance(name, str) else name
-        # In a thread of its own, because loading cannot be interrupted.
+        # In its own thread, because loading cannot be interrupted.
         model = Loading(lambda passed: self._load(found, passed)).wait()
         sampling = self._setup.sampling_settings(model.generation_config)
         window = fit_window(self._setup, model, self._notify)
@@ -225,7 +226,7 @@ class Chat:
         return load_model(self._setup, found, self._notify, check, ranks=self._ranks)
 
     def _check_window(self, tokenizer: Tokenizer) -> None:
-        """Raises WindowTooSmall for a conversation that could not begin."""
+        """Raises WindowTooSmall if the conversation could not begin."""
         options, conversation = self._options, self._conversation
         if conversation is not None:
             rendering = replace(conversation.view.rendering, tokenizer=tokenizer)
@@ -280,7 +281,7 @@ class Chat:
         return self._saved(self.conversation.continue_reply(**watching), on_end)
 
     def _saved(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
-        # The message first: whatever happens, it has been said.
+        # Save the message first: whatever happens, it was sent.
         self.save()
         return self._saved_reply(reply, on_end)
 
@@ -298,11 +299,11 @@ class Chat:
     # Options
 
     def set(self, **options: Any) -> None:
-        """Change options by name, from now on and with whatever model: fields of SamplingSettings
-        and of GenerationSettings, `roll`, and `template_args`, of which those not named stay.
+        """Change options by name, for this and later models: fields of SamplingSettings and of
+        GenerationSettings, `roll`, and `template_args`; template arguments that are not named stay.
 
-        Raises UsageError for an option or a value that there cannot be, and TemplateError if the
-        template refuses its arguments; then it is as it was.
+        Raises UsageError for an unknown option or an invalid value, TemplateError if the template
+        rejects its arguments; then nothing changes.
         """
         conversation = self.conversation
         known = SAMPLING | GENERATION | {"roll", "template_args"}
@@ -332,13 +333,12 @@ class Chat:
         return self._keeper.session
 
     def save(self) -> None:
-        """Save whatever has changed; what `say` and its like do is saved already."""
+        """Save all changes; `say` and its relatives save by themselves."""
         if self._conversation is not None:
             self._keeper.record(self._conversation)
 
     def save_as(self, name: str) -> None:
-        """Give the session another name; or save a chat that was not saved so far. Raises
-        SessionError."""
+        """Rename the session, or start saving an unsaved chat. Raises SessionError."""
         if self.session is not None:
             self._keeper.rename(name)
             return
@@ -349,15 +349,15 @@ class Chat:
         self._describe()
 
     def change_session(self, name: str) -> None:
-        """Leave this conversation, saved as it is, and resume another session, with the arguments
-        of its template. Raises SessionError."""
+        """Leave this conversation, saved, and resume another session with its template arguments.
+        Raises SessionError."""
         if self.session is not None and self.session.name == as_saved(name):
             raise UsageError(f"this is session {name!r}")
         self._change_session(Session.open(name))
 
     def resume_file(self, path: Path) -> int:
-        """Leave this conversation, saved as it is, and resume one from a file of messages, in a new
-        session; return how many turns there are. Raises SessionError."""
+        """Leave this conversation, saved, and continue one from a file of messages in a new
+        session; return the number of turns. Raises SessionError."""
         saved = read_messages(path)
         if self.session is not None:
             self._change_session(Session.new())

@@ -1,5 +1,5 @@
-"""Checkpoints of a run: written while it goes, so that what the file holds and what the cache holds
-agree; and where a run continues."""
+"""Checkpoints: written during a run so that the output file and the cache agree; a run resumes from
+the latest."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -54,7 +54,7 @@ class Checkpointer:
         over = f"checkpoints can be written to {checkpoint.directory} again"
         self._outage = Outage(warn, over)
         self._being_saved: Saved | None = None
-        # Prompt tokens in the cache, and tokens before the latest checkpoint.
+        # Prompt tokens in the cache, and tokens at the latest checkpoint.
         self._prefilled = begun.prefilled
         self._steps = list(begun.steps)
         self._latest = (
@@ -62,7 +62,7 @@ class Checkpointer:
         )
 
     def read(self, done: int, total: int) -> None:
-        """`done` of `total` prompt tokens were read in this run: reading alone can take a night."""
+        """`done` of `total` prompt tokens were read in this run; reading alone can take a night."""
         self._see_result()
         if self._begun.resume_point is not None:
             return
@@ -76,16 +76,16 @@ class Checkpointer:
             self._save_reading()
 
     def paused(self, point: ResumePoint) -> None:
-        """It has come so far, and everything before it is written."""
+        """The run has reached this point, and everything before it is written."""
         self._see_result()
         # Fewer than before if the prompt was long.
         if point.generated < self._latest or point.generated - self._latest >= self._every:
             self._save_generating(point)
 
     def leave(self, point: ResumePoint | None, stats: Stats) -> Written | None:
-        """Write the last checkpoint, or that the run has ended; return what that took.
+        """Write the last checkpoint, or mark the run as ended; return the size and time.
 
-        `point` is where it was stopped, None if that was while reading.
+        `point` is where it stopped, None if it was still reading.
         """
         if self._watch.stopped:
             self._save_last(point)
@@ -125,7 +125,7 @@ class Checkpointer:
         self._save(facts, Saved(point.generated, reading=False))
 
     def _save(self, facts: dict[str, Any], saved: Saved) -> None:
-        # The text first: a checkpoint may only name what is on the disk.
+        # The text first: a checkpoint may only refer to text that is on the disk.
         position = self._file.sync()
         self._checkpoint.state.background.wait()
         self._see_result()
@@ -141,7 +141,7 @@ class Checkpointer:
             self._failed(error)
 
     def _see_result(self) -> None:
-        """What became of the checkpoint that was being written, once that is known."""
+        """Report the result of the checkpoint being written, once it is known."""
         result = self._checkpoint.state.background.take_result()
         if isinstance(result, OSError):
             self._failed(result.strerror or result)
@@ -163,10 +163,11 @@ def continued(
     fingerprint: Fingerprint,
     warn: Callable[[str], None],
 ) -> Begun:
-    """Where the checkpoint's state is; or `fresh`, whose cache is empty, if there is no state that
-    can be used: from the beginning a run comes to the same text, only later.
+    """The state of the checkpoint; if it is unusable, `fresh`, with an empty cache: a run from the
+    start arrives at the same text, only later.
 
-    Raises SnapshotMismatch for a state that was made with something else: then it would not.
+    Raises SnapshotMismatch for a state with a different model or different settings, which would
+    not.
     """
     try:
         restored = checkpoint.state.restore(model, fresh.cache, fingerprint)
@@ -179,8 +180,8 @@ def continued(
 
 
 def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> Pace:
-    """How to read the rest of the prompt: in the steps that it was read in once, if the run has
-    come so far before. Raises SnapshotBroken."""
+    """The sizes of the steps for the rest of the prompt: those of the first reading, as far as it
+    got. Raises SnapshotBroken."""
     steps = [] if checkpoint is None else checkpoint.steps()
     ends = accumulate(steps)
     return Pace.of(
@@ -212,5 +213,5 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON's lists as the tuples that they were."""
+    """JSON lists as tuples again."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

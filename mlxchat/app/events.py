@@ -10,15 +10,15 @@ from mlxchat.chat.turn import Forgot
 from mlxchat.engine.generate import Stats, Token
 from mlxchat.text.tokens import Tokenizer
 
-# What many readers take for the end of a line, Python's `splitlines` among them, and JSON does not
-# escape by itself.
+# Many readers, such as Python's `splitlines`, treat these as line endings, and JSON does not escape
+# them.
 LINE_SEPARATORS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 
 class EventWriter:
-    """Turns a generation into lines, and keeps its text for the last one.
+    """Turns a generation into lines, and collects its text for the last one.
 
-    In a chat each turn has a writer of its own, and its number in every line.
+    In a chat each turn has its own writer, and its number in every line.
     """
 
     def __init__(self, tokenizer: Tokenizer, with_top: bool, turn: int | None = None) -> None:
@@ -67,7 +67,7 @@ class EventWriter:
 
 
 def _finite(logprob: float | None) -> float | None:
-    """JSON has no infinity: a token that is impossible has no log-probability."""
+    """JSON has no infinity: an impossible token has no log-probability."""
     return logprob if logprob is not None and math.isfinite(logprob) else None
 
 

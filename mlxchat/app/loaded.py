@@ -23,7 +23,7 @@ from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and the empty cache that it is to fill. `found` is the model's directory."""
+    """A model and an empty cache for it. `found` is the model's directory."""
 
     found: str
     model: Model
@@ -32,7 +32,7 @@ class Loaded:
     cache: Cache
 
     def fresh(self) -> Begun:
-        """The beginning of a run."""
+        """The start of a run."""
         window, keep = self.settings.max_kv_size, self._keep()
         return Begun(self.cache, Ledger(window, keep), self.sampling)
 
@@ -53,7 +53,7 @@ def open_model(
     """Find the model that `setup` names, load it, and fit its window.
 
     With `blocks`, a model whose blocks cannot be joined is refused before its weights are read.
-    Raises MlxchatError for whatever a user can mend.
+    Raises MlxchatError for everything a user can fix.
     """
     observer = observer or Observer()
     setup.check()

@@ -1,4 +1,4 @@
-"""Loading a model while the user is already typing."""
+"""Loads a model while the user is already typing."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from mlxchat.models.model import Model
 
 
 class Loading:
-    """A model on its way into memory, in a thread of its own.
+    """A model being loaded in its own thread.
 
     `load` gets a function to call once the model has passed its checks, before any weights are
     read.
@@ -30,13 +30,13 @@ class Loading:
         return self._error is not None
 
     def wait_for_checks(self) -> None:
-        """Until the model has passed its checks. Raises what loading it raised."""
+        """Wait until the model has passed its checks. Raises the error of loading."""
         self._checked.wait()
         if self._error is not None:
             raise self._error
 
     def wait(self) -> Model:
-        """The model. Raises what loading it raised."""
+        """Wait for the model. Raises the error of loading."""
         self._thread.join()
         if self._error is not None:
             raise self._error

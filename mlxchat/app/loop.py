@@ -1,4 +1,4 @@
-"""Text that repeats itself: how it is noticed, and what is done about it."""
+"""Detects text that repeats itself, and acts on it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,7 @@ from mlxchat.settings import OnLoop, SamplingSettings
 
 @dataclass(slots=True)
 class Loop:
-    """`temp` is the temperature in force, which changes only when the generation pauses."""
+    """`temp` is the current temperature, which changes only when the generation pauses."""
 
     action: OnLoop
     detector: LoopDetector
@@ -22,7 +22,7 @@ class Loop:
     def begin(
         cls, action: OnLoop, sampling: SamplingSettings, state: dict[str, Any] | None
     ) -> "Loop":
-        """A new one, or the one of a `state`."""
+        """A new detector, or the one saved in `state`."""
         if state is None:
             return cls(action, LoopDetector(), Nudge(sampling.temp), sampling.temp)
         return cls(
@@ -34,7 +34,7 @@ class Loop:
         )
 
     def state(self) -> dict[str, Any]:
-        """Fit for JSON."""
+        """The state, for JSON."""
         return {
             "detector": self.detector.state(),
             "nudge": self.nudge.state(),
@@ -43,7 +43,7 @@ class Loop:
         }
 
     def add(self, id_: int) -> bool:
-        """Take the next token; whether the text began to repeat itself with it."""
+        """Take the next token; return whether the text began to repeat itself with it."""
         self.detector.add(id_)
         began = self.detector.looping and not self.reported
         self.reported = self.detector.looping
@@ -51,11 +51,11 @@ class Loop:
 
     @property
     def stops(self) -> bool:
-        """Whether the run is to end because of it."""
+        """Whether the run should end because of it."""
         return self.detector.looping and self.action is OnLoop.STOP
 
     def sampling(self, base: SamplingSettings, generated: int) -> SamplingSettings:
-        """How to draw the next tokens, after `generated` of them."""
+        """The sampling settings for the next tokens, after `generated` of them."""
         if self.action is OnLoop.NUDGE and generated % NUDGE_EVERY == 0:
             self.temp = self.nudge.temp(self.detector.looping, generated)
         return replace(base, temp=self.temp)

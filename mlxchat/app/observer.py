@@ -1,4 +1,4 @@
-"""What an application shows while it works, as callbacks: by default what a library logs."""
+"""Callbacks for the messages and progress of an application; by default they are logged."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ def _unseen(*_: str) -> Iterator[Progress]:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """`warn` gets what changes what the output means, `note` what is good to know. `ask` answers
-    yes or no before a download; without it there is no question. `spell` writes out an error's
-    message, by default with the names that Python has for settings. `waiting` is entered with a
-    text while something takes long, `counting` with what is counted and its unit."""
+    """`warn` gets messages that change the meaning of the output, `note` those worth knowing. `ask`
+    answers yes or no before a download; without it there is no question. `spell` writes out an
+    error's message, by default with Python's names for settings. `waiting` is a context with a text
+    for long operations, `counting` one with a description and a unit."""
 
     warn: Callable[[str], None] = _log.warning
     note: Callable[[str], None] = _log.info

@@ -1,4 +1,4 @@
-"""Opening a model: the device, the model's files, its weights and its window."""
+"""Opens a model: the device, the model's files, its weights and its window."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ POSITIONS_RUN_ON = (
 
 
 def start(setup: Setup, notify: Notify) -> None:
-    """Report what is unusual about this machine, and choose the device. Before any model."""
+    """Report anything unusual about this machine, and select the device. Before any model."""
     platform.require_supported_system()
     for name in platform.untested_versions():
         notify(f"{name} is outside the range that this release was tested with")
@@ -42,7 +42,7 @@ def find_model(
     *,
     show_progress: bool = False,
 ) -> ResolvedModel:
-    """The model's files, once they are all on this machine. `ask` is asked before a download."""
+    """The model's files, downloaded if necessary. `ask` is asked before a download."""
     return resolve_model(
         setup.model,
         offline=setup.offline,
@@ -59,9 +59,10 @@ def load_model(
     check: Check = None,
     ranks: Ranks | None = None,
 ) -> Model:
-    """The model in memory, shared among all `ranks` if there are several.
+    """Load the model, shared among `ranks` if there are several.
 
-    Refused before its weights are read if its window cannot be kept, or if `check` refuses it.
+    It is refused before its weights are read if its window cannot be bounded, or if `check` refuses
+    it.
     """
     check_ranks(ranks, pipeline=setup.pipeline)
     settings = setup.cache_settings()
@@ -92,9 +93,9 @@ def load_model(
 
 
 def fit_window(setup: Setup, model: Model, notify: Notify) -> CacheSettings:
-    """The settings with a window that this machine has the memory for and this model can keep.
+    """The cache settings, with a window that fits this machine's memory and this model.
 
-    If it does not fit, raises NotEnoughMemory, or on macOS warns.
+    If a given window does not fit, raises NotEnoughMemory, or warns on macOS.
     """
     settings = setup.cache_settings()
     if setup.window != "auto":

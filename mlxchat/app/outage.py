@@ -1,4 +1,4 @@
-"""Something that cannot be saved for a while: reported when that begins, and when it is over."""
+"""Reports when saving starts to fail, and when it works again."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from mlxchat.wording import Message
 
 
 class Outage:
-    """None at first; `over` is the message when one ends."""
+    """`over` is the message when an outage ends."""
 
     def __init__(self, notify: Callable[[str], None], over: str) -> None:
         self._notify = notify
@@ -14,7 +14,7 @@ class Outage:
         self._lasts = False
 
     def lasts(self, *words: object) -> None:
-        """Saving failed; `words` are the message if it did not fail the last time."""
+        """Saving failed; `words` are the message if it is the first failure."""
         if not self._lasts:
             self._notify(Message(*words))
         self._lasts = True

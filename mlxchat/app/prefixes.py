@@ -1,4 +1,4 @@
-"""Prompts whose beginnings were read before: when that is worth it, and what is reported of it."""
+"""Reuses prompt prefixes from the disk if that is worth it, and reports problems."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,12 @@ from mlxchat.request import Setup
 from mlxchat.store.prefix_cache import PrefixCache, has_room
 from mlxchat.text.spans import TokenIds
 
-# A shorter prompt is read again before it could be found.
+# A shorter prompt is read faster than it is found.
 LEAST_TOKENS = 1_024
 
 
 class Prefixes:
-    """The prefix cache on the disk; it holds nothing and keeps nothing if `setup` turns it off."""
+    """The prefix cache on the disk; it neither reads nor writes if `setup` turns it off."""
 
     def __init__(self, setup: Setup, notify: Callable[[str], None]) -> None:
         self._limit_bytes = setup.prefix_cache_bytes
@@ -30,8 +30,8 @@ class Prefixes:
         ids: TokenIds,
         window: int | None,
     ) -> tuple[int, OnHeld | None]:
-        """Fill the empty cache with the prefix of `ids: (T,)` that is known; return how many tokens
-        that is, and what to call with the ids of each step that is prefilled."""
+        """Fill the empty cache with the known prefix of `ids: (T,)`; return its number of tokens,
+        and a function to call with the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < LEAST_TOKENS:
             return 0, None
         directory = paths.prefix_cache_dir()
@@ -51,7 +51,7 @@ class Prefixes:
         return cached, prefixes.recorder(cache, ids, cached, window)
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait until everything is written."""
         if self._open is None:
             return
         (_, prefixes), self._open = self._open, None

@@ -1,4 +1,4 @@
-"""The prompt of a request: its documents as one text, and that as tokens."""
+"""The prompt of a request: its documents as one text, and as tokens."""
 
 from typing import BinaryIO
 
@@ -15,7 +15,7 @@ def read(request: Request, piped: BinaryIO | None) -> Input:
 
 
 def encode(request: Request, document: Input, tokenizer: Tokenizer, observer: Observer) -> Prompt:
-    """The tokens of what `request` read."""
+    """The tokens of the text that `request` read."""
     text = document.text
     with observer.counting("tokenizing", "characters") as on_progress:
         if document.blocks:

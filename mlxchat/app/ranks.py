@@ -1,4 +1,4 @@
-"""The same program on several ranks: rank 0 runs it, the others follow."""
+"""Runs the program on several ranks: rank 0 leads, the others follow."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,8 +14,8 @@ T = TypeVar("T")
 def lead_or_follow(
     lead: Callable[[Ranks | None], T], on_follow: Callable[[], object] = lambda: None
 ) -> T | None:
-    """Call `lead` with the ranks, or with None if this process is the only one; on the other ranks
-    call `on_follow`, do what rank 0 says until it ends, and return None.
+    """Call `lead` with the ranks, or with None in a single process. On the other ranks, call
+    `on_follow`, follow rank 0 to the end, and return None.
 
     Raises RanksError if a rank is lost.
     """
@@ -39,7 +39,7 @@ def lead_or_follow(
     try:
         return lead(ranks)
     except BaseException as error:
-        # Even a signal: once one rank is gone, the launcher ends the others.
+        # Signals too: once one rank is gone, the launcher ends the others.
         if not ranks.is_loss(error):
             raise
         raise ranks.lost() from error
@@ -48,7 +48,7 @@ def lead_or_follow(
 
 
 def check_ranks(ranks: Ranks | None, *, pipeline: bool = False, blocks: bool = False) -> None:
-    """Raises UsageError for what one process cannot do, or several cannot."""
+    """Raises UsageError for options that need several processes, or exactly one."""
     if pipeline and ranks is None:
         raise UsageError(Field("pipeline"), " needs several ranks: start it under mlx.launch")
     if blocks and ranks is not None:

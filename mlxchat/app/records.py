@@ -1,4 +1,4 @@
-"""A run's request as its checkpoint keeps it, and back."""
+"""Converts a run's request to the record in its checkpoint, and back."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from mlxchat.store.run_record import RunRecord
 
 
 def record_of(request: Request, loaded: Loaded) -> RunRecord:
-    """What a later process needs to know, with what was chosen for the user."""
+    """The record that a later process needs, including values chosen automatically."""
     setup, long = request.setup, request.overnight
     model = setup.model
     if model is None or Path(model).expanduser().exists():
@@ -43,7 +43,7 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
 
 
 def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -> Request:
-    """What was asked when the run began, and what of it is asked otherwise now."""
+    """The original request with the changed options."""
     sampling = asdict(record.sampling)
     seed = sampling.pop("seed")
     setup = Setup(
@@ -83,6 +83,6 @@ def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -
 
 
 def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
-    """A dataclass with those of its fields that are among the changes."""
+    """A dataclass with those changes that are among its fields."""
     names = {field.name for field in fields(value)}
     return replace(value, **{name: new for name, new in changes.items() if name in names})

@@ -1,7 +1,7 @@
-"""One generation with everything that belongs to it: the model's window, prefixes that are known,
-blocks, an output file, checkpoints, limits.
+"""One generation with everything it needs: the model's window, known prefixes, blocks, an output
+file, checkpoints, limits.
 
-It draws nothing: the caller iterates over what is written, or lets it be written to a sink.
+It draws nothing: callers iterate over the pieces, or have them written to a sink.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -35,16 +35,16 @@ from mlxchat.text.tokens import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What was written of a run at once; an event that is no token's has none."""
+    """A piece of a run's output. Events that belong to no token have no `token`."""
 
     text: str
     token: Token | None = None
 
 
 class Run:
-    """Generates once, piece by piece. Used with `with`, which ends the output well.
+    """Generates once, piece by piece. Use it as a context, which closes the output properly.
 
-    Left before its end, it can be resumed from its latest checkpoint.
+    A run left before its end can be resumed from its latest checkpoint.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Run:
 
     @property
     def stats(self) -> Stats:
-        """The figures so far; `finish_reason` is why it ended, once it has."""
+        """The figures so far; once the run has ended, `finish_reason` is the reason."""
         assert self._generation is not None, "not begun"
         assert self._watch is not None, "not begun"
         stats = self._generation.stats
         return replace(stats, finish_reason=self._watch.ended or stats.finish_reason)
 
     def status(self) -> Status:
-        """How it is doing, between two pieces or while `should_stop` is asked."""
+        """The progress, between two pieces or inside `should_stop`."""
         assert self._watch is not None, "not begun"
         return self._watch.status()
 
@@ -109,17 +109,16 @@ class Run:
     ) -> Iterator[Piece]:
         """Generate, once. Each piece is in the output before it is returned.
 
-        `should_stop` is asked before each token and each prefill step, and `on_over` called after
-        the last token, before the last checkpoint. Raises DeviceError if the device gives out, and
-        RanksError if another rank is lost: the text so far is kept, and the checkpoint before
-        stands.
+        `should_stop` is called before each token and each prefill step, `on_over` after the last
+        token, before the last checkpoint. Raises DeviceError if the device fails, and RanksError if
+        another rank is lost: the text so far is kept, and the previous checkpoint stays valid.
         """
         assert self._pieces is None, "a run generates once"
         self._pieces = self._generate(should_stop, on_prefill, on_over)
         return self._pieces
 
     def write_end(self) -> None:
-        """Write the last event, if it is events that are written, and a first one was."""
+        """Write the last event, if events are written and there was a first one."""
         if self._request.events and self._generation is not None:
             seed = self._request.setup.seed
             error = None if self._error is None else self._observer.spell(self._error)
@@ -156,7 +155,7 @@ class Run:
                 # The end could not be written either.
                 raise
             except MlxchatError as error:
-                # The text so far is good. The cache is not: the checkpoint before stands.
+                # The text so far is good. The cache is not: the previous checkpoint stays valid.
                 self._error = error
                 self.finish()
                 raise
@@ -174,7 +173,7 @@ class Run:
             self._sink.write(text)
             yield Piece(text)
         for token in generation:
-            # What only an end would show is not shown if another run continues.
+            # Text that appears only at the end is withheld if another run continues.
             is_end = token.id is None and generation.resume_point is not None
             if is_end and beside.checkpointer is not None and beside.watch.stopped:
                 break
@@ -203,8 +202,8 @@ class Run:
             stack=stack,
         )
         record: OnHeld | None = None
-        # Begun again from a damaged checkpoint, a run has to come to the very same text: what was
-        # read in other steps is not the same to the last bit.
+        # Restarted from a damaged checkpoint, a run must arrive at exactly the same text; different
+        # prefill steps would change the last bits.
         if self._checkpoint is None and reader is None:
             prefixes = Prefixes(request.setup, observer.note)
             stack.callback(prefixes.close)
@@ -231,7 +230,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What a generation calls while it goes on, and `how` it is begun."""
+    """The callbacks of a generation, and how it begins (`how`)."""
 
     watch: Watch
     checkpointer: Checkpointer | None
@@ -280,7 +279,7 @@ def _generation(request: Request, loaded: Loaded, prompt: TokenIds, beside: _Bes
 def _with_known_prefix(
     prefixes: Prefixes, loaded: Loaded, prompt: TokenIds, begun: Begun
 ) -> tuple[Begun, OnHeld | None]:
-    """Begin after what is known of the prompt, of which nothing is held yet."""
+    """Begin after the known part of the prompt; the cache is still empty."""
     window = loaded.settings.max_kv_size
     cached, record = prefixes.begin(loaded.model, begun.cache, prompt, window)
     begun.ledger.add(prompt[:cached])

@@ -1,6 +1,6 @@
-"""Saves a chat as it goes: every message when it is said, and what the model holds now and then.
+"""Saves a chat as it goes: every message immediately, and the cache every few turns.
 
-What cannot be saved is reported once, and the chat continues.
+Failures are reported once, and the chat continues.
 """
 
 import json
@@ -29,7 +29,7 @@ from mlxchat.store.state_file import StateFile
 from mlxchat.template_args import check_template_args
 from mlxchat.wording import Field, Message
 
-# Turns after which a new snapshot is worth writing, and sessions whose snapshots are kept.
+# Turns between snapshots, and how many sessions keep a snapshot.
 SNAPSHOT_EVERY = 4
 SNAPSHOTS_KEPT = 10
 
@@ -37,8 +37,8 @@ SNAPSHOTS_KEPT = 10
 def open_session(
     name: str | None = None, *, latest: bool = False, save: bool = True
 ) -> Session | None:
-    """The session of that name, begun if there is none; the one used last; or a new one. None if
-    nothing is to be saved.
+    """Open the session of that name, creating it if there is none; the latest one; or a new one.
+    None if nothing is to be saved.
 
     Raises SessionError.
     """
@@ -55,19 +55,19 @@ def open_session(
 
 
 def resumed(options: ChatOptions, session: Session) -> ChatOptions:
-    """The options, with what was saved with the session except what is chosen."""
+    """The options; those not given explicitly come from the session."""
     chosen = options.chosen_fields()
     setup = replace(options.setup, **_saved(Setup, session, chosen))
     return replace(options, setup=setup, **_saved(ChatOptions, session, chosen))
 
 
 def saved_template_args(session: Session) -> dict[str, Any] | None:
-    """The template's variables that were saved with the session, if there are any."""
+    """The template variables saved with the session, if any."""
     return _saved(ChatOptions, session, ()).get("template_args")
 
 
 def _saved(kind: type, session: Session, chosen: Collection[str]) -> dict[str, Any]:
-    """Fields of the dataclass that were saved with the session. Nothing in a file is trusted."""
+    """The dataclass's fields that were saved with the session. Nothing in the file is trusted."""
     found = session.journal.contents.settings
     values: dict[str, Any] = {}
     for name, each in options_of(kind).items():
@@ -78,11 +78,11 @@ def _saved(kind: type, session: Session, chosen: Collection[str]) -> dict[str, A
 
 
 def _checked(option: Option, value: object) -> Any:
-    """The value. Raises TypeError, ValueError or UsageError if the option cannot have it."""
+    """The value. Raises TypeError, ValueError or UsageError if it is invalid for the option."""
     if option.many:
         return check_template_args(json.loads(str(value)))
     if option.parse is not None:
-        kinds = {int, type(None)}  # A window as it was in effect, not as it was written.
+        kinds = {int, type(None)}  # The window in effect, not as it was written.
     else:
         kinds = {str} if option.type is str or option.choices else {int}
     if type(value) not in kinds:
@@ -94,7 +94,7 @@ def _checked(option: Option, value: object) -> Any:
 class Keeper:
     """Saves one conversation in `session`; nothing if that is None.
 
-    `exact`: a session whose state cannot be restored to the bit must not be resumed.
+    `exact`: refuse to resume a session whose state cannot be restored to the bit.
     """
 
     def __init__(self, session: Session | None, notify: Notify, *, exact: bool = False) -> None:
@@ -108,14 +108,14 @@ class Keeper:
 
     @property
     def saved_system(self) -> str | None:
-        """The session's system prompt as it was when the session was opened."""
+        """The session's system prompt when it was opened."""
         return None if self.session is None else self.session.journal.contents.system
 
     def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
-        """Fill the conversation, in which nothing has been said yet, with what the session holds,
-        down to the cache if possible. A system prompt that it has already stays.
+        """Fill the new conversation with the contents of the session, including the cache if
+        possible. A system prompt that it already has stays.
 
-        Raises SnapshotError if the cache has to be exactly what it was, and cannot be.
+        Raises SnapshotError if the cache must be restored exactly and cannot be.
         """
         if self.session is None:
             return
@@ -129,16 +129,16 @@ class Keeper:
         self.describe(conversation, found, dtype)
 
     def rename(self, name: str) -> None:
-        """Rename the session, and write later snapshots to its new directory. Raises SessionError;
-        the session then keeps its name."""
+        """Rename the session; later snapshots go to its new directory. Raises SessionError; the
+        session then keeps its name."""
         assert self.session is not None
         assert self._state is not None
-        # A snapshot still being written belongs in the old directory.
+        # A snapshot that is still being written belongs in the old directory.
         self._state.background.wait()
         self.session.rename(name)
 
     def describe(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
-        """Save the settings to resume with; `dtype` is the one that was asked for."""
+        """Save the settings to resume with; `dtype` is the requested one."""
         if self.session is None:
             return
         journal = self.session.journal
@@ -154,7 +154,7 @@ class Keeper:
         self._guarded(lambda: journal.settings(settings))
 
     def record(self, conversation: Conversation) -> None:
-        """Save whatever has changed."""
+        """Save all changes."""
         if self.session is None:
             return
         journal = self.session.journal
@@ -163,14 +163,13 @@ class Keeper:
             self._notify("saving works again: nothing is missing")
 
     def show(self, token: Token) -> None:
-        """Save text of the reply that is being written, before it is shown."""
+        """Save text of the current reply, before it is shown."""
         if self.session is not None:
             journal = self.session.journal
             self._guarded(lambda: journal.show(token.text, token.thought))
 
     def turn_over(self, conversation: Conversation) -> None:
-        """Save the turn that has ended, and every few turns what the model holds, without waiting
-        for it."""
+        """Save the finished turn, and every few turns start saving the cache."""
         self.record(conversation)
         if self._state is None:
             return
@@ -179,7 +178,7 @@ class Keeper:
             self._snapshot(conversation)
 
     def close(self, conversation: Conversation | None) -> Written | None:
-        """Save everything, and let others open the session; what the snapshot took."""
+        """Save everything and unlock the session; return the size and time of the snapshot."""
         if self.session is None or self._state is None:
             return None
         try:
@@ -189,7 +188,7 @@ class Keeper:
                     self._snapshot(conversation)
             self._state.background.wait()
             self._see_result()
-            # Old snapshots can be deleted another time as well.
+            # Deleting old snapshots can wait.
             with suppress(SessionError):
                 prune_snapshots(SNAPSHOTS_KEPT)
         finally:
@@ -205,10 +204,10 @@ class Keeper:
         self._see_result()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.view.turns]
-        # A session can change its name, and with it its directory.
+        # The session's directory changes with its name.
         self._state.path = self.session.snapshot_path
         facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
-        # If a rank is lost, that is what ends the chat, and is reported then.
+        # A lost rank ends the chat, and is reported then.
         with suppress(RanksError):
             try:
                 with device_failures():
@@ -276,7 +275,7 @@ class Keeper:
             self._notify(Message(error))
 
     def _see_result(self) -> None:
-        """What became of the last snapshot, once that is known."""
+        """Report the result of the last snapshot, once it is known."""
         assert self._state is not None
         result = self._state.background.take_result()
         if isinstance(result, OSError):

@@ -1,4 +1,4 @@
-"""Where the text of a run goes."""
+"""Destinations for the text of a run."""
 
 from typing import Protocol
 
@@ -25,7 +25,7 @@ class FileSink:
 
 
 class NoSink:
-    """Nowhere: the caller iterates over the run and has the text."""
+    """No destination: the caller iterates over the run and gets the text."""
 
     def write(self, text: str) -> None: ...
     def end(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A session's saved state, beside one that is computed afresh from the same tokens."""
+"""Compares a session's saved state with one computed again from the same tokens."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ PROBE = "What have we talked about so far, and what did you say about it?"
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A snapshot of `size_bytes` whose checksum is right, with `held_tokens` in it."""
+    """A snapshot of `size_bytes` with a valid checksum and `held_tokens` tokens."""
 
     size_bytes: int
     held_tokens: int
@@ -31,7 +31,7 @@ def verify_session(name: str, observer: Observer | None = None) -> Verified:
         size_bytes = session.snapshot_path.stat().st_size
         options = ChatOptions()
         start(options.setup, shown.warn)
-        # Not closed, so that nothing of the session is replaced.
+        # Never closed, so that the session is not changed.
         chat = Chat(
             options,
             session,

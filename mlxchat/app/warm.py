@@ -1,4 +1,4 @@
-"""Reading a document ahead of time, for what the prefix cache keeps of it."""
+"""Reads a document ahead of time into the prefix cache."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -21,7 +21,7 @@ from mlxchat.text.tokens import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """A document that is kept now; `known` of its tokens were before."""
+    """A cached document; `known` of its tokens were cached before."""
 
     name: str
     tokens: int
@@ -39,7 +39,7 @@ def warm(
     observer: Observer | None = None,
 ) -> Warmed:
     """Read the document as a run would, or as a `block` of one. Raises InputError if it is too
-    short to keep, CacheError if nothing can be kept."""
+    short to cache, CacheError if nothing can be cached."""
     observer = observer or Observer()
     text = read_input(None, (file,), piped).text
     loaded = open_model(setup, observer, blocks=block)
@@ -71,7 +71,7 @@ def _read_prefix(setup: Setup, loaded: Loaded, ids: TokenIds, observer: Observer
 def _read_block(
     setup: Setup, loaded: Loaded, prompt: Prompt, observer: Observer
 ) -> tuple[int, int]:
-    """Return how many tokens the block has, and how many of them were known."""
+    """Return the number of tokens of the block, and how many of them were known."""
     if not prompt.blocks:
         raise InputError(prompt.notices[0])
     first, stop = prompt.blocks[0]

@@ -1,4 +1,4 @@
-"""A run while it goes: when it has to stop, and how it is doing."""
+"""The limits and the progress of a run."""
 
 import math
 import time
@@ -23,7 +23,7 @@ from mlxchat.store.output_file import Position
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where a run begins, or continues.
+    """Where a run begins or continues.
 
     `loop` is a state of `Loop`, `steps` the sizes of the steps that read the first `prefilled`
     tokens, and `in_thought` whether the text so far ends within a thought.
@@ -42,7 +42,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The latest checkpoint comes after `tokens` tokens, of the prompt or generated."""
+    """The latest checkpoint, after `tokens` tokens of the prompt or of the output."""
 
     tokens: int
     reading: bool
@@ -50,8 +50,8 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a run is doing. `read` are the prompt tokens read so far, and all of them, while it is
-    reading; `repetition` is the share of the latest tokens that has been said before."""
+    """The progress of a run. While it reads, `read` is how many prompt tokens it has read, and of
+    how many; `repetition` is the share of the latest tokens that repeats earlier ones."""
 
     generated: int
     tokens_per_s: float
@@ -67,7 +67,7 @@ class Status:
 class Watch:
     """Sees every token before it is written, and decides when to stop.
 
-    `ended` is the reason, if it was this that ended the generation: "time", "bytes" or "loop".
+    `ended` is the reason if it ended the generation: "time", "bytes" or "loop".
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Watch:
         self.ended: str | None = None
 
     def should_stop(self) -> bool:
-        """Whether the caller, the wall clock or a loop says so."""
-        # Wall-clock time: a machine may sleep.
+        """Whether the caller, the wall clock or a loop ends the run."""
+        # Wall-clock time, because a machine may sleep.
         self._measure()
         asked = self._is_asked_to_stop()
         if self.ended is None and time.time() >= self._deadline_s:
@@ -104,7 +104,7 @@ class Watch:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was asked to stop between two tokens, from where another run can continue."""
+        """Whether it was stopped between two tokens, so that another run can continue."""
         return self.ended in ("time", "loop") or (self.ended is None and self._is_asked_to_stop())
 
     def _is_asked_to_stop(self) -> bool:
@@ -115,7 +115,7 @@ class Watch:
         self._reading = (done, total) if done < total else None
 
     def take(self, token: Token, written: str) -> bool:
-        """Take the next token; False if there is no room for what is to be written of it."""
+        """Take the next token; return False if its text would exceed the limit."""
         if token.id is not None:
             self._tokens += 1
             self._reading = None

@@ -44,7 +44,7 @@ class BenchReport:
         return cls(on_stdout, file, None if charts is None else Path(charts), messages)
 
     def hand_out(self, measured: Measured) -> None:
-        """Write to the file, to stdout and as charts: if one fails, the others are still written."""
+        """Write the file, stdout and the charts: if one fails, the others are still written."""
         records = list(lines(measured.found, measured.circumstances))
         with ExitStack() as rest:
             rest.callback(self._draw, measured)

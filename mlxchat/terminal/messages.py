@@ -1,4 +1,4 @@
-"""Messages on stderr: errors, warnings, and notes for terminals only. Options are spelled as flags."""
+"""Messages on stderr: errors, warnings, and notes for terminals. Options are spelled as flags."""
 
 import sys
 

@@ -24,7 +24,7 @@ from mlxchat.wording import Field, Message
 
 @dataclass(frozen=True, slots=True)
 class PipeOptions:
-    """The output of a chat in a pipe: JSON Lines if `as_events`, else text; `stats` go to stderr."""
+    """Output of a chat in a pipe: JSON Lines if `as_events`, else text; `stats` go to stderr."""
 
     as_events: bool
     hides_thoughts: bool

@@ -100,7 +100,7 @@ class Thoughts:
 
 @dataclass(frozen=True)
 class HiddenThoughts:
-    """Hidden thoughts: a sign that the model is thinking, which disappears when the answer begins."""
+    """A sign that the model is thinking, which disappears when the answer begins."""
 
     has_begun: bool = False
 

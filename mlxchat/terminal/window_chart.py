@@ -13,7 +13,7 @@ from mlxchat.units import count
 
 MAX_COLUMNS = 90
 GAP = "  "
-# Joined or modified, emoji have a width on which terminals disagree; taken apart, they have not.
+# Terminals disagree on the width of joined or modified emoji, but not on that of their parts.
 EMOJI_PARTS = {*range(0xFE00, 0xFE10), *range(0x1F3FB, 0x1F400)}
 
 
@@ -47,7 +47,7 @@ def draw_window(
 
 
 def summary(usage: Usage, attached: Attached, forgotten: int) -> str:
-    """The total, and what the next message will change about it."""
+    """The total, and whether the next message will push anything out."""
     used = usage.tokens + attached.tokens
     limit = "" if usage.window is None else f" of {usage.window:,}"
     parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
@@ -74,7 +74,7 @@ def _bar(tokens: int, total: int, width: int) -> str:
 
 
 def _cropped(label: str, width: int) -> str:
-    """The label on one line, at most so many cells wide, without what could turn or join cells."""
+    """One line of at most `width` cells, without characters that reorder or join cells."""
     line = "".join(
         each
         for each in " ".join(visible(label).split())
