@@ -98,8 +98,8 @@ def test_what_the_model_holds_cannot_be_saved_for_a_while(
     with Chat.open(options(), session="mine") as chat:
         for number in range(6):
             say(chat, str(number))
-    failed = "what the model holds could not be saved: No space left on device"
-    over = "what the model holds can be saved again"
+    failed = "cannot save the cache: No space left on device"
+    over = "the cache is saved again"
     assert chat.notices == [failed, over, failed, over]
 
 
@@ -346,5 +346,5 @@ def test_a_session_is_not_left_locked_if_its_model_cannot_be_found(options: Opti
 
 
 def test_there_has_to_be_a_session_to_continue(options: Options) -> None:
-    with pytest.raises(SessionError, match="no session to continue"):
+    with pytest.raises(SessionError, match="no sessions to continue"):
         Chat.open(options(), latest=True)

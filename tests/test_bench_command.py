@@ -327,8 +327,8 @@ def test_without_matplotlib_the_extra_is_named_and_everything_else_works(
     )
     assert done.returncode == 0
     assert done.stderr == (
-        f"mlxchat: no charts will be drawn into {tmp_path}/plots: matplotlib is not installed; "
-        "pip install 'mlxchat[plot]' brings it\n"
+        f"mlxchat: cannot draw charts in {tmp_path}/plots: matplotlib is not installed; "
+        "pip install 'mlxchat[plot]' installs it\n"
     )
     assert "FROM TOKEN\tMLXCHAT\t" in done.stdout
 

@@ -88,9 +88,9 @@ def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
         assert done.stdout.removesuffix("\n").endswith(turns[-1].reply)
         assert "Traceback" not in done.stderr
         if done.returncode == 0:
-            # All turns were answered: only what the model holds could not be saved.
+            # All turns were answered: only the cache could not be saved.
             assert [turn.user for turn in turns] == ["one", "two", "three"]
-            assert f"could not be saved: {FAILED}" in done.stderr
+            assert f"cannot save the cache: {FAILED}" in done.stderr
         else:
             assert done.returncode == 1
             assert done.stderr.startswith(f"mlxchat: error: {FAILED}")

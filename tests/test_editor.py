@@ -45,6 +45,7 @@ def editor():
         history_file=Path("history"),
         commands={"/help": "what there is", "/hello": "greets", "/file": "adds a file"},
         toolbar=lambda: f"redraw {next(redraws)}\\x1b[5m",
+        suggest=lambda command, typed: ["two words"] if (command, typed) == ("/hello", "t") else [],
     )
 
 def wait_for_bytes(n):
@@ -224,6 +225,18 @@ def test_file_names_are_completed_after_a_command_that_takes_one(
     terminal.shows(r"^got '/file ~/a_long_name\.txt'$")
 
 
+def test_tab_completes_the_argument_of_a_command(tmp_path: Path) -> None:
+    """It completed commands and file names alone."""
+    terminal = Terminal(tmp_path, "chat(editor())")
+    terminal.shows(PROMPT)
+    terminal.send("/hello t")
+    terminal.shows("^> /hello t$")
+    terminal.send("\t")
+    terminal.shows("^> /hello two words$")
+    terminal.send("\r")
+    terminal.shows("^got '/hello two words'$")
+
+
 def test_the_toolbar_changes_while_nobody_types_and_is_not_obeyed(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(r"^redraw \d+␛\[5m$")
@@ -318,10 +331,10 @@ def test_edit_returns_what_the_editor_saved(
             "/no/such",
             "cannot edit with /no/such: No such file or directory: set $VISUAL or $EDITOR",
         ),
-        ("false -x", "false -x ended with status 1: nothing was changed"),
+        ("false -x", "false -x exited with status 1: nothing was changed"),
         ("vi '", "cannot understand $VISUAL or $EDITOR: vi ': No closing quotation"),
         ("rm", "cannot edit with rm: No such file or directory: set $VISUAL or $EDITOR"),
-        ("cp /bin/sh", "cp /bin/sh saved what is not UTF-8 text"),
+        ("cp /bin/sh", "cp /bin/sh saved a file that is not UTF-8 text"),
     ],
 )
 def test_an_editor_that_cannot_be_used_is_one_clear_line(
@@ -440,11 +453,11 @@ def test_a_paste_that_comes_as_soon_as_the_prompt_is_seen_is_one_message(tmp_pat
     """It was taken for lines typed ahead if it was there before the program waited for it."""
     body = """
 from mlxchat.terminal import plain_input
-def write_and_dawdle(text):
-    write(text)
+def write_and_dawdle(self, text):
+    write(self, text)
     if text == plain_input.PROMPT:
         wait_for_bytes(8)
-write, plain_input._write = plain_input._write, write_and_dawdle
+write, PlainInput._write = PlainInput._write, write_and_dawdle
 chat(PlainInput(), once=True)
 """
     terminal = Terminal(tmp_path, body)

@@ -116,6 +116,6 @@ def test_the_checkpoint_before_stands_if_the_last_one_fails(
     monkeypatch.setattr("mlxchat.app.watch.Watch.should_stop", lambda self: self._tokens >= 4)
     done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
     assert done.returncode == 0
-    assert f"no checkpoint could be written to {night}: out of memory: " in done.stderr
-    assert done.stderr.endswith("; the one before stands\n")
+    assert f"cannot write a checkpoint to {night}: out of memory: " in done.stderr
+    assert done.stderr.endswith("; the previous one stays valid\n")
     assert json.loads((night / "run.json").read_text())["ended"] is None

@@ -287,7 +287,7 @@ def test_a_disk_that_fills_up_ends_it_and_what_was_saved_stays(
     run = night(1500)
     code, stderr = finish(run.start(most_blocks=4))
     assert code == 1
-    assert "no checkpoint could be written" in stderr
+    assert "cannot write a checkpoint" in stderr
     assert stderr.endswith("output.txt: File too large\n")
     run.ends()
     assert run.written() == run.expected()
@@ -307,7 +307,7 @@ def test_a_damaged_state_is_found_and_the_text_is_the_same_all_the_same(
     state.write_bytes(damaged)
     code, stderr = run.go_on()
     assert code == 0
-    assert "wrong checksum: beginning again from the prompt" in stderr
+    assert "its checksum is wrong: starting again from the prompt" in stderr
     assert run.written() == run.expected()
 
 

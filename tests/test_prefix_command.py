@@ -91,7 +91,7 @@ def test_a_run_with_checkpoints_begins_at_the_beginning(
         *("--checkpoint", str(tmp_path / "night"), "What?"),
     )
     assert done.returncode == 0
-    assert "known" not in done.stderr
+    assert "cached" not in done.stderr
 
 
 def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> None:

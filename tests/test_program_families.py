@@ -92,7 +92,7 @@ def test_generate_keeps_its_window_and_resumes_what_was_killed(
     evicted = 0 if kind in held else len(PROMPT) + 80 - 1 - WINDOW
     assert done["evicted_tokens"] == evicted
     assert ("are evicted" in whole.stderr) == (evicted > 0)
-    assert "positions cannot be moved" not in whole.stderr
+    assert "positions cannot be shifted" not in whole.stderr
 
     night, killed = tmp_path / "night", tmp_path / "killed"
     sampling = {"temp": 0.7}
@@ -120,7 +120,7 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
 
     ended = run_mlxchat(*generate, "-n", "-1", "x" * 50)
     assert ended.returncode == 0, ended.stderr
-    assert "memory will grow with the text" in ended.stderr
+    assert "memory grows with the text" in ended.stderr
     done = json.loads(ended.stdout.splitlines()[-1])
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 14)
 
@@ -144,7 +144,7 @@ def test_positions_that_run_on_are_reported_once_in_scripts_too(
     model = write_family(tmp_path / "model", "bailing_moe_linear")
     done = run_mlxchat("generate", "-m", str(model), "--max-kv-size", "32", "-n", "40", "hello")
     assert done.returncode == 0
-    assert done.stderr.count("positions cannot be moved") == 1
+    assert done.stderr.count("positions cannot be shifted") == 1
 
 
 # Chat

@@ -168,7 +168,8 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
             status = run.status()
             saved.append(0 if status.saved is None else status.saved.tokens)
     failed = (
-        f"no checkpoint could be written to {night}: No space left on device; the one before stands"
+        f"cannot write a checkpoint to {night}: No space left on device; the previous one stays "
+        "valid"
     )
     over = f"checkpoints can be written to {night} again"
     assert warned == [failed, over, failed]

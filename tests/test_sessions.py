@@ -89,7 +89,7 @@ def test_a_session_resumes_with_the_same_model_and_settings(chat: Any) -> None:
     assert again[0]["keep"] == started[0]["keep"]
     other, stderr = chat(lines(3, 4), "-c", "--max-kv-size", "300", "--roll", "shift")
     assert (other[0]["max_kv_size"], other[0]["roll"]) == (300, "shift")
-    assert "was made with a different window: the transcript will be read again" in stderr
+    assert "was made with another window: your next message reads the transcript again" in stderr
 
 
 def test_a_named_session_is_started_and_resumed(
@@ -116,7 +116,7 @@ def test_if_the_snapshot_is_damaged_the_transcript_is_read(chat: Any) -> None:
     data[-9] ^= 4
     path.write_bytes(data)
     events, stderr = chat(lines(3, 4), "-c")
-    assert "wrong checksum: the transcript will be read again" in stderr
+    assert "its checksum is wrong: your next message reads the transcript again" in stderr
     assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0
 
 
@@ -140,7 +140,7 @@ def test_another_model_reads_the_transcript_again(chat: Any, tmp_path: Path) -> 
     first, _ = chat(lines(0, 3))
     other = write_tiny_model(tmp_path / "other", seed=5)
     _, stderr = chat(lines(3, 4), "-c", "-m", str(other))
-    assert "was made with different weights: the transcript will be read again" in stderr
+    assert "was made with other weights: your next message reads the transcript again" in stderr
     saved = read_session(only_session())
     assert [turn.reply for turn in saved.turns[:3]] == replies(first)
     assert len(saved.turns) == 4
@@ -158,8 +158,11 @@ def begin(model: Path, *options: str) -> "subprocess.Popen[str]":
     )
 
 
-def shown_before_kill(model: Path, text: str, delay_s: float, *options: str) -> list[str]:
-    """What a chat had shown, one text per turn, when it was killed after `delay_s`."""
+def shown_before_kill(
+    model: Path, text: str, delay_s: float, *options: str, before: int
+) -> list[str]:
+    """What a chat had shown, a text for each turn, when it was killed after `delay_s`; `before` is
+    how many turns its session had."""
     process = begin(model, *options)
     assert process.stdin is not None
     process.stdin.write(text)
@@ -171,8 +174,8 @@ def shown_before_kill(model: Path, text: str, delay_s: float, *options: str) -> 
     for line in stdout.splitlines(keepends=True):
         if line.endswith("\n") and (event := json.loads(line))["event"] == "token":
             texts[event["turn"]] = texts.get(event["turn"], "") + event["text"]
-        # A turn with an empty reply has shown no token.
-    return [texts.get(turn, "") for turn in range(1, max(texts, default=0) + 1)]
+    # A turn whose reply was empty has shown no token.
+    return [texts.get(turn, "") for turn in range(before + 1, max(texts, default=0) + 1)]
 
 
 def check_nothing_shown_is_lost(
@@ -207,6 +210,7 @@ def kill_a_chat(model: Path, times: int, seed: int) -> None:
             lines(before, before + 4),
             chance.uniform(0.8, 2.5),
             *("--session", "night", *window),
+            before=before,
         )
         if not (paths.sessions_dir() / "night" / "transcript.jsonl").exists():
             continue
@@ -337,7 +341,7 @@ def test_the_session_commands(chat: Any, tiny_model: Path, run_mlxchat: RunMlxch
 def test_having_no_session_to_continue_is_reported(run_mlxchat: RunMlxchat) -> None:
     done = run_mlxchat("chat", "-c", stdin="hello\n")
     assert done.returncode == 1
-    assert "there is no session to continue yet" in done.stderr
+    assert "no sessions to continue yet" in done.stderr
 
 
 # In a terminal

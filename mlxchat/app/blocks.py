@@ -37,7 +37,7 @@ def block_reader(
     with refused():
         make_joinable(model.network, cache)
     if reason := join_refusal(cache, len(prompt.ids), window):
-        notify(f"blocks are read as other text is: {reason}")
+        notify(f"blocks are read as ordinary text: {reason}")
         return None
     directory = paths.prefix_cache_dir()
     limit_bytes = setup.prefix_cache_bytes
@@ -70,4 +70,4 @@ def refused() -> Iterator[None]:
 def _close(store: DiskBlocks, notify: Callable[[str], None]) -> None:
     store.close()
     if store.error is not None:
-        notify(Message("a block could not be kept: ", store.error))
+        notify(Message("cannot save a block: ", store.error))

@@ -375,7 +375,7 @@ class Chat:
         try:
             conversation.set_template_args(conversation.template_args if args is None else args)
         except (CacheError, TemplateError) as error:
-            self._notify(Message("without this session's template arguments: ", error))
+            self._notify(Message("this session's template arguments were ignored: ", error))
         self._keeper.begin(conversation, self._found, self._setup.dtype)
 
     def _describe(self) -> None:

@@ -152,7 +152,7 @@ class Checkpointer:
     def _failed(self, reason: object) -> None:
         directory = self._checkpoint.directory
         self._outage.lasts(
-            f"no checkpoint could be written to {directory}: ", reason, "; the one before stands"
+            f"cannot write a checkpoint to {directory}: ", reason, "; the previous one stays valid"
         )
 
 
@@ -173,7 +173,7 @@ def continued(
         restored = checkpoint.state.restore(model, fresh.cache, fingerprint)
         return fresh if restored is None else _begun(restored, fresh.sampling)
     except SnapshotBroken as error:
-        warn(Message(error, ": beginning again from the prompt"))
+        warn(Message(error, ": starting again from the prompt"))
         return fresh
     except OSError as error:
         raise OutputError(f"cannot read {checkpoint.directory}: {error}") from error
@@ -207,7 +207,7 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
         )
         Loop.begin(OnLoop.WARN, sampling, begun.loop)
     except (KeyError, TypeError, ValueError) as error:
-        raise SnapshotBroken(f"the checkpoint's facts make no sense ({error})") from error
+        raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
     mx.random.seed(restored.random)
     return begun
 

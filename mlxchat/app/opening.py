@@ -23,7 +23,7 @@ from mlxchat.wording import Message
 Notify = Callable[[str], None]
 
 POSITIONS_RUN_ON = (
-    "this model's positions cannot be moved: beyond its trained context quality will fall"
+    "this model's positions cannot be shifted: quality drops beyond its trained context"
 )
 
 
@@ -31,7 +31,7 @@ def start(setup: Setup, notify: Notify) -> None:
     """Report anything unusual about this machine, and select the device. Before any model."""
     platform.require_supported_system()
     for name in platform.untested_versions():
-        notify(f"{name} is outside the range that this release was tested with")
+        notify(f"{name} is outside the range tested with this release")
     platform.select_device(setup.device)
 
 
@@ -105,6 +105,6 @@ def fit_window(setup: Setup, model: Model, notify: Notify) -> CacheSettings:
     try:
         check_bound(model.shard, fitting.max_kv_size, fitting.keep)
     except CacheError as error:
-        notify(Message("memory will grow with the text: ", error))
+        notify(Message("memory grows with the text: ", error))
         return settings
     return fitting

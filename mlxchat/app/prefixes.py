@@ -41,7 +41,7 @@ class Prefixes:
         prefixes = self._open[1]
         reason = prefixes.refusal(cache)
         if reason is not None:
-            self._notify(f"the prompt is not kept in the prefix cache: {reason}")
+            self._notify(f"the prompt is not cached: {reason}")
             return 0, None
         if model.peers is not None:
             return model.peers.begin_prefix(prefixes, cache, ids, window)
@@ -57,4 +57,4 @@ class Prefixes:
         (_, prefixes), self._open = self._open, None
         prefixes.close()
         if prefixes.error is not None:
-            self._notify(f"the prefix cache could not be written: {prefixes.error}")
+            self._notify(f"cannot write the prefix cache: {prefixes.error}")

@@ -50,7 +50,7 @@ def lead_or_follow(
 def check_ranks(ranks: Ranks | None, *, pipeline: bool = False, blocks: bool = False) -> None:
     """Raises UsageError for options that need several processes, or exactly one."""
     if pipeline and ranks is None:
-        raise UsageError(Field("pipeline"), " needs several ranks: start it under mlx.launch")
+        raise UsageError(Field("pipeline"), " needs several ranks: start it with mlx.launch")
     if blocks and ranks is not None:
         raise UsageError(
             Field("blocks"),

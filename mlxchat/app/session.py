@@ -50,7 +50,7 @@ def open_session(
         return Session.new()
     name = session_list.latest()
     if name is None:
-        raise SessionError("there is no session to continue yet: a new chat begins one")
+        raise SessionError("no sessions to continue yet")
     return Session.open(name)
 
 
@@ -104,7 +104,7 @@ class Keeper:
         self._state = None if session is None else StateFile(session.snapshot_path)
         self._model: tuple[Any, ModelPrint] | None = None
         self._saved_turns = 0
-        self._outage = Outage(notify, "what the model holds can be saved again")
+        self._outage = Outage(notify, "the cache is saved again")
 
     @property
     def saved_system(self) -> str | None:
@@ -160,7 +160,7 @@ class Keeper:
         journal = self.session.journal
         self._guarded(lambda: journal.record(conversation.system, conversation.turns))
         if journal.recovered:
-            self._notify("saving works again: nothing is missing")
+            self._notify("saving works again; nothing is missing")
 
     def show(self, token: Token) -> None:
         """Save text of the current reply, before it is shown."""
@@ -233,9 +233,7 @@ class Keeper:
         except (SnapshotError, DeviceError) as error:
             if self._exact:
                 raise
-            self._notify(
-                Message(error, ": the transcript will be read again with your next message")
-            )
+            self._notify(Message(error, ": your next message reads the transcript again"))
             return
         except OSError as error:
             if self._exact:
@@ -284,4 +282,4 @@ class Keeper:
             self._outage.ends()
 
     def _failed(self, reason: object) -> None:
-        self._outage.lasts("what the model holds could not be saved: ", reason)
+        self._outage.lasts("cannot save the cache: ", reason)

@@ -143,7 +143,7 @@ class Watch:
         if self.loop.add(id_):
             self._warn(
                 f"the text repeats itself at token {self._tokens:,}: "
-                f"{self.loop.detector.share:.0%} of the latest has been said before"
+                f"{self.loop.detector.share:.0%} of the latest tokens repeat earlier ones"
             )
         if self.loop.stops:
             self.ended = "loop"

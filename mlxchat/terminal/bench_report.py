@@ -37,8 +37,8 @@ class BenchReport:
             plot.prepare(Path(charts))
             if not plot.available():
                 messages.warn(
-                    f"no charts will be drawn into {charts}: matplotlib is not installed; "
-                    f"{plot.INSTALL} brings it"
+                    f"cannot draw charts in {charts}: matplotlib is not installed; "
+                    f"{plot.INSTALL} installs it"
                 )
                 charts = None
         return cls(on_stdout, file, None if charts is None else Path(charts), messages)

@@ -99,7 +99,7 @@ def _saved(saved: Saved) -> str:
 def _prompt_figures(stats: Stats) -> str:
     parts = [f"prompt {count(stats.prompt_tokens, 'token')}"]
     if stats.cached_tokens:
-        parts.append(f"{stats.cached_tokens:,} of them known")
+        parts.append(f"{stats.cached_tokens:,} cached")
     if stats.cached_tokens + stats.prefilled_tokens < stats.prompt_tokens:
         parts.append(f"{stats.prefilled_tokens:,} read")
     return ", ".join(parts) + and_rate(stats.prefill_tokens_per_s)

@@ -135,11 +135,11 @@ def run_editor(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None
             f"cannot edit with {shlex.join(command)}: {error.strerror}: set $VISUAL or $EDITOR"
         ) from error
     if status != 0:
-        raise InputError(f"{shlex.join(command)} ended with status {status}: nothing was changed")
+        raise InputError(f"{shlex.join(command)} exited with status {status}: nothing was changed")
     try:
         return edited.decode().removesuffix("\n")
     except UnicodeDecodeError:
-        raise InputError(f"{shlex.join(command)} saved what is not UTF-8 text") from None
+        raise InputError(f"{shlex.join(command)} saved a file that is not UTF-8 text") from None
 
 
 def _editor_command() -> list[str]:
