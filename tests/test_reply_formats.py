@@ -9,6 +9,7 @@ import pytest
 from tokenizers import AddedToken
 
 from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.transcript import as_markdown
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, TemplateError
@@ -99,6 +100,23 @@ def test_the_marker_of_each_thought_but_the_first_says_so() -> None:
     (begins,) = (n for n, token in enumerate(tokens) if token.another)
     assert spoken(tokens[:begins]) == ("Hm, ", "")
     assert tokens[begins].text == ""
+
+
+def test_several_thoughts_stay_apart_in_sessions_and_exports(tmp_path: Path) -> None:
+    """They ran into one another: "…is one.Or two?"."""
+    first, second = "<|channel|>analysis<|message|>Hm.", "<|channel|>analysis<|message|>Duck?"
+    reply = HARMONY.reply.replace(
+        "<|channel|>analysis<|message|>Hm, duck?", f"{first}<|end|><|start|>assistant{second}"
+    )
+    conversation = converse(replace(HARMONY, reply=reply))
+    say(conversation, "hello")
+    journal = Journal.create(tmp_path / "transcript.jsonl")
+    journal.record(None, conversation.turns)
+    journal.close()
+    (turn,) = saved.read(tmp_path / "transcript.jsonl").turns
+    assert turn.thought == "Hm.Duck?"
+    assert turn.thoughts == ["Hm.", "Duck?"]
+    assert "Hm.\n\nDuck?\n" in as_markdown(None, [turn])
 
 
 def test_a_thought_after_one_that_the_prompt_has_opened_is_another() -> None:

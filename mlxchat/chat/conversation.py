@@ -386,6 +386,8 @@ class Conversation:
         in_place = True
         try:
             for token in generation:
+                if token.another:
+                    turn.later_thoughts += (len(turn.thought),)
                 if token.thought:
                     turn.thought += token.text
                 else:
@@ -414,6 +416,8 @@ class Conversation:
         if turn.exact:
             # The reader holds back half a character or half a tag until the rest arrives.
             turn.thought, turn.reply = joined(pieces)
+            end = len(turn.thought)
+            turn.later_thoughts = tuple(min(place, end) for place in turn.later_thoughts)
         return reader
 
     def _within_window(

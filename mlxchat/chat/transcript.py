@@ -45,7 +45,7 @@ def as_markdown(system: str | None, turns: Sequence[Turn], *, thoughts: bool = T
     parts = [] if system is None else [f"*{system}*\n"]
     for turn in turns:
         quoted = "\n".join(f"> {line}" for line in turn.user.splitlines())
-        thought = turn.thought.strip() if thoughts else ""
+        thought = "\n\n".join(turn.thoughts) if thoughts else ""
         folded = f"<details><summary>Thoughts</summary>\n\n{thought}\n\n</details>\n\n"
         parts.append(f"{quoted}\n\n{folded if thought else ''}{turn.reply}\n")
     return "\n".join(parts)

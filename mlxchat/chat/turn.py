@@ -14,9 +14,10 @@ from mlxchat.text.spans import TokenIds
 class Turn:
     """A message and its complete reply, forgotten or not.
 
-    `thought` is the model's thinking before its `reply`. `ids` are the tokens generated for both,
-    with the markers of the model's format. `exact` is whether they spell thought and reply
-    exactly, with nothing cut off or left out.
+    `thought` is what the model thought before its `reply`. `ids` are the tokens of both as they
+    were generated, with the markers of the model's format; `exact` is whether they spell exactly
+    that, with nothing cut off or left out. If there were several thoughts, `later_thoughts` are the
+    places in `thought` where those after the first begin.
     """
 
     user: str
@@ -27,6 +28,15 @@ class Turn:
     forgotten: bool = False
     finish_reason: str = ""
     thought: str = ""
+    later_thoughts: tuple[int, ...] = ()
+
+    @property
+    def thoughts(self) -> list[str]:
+        """The thoughts one by one, without whitespace around them."""
+        starts = [0, *self.later_thoughts]
+        ends = [*self.later_thoughts, len(self.thought)]
+        texts = [self.thought[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+        return [text for text in texts if text]
 
     def become(self, other: Turn) -> None:
         """Copy every field of another turn."""

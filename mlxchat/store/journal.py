@@ -24,8 +24,17 @@ from mlxchat.store.unfinished_reply import UnfinishedReply
 
 Line = dict[str, Any]
 
-# Fields of a turn that can change; the user's text cannot.
-_CAN_CHANGE = ("reply", "thought", "ids", "forgotten", "pinned", "exact", "finish_reason")
+# Of a turn; what the user said stays.
+_CAN_CHANGE = (
+    "reply",
+    "thought",
+    "later_thoughts",
+    "ids",
+    "forgotten",
+    "pinned",
+    "exact",
+    "finish_reason",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +314,8 @@ def _is_same_answer(saved: Turn, turn: Turn) -> bool:
         same_ids = turn.ids is saved.ids
     else:
         same_ids = np.array_equal(turn.ids, saved.ids)
-    before = (saved.reply, saved.thought, saved.exact, saved.finish_reason)
-    return same_ids and before == (turn.reply, turn.thought, turn.exact, turn.finish_reason)
+    fields = ("reply", "thought", "later_thoughts", "exact", "finish_reason")
+    return same_ids and all(getattr(saved, each) == getattr(turn, each) for each in fields)
 
 
 def _header() -> Line:
@@ -319,6 +328,7 @@ def _answer(serial: int, turn: Turn) -> Line:
         "turn": serial,
         "content": turn.reply,
         **({"thought": turn.thought} if turn.thought else {}),
+        **({"later_thoughts": list(turn.later_thoughts)} if turn.later_thoughts else {}),
         "ids": None if turn.ids is None else turn.ids.tolist(),
         "exact": bool(turn.exact),
         "finish_reason": turn.finish_reason,

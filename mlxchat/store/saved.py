@@ -6,8 +6,8 @@ A transcript is JSON Lines. The first gives the format; each of the others is on
     {"role": "system", "content": str | null}
     {"role": "user", "turn": serial, "content": str, "time": str}
     {"role": "assistant", "turn": serial, "content": str, "ids": [int, ...] | null,
-     "exact": bool, "finish_reason": str, "thought": str}           a turn's last one counts;
-                                                                    no thought if it is empty
+     "exact": bool, "finish_reason": str, "thought": str,           the last one of a turn counts;
+     "later_thoughts": [place, ...]}                                thoughts only if there are any
     {"undo": [serial, ...]}
     {"forgot": [...]}, {"remembered": [...]}, {"pinned": [...]}, {"unpinned": [...]}
 
@@ -82,7 +82,10 @@ def read_messages(path: Path) -> Saved:
     """Read a transcript for a new conversation: only texts, without tokens and the old window.
     Raises SessionError."""
     saved = replay(path)
-    saved.turns = [Turn(turn.user, turn.reply, thought=turn.thought) for turn in saved.turns]
+    saved.turns = [
+        Turn(turn.user, turn.reply, thought=turn.thought, later_thoughts=turn.later_thoughts)
+        for turn in saved.turns
+    ]
     return saved
 
 
@@ -223,6 +226,7 @@ class _Replay:
         turn.reply, turn.ids, turn.exact = reply, _ids(line.get("ids")), exact
         turn.finish_reason = _text(finish_reason)
         turn.thought = _text(line.get("thought", line.get("reasoning_content")) or "")
+        turn.later_thoughts = _places(line.get("later_thoughts", []), len(turn.thought))
 
     def _answered(self, line: Mapping[str, Any]) -> Turn:
         if self._is_numbered(line):
@@ -287,6 +291,14 @@ def _ids(value: object) -> np.ndarray | None:
     ids = _list(value, "the ids are not a list")
     _require(all(type(id_) is int and 0 <= id_ < 2**31 for id_ in ids), "a token id is invalid")
     return np.array(ids, np.int32)
+
+
+def _places(value: object, length: int) -> tuple[int, ...]:
+    """Ascending places in a text of that length."""
+    places = _list(value, "the places of later thoughts are not a list")
+    valid = all(type(place) is int and 0 <= place <= length for place in places)
+    _require(valid and places == sorted(places), "the places of later thoughts are invalid")
+    return tuple(places)
 
 
 def _scalar(value: object) -> Scalar:

@@ -185,7 +185,9 @@ class ChatScreen:
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
         self.screen.say(f"> {beginning(turns[-1].user, MOST_SHOWN_AGAIN)}")
         with self._view() if self._shows_replies else PlainView(self.terminal) as view:
-            view.add(turns[-1].thought, True)
+            for thought in turns[-1].thoughts:
+                view.begin_another_thought()
+                view.add(thought, True)
             view.add(turns[-1].reply)
             view.finish()
 
