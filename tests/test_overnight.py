@@ -307,7 +307,7 @@ def test_a_damaged_state_is_found_and_the_text_is_the_same_all_the_same(
     state.write_bytes(damaged)
     code, stderr = run.go_on()
     assert code == 0
-    assert "its checksum is wrong: starting again from the prompt" in stderr
+    assert "wrong checksum: starting again from the prompt" in stderr
     assert run.written() == run.expected()
 
 

@@ -89,7 +89,9 @@ def test_a_session_resumes_with_the_same_model_and_settings(chat: Any) -> None:
     assert again[0]["keep"] == started[0]["keep"]
     other, stderr = chat(lines(3, 4), "-c", "--max-kv-size", "300", "--roll", "shift")
     assert (other[0]["max_kv_size"], other[0]["roll"]) == (300, "shift")
-    assert "was made with another window: your next message reads the transcript again" in stderr
+    assert (
+        "was made with a different window: your next message reads the transcript again" in stderr
+    )
 
 
 def test_a_named_session_is_started_and_resumed(
@@ -116,7 +118,7 @@ def test_if_the_snapshot_is_damaged_the_transcript_is_read(chat: Any) -> None:
     data[-9] ^= 4
     path.write_bytes(data)
     events, stderr = chat(lines(3, 4), "-c")
-    assert "its checksum is wrong: your next message reads the transcript again" in stderr
+    assert "wrong checksum: your next message reads the transcript again" in stderr
     assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0
 
 
@@ -140,7 +142,7 @@ def test_another_model_reads_the_transcript_again(chat: Any, tmp_path: Path) -> 
     first, _ = chat(lines(0, 3))
     other = write_tiny_model(tmp_path / "other", seed=5)
     _, stderr = chat(lines(3, 4), "-c", "-m", str(other))
-    assert "was made with other weights: your next message reads the transcript again" in stderr
+    assert "was made with different weights: your next message reads the transcript again" in stderr
     saved = read_session(only_session())
     assert [turn.reply for turn in saved.turns[:3]] == replies(first)
     assert len(saved.turns) == 4

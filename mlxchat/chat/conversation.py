@@ -116,8 +116,8 @@ class Conversation:
         return self.view.take_back_continuation()
 
     def pin(self, number: int) -> None:
-        """Never forget the turn of this number, counted from 1. Raises UsageError, also if the
-        pinned turns would leave no room in the window."""
+        """Never forget turn `number`, counted from 1. Raises UsageError for an unknown turn, or if
+        the pinned turns would leave no room in the window."""
         self.view.check_pin(self.turns.in_view(number))
         self.turns.pin(number)
 
@@ -212,7 +212,7 @@ class Conversation:
         return self.view.ledger
 
     def usage(self) -> Usage:
-        """The tokens in view, by turns, counted as the template renders them."""
+        """Tokens in the window, by turn, counted as the template renders them."""
         return self.view.usage()
 
     @property
@@ -221,7 +221,7 @@ class Conversation:
         return self.view.tokens
 
     def tokens_of_text(self, text: str) -> int:
-        """How many tokens the next message has more for beginning with this text."""
+        """How many tokens this text adds to the next message, in front of it."""
         with_text, without = (self.view.tokens_of(Turn(f"{each}a")) for each in (f"{text}\n\n", ""))
         return with_text - without
 

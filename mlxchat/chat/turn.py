@@ -14,10 +14,10 @@ from mlxchat.text.spans import TokenIds
 class Turn:
     """A message and its complete reply, forgotten or not.
 
-    `thought` is what the model thought before its `reply`. `ids` are the tokens of both as they
-    were generated, with the markers of the model's format; `exact` is whether they spell exactly
-    that, with nothing cut off or left out. If there were several thoughts, `later_thoughts` are the
-    places in `thought` where those after the first begin.
+    `thought` is the model's thinking before its `reply`. `ids` are the tokens generated for both,
+    with the markers of the model's format. `exact` is whether they spell thought and reply
+    exactly, with nothing cut off or left out. `later_thoughts` are the positions in `thought` at
+    which further thoughts begin.
     """
 
     user: str
@@ -46,10 +46,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Forgot:
-    """Whole turns that have just left the window, with the `tokens` they had in it.
+    """Whole turns that have just left the window, with their `tokens` in it.
 
-    `numbers` are theirs, counted from 1, and `message` is how the oldest of them begins. If a turn
-    alone is larger than the window, `turns` is 0, and `tokens` of that turn have left.
+    `numbers` are the turns' numbers, counted from 1; `message` is the text of the oldest. If one
+    turn is larger than the window, `turns` is 0 and `tokens` tokens of that turn left instead.
     """
 
     turns: int

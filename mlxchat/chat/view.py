@@ -110,26 +110,26 @@ class View:
 
     @property
     def is_current(self) -> bool:
-        """Whether the cache holds the retained turns, and not those of before a change."""
+        """Whether the cache holds the retained turns; not after /system or /forget, for example."""
         held, retained = self.turns, self._turns.retained
         same = len(held) == len(retained) and all(map(is_, held, retained))
         return same and len(self.ledger) > 0
 
     @property
     def pinned_tokens(self) -> int:
-        """Tokens that are never evicted: before the first user's text, and kept of the first turn
-        once that is forgotten."""
+        """Tokens that are never evicted: those before the first user's text, and those kept of a
+        forgotten first turn."""
         return self._pinned_tokens + len(self._kept_of_first_turn([]))
 
     @property
     def tokens(self) -> int:
-        """The tokens in view; if the cache is out of date, those before the next message."""
+        """Tokens in the window; if the cache is out of date, the tokens before the next message."""
         if self.is_current:
             return len(self.ledger)
         return self.pinned_tokens + self.tokens_of(*self._turns.retained)
 
     def usage(self) -> Usage:
-        """The tokens in view, by turns: the last turn has those that the cache holds of it."""
+        """Tokens in the window, by turn. For the last turn, those in the cache."""
         turns = self._turns.retained
         sizes = [self.tokens_of(turn) for turn in turns]
         if turns:
@@ -138,7 +138,7 @@ class View:
         return Usage(self.pinned_tokens, counted, self.settings.max_kv_size)
 
     def tokens_of(self, *turns: Turn) -> int:
-        """How many tokens the template makes of complete turns, without what precedes all turns."""
+        """The rendered length of complete turns, without what precedes all turns."""
         return len(self.rendering.ids([*turns, EMPTY])) - len(self.rendering.ids([EMPTY]))
 
     def check_pin(self, turn: Turn) -> None:
@@ -168,7 +168,7 @@ class View:
         window = self.settings.max_kv_size
         pinned_tokens = check_room(self.rendering, self.settings)
         keep = max(pinned_tokens, self.settings.keep) if window is not None else 0
-        # Should the device give out while a cache is made, there is none, and nothing half new.
+        # If the device fails while the cache is made, this one stays, empty.
         self._held = Held.nothing(window, keep)
         self._pinned_tokens = pinned_tokens
         self._held.cache = self.model.make_cache(window, keep)

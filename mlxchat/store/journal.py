@@ -24,7 +24,7 @@ from mlxchat.store.unfinished_reply import UnfinishedReply
 
 Line = dict[str, Any]
 
-# Of a turn; what the user said stays.
+# Fields of a turn that can change; the user's text cannot.
 _CAN_CHANGE = (
     "reply",
     "thought",
