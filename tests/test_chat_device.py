@@ -186,7 +186,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
     options = ChatOptions(setup, generation=GenerationSettings(max_tokens=3))
 
     def have(session: Session, *lines: str) -> int:
-        monkeypatch.setattr(chat_screen, "PlainInput", lambda: Typed(*lines))
+        monkeypatch.setattr(chat_screen, "PlainInput", lambda _: Typed(*lines))
         return Repl(Chat(options, session), ScreenOptions(plain=True), Messages()).run()
 
     return have

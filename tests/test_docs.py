@@ -29,6 +29,7 @@ NOT_RUN = {
     "uv pip install": "needs the package index",
     "mlx.launch": "needs several machines, or several times the memory; test_distributed.py has it",
     "mlxchat bench --quick": "takes minutes; test_bench_command.py runs all benches in one go",
+    "mlxchat | tee": "needs a person; test_chat_redirected.py has one",
     "mlxchat bench all": "takes hours; test_bench_command.py runs it with --quick",
 }
 

@@ -25,21 +25,21 @@ MOST_OSC52_BYTES = 74_994
 
 def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
     """Copy, if need be by writing to `terminal` or stdout; return a short report."""
-    terminal = terminal or sys.stdout
+    screen = terminal or sys.stdout
     copied = text.encode("utf-8", "replace")
     size = f"{len(text):,} characters"
     for command in COMMANDS:
         if shutil.which(command[0]) and _reaches_the_user(command[0]) and _run(command, copied):
             return f"copied {size}"
-    if is_dumb() or not terminal.isatty():
+    if is_dumb() or not screen.isatty():
         return "no clipboard here: /export writes a file"
     if os.environ.get("TMUX") and shutil.which("tmux") and _run(TMUX, copied):
         return f"copied {size} to tmux, which passes them on if the terminal supports it"
     if len(copied) > MOST_OSC52_BYTES:
         return f"{size} are too many for a terminal's clipboard: /export writes a file"
     payload = base64.b64encode(copied).decode()
-    terminal.write(f"\x1b]52;c;{payload}\x07")
-    terminal.flush()
+    screen.write(f"\x1b]52;c;{payload}\x07")
+    screen.flush()
     # No terminal confirms it.
     return f"sent {size} to the terminal (OSC 52), which may not support it"
 

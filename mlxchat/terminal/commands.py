@@ -317,8 +317,8 @@ SETTABLE = {each.name: each for each in sorted(CHAT.values(), key=_in_order) if 
 
 
 def _options_or_values(_: ChatScreen, typed: str) -> Iterator[str]:
-    name, space, _ = typed.partition(" ")
-    if not space:
+    name, *values = typed.split(" ", 1)
+    if not values:
         yield from (f"{each} " for each in SETTABLE)
     elif name in SETTABLE:
         yield from (f"{name} {choice}" for choice in SETTABLE[name].choices)
