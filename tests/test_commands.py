@@ -155,6 +155,21 @@ def test_the_rows_of_context_add_up_whatever_was_done_before(
     assert len(check()) == 3
 
 
+def test_a_notice_longer_than_the_terminal_is_wide_is_shown_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a rule it was cut off: "turn 2 is larger than the window: its…"."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "40")
+    written = StringIO()
+    screen = Screen(terminal=written)
+    notice = "turn 2 is larger than the window: its oldest 402 tokens were forgotten"
+    screen.rule(notice)
+    assert " ".join(written.getvalue().split()) == notice
+    screen.rule("new conversation")
+    assert written.getvalue().splitlines()[-1].startswith("new conversation ─")
+
+
 def test_forget_without_turns_is_refused(run: Run) -> None:
     with pytest.raises(UsageError, match="no turns to forget"):
         run("/forget 2")

@@ -4,12 +4,16 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.spelling import in_chat
+
+# What a rule needs besides its text.
+RULE_CELLS = 2
 
 
 class Screen:
@@ -37,9 +41,11 @@ class Screen:
         self._console.print(Text(visible(in_chat(error, self._settable)), style="red"))
 
     def rule(self, text: str) -> None:
-        """A line across the screen with text in it."""
+        """A line across the screen with text in it; text alone if there is no room for a line."""
         if is_dumb():
             self._console.print(f"-- {visible(text)} --")
+        elif cell_len(visible(text)) + RULE_CELLS > self._console.width:
+            self._console.print(Text(visible(text), style="dim"))
         else:
             self._console.print(Rule(Text(visible(text), style="dim"), style="dim", align="left"))
 
