@@ -173,7 +173,7 @@ def test_commands_answer_and_unknown_ones_suggest_the_nearest(
     chat.says("/load ./talk.jsonl")
     chat.shows("^loaded 2 turns: ")
     chat.says("/pin 7")
-    chat.shows("^there is no turn 7$")
+    chat.shows("^no turn 7$")
     chat.says("/pin")
     chat.shows("^pinned turn 2$")
     chat.says("again")

@@ -308,7 +308,7 @@ class Chat:
         conversation = self.conversation
         known = SAMPLING | GENERATION | {"roll", "template_args"}
         for name in sorted(options.keys() - known):
-            raise UsageError(f"there is no option {name!r}")
+            raise UsageError(f"unknown option {name!r}")
         roll = CHAT["roll"].value_of(options.get("roll", conversation.roll))
         sampling = {name: value for name, value in options.items() if name in SAMPLING}
         new_sampling = replace(conversation.sampling, **sampling)
@@ -344,7 +344,7 @@ class Chat:
             return
         check_name(name)
         if (found := as_saved(name)) in names_by_use():
-            raise SessionError(f"there is a session {found!r} already: choose another name")
+            raise SessionError(f"session {found!r} already exists: choose another name")
         self._keeper = Keeper(Session.open(name, create=True), self._notify)
         self._describe()
 
@@ -352,7 +352,7 @@ class Chat:
         """Leave this conversation, saved, and resume another session with its template arguments.
         Raises SessionError."""
         if self.session is not None and self.session.name == as_saved(name):
-            raise UsageError(f"this is session {name!r}")
+            raise UsageError(f"already in session {name!r}")
         self._change_session(Session.open(name))
 
     def resume_file(self, path: Path) -> int:

@@ -243,9 +243,9 @@ class Keeper:
         if restored is None:
             if self._exact and conversation.turns:
                 raise SnapshotError(
-                    f"there is no {path}: without ",
+                    f"{path} is missing: resume without ",
                     Field("exact"),
-                    ", the transcript is read again",
+                    " to read the transcript again",
                 )
             return
         conversation.view.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))

@@ -47,7 +47,7 @@ class Turns(list[Turn]):
     def in_view(self, number: int) -> Turn:
         """The turn of this number, counted from 1. Raises UsageError if the model cannot see it."""
         if not 1 <= number <= len(self):
-            raise UsageError(f"there is no turn {number}")
+            raise UsageError(f"no turn {number}")
         turn = self[number - 1]
         if turn.forgotten:
             raise UsageError(f"turn {number} has been forgotten")
