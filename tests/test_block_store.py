@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import Block, BlockTaker, make_cache
+from mlxchat.cache import Block, BlockRecorder, make_cache
 from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
@@ -49,9 +49,9 @@ def open_blocks(directory: Path) -> Iterator[Open]:
 def block_of(model: Model, ids: np.ndarray = IDS, head: np.ndarray = HEAD) -> Block:
     cache = make_cache(model.network)
     prefill(model.network, cache, head, step_size=32)
-    taker = BlockTaker(cache)
-    prefill(model.network, cache, ids, step_size=32, on_held=taker)
-    return taker.block()
+    recorder = BlockRecorder(cache)
+    prefill(model.network, cache, ids, step_size=32, on_held=recorder)
+    return recorder.block()
 
 
 def assert_equal(a: Block, b: Block) -> None:
