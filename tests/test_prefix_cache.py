@@ -708,9 +708,7 @@ def test_a_cache_that_cannot_be_stored_is_left_alone_and_says_why(
     assert pages.refusal(new_cache(model)) is None
     assert pages.refusal(new_cache(chunked)) == "this model attends within chunks"
     assert pages.refusal(Cache([padded])) == "its prompts are padded"
-    assert pages.refusal(Cache([QuantizedKVCache()])) == (
-        "this model keeps its past in a QuantizedKVCache"
-    )
+    assert pages.refusal(Cache([QuantizedKVCache()])) == ("this model uses a QuantizedKVCache")
     run = Run(chunked, text(PAGE + 1), open_pages(chunked))
     assert run.cached == 0
     assert not pages.index.path_of("any").parent.exists()

@@ -63,7 +63,7 @@ class PrefixCache:
             if isinstance(leaf, ChunkCache):
                 return "this model attends within chunks"
             if type(leaf) is not WindowCache and not recurrent_states([leaf]):
-                return f"this model keeps its past in a {type(leaf).__name__}"
+                return f"this model uses a {type(leaf).__name__}"
         states = recurrent_states(cache)
         if any(state.left_padding is not None or state.lengths is not None for state in states):
             return "its prompts are padded"
