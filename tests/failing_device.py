@@ -27,7 +27,7 @@ class FailingDevice:
         """Start counting; the first evaluation is number 1."""
         self.count, self._first, self._after = 0, first, first + times
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.breaks_at(0, 0)
 
     @property

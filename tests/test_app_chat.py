@@ -201,7 +201,7 @@ def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> N
         assert saved("late") == [("hello", replies[0])]
     with Chat.open(options(), save=False) as chat:
         say(chat, "hello")
-        with pytest.raises(SessionError, match="session 'late' already exists"):
+        with pytest.raises(SessionError, match="there is a session 'late' already"):
             chat.save_as("late")
 
 

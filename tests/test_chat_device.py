@@ -79,7 +79,7 @@ def test_a_piped_chat_keeps_its_output_and_says_how_to_continue(
         at_turn(2, partial(device.breaks_at, failures + 1, times))
         done = piped(tiny_model, name, "one\ntwo\nthree\n")
         failed = device.has_failed
-        device.mend()
+        device.repair()
         if not failed:
             break
         failures += 1
@@ -110,7 +110,7 @@ def test_the_last_event_of_a_piped_chat_reports_the_device_failure(
     for number in (1, 4):
         at_turn(2, partial(device.breaks_at, number))
         done = run_in_process("chat", *options, stdin=f"{'one ' * 20}\n{'two ' * 30}\n")
-        device.mend()
+        device.repair()
         *_, last = events_of(done.stdout)
         assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
         assert done.stderr.startswith(f"mlxchat: error: {last['error']}; ")
@@ -207,7 +207,7 @@ def test_a_chat_reports_the_failure_in_a_line_and_continues(
         with Session.open(f"mine{failures}", create=True) as session:
             status = chat(session, "one " * 20, "two " * 30, "/retry", "three")
         failed = device.has_failed
-        device.mend()
+        device.repair()
         shown = capsys.readouterr()
         if not failed:
             break

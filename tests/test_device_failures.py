@@ -45,12 +45,12 @@ def fails_after(
             raise RuntimeError(message)
         return forward(self, inputs, cache=cache, **how)
 
-    def mend() -> None:
+    def repair() -> None:
         nonlocal broken
         broken = False
 
     monkeypatch.setattr(Llama, "__call__", call)
-    return mend
+    return repair
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_a_run_resumes_from_the_checkpoint_before_the_failure(
     """A checkpoint of the state after the failure would have been resumed as noise."""
     asked = [*ENDLESS, "-n", "120", "--checkpoint-every", "50", TEXT]
     assert runs("--checkpoint", str(tmp_path / "whole"), *asked)[0] == 0
-    mend = fails_after(monkeypatch, len(TEXT) + 80)
+    repair = fails_after(monkeypatch, len(TEXT) + 80)
     night = tmp_path / "night"
     status, _, stderr = runs("--checkpoint", str(night), *asked)
     assert status == 1
     assert "error: out of memory: " in stderr
     assert json.loads((night / "run.json").read_text())["ended"] is None
-    mend()
+    repair()
     assert resume_run(str(night), {}) == 0
     whole = (tmp_path / "whole" / "output.txt").read_bytes()
     assert (night / "output.txt").read_bytes() == whole
@@ -168,7 +168,7 @@ def test_a_chat_keeps_the_turn_and_prefills_everything_again(
     said(plain, "one")
     held = len(plain.held_ids)
     conversation = conversation_with(model)
-    mend = fails_after(monkeypatch, held + 30)
+    repair = fails_after(monkeypatch, held + 30)
     said(conversation, "one")
     shown: list[str] = []
     with pytest.raises(DeviceError):
@@ -178,7 +178,7 @@ def test_a_chat_keeps_the_turn_and_prefills_everything_again(
     assert conversation.turns[1].reply == "".join(shown)
     # Nothing left by the failure is saved in a snapshot or used again.
     assert len(conversation.ledger) == 0
-    mend()
+    repair()
     said(conversation, "three")
     assert conversation.stats is not None
     assert conversation.stats.cached_tokens == 0
@@ -191,13 +191,13 @@ def test_a_chat_keeps_the_turn_and_prefills_everything_again(
 def test_a_failed_prompt_can_be_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = conversation_with(make_model())
     said(conversation, "one")
-    mend = fails_after(monkeypatch, len(conversation.held_ids))
+    repair = fails_after(monkeypatch, len(conversation.held_ids))
     with pytest.raises(DeviceError):
         said(conversation, "a longer question than before " * 5)
     assert conversation.turns[-1].reply == ""
     with pytest.raises(DeviceError):
         said(conversation, "another")
-    mend()
+    repair()
     reply = [each for each in conversation.retry() if isinstance(each, Token)]
     assert len(reply) > 5
     check_in_step(conversation)
@@ -206,10 +206,10 @@ def test_a_failed_prompt_can_be_retried(monkeypatch: pytest.MonkeyPatch) -> None
 def test_undo_and_continue_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = conversation_with(make_model())
     said(conversation, "one")
-    mend = fails_after(monkeypatch, len(conversation.held_ids) + 30)
+    repair = fails_after(monkeypatch, len(conversation.held_ids) + 30)
     with pytest.raises(DeviceError):
         said(conversation, "two")
-    mend()
+    repair()
     assert conversation.undo().user == "two"
     assert [each for each in conversation.continue_reply() if isinstance(each, Token)]
     check_in_step(conversation)

@@ -87,7 +87,7 @@ def test_after_any_failed_evaluation_the_next_turn_is_right(
             assert not device.has_failed
             break
         finally:
-            device.mend()
+            device.repair()
         check_in_step(conversation)
         reply = conversation.turns[-1].reply
         if ACTS[act] in REPLACING and not shown:

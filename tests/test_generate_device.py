@@ -93,7 +93,7 @@ def test_after_any_failed_evaluation_the_run_can_be_resumed(
             break
         failures += 1
         check_error(done)
-        as_it_begins(device.mend)
+        as_it_begins(device.repair)
         resumed = run_in_process("generate", "--resume", str(night))
         assert (resumed.returncode, resumed.stderr) == (0, "")
         assert (night / "output.txt").read_text() == whole
