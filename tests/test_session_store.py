@@ -523,13 +523,13 @@ def test_names_that_differ_only_in_case_are_one_session(
 def test_a_name_can_change_in_case_on_a_case_insensitive_file_system(
     sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_there(path: Path) -> bool:
+    def exists(path: Path) -> bool:
         """As on macOS."""
         names = {each.name.casefold() for each in path.parent.iterdir()}
         return path.name.casefold() in names
 
     make_session("night")
-    monkeypatch.setattr(session_module, "_is_there", is_there)
+    monkeypatch.setattr(session_module, "_exists", exists)
     with Session.open("NIGHT") as session:
         session.rename("Night")
         assert session.name == "Night"
