@@ -228,7 +228,7 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
         assert chat.session.name == "old"
 
 
-def test_a_file_of_messages_starts_a_new_session(options: Options, tmp_path: Path) -> None:
+def test_a_file_of_messages_is_resumed_in_a_new_session(options: Options, tmp_path: Path) -> None:
     transcript.save(tmp_path / "talk.jsonl", "Be kind.", [Turn("who?", "me")])
     with Chat.open(options(), session="mine") as chat:
         say(chat, "one")
@@ -265,7 +265,7 @@ def test_a_model_can_load_and_fail_in_the_background(
     Session.open("mine", create=True).close()
 
 
-def test_a_session_is_unlocked_if_its_model_cannot_be_found(options: Options) -> None:
+def test_a_session_is_not_left_locked_if_its_model_cannot_be_found(options: Options) -> None:
     with Chat.open(options(), session="mine") as chat:
         say(chat, "hello")
     elsewhere = ChatOptions(Setup("./nothing-there"))
@@ -274,6 +274,6 @@ def test_a_session_is_unlocked_if_its_model_cannot_be_found(options: Options) ->
     Session.open("mine").close()
 
 
-def test_continuing_without_a_session_is_an_error(options: Options) -> None:
+def test_there_has_to_be_a_session_to_continue(options: Options) -> None:
     with pytest.raises(SessionError, match="no session to continue"):
         Chat.open(options(), latest=True)

@@ -367,7 +367,7 @@ def test_other_families_roll_and_undo(family: str) -> None:
     assert len(conversation.turns) == 9
 
 
-def test_usage_adds_up_to_the_cache() -> None:
+def test_usage_adds_up_to_what_is_held() -> None:
     conversation = make_conversation(300, system="Be brief.")
     for number in range(3):
         say(conversation, f"question {number}")
@@ -600,7 +600,7 @@ def test_only_a_turn_in_view_can_be_pinned() -> None:
     assert not any(turn.pinned for turn in conversation.turns)
 
 
-def test_recall_finds_lines_in_all_turns() -> None:
+def test_what_is_recalled_is_each_line_forgotten_or_not() -> None:
     conversation = make_conversation(None)
     conversation.turns[:] = [
         Turn("My name is Ada.\nI live in Paris.", "Hello Ada!", forgotten=True),

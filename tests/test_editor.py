@@ -224,7 +224,7 @@ def test_file_names_are_completed_after_a_command_that_takes_a_file(
     terminal.shows(r"^got '/file ~/a_long_name\.txt'$")
 
 
-def test_the_toolbar_updates_without_typing_and_is_not_interpreted(tmp_path: Path) -> None:
+def test_the_toolbar_changes_while_nobody_types_and_is_not_obeyed(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(r"^redraw \d+␛\[5m$")
     first = re.search(r"redraw \d+", terminal.text())

@@ -368,7 +368,7 @@ def _options(command: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def test_version_shows_the_backend(run_mlxchat: RunMlxchat) -> None:
+def test_version_tells_what_it_computes_with(run_mlxchat: RunMlxchat) -> None:
     for arguments in (["--version"], ["generate", "--version"]):
         done = run_mlxchat(*arguments)
         assert done.returncode == 0

@@ -195,7 +195,7 @@ def test_a_gated_model_says_how_to_get_access(
     assert cached_snapshot("org/tiny") is None
 
 
-def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat):
+def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     number = errno.ECONNREFUSED
     assert pull_error(run_program) == (
@@ -204,7 +204,7 @@ def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch, run_pro
     )
 
 
-def test_a_server_error_of_the_hub_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
+def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (503, b"busy")
     assert pull_error(run_program) == (
         f"{fake_hub.endpoint} answered 503 for org/tiny: try again later"

@@ -75,7 +75,7 @@ def metal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return lambda machine: Metal(machine, monkeypatch, tmp_path)
 
 
-# The recommended models in 4 bits, and one that only large machines can run.
+# The recommended models, in 4 bits, and one that only large machines hold.
 LLAMA_70B = catalog.RecommendedModel(
     "mlx-community/Llama-3.3-70B-Instruct-4bit", 39_700_000_000, 70_553_706_496, 327_680
 )

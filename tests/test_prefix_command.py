@@ -223,7 +223,7 @@ def test_removing_a_prefix_keeps_pages_shared_with_another(
 
 
 @pytest.mark.parametrize("command", [["list"], ["info"], ["clear"], ["rm", "ffff"]])
-def test_an_unusable_cache_directory_is_reported(
+def test_where_nothing_can_be_kept_that_is_said(
     command: list[str], run_mlxchat: RunMlxchat
 ) -> None:
     directory = paths.prefix_cache_dir()

@@ -44,7 +44,9 @@ def test_a_run_can_be_iterated_and_ends_with_its_figures(request_for: Make) -> N
     assert "".join(piece.text for piece in pieces) == whole(request_for())
 
 
-def test_an_abandoned_run_is_resumed_from_its_checkpoint(request_for: Make, tmp_path: Path) -> None:
+def test_a_run_that_is_left_is_resumed_from_its_checkpoint(
+    request_for: Make, tmp_path: Path
+) -> None:
     night = tmp_path / "night"
     with begin(request_for(Overnight(checkpoint=night, checkpoint_every=5))) as run:
         left = "".join(piece.text for piece in islice(run, 12))
