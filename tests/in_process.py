@@ -26,9 +26,9 @@ def run_in_process(
         with (
             _stdin_file(directory, stdin).open(encoding="utf-8") as read,
             stdout.open("w", encoding="utf-8") as written,
-            stderr.open("w", encoding="utf-8") as told,
+            stderr.open("w", encoding="utf-8") as errors,
         ):
-            for name, stream in {"stdin": read, "stdout": written, "stderr": told}.items():
+            for name, stream in {"stdin": read, "stdout": written, "stderr": errors}.items():
                 patch.setattr(sys, name, stream)
             with pytest.raises(SystemExit) as ended:
                 cli.main()

@@ -118,6 +118,6 @@ def test_the_next_turn_costs_the_answer_and_its_own_tokens(
         len("again") + len(between),
         len("more") + len(between),
     ]
-    told = re.findall(r"prefilled (\d+) of (\d+) tokens", done.stderr)
-    assert [int(new) for new, _ in told] == read
-    assert [int(whole) for _, whole in told] == [sum(read[:n]) for n in (1, 2, 3)]
+    reported = re.findall(r"prefilled (\d+) of (\d+) tokens", done.stderr)
+    assert [int(new) for new, _ in reported] == read
+    assert [int(whole) for _, whole in reported] == [sum(read[:n]) for n in (1, 2, 3)]

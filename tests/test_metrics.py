@@ -29,8 +29,8 @@ def test_a_line_is_one_json_object_that_starts_with_the_time(path: Path) -> None
 def test_the_time_is_now_with_its_offset(path: Path) -> None:
     before = datetime.now().astimezone().replace(microsecond=0)
     MetricsFile(path).write({}, now_s=0)
-    told = datetime.fromisoformat(json.loads(path.read_text())["time"])
-    assert before <= told <= datetime.now().astimezone()
+    time = datetime.fromisoformat(json.loads(path.read_text())["time"])
+    assert before <= time <= datetime.now().astimezone()
 
 
 def test_a_line_is_due_immediately_and_then_at_each_interval(path: Path) -> None:
@@ -78,8 +78,8 @@ def test_infinity_and_nan_become_null(path: Path) -> None:
 def test_an_error_is_reported_once_and_writing_retried(tmp_path: Path) -> None:
     path = tmp_path / "later" / "metrics.jsonl"
     metrics = MetricsFile(path)
-    told = metrics.write({}, now_s=0)
-    assert told == f"cannot write {path}: No such file or directory"
+    message = metrics.write({}, now_s=0)
+    assert message == f"cannot write {path}: No such file or directory"
     assert not metrics.due(59)
     assert metrics.write({}, now_s=60) is None
     path.parent.mkdir()
@@ -94,8 +94,8 @@ def test_a_full_disk_does_not_stop_the_run(path: Path, monkeypatch: pytest.Monke
     metrics = MetricsFile(path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        told = metrics.write({}, now_s=0)
-    assert told == f"cannot write {path}: No space left on device"
+        message = metrics.write({}, now_s=0)
+    assert message == f"cannot write {path}: No space left on device"
 
 
 def test_a_partly_written_line_is_ended_before_the_next(
@@ -124,8 +124,8 @@ def test_a_pipe_without_a_reader_does_not_stop_the_run(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     metrics = MetricsFile(pipe)
-    told = [metrics.write({"text": "x" * 100_000}, now_s=n) for n in range(3)]
-    assert told == [f"cannot write {pipe}: {os.strerror(errno.EAGAIN)}", None, None]
+    messages = [metrics.write({"text": "x" * 100_000}, now_s=n) for n in range(3)]
+    assert messages == [f"cannot write {pipe}: {os.strerror(errno.EAGAIN)}", None, None]
 
 
 def test_a_directory_is_reported_as_such(tmp_path: Path) -> None:

@@ -253,14 +253,14 @@ def test_windows_of_different_sizes_share_pages(open_pages: Open) -> None:
         np.testing.assert_array_equal(again.logits(), plain.logits())
 
 
-@pytest.mark.parametrize(("keep", "told"), [(0, 300), (KEEP, None)])
+@pytest.mark.parametrize(("keep", "window"), [(0, 300), (KEEP, None)])
 def test_stored_pages_beyond_the_window_are_not_read_back(
-    keep: int, told: int | None, model: Model, open_pages: Open
+    keep: int, window: int | None, model: Model, open_pages: Open
 ) -> None:
     ids = text(4 * PAGE + 1)
     record(model, ids, open_pages(model))
     cache, plain = (make_cache(model.network, 300, keep) for _ in range(2))
-    assert open_pages(model).fill(cache, ids, told) == 2 * PAGE
+    assert open_pages(model).fill(cache, ids, window) == 2 * PAGE
     prefill(model.network, cache, ids[2 * PAGE :], step_size=PAGE)
     prefill(model.network, plain, ids, step_size=PAGE)
     for mine, theirs in zip(windows(cache), windows(plain), strict=True):

@@ -216,11 +216,11 @@ def test_a_new_session_keeps_its_name_until_its_first_turn(
 ) -> None:
     """Its events announced one name, and a second later it was saved under another."""
     with Session.new() as session:
-        told = session.name
+        announced = session.name
         monkeypatch.setattr(session_module, "_names", lambda: iter(["a-second-later"]))
         session.journal.record(None, [Turn("hello")])
-        assert session.name == told
-    assert names_by_use() == [told]
+        assert session.name == announced
+    assert names_by_use() == [announced]
 
 
 def test_a_name_taken_in_the_meantime_is_not_shared(sessions: Path) -> None:
@@ -306,13 +306,13 @@ def test_a_directory_that_cannot_be_created_is_reported(sessions: Path) -> None:
 def test_a_session_is_open_in_one_process_at_a_time(sessions: Path) -> None:
     make_session("mine")
     with open_elsewhere("mine") as process:
-        told = rf"session 'mine' is open in process {process.pid}: "
+        message = rf"session 'mine' is open in process {process.pid}: "
         for attempt in (
             lambda: Session.open("mine"),
             lambda: remove("mine"),
             lambda: rename("mine", "yours"),
         ):
-            with pytest.raises(SessionError, match=told):
+            with pytest.raises(SessionError, match=message):
                 attempt()
         assert [info.open_in for info in listing()] == [process.pid]
         assert read_session("mine").turns[-1].reply == "half a reply"
