@@ -169,8 +169,8 @@ def test_a_projects_file_is_never_followed_silently(
     path = project / FILE_NAME
     path.write_text("[generate]\nmax-tokens = 2\nseed = 1\n")
     run = ("generate", "-m", str(tiny_model), "Hello")
-    told = f"mlxchat: {path} sets generate.max-tokens, generate.seed\n"
-    assert run_mlxchat(*run).stderr == told
+    notice = f"mlxchat: {path} sets generate.max-tokens, generate.seed\n"
+    assert run_mlxchat(*run).stderr == notice
     assert run_mlxchat(*run, "-n", "2").stderr == f"mlxchat: {path} sets generate.seed\n"
     assert run_mlxchat(*run, "-n", "2", "--seed", "2").stderr == ""
     assert run_mlxchat(*run, "--quiet").stderr == ""
@@ -185,8 +185,8 @@ def test_a_project_does_not_override_a_sessions_own_settings(
     path.write_text("[chat]\nmax-kv-size = 300\ntemp = 0.0\n")
     done = run_mlxchat(*chat, stdin="hi\n")
     assert json.loads(done.stdout.splitlines()[0])["max_kv_size"] == 200
-    told = "chat.temp; if the session has none of its own, chat.max-kv-size"
-    assert done.stderr == f"mlxchat: {path} sets {told}\n"
+    notice = "chat.temp; if the session has none of its own, chat.max-kv-size"
+    assert done.stderr == f"mlxchat: {path} sets {notice}\n"
 
 
 def test_a_configured_system_prompt_does_not_forbid_raw_text(

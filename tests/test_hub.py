@@ -1,6 +1,6 @@
-"""Downloads from a hub that answers, dawdles, refuses, breaks off or is not there.
+"""Downloads from a hub that answers, stalls, refuses, disconnects or does not exist.
 
-The hub's library reads its variables when it is imported, so each scene is a process of its own.
+The hub's library reads its variables when it is imported, so each scene is a separate process.
 """
 
 import errno
@@ -49,8 +49,8 @@ for variables in json.loads(sys.argv[1]):
 
 @pytest.fixture
 def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub with one model, which processes started from the test use as the hub."""
-    # Else the library asks the hub, once a day, what coding agents there are.
+    """A hub with one model, used by processes started from the test."""
+    # Otherwise the library asks the hub once a day which coding agents there are.
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     with FakeHub({"org/tiny": FakeRepo(tiny_model_files())}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
@@ -58,7 +58,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def pull_error(run_program: RunMlxchat, repo_id: str = "org/tiny") -> str:
-    """The one line that a failing pull ends in, without the program's name."""
+    """The error line of a failing pull, without the program's name."""
     done = run_program("models", "pull", repo_id)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
@@ -72,7 +72,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def test_a_download_brings_what_a_model_needs_and_no_code(
+def test_a_download_fetches_what_a_model_needs_and_no_code(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     done = run_program("models", "pull", "org/tiny")
@@ -98,7 +98,7 @@ def test_a_pull_updates_what_is_cached(fake_hub: FakeHub, run_program: RunMlxcha
     assert cached_snapshot("org/tiny") not in (None, old)
 
 
-def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end(fake_hub: FakeHub):
+def test_progress_is_drawn_on_a_terminal_and_erased_at_the_end(fake_hub: FakeHub):
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=1_000_000))
     child = pexpect.spawn(
         sys.executable,
@@ -114,10 +114,10 @@ def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end(fake_hub: FakeHub):
     assert last_line == str(cached_snapshot("org/tiny"))
 
 
-def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
+def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
-    """The library by itself waits for the files that it has begun: minutes, on a slow line."""
+    """The library alone would wait for files in progress: minutes on a slow line."""
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
     fake_hub.seconds_a_chunk = 0.1
     process = subprocess.Popen(
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
     process.send_signal(signal.SIGINT)
     interrupted_s = time.monotonic()
     out, err = process.communicate(timeout=100)
-    # The line takes half a minute for the rest.
+    # The rest takes half a minute.
     assert time.monotonic() - interrupted_s < 15
     assert (process.returncode, out, err) == (130, b"", b"")
     assert cached_snapshot("org/tiny") is None
@@ -154,10 +154,10 @@ def is_sent(fake_hub: FakeHub) -> bool:
     return "model.safetensors" in fake_hub.sent_names
 
 
-def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_complete(
+def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_snapshot(
     fake_hub: FakeHub,
 ):
-    """The library tries again a few times, a second apart, before it gives up."""
+    """The library retries a few times, a second apart, before it gives up."""
     fake_hub.cut_off_after_bytes["model.safetensors"] = 10
     impatient = "import time; time.sleep = lambda s, sleep=time.sleep: sleep(min(s, 0.05))\n"
     program = f"{impatient}from mlxchat.cli import main; main()"
@@ -176,7 +176,7 @@ def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_comple
     assert cached_snapshot("org/tiny") is None
 
 
-def test_a_wrong_id_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
+def test_a_wrong_id_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     assert pull_error(run_program, "org/tinny") == (
         f"{fake_hub.endpoint} has no model org/tinny: check the spelling, or log in with "
         "`hf auth login` if it is private"
@@ -184,7 +184,9 @@ def test_a_wrong_id_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_model_says_how_to_get_in(fake_hub: FakeHub, run_program: RunMlxchat, status: int):
+def test_a_gated_model_says_how_to_get_access(
+    fake_hub: FakeHub, run_program: RunMlxchat, status: int
+):
     fake_hub.repos["org/tiny"].gated_status = status
     assert pull_error(run_program) == (
         f"org/tiny is gated: ask for access at {fake_hub.endpoint}/org/tiny, "
@@ -209,7 +211,7 @@ def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
     )
 
 
-def test_a_login_page_in_place_of_the_hub_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
+def test_a_login_page_instead_of_the_hub_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (200, b"<html>Welcome to the hotel</html>")
     assert pull_error(run_program) == (
         f"{fake_hub.endpoint} gave an answer that is not a hub's: a login page of this network, "
@@ -227,7 +229,7 @@ def test_the_offline_variable_forbids_a_pull(
     assert fake_hub.requests == []
 
 
-def test_a_model_larger_than_the_disk_is_refused_before_it_is_begun(
+def test_a_model_larger_than_the_disk_is_refused_before_downloading(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     fake_hub.repos["org/tiny"].claimed_bytes["model.safetensors"] = 10**18
@@ -238,7 +240,7 @@ def test_a_model_larger_than_the_disk_is_refused_before_it_is_begun(
     assert fake_hub.sent_names == []
 
 
-def test_a_repository_without_safetensors_is_refused_before_it_is_begun(
+def test_a_repository_without_safetensors_is_refused_before_downloading(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     fake_hub.repos["org/tiny"] = FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})
@@ -261,13 +263,13 @@ def test_a_repository_without_safetensors_is_refused_before_it_is_begun(
         (errno.EROFS, "cannot write to {cache}: Read-only file system"),
     ],
 )
-def test_a_disk_that_cannot_be_written_is_told(number: int, message: str):
+def test_an_unwritable_disk_is_reported(number: int, message: str):
     with pytest.raises(HubError) as caught, one_line_errors("org/tiny", downloading=True):
         raise OSError(number, os.strerror(number))
     assert str(caught.value) == message.format(cache=hub_cache_dir())
 
 
-def test_our_reading_of_the_environment_is_the_librarys(temporary_home: Path):
+def test_we_read_the_environment_like_the_library(temporary_home: Path):
     variables = [
         {},
         {"HF_HOME": "/a/$HOME/b"},

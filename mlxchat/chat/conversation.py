@@ -247,7 +247,7 @@ class Conversation:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
         stays as it is. Raises DeviceError as `say` does."""
         watch = Watch(**watching)
-        return self._or_let_go(self._continuation(self.turns[-1], watch))
+        return self._or_drop(self._continuation(self.turns[-1], watch))
 
     def with_model(
         self, model: Model, settings: CacheSettings, sampling: SamplingSettings
@@ -283,7 +283,7 @@ class Conversation:
         self.reply_seed = seed
         turn = Turn(text)
         self.turns.append(turn)
-        return self._or_let_go(self._reply(turn, watch))
+        return self._or_drop(self._reply(turn, watch))
 
     def _reply(self, turn: Turn, watch: Watch) -> Generator[Said]:
         try:
@@ -334,14 +334,14 @@ class Conversation:
             if len(self.turns) == before:
                 self.turns.append(old)
 
-    def _or_let_go(self, reply: Generator[Said]) -> Generator[Said]:
+    def _or_drop(self, reply: Generator[Said]) -> Generator[Said]:
         """The reply. If the device fails during the turn, drop the cache: it may be half updated,
         and its contents cannot be trusted."""
         try:
             with device_failures():
                 yield from reply
         except DeviceError:
-            self.view.let_go()
+            self.view.drop()
             raise
 
     # Answering
