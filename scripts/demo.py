@@ -27,7 +27,8 @@ SETTINGS = {
 }
 
 WINDOW = 160
-CHAT = ["mlxchat", "--max-kv-size", str(WINDOW), "-s", "Answer in as few words as possible."]
+SYSTEM = "Answer in as few words as possible."
+CHAT = ["mlxchat", "--max-kv-size", str(WINDOW), "-s", SYSTEM]
 SAID = (
     "Remember: the code of the door is 4071.",
     "What is the capital of Italy?",
@@ -124,7 +125,7 @@ class Shown:
     def waits(self) -> None:
         """Until it is the user's turn and nothing has changed for a while."""
         ends_s = time.monotonic() + PATIENCE_S
-        while self._copy(QUIET_S) or not self._asks():
+        while self._copy(QUIET_S) or not asks(self._screen):
             if time.monotonic() > ends_s:
                 raise SystemExit("the demo does not continue:\n" + "\n".join(self._screen.display))
 
@@ -134,10 +135,6 @@ class Shown:
         self._copy(QUIET_S)
         if self._child.exitstatus:
             raise SystemExit(f"the demo failed:\n{self.written}")
-
-    def _asks(self) -> bool:
-        cursor = self._screen.cursor
-        return cursor.x == 2 and self._screen.display[cursor.y].strip() in (">", "")
 
     def _copy(self, wait_s: float) -> bool:
         """Copy what the command writes within that time. Whether there was anything."""
@@ -151,6 +148,11 @@ class Shown:
             sys.stdout.write(text)
             sys.stdout.flush()
         return True
+
+
+def asks(screen: pyte.Screen) -> bool:
+    """Whether the cursor is at an empty prompt, or in the line below a quote."""
+    return screen.cursor.x == 2 and screen.display[screen.cursor.y].strip() in (">", "")
 
 
 def typed(command: list[str]) -> str:
