@@ -50,7 +50,7 @@ ORDER: dict[str, list[str]] = {
         *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
         *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
-        *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
+        *("locate", "resolve", "model", "sampling", "load", "fit", "describe", "inventory"),
     ],
     "engine": ["", "sampling", "pace", "loops", "generate", "blocks", "repetition"],
     "chat": [
