@@ -99,7 +99,16 @@ ORDER: dict[str, list[str]] = {
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "completion", "options", "configured", "key_completion"),
+        *(
+            "group",
+            "listing",
+            "confirm",
+            "version",
+            "completion",
+            "options",
+            "configured",
+            "key_completion",
+        ),
         *("setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", "help", ""),

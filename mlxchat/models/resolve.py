@@ -162,7 +162,7 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
     try:
         return hub.repo_size_bytes(repo_id)
     except (HubError, ModelNotFound) as error:
-        access.notify(Message("no recommended model: ", error))
+        access.notify(Message("no recommended model was looked up: ", error))
         return None
 
 

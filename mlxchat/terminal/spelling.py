@@ -67,6 +67,8 @@ def _as_command(action: Action) -> str:
     match action.name:
         case "pull":
             return f"run `mlxchat models pull {action.argument}`"
+        case "list models":
+            return f"{action.plain} (`mlxchat models list`)"
         case "set default":
             return "run `mlxchat models default NAME`"
         case "edit config":
