@@ -273,6 +273,7 @@ class Chat:
     def _saved(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
         # The message first: whatever happens, it has been said.
         self.save()
+        self._prefixes.label = self.conversation.turns[0].user
         return self._saved_reply(reply, on_end)
 
     def _saved_reply(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:

@@ -1,6 +1,10 @@
 """The question before something is deleted, downloaded or replaced."""
 
+from typing import Annotated
+
 import typer
+
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 
 
 def agrees(question: str, *, yes: bool) -> bool:

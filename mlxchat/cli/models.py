@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
-from mlxchat.cli.confirm import agrees
+from mlxchat.cli.confirm import Yes, agrees
 from mlxchat.cli.group import Group
 from mlxchat.cli.listing import Json, write, write_json_lines, write_table
 
@@ -49,7 +49,6 @@ NameHere = Annotated[
         autocompletion=complete_model_here,
     ),
 ]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
 NUMBERS = ("SIZE", "PARAMETERS", "CONTEXT", "KV/TOKEN")
 CHOICE_COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS")
