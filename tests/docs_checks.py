@@ -111,7 +111,7 @@ def _session_verify(seen: Seen) -> None:
     assert "same first choice at" in seen.done.stdout
 
 
-@of(r"mlxchat session rm --yes (\w+)")
+@of(r"mlxchat session rm (\w+)")
 def _session_rm(seen: Seen) -> None:
     assert seen.said[1] not in sessions()
 
@@ -137,7 +137,7 @@ def _cache_info(seen: Seen) -> None:
     assert seen.lines[-1].endswith(f" in {paths.prefix_cache_dir()}")
 
 
-@of(r"mlxchat cache clear --yes")
+@of(r"mlxchat cache clear")
 def _cache_clear(seen: Seen) -> None:
     assert not list(paths.prefix_cache_dir().rglob("*.safetensors"))
 

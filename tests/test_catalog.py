@@ -3,7 +3,7 @@
 from mlxchat.models.catalog import CATALOG, HUB_ALIASES, RECOMMENDED, recommended_that_fit
 from mlxchat.models.locate import is_hub_id
 from mlxchat.models.sampling import FAMILIES
-from scripts.families import readme_verdicts
+from scripts.families import listed_verdicts
 
 # The module of mlx-lm that each alias begins the name of.
 FAMILY_OF_ALIAS = {
@@ -48,7 +48,7 @@ def test_the_sizes_are_those_of_four_bits() -> None:
 
 
 def test_a_window_bounds_every_model_and_a_chat_knows_how_to_sample_it() -> None:
-    verdicts = readme_verdicts()
+    verdicts = listed_verdicts()
     for model in CATALOG:
         name = family(model.alias)
         assert verdicts[name].memory.startswith("bounded"), model.alias
