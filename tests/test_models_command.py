@@ -128,12 +128,12 @@ def test_info_writes_the_facts(cached_tiny: Path, run_mlxchat: RunMlxchat):
         "size",
         "quantization",
         "context",
-        "KV/token",
+        "KV per token",
         "fits here",
         "directory",
     ]
     assert facts["context"] == "4,096 tokens"
-    assert facts["KV/token"] == f"{TINY_KV_BYTES} B"
+    assert facts["KV per token"] == f"{TINY_KV_BYTES} B"
     assert facts["directory"] == str(cached_tiny)
 
 

@@ -223,6 +223,7 @@ def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
     from mlxchat.models.describe import describe_remote
     from mlxchat.models.inventory import known_choice
     from mlxchat.terminal.messages import Messages
+    from mlxchat.wording import Message
 
     try:
         facts = describe_remote(hub_id)
@@ -230,7 +231,7 @@ def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
         choice = known_choice(hub_id)
         if choice is None:
             raise
-        Messages().warn(error)
+        Messages().warn(Message(error))
         if as_json:
             write_json_lines([asdict(choice)])
         else:
@@ -337,7 +338,7 @@ def _facts_as_rows(facts: "ModelFacts") -> list[tuple[str, str]]:
         ("size", format_bytes(facts.size_bytes)),
         ("quantization", facts.quantization),
         ("context", context),
-        ("KV/token", format_bytes(facts.kv_bytes_per_token)),
+        ("KV per token", format_bytes(facts.kv_bytes_per_token)),
         ("fits here", f"{fits}, needs {format_bytes(facts.memory_needed_bytes)}"),
     ]
 

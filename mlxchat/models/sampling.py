@@ -96,7 +96,7 @@ FAMILIES = (
     # MiniMaxAI/MiniMax-M2
     Family(("minimax",), _sampling(1.0, 0.95, 40)),
     # LiquidAI/LFM2-1.2B
-    Family(("lfm2", "lfm2_moe"), _sampling(0.3) | {"min_p": 0.15, "repetition_penalty": 1.05}),
+    Family(("lfm2", "lfm2_moe"), _sampling(0.3, min_p=0.15, repetition_penalty=1.05)),
     # moonshotai/Kimi-K2-Instruct
     Family(("kimi_k2", "kimi_k25"), _sampling(0.6)),
     # ByteDance-Seed/Seed-OSS-36B-Instruct

@@ -145,7 +145,8 @@ class PrefixIndex:
                 row = database.execute("SELECT * FROM pages WHERE key = ?", (key,)).fetchone()
                 if row is None:
                     break
-                rows.append(Page(*row[:-3], bool(row[-3]), *row[-2:]))
+                *page, has_state, kind, label = row
+                rows.append(Page(*page, has_state=bool(has_state), kind=kind, label=label))
             return rows
 
         return self._do(walk)

@@ -68,7 +68,8 @@ def _sampling(file: GgufFile) -> dict[str, Any]:
     """
     values = {name: file.metadata.get(key) for name, key in SAMPLING_KEYS.items()}
     # Stored in float32, in which 0.95 is 0.949999988.
-    return {name: round(value, 6) for name, value in values.items() if type(value) in (int, float)}
+    numbers = {name: each for name, each in values.items() if isinstance(each, int | float)}
+    return {name: round(each, 6) for name, each in numbers.items()}
 
 
 def _token_ids(vocabulary: Vocabulary) -> dict[str, Any]:
