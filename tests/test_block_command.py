@@ -98,7 +98,7 @@ def test_a_block_can_be_warmed_and_is_listed(
     assert (len(listed), kind, tokens) == (1, "block", str(TOKENS["a.md"]))
     (event,) = map(json.loads, run_mlxchat("cache", "list", "--json").stdout.splitlines())
     assert event["kind"] == "block"
-    assert run_mlxchat("cache", "rm", key).returncode == 0
+    assert run_mlxchat("cache", "rm", "--yes", key).returncode == 0
     assert ask(*blocks("a.md"))["cached_tokens"] == 0
 
 

@@ -293,6 +293,22 @@ def test_gemma_3_sliding_windows_are_read_if_the_file_has_them(tmp_path: Path):
 # Tokens
 
 
+def test_recommended_sampling_is_carried_over(tmp_path: Path):
+    """A GGUF file's own recommendation was dropped, and a chat with it was greedy."""
+    tiny = tiny_gguf("qwen2")
+    tiny.metadata |= {
+        "general.sampling.temp": 1.0,
+        "general.sampling.top_p": 0.95,
+        "general.sampling.top_k": 20,
+        "general.sampling.min_p": "low",
+    }
+    generation = json.loads(
+        (import_tiny(tiny, tmp_path) / "generation_config.json").read_text("utf-8")
+    )
+    assert (generation["temperature"], generation["top_p"], generation["top_k"]) == (1.0, 0.95, 20)
+    assert "min_p" not in generation
+
+
 def test_token_ids_and_the_template_are_carried_over(tmp_path: Path):
     tiny = tiny_gguf("qwen2")
     tokens = tiny.metadata["tokenizer.ggml.tokens"]

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pexpect
 import pytest
 
 from mlxchat.errors import HubError
+from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, repo_dir
 from mlxchat.models.hub_errors import one_line_errors
 from tests.conftest import RunMlxchat
@@ -169,9 +171,9 @@ def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_sna
     )
     assert (done.returncode, done.stdout) == (1, "")
     message = done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
-    assert message.startswith("the download of org/tiny broke off (")
+    assert message.startswith("the download of org/tiny broke off: ")
     assert message.endswith(
-        "): complete files are kept: run `mlxchat models pull org/tiny` to resume"
+        "; complete files are kept: run `mlxchat models pull org/tiny` to resume"
     )
     assert cached_snapshot("org/tiny") is None
 
@@ -195,13 +197,43 @@ def test_a_gated_model_says_how_to_get_access(
     assert cached_snapshot("org/tiny") is None
 
 
-def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    number = errno.ECONNREFUSED
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("http://127.0.0.1:9", "the connection was refused"),
+        ("http://no-such-host.invalid", "its name cannot be resolved"),
+    ],
+)
+def test_an_unreachable_hub_is_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat, endpoint: str, reason: str
+):
+    """A first run offline showed "[Errno -2] Name or service not known"."""
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
     assert pull_error(run_program) == (
-        f"cannot reach http://127.0.0.1:9 ([Errno {number}] {os.strerror(number)}): check the "
-        "network, or give a model that is on this disk"
+        f"cannot reach {endpoint}: {reason}; check the network, or use a model that is on this "
+        "disk (`mlxchat models list`)"
     )
+
+
+def test_info_describes_a_model_before_any_download(
+    fake_hub: FakeHub, tiny_model: Path, run_program: RunMlxchat
+):
+    """It looked at the disk only, and said to download a model to learn whether it fits."""
+    files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
+    fake_hub.repos["org/tiny"] = FakeRepo(files)
+    facts = json.loads(run_program("models", "info", "org/tiny", "--json").stdout)
+    expected = asdict(describe("org/tiny", tiny_model))
+    assert facts == expected | {"here": "no", "directory": None}
+    assert not repo_dir("org/tiny").exists()
+
+
+def test_info_falls_back_on_the_catalogue(monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = run_program("models", "info", "qwen3-4b")
+    lines = dict(line.split(None, 1) for line in done.stdout.splitlines())
+    assert done.stderr.startswith("mlxchat: cannot reach http://127.0.0.1:9: ")
+    assert lines["repository"] == "mlx-community/Qwen3-4B-Instruct-2507-4bit"
+    assert (lines["size"], lines["here"]) == ("2.28 GB", "no")
 
 
 def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
@@ -214,8 +246,8 @@ def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
 def test_a_login_page_instead_of_the_hub_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (200, b"<html>Welcome to the hotel</html>")
     assert pull_error(run_program) == (
-        f"{fake_hub.endpoint} gave an answer that is not a hub's: a login page of this network, "
-        "a proxy, or a wrong HF_ENDPOINT"
+        f"{fake_hub.endpoint} did not answer as a hub does: check for a login page of this "
+        "network, a proxy, or a wrong HF_ENDPOINT"
     )
 
 

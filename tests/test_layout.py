@@ -50,7 +50,7 @@ ORDER: dict[str, list[str]] = {
         *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
         *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
-        *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
+        *("locate", "resolve", "model", "sampling", "load", "fit", "describe", "inventory"),
     ],
     "engine": ["", "sampling", "pace", "loops", "generate", "blocks", "repetition"],
     "chat": [
@@ -99,8 +99,8 @@ ORDER: dict[str, list[str]] = {
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "completion", "options", "configured", "key_completion"),
-        *("setup", "run", "generate"),
+        *("group", "listing", "confirm", "version", "completion", "options", "configured"),
+        *("key_completion", "setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", "help", ""),
     ],

@@ -75,16 +75,17 @@ def metal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return lambda machine: Metal(machine, monkeypatch, tmp_path)
 
 
-# The recommended models, in 4 bits, and one that only large machines hold.
-LLAMA_70B = catalog.RecommendedModel(
-    "mlx-community/Llama-3.3-70B-Instruct-4bit", 39_700_000_000, 70_553_706_496, 327_680
-)
+def _model(gigabytes: float, parameters: int, kv_bytes: int) -> catalog.KnownModel:
+    return catalog.KnownModel("", "", round(gigabytes * 1e9), parameters, kv_bytes)
+
+
+# Of common sizes, in 4 bits: Llama 3.2, Qwen3, Llama 3.1, Qwen3 and Llama 3.3.
 SIZES = {
-    "1B": catalog.RECOMMENDED[0],
-    "4B": catalog.RECOMMENDED[1],
-    "8B": catalog.RECOMMENDED[2],
-    "30B": catalog.RECOMMENDED[3],
-    "70B": LLAMA_70B,
+    "1B": _model(0.713, 1_235_814_400, 32_768),
+    "4B": _model(2.279, 4_022_468_096, 147_456),
+    "8B": _model(4.527, 8_030_261_248, 131_072),
+    "30B": _model(17.19, 30_532_122_624, 98_304),
+    "70B": _model(39.7, 70_553_706_496, 327_680),
 }
 CONTEXT = 131_072
 
@@ -135,7 +136,7 @@ OUTCOMES: dict[str, tuple[Machine, dict[str, tuple[str, int | None]]]] = {
 
 
 def outcome(
-    machine: Machine, size: catalog.RecommendedModel, metal: Any, patch: pytest.MonkeyPatch
+    machine: Machine, size: catalog.KnownModel, metal: Any, patch: pytest.MonkeyPatch
 ) -> tuple[str, int | None]:
     """The result of loading such a model and choosing its window."""
     fake = metal(machine)

@@ -645,10 +645,10 @@ def test_only_a_few_pages_wait_for_a_slow_disk(
     pages, waiting = open_pages(model), []
     store = pages._writer.store
 
-    def slowly(*arguments: Any) -> bool:
+    def slowly(*arguments: Any, **row: Any) -> bool:
         time.sleep(0.02)
         waiting.append(sum(not each.done() for each in pages._writer._writes))
-        return store(*arguments)
+        return store(*arguments, **row)
 
     monkeypatch.setattr(pages._writer, "store", slowly)
     record(model, text(12 * PAGE), pages, step=6 * PAGE, window=None)

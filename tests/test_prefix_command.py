@@ -168,17 +168,18 @@ def test_the_cache_commands(
     assert (warmed.returncode, warmed.stdout, warmed.stderr) == (0, "", "")
     assert ask("What?")["cached_tokens"] >= 2048
     (listed,) = run_mlxchat("cache", "list").stdout.splitlines()
-    id_, kind, tokens, _, model = listed.split("\t")
+    id_, kind, tokens, _, label, model = listed.split("\t")
+    assert label == str(document)
     assert kind == "prefix"
     assert int(tokens.replace(",", "")) >= 2048
     assert model == str(tiny_model)
     assert json.loads(run_mlxchat("cache", "list", "--json").stdout)["key"].startswith(id_)
     assert str(paths.prefix_cache_dir()) in run_mlxchat("cache", "info").stdout
-    assert run_mlxchat("cache", "rm", "ffff").returncode == 2
-    assert run_mlxchat("cache", "rm", id_).returncode == 0
+    assert run_mlxchat("cache", "rm", "--yes", "ffff").returncode == 2
+    assert run_mlxchat("cache", "rm", "--yes", id_).returncode == 0
     assert pages() == []
     ask("What?")
-    assert "pages deleted" in run_mlxchat("cache", "clear").stdout
+    assert run_mlxchat("cache", "clear", "--yes").stdout.startswith("deleted ")
     assert pages() == []
 
 
@@ -217,12 +218,12 @@ def test_removing_a_prefix_keeps_pages_shared_with_another(
         if each["tokens"] > 4000
     ]
     before = len(pages())
-    assert run_mlxchat("cache", "rm", longest["key"]).returncode == 0
+    assert run_mlxchat("cache", "rm", "--yes", longest["key"]).returncode == 0
     assert 0 < len(pages()) < before
     assert ask(question)["cached_tokens"] > 2000
 
 
-@pytest.mark.parametrize("command", [["list"], ["info"], ["clear"], ["rm", "ffff"]])
+@pytest.mark.parametrize("command", [["list"], ["info"], ["clear", "-y"], ["rm", "-y", "ffff"]])
 def test_where_nothing_can_be_kept_that_is_said(
     command: list[str], run_mlxchat: RunMlxchat
 ) -> None:

@@ -21,6 +21,7 @@ from mlxchat.chat.view import Prefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
 from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
+from mlxchat.engine.repetition import LoopDetector
 from mlxchat.errors import DeviceError, WindowFull
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
@@ -350,6 +351,7 @@ class Conversation:
         """Generate the reply, or the rest of it after the tokens already `written`."""
         ids = np.concatenate([self.view.prompt, written])
         reader = self._reader_after(turn, written)
+        loop = LoopDetector() if watch.stop_loops else None
         cached, on_held = self.view.begin(ids)
         generation = Generation(
             self.model,
@@ -363,7 +365,7 @@ class Conversation:
             reply=reader,
             on_prefill=watch.on_prefill,
             on_held=on_held,
-            should_stop=watch.should_stop,
+            should_stop=lambda: _repeats(loop) or watch.is_stopped(),
         )
         self._generation = generation
         overflowed = self.view.ledger.overflowed
@@ -377,6 +379,8 @@ class Conversation:
                     turn.reply += token.text
                 if token.id is not None:
                     generated.append(token.id)
+                    if loop is not None:
+                        loop.add(token.id)
                 yield token
                 while in_place and self.view.is_full:
                     tokens = self.view.forget_oldest_in_place()
@@ -386,7 +390,7 @@ class Conversation:
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
-            self._stats, self._generation = generation.stats, None
+            self._stats, self._generation = _stats_of(generation, loop), None
             turn.finish_reason = self._stats.finish_reason
         if self.view.ledger.overflowed > overflowed:
             yield Forgot(0, self.view.ledger.overflowed - overflowed)
@@ -409,3 +413,14 @@ class Conversation:
         room = window - prompt_tokens
         most = settings.max_tokens
         return replace(settings, max_tokens=room if most < 0 else min(most, room))
+
+
+def _repeats(loop: LoopDetector | None) -> bool:
+    return loop is not None and loop.looping
+
+
+def _stats_of(generation: Generation, loop: LoopDetector | None) -> Stats:
+    """The generation's figures; one stopped for its loop has the finish reason "loop"."""
+    stats = generation.stats
+    stopped_for_loop = stats.finish_reason == "interrupted" and _repeats(loop)
+    return replace(stats, finish_reason="loop") if stopped_for_loop else stats

@@ -6,6 +6,7 @@ already here without it. What can go wrong is put into words by `hub_errors`.
 
 import shutil
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from mlxchat.models.hub_cache import (
     snapshot_dir,
 )
 from mlxchat.models.hub_errors import one_line_errors
+from mlxchat.models.skeleton import read_config
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 
@@ -50,6 +52,29 @@ def repo_size_bytes(repo_id: str) -> int:
     Raises ModelNotFound for an unknown id and HubError where the hub gives no answer.
     """
     return sum(_remote_files(repo_id, QUICK_TIMEOUT_S).size_bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model on the hub: its config.json, and the bytes of all its files and of its weights."""
+
+    config: dict[str, Any]
+    size_bytes: int
+    weight_bytes: int
+
+
+def look_up(repo_id: str) -> RemoteModel:
+    """Ask the hub about a model; nothing is kept. Raises as `download` does."""
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
+    _require_safetensors(repo_id, files)
+    sizes = files.size_bytes
+    with tempfile.TemporaryDirectory() as directory, one_line_errors(repo_id):
+        path = _library().hf_hub_download(
+            repo_id, "config.json", revision=files.commit, cache_dir=directory
+        )
+        config = read_config(Path(path).parent)
+    weights = [size for name, size in sizes.items() if name.endswith(".safetensors")]
+    return RemoteModel(config, sum(sizes.values()), sum(weights))
 
 
 def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:

@@ -12,7 +12,7 @@ from mlxchat import paths, platform
 from mlxchat.config.file import read_user_config
 from mlxchat.config.layers import MODEL_VARIABLE, Config, Level, Setting, read_config
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
-from mlxchat.models.catalog import RECOMMENDED, RecommendedModel, recommended_that_fit
+from mlxchat.models.catalog import RECOMMENDED, KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
 from mlxchat.progress import Notify
@@ -128,7 +128,7 @@ def _default_model(access: _Access) -> ResolvedModel:
     return _cached_one(fitting) or _offered_one(fitting, access) or _embedded_one(access)
 
 
-def _cached_one(fitting: list[RecommendedModel]) -> ResolvedModel | None:
+def _cached_one(fitting: list[KnownModel]) -> ResolvedModel | None:
     # A smaller one that is here comes before a larger one that is not: free memory varies from
     # day to day, and nobody should be asked again because of it.
     for model in fitting:
@@ -138,7 +138,7 @@ def _cached_one(fitting: list[RecommendedModel]) -> ResolvedModel | None:
     return None
 
 
-def _offered_one(fitting: list[RecommendedModel], access: _Access) -> ResolvedModel | None:
+def _offered_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel | None:
     """The largest one, downloaded, if the hub has it and nobody objects."""
     if access.offline or not fitting:
         return None
@@ -162,7 +162,7 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
     try:
         return hub.repo_size_bytes(repo_id)
     except (HubError, ModelNotFound) as error:
-        access.notify(Message("no recommended model: ", error))
+        access.notify(Message("no recommended model was looked up: ", error))
         return None
 
 

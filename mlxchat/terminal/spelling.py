@@ -13,6 +13,9 @@ from mlxchat.wording import Action, Field, Message, Name
 # The name of a field's option.
 OPTIONS = {field: each.name for field, each in (GENERATE | CHAT).items()}
 
+# The actions that are commands of a chat.
+IN_CHAT = ("clear", "continue", "retry")
+
 
 def as_flags(message: object) -> str:
     """For the command line: `--max-kv-size none`, `mlxchat models pull NAME`."""
@@ -30,8 +33,8 @@ def in_chat(message: object, settable: Collection[str]) -> str:
     def spell(name: Name) -> str:
         if isinstance(name, Field) and _option(name) in settable:
             return f"/set {_option(name)} {name.value}" if name.has_value else _option(name)
-        if isinstance(name, Action) and name.name == "clear":
-            return "/clear"
+        if isinstance(name, Action) and name.name in IN_CHAT:
+            return f"/{name.name}"
         return _as_flag(name)
 
     return Message(message).spelled(spell)
@@ -64,11 +67,13 @@ def _as_command(action: Action) -> str:
     match action.name:
         case "pull":
             return f"run `mlxchat models pull {action.argument}`"
+        case "list models":
+            return f"{action.plain} (`mlxchat models list`)"
         case "set default":
             return "run `mlxchat models default NAME`"
         case "edit config":
             return "run `mlxchat config edit`"
-        case "clear":
+        case "clear" | "continue" | "retry":
             return action.plain
 
 
