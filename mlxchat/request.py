@@ -445,10 +445,17 @@ CHAT_KEEP = replace(
     "before the first message are fewer.",
 )
 
+# Generation is greedy without a recommendation; a chat always has one.
+CHAT_SAMPLING = {
+    name: replace(each, if_unset=each.if_unset or "as recommended for the model")
+    for name, each in options_of(SamplingSettings).items()
+}
+
 # What the two commands that run a model have, by field.
 GENERATE = _all_of(Request, Setup, SamplingSettings, Overnight)
 CHAT = {
-    **_all_of(ChatOptions, Setup, SamplingSettings),
+    **_all_of(ChatOptions, Setup),
+    **CHAT_SAMPLING,
     **{name: options_of(GenerationSettings)[name] for name in ("max_tokens", "stop")},
     "keep": CHAT_KEEP,
 }

@@ -277,8 +277,8 @@ def test_a_repository_without_safetensors_is_refused_before_downloading(
 ):
     fake_hub.repos["org/tiny"] = FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})
     assert pull_error(run_program) == (
-        "org/tiny holds no config.json with model*.safetensors: look for a conversion of it at "
-        "https://huggingface.co/mlx-community, or download a .gguf file and give its path"
+        "org/tiny has no config.json with model*.safetensors: look for a conversion at "
+        "https://huggingface.co/mlx-community, or download a .gguf file and use its path"
     )
     assert fake_hub.sent_names == []
 

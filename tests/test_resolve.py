@@ -174,7 +174,7 @@ def test_offline_forbids_a_download(
     with pytest.raises(HubError) as caught:
         scene.resolve("org/tiny", offline=variable is None)
     assert str(caught.value) == (
-        "org/tiny is not downloaded and the network is not to be used: download it once"
+        "org/tiny is not downloaded, and the network is off: download it once"
     )
     assert scene.downloaded == []
 
@@ -256,11 +256,9 @@ def test_an_error_says_where_an_untyped_name_comes_from(
     write_config('model = "./gone"\n')
     with pytest.raises(ModelNotFound) as caught:
         scene.resolve()
-    assert str(caught.value) == (
-        f"./gone does not exist (the model is named by {paths.config_file()})"
-    )
+    assert str(caught.value) == (f"./gone does not exist (model from {paths.config_file()})")
     monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")
-    with pytest.raises(ModelNotFound, match=r"did you mean smollm2.*named by MLXCHAT_MODEL"):
+    with pytest.raises(ModelNotFound, match=r"did you mean smollm2.*model from MLXCHAT_MODEL"):
         scene.resolve()
 
 
@@ -273,14 +271,14 @@ def test_a_cached_recommended_model_is_preferred_to_a_larger_one_on_the_hub(scen
 def test_the_largest_recommended_model_that_fits_is_offered(scene: Scene):
     assert scene.resolve(ask=scene.answer(True)).name == LARGER
     assert scene.questions == [
-        f"No model was chosen. Download {LARGER}, 713 MB, which suits this machine?"
+        f"No model chosen. Download {LARGER}, 713 MB, which fits this machine?"
     ]
     assert scene.downloaded == [LARGER]
 
 
 def test_without_a_terminal_the_recommended_model_is_named_and_downloaded(scene: Scene):
     assert scene.resolve(ask=None).name == LARGER
-    assert scene.told == [f"no model was chosen: {LARGER} suits this machine"]
+    assert scene.told == [f"no model chosen: using {LARGER}, which fits this machine"]
     assert scene.downloaded == [LARGER]
 
 
