@@ -11,9 +11,9 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKER
 
 .PHONY: demo test test-all compiled lint types check format lock clean
 
+# A chat that forgets and recalls, and a document that is read once, with the embedded model.
 demo: $(READY)
-	sed '/^## Beside others/,$$d' README.md | $(BIN)/mlxchat generate --model smollm2 \
-		--max-tokens 80 --stats "What is mlxchat? Answer in two sentences."
+	$(BIN)/python -m scripts.demo
 
 # Every promise once: a sample of families and forms, few of Hypothesis's examples, two ranks, one
 # family in a terminal. Under five minutes on two cores.

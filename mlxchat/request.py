@@ -28,7 +28,6 @@ from mlxchat.settings import (
     Roll,
     SamplingSettings,
     random_seed,
-    recommended,
 )
 from mlxchat.template_args import parse_template_args, thinking_variables
 from mlxchat.wording import Field
@@ -116,10 +115,13 @@ class Setup:
         window = None if self.window == "auto" else self.window
         return CacheSettings(window, self.keep, self.prefill_step_size)
 
-    def sampling_settings(self, generation_config: Mapping[str, Any]) -> SamplingSettings:
-        """What was given, else what the model's makers recommend, else the defaults."""
-        given = {name: value for name, value in self.sampling.items() if value is not None}
-        return SamplingSettings(**(recommended(dict(generation_config)) | given), seed=self.seed)
+    def given_sampling(self) -> dict[str, Any]:
+        """The fields of SamplingSettings that were chosen."""
+        return {name: value for name, value in self.sampling.items() if value is not None}
+
+    def sampling_settings(self, recommended: Mapping[str, Any]) -> SamplingSettings:
+        """The values that were chosen, else the `recommended` ones, else the defaults."""
+        return SamplingSettings(**{**recommended, **self.given_sampling()}, seed=self.seed)
 
     def check(self) -> None:
         """Raise UsageError for values that no model can have, before anything takes time."""
@@ -443,10 +445,17 @@ CHAT_KEEP = replace(
     "before the first message are fewer.",
 )
 
+# Generation is greedy without a recommendation; a chat always has one.
+CHAT_SAMPLING = {
+    name: replace(each, if_unset=each.if_unset or "as recommended for the model")
+    for name, each in options_of(SamplingSettings).items()
+}
+
 # What the two commands that run a model have, by field.
 GENERATE = _all_of(Request, Setup, SamplingSettings, Overnight)
 CHAT = {
-    **_all_of(ChatOptions, Setup, SamplingSettings),
+    **_all_of(ChatOptions, Setup),
+    **CHAT_SAMPLING,
     **{name: options_of(GenerationSettings)[name] for name in ("max_tokens", "stop")},
     "keep": CHAT_KEEP,
 }

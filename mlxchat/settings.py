@@ -162,12 +162,13 @@ def random_seed() -> int:
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling values of a model's generation_config.json, by the names of SamplingSettings.
 
-    Without `do_sample` a temperature is taken as meant. Values of the wrong type are left out.
+    A temperature counts unless `do_sample` is false, which means greedy. Values that the option
+    cannot have are left out.
     """
     values: dict[str, Any] = {}
     for name, each in options_of(SamplingSettings).items():
         value = generation_config.get({"temp": "temperature"}.get(name, name))
-        if name != "seed" and isinstance(value, (int, float)):
+        if name != "seed" and type(value) in (int, float) and each.must and each.must.holds(value):
             values[name] = each.type(value)
     if generation_config.get("do_sample") is False:
         values["temp"] = 0.0

@@ -34,7 +34,16 @@ class Field:
 class Action:
     """A step that a command performs; `plain` describes it without the command."""
 
-    name: Literal["clear", "unpin", "edit config", "pull", "set default"]
+    name: Literal[
+        "clear",
+        "continue",
+        "edit config",
+        "list models",
+        "pull",
+        "retry",
+        "set default",
+        "unpin",
+    ]
     plain: str
     argument: str = ""
 

@@ -109,11 +109,11 @@ def judge(model: nn.Module, bounded_cache: Callable[[], Cache]) -> Verdict:
 def judge_family(name: str) -> Verdict:
     """The verdict on a family, which must be the same for every form of weights."""
     if name in METAL_ONLY:
-        return Verdict("needs Metal", "tried on Linux, where it does not run", "not tried")
+        return Verdict("needs Metal", "not tested: it does not run on Linux", "not tested")
     try:
         verdicts = {_judge_form(name, form) for form in FORMS}
     except ModelUnsupported:
-        return Verdict("not built", "its module needs a package that mlx-lm does not bring", "")
+        return Verdict("not built", "needs a package that mlx-lm does not install", "")
     (verdict,) = verdicts
     return verdict
 
@@ -126,17 +126,17 @@ def _judge_form(name: str, form: str) -> Verdict:
 
 def _memory(cache: Cache) -> str:
     if not windows(cache):
-        return "constant by nature"
-    return "bounded, beside recurrent state" if recurrent_states(cache) else "bounded"
+        return "constant"
+    return "bounded, plus recurrent state" if recurrent_states(cache) else "bounded"
 
 
 def _positions(cache: Cache) -> str:
     shifts = [window.shift for window in windows(cache)]
     if not any(shift is None or shift.dims for shift in shifts):
-        return "it has none"
+        return "none"
     if positions_bounded(cache):
         return "bounded"
-    return "run on: they do more to a layer than rotate its keys"
+    return "keep growing: the layer does more than rotate its keys"
 
 
 def _blocks(model: nn.Module, cache: Cache) -> str:
@@ -144,7 +144,7 @@ def _blocks(model: nn.Module, cache: Cache) -> str:
         make_joinable(model, cache)
     except CacheError as error:
         return f"refused: {error}"
-    return "joined"
+    return "works"
 
 
 def families_table() -> str:

@@ -3,7 +3,7 @@
     python -m scripts.picture [-m MODEL] [FILE]
 
 Runs `mlxchat` in a pseudo-terminal, types, waits for each reply, and draws the final screen. The
-window is small, so that the picture shows how the first turns leave it.
+window is small, so that the picture shows how a turn leaves it and is recalled: `make demo`'s chat.
 """
 
 import argparse
@@ -25,15 +25,10 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from scripts.demo import SAID, SYSTEM, WINDOW, asks
+
 PICTURE = Path(__file__).parent / "pictures" / "chat.svg"
 COLUMNS, LINES = 88, 24
-WINDOW = 160
-SAID = (
-    "What is a tide, in one sentence?",
-    "And a spring tide?",
-    "Name three seas, without a word about them.",
-    "Which of them is the coldest?",
-)
 QUIET_S = 6.0  # the screen has to stay unchanged for this long after a reply
 PATIENCE_S = 180.0
 
@@ -53,7 +48,7 @@ def main() -> None:
 def session(model: str) -> pyte.Screen:
     """The screen after the last reply."""
     screen = pyte.Screen(COLUMNS, LINES)
-    arguments = ["-m", "mlxchat", "-m", model, "--max-kv-size", str(WINDOW)]
+    arguments = ["-m", "mlxchat", "-m", model, "--max-kv-size", str(WINDOW), "-s", SYSTEM]
     with tempfile.TemporaryDirectory() as home:
         child: pexpect.spawn[str] = pexpect.spawn(
             sys.executable,
@@ -85,8 +80,7 @@ def settle(child: "pexpect.spawn[str]", stream: pyte.Stream, screen: pyte.Screen
             stream.feed(child.read_nonblocking(1 << 16, timeout=0.2))
         if screen.display != before:
             before, changed_s = screen.display, time.monotonic()
-        asks = any(line.rstrip() == ">" for line in screen.display)
-        if asks and time.monotonic() - changed_s > QUIET_S:
+        if asks(screen) and time.monotonic() - changed_s > QUIET_S:
             return
     raise SystemExit("the session does not settle:\n" + "\n".join(screen.display))
 

@@ -27,14 +27,14 @@ from mlxchat.models.skeleton import build_skeleton
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.in_process import run_in_process
 
-# The size of the terminal around the tests, which readline tells where pytest has imported it, is
-# not that of the terminals in the tests.
+# The size of the surrounding terminal, which readline exports if pytest has imported it, is not
+# that of the terminals in the tests.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
     os.unsetenv(name)
 
-# Where the tests run in the background, or under `nohup`, the program would inherit that signals
-# are to be ignored, and rightly ignore them.
+# If the tests run in the background or under `nohup`, the program would inherit ignored signals,
+# and rightly ignore them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -42,7 +42,7 @@ RunMlxchat = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> nn.Module:
-    """A model with random weights, tiny_config's unless another is given."""
+    """A model with random weights, with tiny_config unless another one is given."""
     mx.random.seed(seed)
     model = build_skeleton(config or tiny_config())
     mx.eval(model.parameters())
@@ -50,19 +50,19 @@ def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> n
     return model
 
 
-# What `make test` and `make test-all` try: `--hypothesis-profile=thorough` is the latter's.
+# Numbers of examples for `make test`, and for `make test-all` (`--hypothesis-profile=thorough`).
 QUICK, THOROUGH = 100, 400
 settings.register_profile("thorough", max_examples=THOROUGH)
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests stay: the garbage collector need not go through them again."""
+    """Thousands of collected tests stay in memory: keep the garbage collector off them."""
     gc.collect()
     gc.freeze()
 
 
 def examples(few: int) -> int:
-    """How many examples a test has where Hypothesis's own number takes too long."""
+    """The number of examples for a test that is too slow for Hypothesis's own number."""
     return few * settings().max_examples // QUICK
 
 
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[], T]) -> T:
-    """What takes long to make, made by one of the processes that run tests side by side."""
+    """Something slow to make, made by only one of the parallel test processes."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
         return make()
@@ -104,7 +104,7 @@ def embedded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def temporary_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Nothing that a test runs reads or writes the developer's own settings and caches."""
+    """No test reads or writes the developer's own settings and caches."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
         if name.startswith(("MLXCHAT_", "HF_")):
@@ -118,7 +118,7 @@ def temporary_home(
 
 @pytest.fixture
 def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that moves its cursor and has colours, and no desktop around it."""
+    """A terminal with cursor movement and colours, and without a desktop around it."""
     monkeypatch.setenv("TERM", "xterm-256color")
     desktop = ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY", "TMUX")
     for name in ("NO_COLOR", "VISUAL", "EDITOR", *desktop):
@@ -150,11 +150,11 @@ def run_program() -> RunMlxchat:
 
 @pytest.fixture
 def run_mlxchat() -> RunMlxchat:
-    """As `run_program`, but in this process: for what needs none of its own."""
+    """Like `run_program`, but in this process, which is faster."""
     return run_in_process
 
 
 @pytest.fixture
 def run_here() -> RunMlxchat:
-    """The same, by the name that some tests have for it."""
+    """Another name of `run_mlxchat`, used by some tests."""
     return run_in_process

@@ -26,7 +26,9 @@ from tests.terminal_chat import CTRL_D, PROMPT
 PATIENCE_S = 120
 
 NO_CHAT = {"--version", "--help", "--install-completion", "--show-completion"}
-ASKS = re.compile(r"mlxchat models rm (?!.*(?<!\S)(?:-y|--yes)(?!\S))")
+ASKS = re.compile(
+    r"mlxchat (?:models rm|session rm|cache rm|cache clear)\b(?!.*(?<!\S)(?:-y|--yes)(?!\S))"
+)
 UNTIL_THE_MORNING = {"--checkpoint", "--resume", "--until", "--for"}
 
 

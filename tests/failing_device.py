@@ -1,4 +1,4 @@
-"""A device that gives out at a chosen evaluation: all that makes MLX compute is counted."""
+"""A device that fails at a chosen evaluation. Counts everything that makes MLX compute."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ FULL = (
 
 
 class FailingDevice:
-    """Evaluations fail from number `first` on, `times` times, once they are `watched`."""
+    """Once `watched`, `times` evaluations fail, from number `first` on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -24,10 +24,10 @@ class FailingDevice:
             monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
 
     def breaks_at(self, first: int, times: int = 1) -> None:
-        """Count from here on; the first evaluation is number 1."""
+        """Start counting; the first evaluation is number 1."""
         self.count, self._first, self._after = 0, first, first + times
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.breaks_at(0, 0)
 
     @property

@@ -1,7 +1,7 @@
-"""A hub on 127.0.0.1 that huggingface_hub's snapshot_download works against, and its misbehaviour.
+"""A hub on 127.0.0.1 that works with huggingface_hub's snapshot_download, and can misbehave.
 
-It serves files from memory, counts what it is asked, and on request cuts a file off, dawdles or
-refuses. It knows no Xet storage: files come over plain HTTP.
+It serves files from memory, counts requests and, if told to, truncates a file, stalls or refuses.
+It has no Xet storage: files are sent over plain HTTP.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ CHUNK_BYTES = 1 << 14
 
 
 def tiny_safetensors(payload_bytes: int = 64) -> bytes:
-    """A valid safetensors file of one bfloat16 tensor."""
+    """A valid safetensors file with one bfloat16 tensor."""
     tensor = {"dtype": "BF16", "shape": [payload_bytes // 2], "data_offsets": [0, payload_bytes]}
     header = json.dumps({"model.norm.weight": tensor}).encode()
     return struct.pack("<Q", len(header)) + header + bytes(payload_bytes)
@@ -42,7 +42,7 @@ def tiny_model_files(payload_bytes: int = 64) -> dict[str, bytes]:
 
 @dataclass
 class FakeRepo:
-    """A repository. `claimed_bytes` are sizes that the API tells instead of the true ones."""
+    """A repository. `claimed_bytes` are sizes that the API reports instead of the true ones."""
 
     files: dict[str, bytes]
     gated_status: int | None = None
@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def put_in_cache(hub_cache: Path, repo_id: str, files: dict[str, bytes]) -> Path:
-    """Lay out a repository as an older library would, without its list of files; the snapshot."""
+    """Lay out a repository like an older library, without a list of files; returns the snapshot."""
     commit = "a" * 40
     repo = hub_cache / f"models--{repo_id.replace('/', '--')}"
     snapshot = repo / "snapshots" / commit

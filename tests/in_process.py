@@ -1,4 +1,4 @@
-"""The program without a process of its own: half a second quicker, which is what imports take."""
+"""Runs the program in this process, which saves half a second of imports."""
 
 import os
 import subprocess
@@ -14,10 +14,10 @@ from mlxchat import cli
 def run_in_process(
     *arguments: str, stdin: str | bytes | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Call `main` with standard streams that are files; its exit status, stdout and stderr.
+    """Call `main` with files as standard streams; returns exit status, stdout and stderr.
 
-    What ends a process, or what only a new one has, has to be tested with a new one: signals,
-    closed streams, variables that are read when modules are imported.
+    Use a real process to test anything that ends one, or that only a new one has: signals, closed
+    streams, variables read when modules are imported.
     """
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         stdout, stderr = Path(directory, "stdout"), Path(directory, "stderr")
@@ -26,9 +26,9 @@ def run_in_process(
         with (
             _stdin_file(directory, stdin).open(encoding="utf-8") as read,
             stdout.open("w", encoding="utf-8") as written,
-            stderr.open("w", encoding="utf-8") as told,
+            stderr.open("w", encoding="utf-8") as errors,
         ):
-            for name, stream in {"stdin": read, "stdout": written, "stderr": told}.items():
+            for name, stream in {"stdin": read, "stdout": written, "stderr": errors}.items():
                 patch.setattr(sys, name, stream)
             with pytest.raises(SystemExit) as ended:
                 cli.main()

@@ -1,4 +1,4 @@
-"""A program in a pseudo-terminal, and the screen that a person would see."""
+"""A program in a pseudo-terminal, and the screen that a user would see."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 
 
 class PseudoTerminal:
-    """Runs `command` in it. `shows` waits for what the screen is to show."""
+    """Runs `command` in it. `shows` waits for text on the screen."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class PseudoTerminal:
         )
         self._patience_s = patience_s
         self._screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=1)
-        # Where the cursor is, for one, is asked for and told.
+        # Answers the terminal's queries, such as for the cursor position.
         self._screen.write_process_input = self.send
         self._stream = pyte.Stream(self._screen)
         self.written = ""
-        # A pause before each key would only hide what is sent too early.
+        # A pause before each key would only hide keys sent too early.
         self.child.delaybeforesend = None
 
     def send(self, data: str) -> None:
@@ -47,24 +47,24 @@ class PseudoTerminal:
     def resize(self, columns: int, lines: int) -> None:
         dropped = max(self._screen.lines - lines, 0)
         self._screen.resize(lines, columns)
-        # pyte drops lines from the top and leaves the cursor where it was.
+        # pyte drops lines from the top without moving the cursor.
         self._screen.cursor.y = max(self._screen.cursor.y - dropped, 0)
         self.child.setwinsize(lines, columns)
 
     def shows(self, pattern: str) -> None:
-        """Wait until the screen does; `^` and `$` are the ends of one of its lines."""
+        """Wait until the screen matches; `^` and `$` match at line ends."""
         self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is not None)
 
     def shows_no(self, pattern: str) -> None:
         self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is None)
 
     def waits_after(self, text: str) -> None:
-        """Wait until the cursor stands after `text`, spaces and all, in a line of its own."""
+        """Wait until the cursor is after `text`, spaces included, on a separate line."""
         screen = self._screen
         self._read_until(lambda: screen.display[screen.cursor.y][: screen.cursor.x] == text)
 
     def ends(self) -> int | None:
-        """Wait for the end of the program; its exit status."""
+        """Wait for the program to end; return its exit status."""
         self.child.expect(pexpect.EOF)
         written = self.child.before or ""
         self.written += written
@@ -73,13 +73,13 @@ class PseudoTerminal:
         return self.child.exitstatus
 
     def vanishes(self) -> int | None:
-        """Close the terminal around the program; its exit status."""
+        """Close the terminal around the program; return its exit status."""
         with Path(os.devnull).open() as nothing:
             os.dup2(nothing.fileno(), self.child.child_fd)
         return self.child.wait()
 
     def text(self) -> str:
-        """What is on the screen now, without what has scrolled off."""
+        """The text on the screen, without what has scrolled off."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     def _read_until(self, seen: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
-"""A model that always says the same: a tiny one, whose cache is real and whose logits are scripted.
+"""A tiny model with a real cache and scripted logits, so that it always says the same.
 
-The tokens of its replies are given; what it reads decides nothing, but that a reply begins after a
-prompt, and continues after its own tokens.
+Its replies are given as tokens. Its input does not matter, except that a reply starts after a
+prompt and continues after its own tokens.
 """
 
 import json
@@ -25,7 +25,7 @@ CONFIG = {**tiny_config(layers=1, vocabulary=320), "eos_token_id": None}
 
 
 class _Script:
-    """Where in the reply it is; what a module holds is not to be taken for its parameters."""
+    """Position in the reply. Not an nn.Module, whose attributes would count as parameters."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = list(ids)
@@ -33,12 +33,12 @@ class _Script:
         self._next = 0
 
     def after(self, last: int) -> int:
-        """The token that follows `last`, which is the reply's latest, or the prompt's."""
+        """The token after `last`, the latest token of the reply or of the prompt."""
         so_far = self.ids[: self._next] if self._next < len(self.ids) else []
         if not self.has_read:
             # Another process has read the prompt, and this one resumes its run.
             so_far, self.has_read = self.ids, last in self.ids
-        # A reply that is continued may go back by a token: one is computed ahead.
+        # Continuing a reply may go back by a token, because one is computed ahead.
         places = [i for i in range(len(so_far)) if so_far[i] == last]
         self._next = places[-1] + 2 if places else 1
         return self.ids[min(self._next, len(self.ids)) - 1]
@@ -70,10 +70,10 @@ def without_think_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 @dataclass(frozen=True)
 class Scripted:
-    """A model's reply format as a test has it: control tokens, template and a reply in full.
+    """A reply format under test: control tokens, template and a complete reply.
 
-    `control` are special tokens, `plain` added ones that are not; `ends` is what its files name as
-    the end. `reply` is what it says after the prompt; of that `thought` and `answer` are shown.
+    `control` are special tokens, `plain` are added tokens that are not special; `ends` are the end
+    tokens in its files. `reply` is the output after the prompt; `thought` and `answer` are shown.
     """
 
     template: str

@@ -1,4 +1,4 @@
-"""`mlxchat` with models that say what the file `script.json` in their directory says.
+"""Runs `mlxchat` with models that say what `script.json` in their directory contains.
 
     python -m tests.scripted_program -m MODEL …
 

@@ -1,4 +1,4 @@
-"""A chat in a pseudo-terminal, whatever the terminal can do."""
+"""A chat in a pseudo-terminal of any kind."""
 
 import os
 import re
@@ -12,7 +12,7 @@ COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)(?:;\d+)*m")
 
 
 class Chat(PseudoTerminal):
-    """`mlxchat` with a model, whose replies are the likeliest ones; it is at its first prompt."""
+    """`mlxchat` with a model that decodes greedily, waiting at its first prompt."""
 
     def __init__(
         self, model: str, *arguments: str, lines: int = 40, program: str = "mlxchat"
@@ -29,19 +29,19 @@ class Chat(PseudoTerminal):
         self.shows(PROMPT)
 
     def pastes(self, text: str) -> None:
-        """Paste as terminals do: marked as pasted where the program asked for marks."""
+        """Paste as a terminal does, marked if the program asked for bracketed paste."""
         lines = text.split("\n")
         typed = "\r".join(lines)
         self.send(typed if self._is_dumb else f"\x1b[200~{typed}\x1b[201~")
         self.shows(f"^ *{re.escape(lines[-1])}$")
 
     def shows_draft(self, text: str) -> None:
-        """Wait until the next message is `text`, unless something else is sent."""
+        """Wait until `text` is in the input line, unsent."""
         if self._is_dumb:
             self.shows(f"^{re.escape(text)}\n\\(Enter sends this, anything else replaces it\\)\n>$")
         else:
             lines = "\n  ".join(map(re.escape, text.split("\n")))
-            # Below it is the toolbar, and no more: it was not sent, it is to be.
+            # Only the toolbar is below it: it was not sent.
             self.shows(f"^> {lines}\n+.*\n*\\Z")
 
     def drops_draft(self) -> None:
@@ -49,5 +49,5 @@ class Chat(PseudoTerminal):
         self.shows("^Ctrl-C again or Ctrl-D to leave\n>$" if self._is_dumb else PROMPT)
 
     def shows_rule(self, words: str) -> None:
-        """Wait until a line across the screen, and no more than a line, says so."""
+        """Wait for a rule across the screen, one line high, with these words."""
         self.shows(f"^-- {words} --$" if self._is_dumb else f"^{words} ─+\n[^─]")

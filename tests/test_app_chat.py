@@ -1,4 +1,4 @@
-"""A saved chat from Python: what is said is saved first, resumed as it was, and not printed."""
+"""A saved chat from Python: turns are saved before they are shown, resumed exactly, not printed."""
 
 import errno
 from collections.abc import Callable
@@ -33,7 +33,7 @@ Options = Callable[..., ChatOptions]
 
 @pytest.fixture
 def options(tiny_model: Path) -> Options:
-    """Those of a chat with a tiny model, and more of them."""
+    """Options of a chat with a tiny model; more can be given."""
 
     def make(*, sampling: dict[str, Any] | None = None, **others: Any) -> ChatOptions:
         setup = Setup(
@@ -58,7 +58,7 @@ def saved(name: str) -> list[tuple[str, str]]:
     return [(turn.user, turn.reply) for turn in read_session(name).turns]
 
 
-def test_a_chat_is_saved_and_resumed_where_it_was(
+def test_a_chat_is_saved_and_resumed_where_it_ended(
     options: Options, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Chat.open(options(system="Be brief."), session="mine") as chat:
@@ -79,10 +79,10 @@ def test_a_chat_is_saved_and_resumed_where_it_was(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_the_model_holds_cannot_be_saved_for_a_while(
+def test_a_cache_that_cannot_be_saved_is_reported_once(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure of another rank or of the device was reported each time, and its end never."""
+    """A failure of another rank or of the device was reported every time, its end never."""
     write = Snapshot.write
     full = iter([True, True, False, True])
 
@@ -93,7 +93,7 @@ def test_what_the_model_holds_cannot_be_saved_for_a_while(
 
     monkeypatch.setattr(Snapshot, "write", fill)
     monkeypatch.setattr("mlxchat.app.session.SNAPSHOT_EVERY", 1)
-    # Else a snapshot is left out while the one before is being written.
+    # Otherwise a snapshot is skipped while the previous one is being written.
     monkeypatch.setattr(Background, "run", Background._do)
     with Chat.open(options(), session="mine") as chat:
         for number in range(6):
@@ -110,7 +110,7 @@ def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: O
     for _ in range(4):
         shown += next(reply).text
         assert [user for user, _ in saved("mine")] == ["hello"]
-        # As after a kill: what is beside the transcript counts.
+        # As after a kill: the unfinished reply next to the transcript counts.
         on_disk = b"".join(path.read_bytes() for path in (paths.sessions_dir() / "mine").iterdir())
         assert shown.encode("utf-8", "replace")[:3] in on_disk
     reply.close()
@@ -136,9 +136,7 @@ def test_on_end_is_called_before_the_turn_is_saved(
     assert done == ["ended", "saved"] * 3
 
 
-def test_what_is_chosen_counts_and_the_session_has_the_rest(
-    options: Options, tiny_model: Path
-) -> None:
+def test_chosen_settings_override_those_of_the_session(options: Options, tiny_model: Path) -> None:
     first = options(roll=Roll.REFILL, template_args={"mood": "calm"})
     with Chat.open(first, session="mine") as chat:
         say(chat, "hello")
@@ -151,7 +149,7 @@ def test_what_is_chosen_counts_and_the_session_has_the_rest(
 
     assert resumed() == (320, Roll.REFILL, {"mood": "calm"})
     assert resumed(roll=Roll.STOP) == (320, Roll.STOP, {"mood": "calm"})
-    # What was chosen is saved with the session in turn.
+    # Chosen settings are saved with the session.
     assert resumed() == (320, Roll.STOP, {"mood": "calm"})
     setup = Setup(window=400, keep=0)
     assert resumed(setup=setup, template_args={"a": 1}) == (400, Roll.STOP, {"a": 1})
@@ -159,7 +157,7 @@ def test_what_is_chosen_counts_and_the_session_has_the_rest(
     assert resumed(roll=Roll.SHIFT, chosen=frozenset({"roll"})) == (400, Roll.SHIFT, {"a": 1})
 
 
-def test_a_seed_gives_the_text_that_it_gives_a_conversation(options: Options) -> None:
+def test_a_seed_gives_the_same_text_as_in_a_conversation(options: Options) -> None:
     hot = options(sampling={"temp": 1.0})
     texts = []
     for session in ("mine", None):
@@ -171,8 +169,8 @@ def test_a_seed_gives_the_text_that_it_gives_a_conversation(options: Options) ->
     assert len(set(texts[0])) == 3
 
 
-def test_what_was_set_stays_with_another_model(options: Options, tiny_model: Path) -> None:
-    """`/model` drew with the options of the command line again."""
+def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path) -> None:
+    """After `/model`, the command line's options applied again."""
     with Chat.open(options(), session="mine") as chat:
         say(chat, "hello")
         chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, roll="stop", template_args={"a": 1})
@@ -191,7 +189,7 @@ def test_what_was_set_stays_with_another_model(options: Options, tiny_model: Pat
     assert [user for user, _ in saved("mine")] == ["hello", "again", "still here"]
 
 
-def test_an_option_that_cannot_be_set_changes_nothing(options: Options) -> None:
+def test_an_invalid_option_changes_nothing(options: Options) -> None:
     with Chat.open(options(), save=False) as chat:
         conversation = chat.conversation
         before = conversation.sampling, conversation.generation, conversation.roll
@@ -201,7 +199,7 @@ def test_an_option_that_cannot_be_set_changes_nothing(options: Options) -> None:
         assert (conversation.sampling, conversation.generation, conversation.roll) == before
 
 
-def test_a_chat_that_is_not_saved_leaves_nothing_until_it_is(options: Options) -> None:
+def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> None:
     with Chat.open(options(), save=False) as chat:
         replies = say(chat, "hello")
         assert chat.session is None
@@ -229,7 +227,7 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
         chat.change_session("old")
         assert [turn.user for turn in chat.conversation.turns] == ["one"]
         say(chat, "four")
-        # Others may open what was left.
+        # Others may open the session that was left.
         Session.open("new").close()
     assert [user for user, _ in saved("new")] == ["two", "three"]
     assert [user for user, _ in saved("old")] == ["one", "four"]
@@ -284,7 +282,7 @@ def test_a_file_of_messages_is_resumed_in_a_new_session(options: Options, tmp_pa
     assert [user for user, _ in saved(name)] == ["who?", "two"]
 
 
-def test_a_model_can_be_loaded_in_the_background_and_fail_there(
+def test_a_model_can_load_and_fail_in_the_background(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Chat.open(options(), save=False) as chat:

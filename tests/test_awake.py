@@ -15,7 +15,7 @@ Install = Callable[[str], Path]
 
 @pytest.fixture
 def caffeinate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Put a caffeinate in the PATH that does what it is told here; returns where it logs."""
+    """Put a script called caffeinate in the PATH; returns the path of its log."""
 
     def install(does: str) -> Path:
         program, log = tmp_path / "caffeinate", tmp_path / "log"
@@ -37,7 +37,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_mac_is_kept_awake_for_as_long_as_the_body_runs(caffeinate: Install) -> None:
+def test_a_mac_is_kept_awake_while_the_body_runs(caffeinate: Install) -> None:
     log, before = caffeinate("exec sleep 60"), children()
     with keep_awake("darwin"):
         wait_for(log)
@@ -68,7 +68,7 @@ def test_the_terminals_interrupt_does_not_reach_it(caffeinate: Install) -> None:
         assert os.getpgid(started.pid) != os.getpgid(0)
 
 
-def test_one_that_will_not_end_is_killed(
+def test_a_caffeinate_that_does_not_end_is_killed(
     caffeinate: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(awake, "PATIENCE_S", 0.1)
@@ -78,22 +78,20 @@ def test_one_that_will_not_end_is_killed(
     assert children() == before
 
 
-def test_one_that_fails_at_once_is_no_error(caffeinate: Install) -> None:
+def test_a_caffeinate_that_fails_is_not_an_error(caffeinate: Install) -> None:
     log = caffeinate("exit 1")
     with keep_awake("darwin"):
         wait_for(log)
     assert log.exists()
 
 
-def test_without_it_the_body_runs_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_caffeinate_the_body_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with keep_awake("darwin"):
         pass
 
 
-def test_one_that_cannot_be_started_is_no_error(
+def test_a_caffeinate_that_cannot_be_started_is_not_an_error(
     caffeinate: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caffeinate("exec sleep 60")

@@ -243,8 +243,8 @@ def test_a_stream_within_the_window_has_the_losses_of_plain_attention(subject: S
     found = list(stream.losses(network, make_cache(network, 100, 4), ids, step_size=7))
     logits = np.array(network(mx.array(ids)[None])[0]).astype(np.float64)
     logits -= logits.max(axis=1, keepdims=True)
-    told = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    expected = [-told[n, ids[n + 1]] for n in range(99)]
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    expected = [-logprobs[n, ids[n + 1]] for n in range(99)]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 

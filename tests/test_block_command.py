@@ -46,7 +46,7 @@ def blocks(*names: str) -> list[str]:
     return [argument for name in names for argument in ("--block", name)]
 
 
-def test_documents_are_read_once_whatever_their_order(ask: Any) -> None:
+def test_documents_are_read_once_in_any_order(ask: Any) -> None:
     first = ask(*blocks("a.md", "b.md"))
     assert first["cached_tokens"] == 0
     again = ask(*blocks("a.md", "b.md"))
@@ -60,7 +60,7 @@ def test_documents_are_read_once_whatever_their_order(ask: Any) -> None:
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in stored)
 
 
-def test_alone_a_block_says_what_the_document_would(ask: Any) -> None:
+def test_a_single_block_gives_the_same_answer_as_the_document(ask: Any) -> None:
     """It stays at the position it was computed at, so nothing is approximate."""
     plain = ask("-f", "a.md")
     assert ask(*blocks("a.md"))["text"] == plain["text"]
@@ -75,7 +75,7 @@ def test_standard_input_can_be_a_block(ask: Any) -> None:
     assert piped["cached_tokens"] == TOKENS["a.md"]
 
 
-def test_raw_text_can_hold_blocks(ask: Any) -> None:
+def test_raw_text_can_contain_blocks(ask: Any) -> None:
     ask("--raw", *blocks("a.md"))
     again = ask("--raw", *blocks("a.md"))
     assert again["cached_tokens"] == TOKENS["a.md"]
@@ -87,7 +87,7 @@ def test_another_system_prompt_makes_another_block(ask: Any) -> None:
     assert ask(*blocks("a.md"), "-s", "Be brief.")["cached_tokens"] == 0
 
 
-def test_a_block_is_read_beforehand_and_listed(
+def test_a_block_can_be_warmed_and_is_listed(
     ask: Any, tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
     warmed = run_mlxchat("cache", "warm", "--block", "-m", str(tiny_model), "a.md")
@@ -98,7 +98,7 @@ def test_a_block_is_read_beforehand_and_listed(
     assert (len(listed), kind, tokens) == (1, "block", str(TOKENS["a.md"]))
     (event,) = map(json.loads, run_mlxchat("cache", "list", "--json").stdout.splitlines())
     assert event["kind"] == "block"
-    assert run_mlxchat("cache", "rm", key).returncode == 0
+    assert run_mlxchat("cache", "rm", "--yes", key).returncode == 0
     assert ask(*blocks("a.md"))["cached_tokens"] == 0
 
 
@@ -122,7 +122,7 @@ def failure(run_mlxchat: RunMlxchat, model: Path, *arguments: str) -> tuple[int,
         ([*blocks("-"), "-f", "-"], "only one - is allowed"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(
+def test_invalid_combinations_are_refused_immediately(
     arguments: list[str], message: str, tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
     status, error = failure(run_mlxchat, tiny_model, *arguments)
@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_read_is_named(tiny_model: Path, run_mlxchat: RunM
     ("family", "reason"),
     [("qwen3_next", "has recurrent layers"), ("gpt2", "cannot be shifted")],
 )
-def test_families_whose_past_cannot_be_joined_are_refused_by_name(
+def test_families_that_cannot_join_blocks_are_refused_by_name(
     family: str, reason: str, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
     model = write_tiny_model(tmp_path / "model", config=family_config(family))
@@ -154,7 +154,7 @@ def test_families_whose_past_cannot_be_joined_are_refused_by_name(
     assert "give the documents with --file" in error
 
 
-def test_beyond_the_window_blocks_are_read_as_other_text(
+def test_beyond_the_window_blocks_are_read_like_other_text(
     tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
     options = ("-m", str(tiny_model), "-n", "5", "--ignore-eos", "--max-kv-size", "300")

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import Block, BlockTaker, make_cache
+from mlxchat.cache import Block, BlockRecorder, make_cache
 from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
@@ -49,9 +49,9 @@ def open_blocks(directory: Path) -> Iterator[Open]:
 def block_of(model: Model, ids: np.ndarray = IDS, head: np.ndarray = HEAD) -> Block:
     cache = make_cache(model.network)
     prefill(model.network, cache, head, step_size=32)
-    taker = BlockTaker(cache)
-    prefill(model.network, cache, ids, step_size=32, on_held=taker)
-    return taker.block()
+    recorder = BlockRecorder(cache)
+    prefill(model.network, cache, ids, step_size=32, on_held=recorder)
+    return recorder.block()
 
 
 def assert_equal(a: Block, b: Block) -> None:
@@ -64,7 +64,7 @@ def assert_equal(a: Block, b: Block) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gemma3n"])
-def test_what_is_read_is_what_was_written(family: str, open_blocks: Open) -> None:
+def test_a_block_is_restored_exactly(family: str, open_blocks: Open) -> None:
     network = build_random_model() if family == "llama" else build_family(family)
     model = make_model(network)
     block = block_of(model)
@@ -74,7 +74,7 @@ def test_what_is_read_is_what_was_written(family: str, open_blocks: Open) -> Non
     assert_equal(read, block)
 
 
-def test_half_precision_comes_back_to_the_bit(open_blocks: Open) -> None:
+def test_half_precision_is_restored_exactly(open_blocks: Open) -> None:
     network = build_random_model()
     network.set_dtype(mx.bfloat16)
     model = make_model(network, mx.bfloat16)
@@ -86,7 +86,9 @@ def test_half_precision_comes_back_to_the_bit(open_blocks: Open) -> None:
     assert_equal(read, block)
 
 
-def test_only_the_same_model_head_and_tokens_find_it(model: Model, open_blocks: Open) -> None:
+def test_a_block_is_found_only_by_the_same_model_head_and_tokens(
+    model: Model, open_blocks: Open
+) -> None:
     """A block is more than a text: another model or another head makes another block."""
     blocks = open_blocks(model)
     blocks.save(HEAD, IDS, block_of(model))
@@ -103,7 +105,7 @@ def files(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone", "another's"])
-def test_a_damaged_block_is_forgotten(
+def test_a_damaged_block_is_deleted(
     damage: str, model: Model, open_blocks: Open, directory: Path
 ) -> None:
     blocks = open_blocks(model)
@@ -128,7 +130,7 @@ def test_a_damaged_block_is_forgotten(
     assert blocks.error is None
 
 
-def test_what_was_used_least_lately_goes_first(
+def test_the_least_recently_used_block_is_deleted_first(
     model: Model, open_blocks: Open, directory: Path
 ) -> None:
     texts = [text(80, seed) for seed in range(4)]
@@ -144,7 +146,7 @@ def test_what_was_used_least_lately_goes_first(
     assert sum(file.stat().st_size for file in files(directory)) <= size
 
 
-def test_pages_and_blocks_share_one_bound(model: Model, open_blocks: Open, directory: Path) -> None:
+def test_pages_and_blocks_share_one_limit(model: Model, open_blocks: Open, directory: Path) -> None:
     blocks = open_blocks(model)
     blocks.save(HEAD, IDS, block_of(model))
     pages = PrefixCache(directory, model, limit_bytes=0)
@@ -153,7 +155,7 @@ def test_pages_and_blocks_share_one_bound(model: Model, open_blocks: Open, direc
     assert blocks.load(HEAD, IDS) is None
 
 
-def test_a_full_disk_costs_only_the_block(
+def test_a_full_disk_loses_only_the_block(
     model: Model, open_blocks: Open, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **how: object) -> int:
@@ -167,7 +169,7 @@ def test_a_full_disk_costs_only_the_block(
     assert blocks.load(HEAD, IDS) is None
 
 
-def test_without_room_nothing_is_written_and_what_is_there_is_read(
+def test_without_free_space_blocks_are_read_but_not_written(
     model: Model, open_blocks: Open, directory: Path
 ) -> None:
     open_blocks(model).save(HEAD, IDS, block_of(model))
@@ -179,7 +181,7 @@ def test_without_room_nothing_is_written_and_what_is_there_is_read(
     assert "less free space" in str(full.error)
 
 
-def test_a_directory_that_cannot_be_used_is_no_error(model: Model, tmp_path: Path) -> None:
+def test_an_unusable_directory_is_not_an_error(model: Model, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     blocks = DiskBlocks(tmp_path / "file", model, PLENTY)
     assert blocks.load(HEAD, IDS) is None

@@ -42,7 +42,18 @@ def test_events_have_the_turns_number_and_follow_the_schema(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     done = run_mlxchat(
-        *["chat", "-m", str(tiny_model), "-n", "20", "--max-kv-size", "240", "--json"],
+        *[
+            "chat",
+            "-m",
+            str(tiny_model),
+            "-n",
+            "20",
+            "--temp",
+            "0",
+            "--max-kv-size",
+            "240",
+            "--json",
+        ],
         stdin="".join(f"question {number} {'x' * 30}\n" for number in range(6)),
     )
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""A device that gives out during a chat, in a terminal or a pipe: nothing shown is lost."""
+"""A device that fails during a chat, in a terminal or a pipe: nothing shown is lost."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,7 +36,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FailingDevice:
 
 @pytest.fixture
 def at_turn(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
-    """Has something done as a conversation's turn of that number first begins."""
+    """Calls a function when the turn of that number first begins."""
     say = Conversation.say
 
     def at(number: int, act: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ def piped(model: Path, name: str, lines: str) -> Any:
     "times",
     [pytest.param(1, id="once", marks=pytest.mark.slow), pytest.param(FOR_GOOD, id="for good")],
 )
-def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
+def test_a_piped_chat_keeps_its_output_and_says_how_to_continue(
     times: int, tiny_model: Path, device: FailingDevice, at_turn: Any
 ) -> None:
     failures = 0
@@ -79,7 +79,7 @@ def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
         at_turn(2, partial(device.breaks_at, failures + 1, times))
         done = piped(tiny_model, name, "one\ntwo\nthree\n")
         failed = device.has_failed
-        device.mend()
+        device.repair()
         if not failed:
             break
         failures += 1
@@ -102,21 +102,21 @@ def test_a_piped_chat_keeps_what_it_wrote_and_says_how_to_go_on(
     assert failures > 8
 
 
-def test_the_last_event_of_a_piped_chat_says_that_the_device_failed(
+def test_the_last_event_of_a_piped_chat_reports_the_device_failure(
     tiny_model: Path, device: FailingDevice, at_turn: Any
 ) -> None:
-    """A program that reads the events could not tell it from a program that was killed."""
+    """A program reading the events could not distinguish this from a kill."""
     options = ("-m", str(tiny_model), "--no-save", "--json", "--max-kv-size", "320", "-n", "4")
     for number in (1, 4):
         at_turn(2, partial(device.breaks_at, number))
         done = run_in_process("chat", *options, stdin=f"{'one ' * 20}\n{'two ' * 30}\n")
-        device.mend()
+        device.repair()
         *_, last = events_of(done.stdout)
         assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
         assert done.stderr.startswith(f"mlxchat: error: {last['error']}; ")
 
 
-def test_a_turn_that_does_not_fit_has_a_last_event_with_figures_of_its_own(
+def test_a_turn_that_does_not_fit_has_a_last_event_with_its_own_figures(
     tiny_model: Path,
 ) -> None:
     options = ("-m", str(tiny_model), "--no-save", "--json", "--max-kv-size", "240", "-n", "4")
@@ -145,7 +145,7 @@ def test_a_second_ctrl_c_leaves_a_last_event(
     assert last["text"] == "".join(token["text"] for token in tokens)
 
 
-def test_a_piped_chat_that_saves_nothing_says_so(
+def test_a_piped_chat_that_is_not_saved_says_so(
     tiny_model: Path, device: FailingDevice, at_turn: Any
 ) -> None:
     at_turn(2, lambda: device.breaks_at(1, FOR_GOOD))
@@ -158,7 +158,7 @@ def test_a_piped_chat_that_saves_nothing_says_so(
 
 
 class Typed:
-    """Stands for the line editor."""
+    """Replaces the line editor."""
 
     def __init__(self, *lines: str) -> None:
         self._lines = list(lines)
@@ -171,7 +171,7 @@ class Typed:
 
 @pytest.fixture
 def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int]:
-    """Has a chat in this process, which is saved in a session, and in which lines are typed."""
+    """Runs a chat in this process, saved in a session, with these lines as input."""
     monkeypatch.setenv("TERM", "dumb")
     setup = Setup(
         str(tiny_model),
@@ -193,21 +193,21 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_chat_says_it_in_a_line_and_goes_on(
+def test_a_chat_reports_the_failure_in_a_line_and_continues(
     times: int,
     device: FailingDevice,
     at_turn: Any,
     chat: Any,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where keys were moved or saved, it ended the chat."""
+    """If keys were being moved or saved, the failure ended the chat."""
     failures = 0
     while True:
         at_turn(2, partial(device.breaks_at, failures + 1, times))
         with Session.open(f"mine{failures}", create=True) as session:
             status = chat(session, "one " * 20, "two " * 30, "/retry", "three")
         failed = device.has_failed
-        device.mend()
+        device.repair()
         shown = capsys.readouterr()
         if not failed:
             break
@@ -223,7 +223,7 @@ def test_a_chat_says_it_in_a_line_and_goes_on(
     assert failures > 8
 
 
-def test_a_model_that_fails_while_it_loads_leaves_the_chat_with_the_old_one(
+def test_if_a_model_fails_to_load_the_chat_keeps_the_old_one(
     tiny_model: Path,
     chat: Any,
     monkeypatch: pytest.MonkeyPatch,

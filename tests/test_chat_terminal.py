@@ -121,7 +121,7 @@ def test_ctrl_c_clears_the_line_and_twice_leaves(tiny_model: Path) -> None:
     assert chat.ends() == 0
 
 
-def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tmp_path: Path) -> None:
+def test_the_terminal_interprets_nothing_the_model_writes(tmp_path: Path) -> None:
     """A model of random weights at a high temperature writes every byte, escape among them."""
     model = write_tiny_model(tmp_path / "model", config=tiny_config(layers=1))
     chat = Chat(str(model), "-n", "500", "--plain", "--temp", "50", "--seed", "1")

@@ -1,4 +1,4 @@
-"""Thoughts in a chat: shown dim, hidden or turned off, and what the next turn makes of them."""
+"""Thoughts in a chat: shown dim, hidden or turned off, and their effect on the next turn."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_thinking_model(tmp_path_factory.mktemp("models") / "thinking")
 
 
-def test_thoughts_are_dim_or_hidden_or_not_thought_at_all(thinking_model: Path) -> None:
+def test_thoughts_are_dim_hidden_or_turned_off(thinking_model: Path) -> None:
     chat = Chat(str(thinking_model), "--stats")
     chat.says("hello")
     chat.shows(f"^> hello\n{THOUGHT_SHOWN}\nturn 1 .* generated 16,")
@@ -33,7 +33,7 @@ def test_thoughts_are_dim_or_hidden_or_not_thought_at_all(thinking_model: Path) 
     chat.shows("^thoughts: off$")
     chat.says("none")
     chat.shows(f"^> none\n{ANSWER}\nturn 3 .* generated 4,")
-    # It is a matter of the conversation, whatever the model.
+    # The setting belongs to the conversation, whatever the model.
     chat.says(f"/model {thinking_model}")
     chat.says("still none")
     chat.shows(f"^> still none\n{ANSWER}\nturn 4 .* generated 4,")
@@ -46,7 +46,7 @@ def test_thoughts_are_dim_or_hidden_or_not_thought_at_all(thinking_model: Path) 
 
 
 @pytest.mark.parametrize("how", ["hide", "off"])
-def test_thoughts_may_be_unwanted_from_the_beginning(how: str, thinking_model: Path) -> None:
+def test_thoughts_can_be_turned_off_at_the_start(how: str, thinking_model: Path) -> None:
     chat = Chat(str(thinking_model), "--think", how)
     chat.says("hello")
     chat.shows(f"^> hello\n{ANSWER}$")
@@ -72,8 +72,8 @@ def test_on_a_dumb_terminal_an_empty_line_ends_the_thought(
     assert "\x1b" not in chat.written
 
 
-def test_a_thought_that_was_cut_goes_on_as_a_thought(thinking_model: Path) -> None:
-    """What was left of it was shown as the answer, close tag and all."""
+def test_an_interrupted_thought_continues_as_a_thought(thinking_model: Path) -> None:
+    """The rest of the thought was shown as the answer, with its closing tag."""
     chat = Chat(str(thinking_model), "-n", "5")
     chat.says("hello")
     chat.shows("^> hello\nHm,$")
@@ -81,7 +81,7 @@ def test_a_thought_that_was_cut_goes_on_as_a_thought(thinking_model: Path) -> No
     chat.says("/continue")
     chat.shows(f"^> /continue\nduck\\?\n\n{ANSWER}$")
     assert "\x1b[2mduck?" in chat.written
-    # One more turn, with a reply that came in two parts.
+    # One more turn, with a reply in two parts.
     chat.says("again")
     chat.shows(f"^> again\n{THOUGHT_SHOWN}$")
     chat.send(CTRL_D)
@@ -89,7 +89,7 @@ def test_a_thought_that_was_cut_goes_on_as_a_thought(thinking_model: Path) -> No
     assert "think>" not in chat.written
 
 
-def test_a_pipe_gets_all_that_is_written_or_only_the_answer(
+def test_a_pipe_gets_everything_or_only_the_answer(
     thinking_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
     def replies(how: str, *arguments: str) -> str:
@@ -101,14 +101,14 @@ def test_a_pipe_gets_all_that_is_written_or_only_the_answer(
     assert replies("on") == f"<think>{THOUGHT}</think>\n\n{ANSWER}\n" * 2
     assert replies("hide") == f"{ANSWER}\n" * 2
     assert replies("off") == f"{ANSWER}\n" * 2
-    # Nothing but the beginning of a thought.
+    # Only the beginning of a thought.
     assert replies("hide", "-n", "5") == "\n" * 2
 
 
 def test_the_next_turn_costs_the_answer_and_its_own_tokens(
     thinking_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
-    """The template drops the thought, so the answer behind it is read again."""
+    """The template drops the thought, so the answer after it is prefilled again."""
     done = run_mlxchat(
         *["-m", str(thinking_model), "--temp", "0", "--stats"], stdin="hello\nagain\nmore\n"
     )
@@ -118,6 +118,6 @@ def test_the_next_turn_costs_the_answer_and_its_own_tokens(
         len("again") + len(between),
         len("more") + len(between),
     ]
-    told = re.findall(r"prefilled (\d+) of (\d+) tokens", done.stderr)
-    assert [int(new) for new, _ in told] == read
-    assert [int(whole) for _, whole in told] == [sum(read[:n]) for n in (1, 2, 3)]
+    reported = re.findall(r"prefilled (\d+) of (\d+) tokens", done.stderr)
+    assert [int(new) for new, _ in reported] == read
+    assert [int(whole) for _, whole in reported] == [sum(read[:n]) for n in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""Copying a reply: the desktop's command where there is one that works, else the terminal's way."""
+"""Copying a reply: with a desktop's command if one works, else through the terminal."""
 
 import base64
 import os
@@ -31,7 +31,7 @@ def sent(size: object) -> str:
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only directory in which commands are looked for."""
+    """The only directory in which commands are found."""
     directory = tmp_path / "commands"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))
@@ -61,17 +61,17 @@ def test_each_desktops_command_gets_the_text(
     assert (commands / "copied").read_text() == "größe\n😀"
 
 
-def test_a_command_that_stays_behind_is_not_waited_for(
+def test_a_command_that_keeps_running_is_not_waited_for(
     commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As xclip does, which keeps what was its output open until another program copies."""
+    """xclip does this: it keeps its output open until another program copies."""
     put_in_a_desktop(monkeypatch, "xclip")
     put_command(commands, "xclip", f"cat > {commands}/copied", "sleep 20 & echo $! > $0.child")
     begun_s = time.monotonic()
     assert copy_to_clipboard("text") == "copied 4 characters"
     assert time.monotonic() - begun_s < 10
     child = int((commands / "xclip.child").read_text())
-    # Ctrl-C in the chat is for the chat.
+    # Ctrl-C in the chat must not reach it.
     assert os.getpgid(child) != os.getpgid(0)
     os.kill(child, 9)
 
@@ -79,13 +79,13 @@ def test_a_command_that_stays_behind_is_not_waited_for(
 @pytest.mark.parametrize(
     "lines", [["cat", "exit 1"], ["sleep 20"], ["exec sleep 20"]], ids=["fails", "hangs", "is hung"]
 )
-def test_a_command_that_fails_or_hangs_is_passed_over(
+def test_a_command_that_fails_or_hangs_is_skipped(
     lines: list[str], commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clipboard, "PATIENCE_S", 0.3)
     put_in_a_desktop(monkeypatch, "xclip")
     put_command(commands, "xclip", *lines)
-    # More than a pipe takes at once.
+    # More than fits in a pipe.
     text = "x" * 200_000
     assert copy_to_clipboard(text) == NO_CLIPBOARD
     put_command(commands, "xsel", f"cat > {commands}/copied")
@@ -93,7 +93,7 @@ def test_a_command_that_fails_or_hangs_is_passed_over(
     assert (commands / "copied").read_text() == text
 
 
-def test_a_command_that_cannot_be_run_is_passed_over(commands: Path) -> None:
+def test_a_command_that_cannot_be_run_is_skipped(commands: Path) -> None:
     broken = commands / "pbcopy"
     broken.write_bytes(b"\x7fELF and nothing more")
     broken.chmod(0o755)
@@ -102,7 +102,7 @@ def test_a_command_that_cannot_be_run_is_passed_over(commands: Path) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is written to a terminal, in pieces."""
+    """The pieces written to the terminal."""
     written: list[str] = []
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "write", written.append)
@@ -113,9 +113,9 @@ def osc52(text: str) -> str:
     return f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07"
 
 
-def test_pbcopy_is_told_that_it_gets_utf8(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a locale without UTF-8, as launchd and many ssh logins have, it garbled all letters that
-    are not English."""
+def test_pbcopy_is_run_in_a_utf8_locale(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a locale without UTF-8, which launchd and many ssh logins have, it garbled every
+    non-English letter."""
     monkeypatch.setenv("LC_CTYPE", "C")
     put_command(commands, "pbcopy", f'echo "$LC_CTYPE" > {commands}/locale', "cat > /dev/null")
     assert copy_to_clipboard("größe") == "copied 5 characters"
@@ -124,14 +124,14 @@ def test_pbcopy_is_told_that_it_gets_utf8(commands: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("variable", ["SSH_CONNECTION", "SSH_TTY"])
 @pytest.mark.parametrize("name", DESKTOPS)
-def test_over_ssh_the_terminal_gets_the_text_and_not_the_far_clipboard(
+def test_over_ssh_the_terminal_gets_the_text_and_not_the_remote_clipboard(
     name: str,
     variable: str,
     commands: Path,
     terminal: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`/copy` on a Mac over ssh said "copied", and filled the clipboard of the Mac far away."""
+    """`/copy` on a Mac over ssh printed "copied", but set the clipboard of the remote Mac."""
     monkeypatch.setenv(variable, "something")
     put_in_a_desktop(monkeypatch, name)
     put_command(commands, name, f"cat > {commands}/copied")
@@ -140,7 +140,7 @@ def test_over_ssh_the_terminal_gets_the_text_and_not_the_far_clipboard(
     assert not (commands / "copied").exists()
 
 
-def test_a_display_that_ssh_forwards_is_the_near_one(
+def test_a_display_forwarded_by_ssh_is_the_local_one(
     commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "something")
@@ -159,13 +159,13 @@ def test_within_tmux_the_text_goes_through_it(
     assert (commands / "copied").read_text() == "größe"
     assert (commands / "given").read_text() == "load-buffer -w -\n"
     assert terminal == []
-    # Before 3.2 it does not know how.
+    # Versions before 3.2 cannot do it.
     put_command(commands, "tmux", "exit 1")
     assert copy_to_clipboard("größe") == sent(5)
     assert terminal == [osc52("größe")]
 
 
-def test_what_a_terminal_would_drop_is_not_sent(terminal: list[str], commands: Path) -> None:
+def test_text_too_long_for_a_terminal_is_not_sent(terminal: list[str], commands: Path) -> None:
     assert not list(commands.iterdir())
     assert copy_to_clipboard("x" * 74_994) == sent("74,994")
     assert len(terminal.pop()) <= 100_000
@@ -175,7 +175,7 @@ def test_what_a_terminal_would_drop_is_not_sent(terminal: list[str], commands: P
     assert terminal == []
 
 
-def test_half_a_character_is_copied_as_a_question_mark(commands: Path) -> None:
+def test_an_unpaired_surrogate_is_copied_as_a_question_mark(commands: Path) -> None:
     put_command(commands, "pbcopy", f"cat > {commands}/copied")
     assert copy_to_clipboard("a\ud83d") == "copied 2 characters"
     assert (commands / "copied").read_text() == "a?"
@@ -188,7 +188,7 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     chat.says("/copy")
     chat.shows("^no messages yet$")
     chat.says("hello")
-    # Nobody but the terminal has a clipboard.
+    # Only the terminal has a clipboard.
     chat.send("/copy\r")
     chat.shows(f"^> /copy\n{re.escape(sent(4))}\n>$")
     written = f"\x1b]52;c;{base64.b64encode(ANSWER.encode()).decode()}\x07"
@@ -197,7 +197,7 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     chat.send("/copy\r")
     chat.shows("^> /copy\ncopied 4 characters\n>$")
     assert (commands / "copied").read_text() == ANSWER
-    # One that hangs can be stopped, and the chat goes on.
+    # A command that hangs can be stopped, and the chat continues.
     put_command(commands, "xclip", f"echo > {commands}/begun", "exec sleep 20")
     chat.send("/copy\r")
     while not (commands / "begun").exists():
@@ -213,7 +213,7 @@ def test_copy_in_a_chat(tmp_path: Path, commands: Path, monkeypatch: pytest.Monk
     assert chat.ends() == 0
 
 
-def test_a_dumb_terminal_is_told_that_it_has_no_clipboard(
+def test_a_dumb_terminal_has_no_clipboard(
     tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not list(commands.iterdir())

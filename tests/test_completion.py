@@ -1,4 +1,4 @@
-"""Completion as shells ask for it: by variables, one process a press of Tab."""
+"""Completion as shells request it: through variables, in one process per press of Tab."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def run_process(
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> "Callable[[dict[str, str]], subprocess.CompletedProcess[str]]":
-    """The same in this process, which is quicker."""
+    """The same in this process, which is faster."""
 
     def in_process(variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
         with monkeypatch.context() as patch:
@@ -61,7 +61,7 @@ Run = Callable[[dict[str, str]], "subprocess.CompletedProcess[str]"]
 
 
 def line_for(shell: str, *words: str) -> dict[str, str]:
-    """The variables by which a shell asks what the last word may become."""
+    """The variables with which a shell asks for completions of the last word."""
     return {
         "_MLXCHAT_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": "\n".join(["mlxchat", *words]),
@@ -73,7 +73,7 @@ def line_for(shell: str, *words: str) -> dict[str, str]:
 
 @pytest.fixture(params=["bash", "zsh", "fish"])
 def ask(request: pytest.FixtureRequest, run: Run) -> Ask:
-    """What each shell is told may follow."""
+    """The completions each shell gets."""
     return lambda *words: names_told(request.param, run(line_for(request.param, *words)))
 
 
@@ -83,7 +83,7 @@ def bash(run: Run) -> Ask:
 
 
 def names_told(shell: str, done: "subprocess.CompletedProcess[str]") -> list[str]:
-    """The names, without what is said of each; nothing ever goes to stderr."""
+    """The names, without their descriptions. Nothing may go to stderr."""
     assert (done.returncode, done.stderr) == (0, "")
     if shell != "zsh":
         return [line.split("\t")[0] for line in done.stdout.splitlines() if line]
@@ -133,7 +133,7 @@ def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
     assert ask("generate", "--device", "") == ["auto", "cpu", "gpu"]
 
 
-def test_nothing_typed_yet_may_become_any_command(ask: Ask):
+def test_an_empty_word_completes_to_all_commands(ask: Ask):
     assert {"chat", "generate", "models", "session", "cache", "config", "doctor"} <= set(ask(""))
 
 
@@ -151,7 +151,7 @@ def test_files_are_left_to_the_shell(ask: Ask):
         assert ask(*words) == []
 
 
-def test_values_of_a_key_are_those_of_its_option(bash: Ask):
+def test_a_keys_values_are_its_options_values(bash: Ask):
     assert bash("config", "set", "chat.roll", "") == ["shift", "refill", "stop"]
     assert bash("config", "set", "chat.save", "") == ["true", "false"]
     assert bash("config", "set", "model", "smo") == ["smollm2"]
@@ -159,7 +159,7 @@ def test_values_of_a_key_are_those_of_its_option(bash: Ask):
     assert bash("config", "set", "chat.tmep", "") == []
 
 
-def test_prefixes_are_completed_with_what_they_are(bash: Ask):
+def test_prefixes_are_completed_with_descriptions(bash: Ask):
     assert bash("cache", "rm", "") == []
     assert not paths.prefix_cache_dir().exists()
     index = PrefixIndex(paths.prefix_cache_dir())
@@ -172,20 +172,20 @@ def test_prefixes_are_completed_with_what_they_are(bash: Ask):
     assert complete_prefix("") == [(key[:12], "1,280 tokens of tiny")]
 
 
-def test_a_session_with_a_blank_in_its_name_is_one_word(bash: Ask, run: Run):
+def test_a_session_name_with_a_space_is_one_word(bash: Ask, run: Run):
     make_session("my trip")
     assert bash("session", "show", "my") == ["my\\ trip"]
     assert "my trip\n" in run(line_for("fish", "session", "show", "my")).stdout
 
 
-def test_bash_makes_a_word_of_the_equals_sign(bash: Ask):
+def test_bash_treats_the_equals_sign_as_a_word(bash: Ask):
     assert bash("generate", "--model", "=", "smo") == ["smollm2"]
     assert "smollm2" in bash("generate", "--model", "=")
     assert bash("generate", "--model", "=", "x", "--devi") == ["--device"]
 
 
-def test_asking_what_follows_version_tells_no_version(bash: Ask):
-    """It was told in the middle of the line, and MLX was imported for it."""
+def test_completing_after_version_prints_no_version(bash: Ask):
+    """The version was printed in the middle of the line, and MLX imported for it."""
     assert "chat" in bash("--version", "")
     assert not any("0." in line for line in bash("--version", ""))
 
@@ -217,7 +217,7 @@ def test_nothing_heavy_is_imported():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell", "nothing", ""])
-def test_no_error_reaches_the_line_that_is_typed(
+def test_errors_never_appear_in_the_command_line(
     shell: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     write_config("broken = ")
@@ -251,7 +251,7 @@ def test_no_error_reaches_the_line_that_is_typed(
 @pytest.mark.parametrize(
     "missing", ["COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS", "_TYPER_COMPLETE_FISH_ACTION"]
 )
-def test_a_shell_that_says_too_little_or_nonsense_is_told_no_error(run: Run, missing: str):
+def test_missing_or_invalid_variables_are_not_an_error(run: Run, missing: str):
     for shell in ("bash", "zsh", "fish"):
         variables = line_for(shell, "ge")
         assert run(variables | {missing: "x"}).stderr == ""
@@ -265,13 +265,13 @@ def test_the_script_for_a_shell_is_shown(shell: str):
         "import sys; from mlxchat.cli import main\n"
         f"sys.argv = ['mlxchat', '--show-completion', '{shell}']; main()"
     )
-    # Typer guesses the shell from the processes above, unless it is told not to.
+    # Typer guesses the shell from the parent processes unless told not to.
     done = run_process({"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}, program)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"_MLXCHAT_COMPLETE=complete_{shell}" in done.stdout
 
 
-def test_a_shells_file_that_cannot_be_written_is_told(tmp_path: Path):
+def test_an_unwritable_shell_file_is_reported(tmp_path: Path):
     (tmp_path / ".bashrc").mkdir()
     program = (
         "import sys; from mlxchat.cli import main\n"
@@ -284,8 +284,8 @@ def test_a_shells_file_that_cannot_be_written_is_told(tmp_path: Path):
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")
-def test_bash_itself_completes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """All of it together: the script, the variables, the words that bash makes, the quoting."""
+def test_completion_works_in_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """All of it together: the script, the variables, bash's splitting into words, the quoting."""
     make_session("my trip")
     program = tmp_path / "mlxchat"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mlxchat "$@"\n')

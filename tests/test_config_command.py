@@ -169,8 +169,8 @@ def test_a_projects_file_is_never_followed_silently(
     path = project / FILE_NAME
     path.write_text("[generate]\nmax-tokens = 2\nseed = 1\n")
     run = ("generate", "-m", str(tiny_model), "Hello")
-    told = f"mlxchat: {path} sets generate.max-tokens, generate.seed\n"
-    assert run_mlxchat(*run).stderr == told
+    notice = f"mlxchat: {path} sets generate.max-tokens, generate.seed\n"
+    assert run_mlxchat(*run).stderr == notice
     assert run_mlxchat(*run, "-n", "2").stderr == f"mlxchat: {path} sets generate.seed\n"
     assert run_mlxchat(*run, "-n", "2", "--seed", "2").stderr == ""
     assert run_mlxchat(*run, "--quiet").stderr == ""
@@ -185,8 +185,8 @@ def test_a_project_does_not_override_a_sessions_own_settings(
     path.write_text("[chat]\nmax-kv-size = 300\ntemp = 0.0\n")
     done = run_mlxchat(*chat, stdin="hi\n")
     assert json.loads(done.stdout.splitlines()[0])["max_kv_size"] == 200
-    told = "chat.temp; if the session has none of its own, chat.max-kv-size"
-    assert done.stderr == f"mlxchat: {path} sets {told}\n"
+    notice = "chat.temp; if the session has none of its own, chat.max-kv-size"
+    assert done.stderr == f"mlxchat: {path} sets {notice}\n"
 
 
 def test_a_configured_system_prompt_does_not_forbid_raw_text(
@@ -207,9 +207,9 @@ def test_a_model_set_by_a_project_is_not_downloaded(project: Path, run_mlxchat: 
     done = run_mlxchat("generate", "Hello")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
-        f"mlxchat: the model is named by {project / FILE_NAME}: evil/model",
-        "mlxchat: error: evil/model is not downloaded and the network is not to be used: run "
-        f"`mlxchat models pull evil/model` once (the model is named by {project / FILE_NAME})",
+        f"mlxchat: model from {project / FILE_NAME}: evil/model",
+        "mlxchat: error: evil/model is not downloaded, and the network is off: run "
+        f"`mlxchat models pull evil/model` once (model from {project / FILE_NAME})",
     ]
 
 
@@ -234,7 +234,7 @@ def test_a_project_may_use_the_users_aliases(
     (project / FILE_NAME).write_text('model = "work"\n')
     done = run_mlxchat("generate", "-n", "2", "Hello")
     assert done.returncode == 0
-    assert done.stderr == (f"mlxchat: the model is named by {project / FILE_NAME}: {tiny_model}\n")
+    assert done.stderr == (f"mlxchat: model from {project / FILE_NAME}: {tiny_model}\n")
 
 
 # show
@@ -301,7 +301,7 @@ def test_show_in_json_keeps_the_types_of_values(project: Path, run_mlxchat: RunM
     assert rows["chat.temp"] == {
         "key": "chat.temp",
         "value": None,
-        "if_unset": "0.0",
+        "if_unset": "as recommended for the model",
         "source": "default",
         "where": None,
     }

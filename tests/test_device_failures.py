@@ -1,4 +1,4 @@
-"""A device that gives out in the middle: one line, and everything up to there is kept."""
+"""A device that fails halfway: one line is printed, and everything up to there is kept."""
 
 import json
 import sys
@@ -33,8 +33,8 @@ TIMED_OUT = (
 def fails_after(
     monkeypatch: pytest.MonkeyPatch, tokens: int, message: str = FULL
 ) -> Callable[[], None]:
-    """Any llama's forward fails once its cache has been given so many tokens; returns what mends
-    the device."""
+    """Any llama's forward pass fails once its cache has been given this many tokens; returns a
+    function that repairs the device."""
     from mlx_lm.models.llama import Model as Llama
 
     forward = Llama.__call__
@@ -45,12 +45,12 @@ def fails_after(
             raise RuntimeError(message)
         return forward(self, inputs, cache=cache, **how)
 
-    def mend() -> None:
+    def repair() -> None:
         nonlocal broken
         broken = False
 
     monkeypatch.setattr(Llama, "__call__", call)
-    return mend
+    return repair
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def fails_after(
         (TIMED_OUT, "the GPU failed: try again"),
     ],
 )
-def test_what_mlx_says_of_its_device_becomes_one_line(said: str, begins: str) -> None:
+def test_a_device_error_of_mlx_becomes_one_line(said: str, begins: str) -> None:
     with pytest.raises(DeviceError) as caught, device_failures():
         raise RuntimeError(f"{said}\nand more")
     message = str(caught.value)
@@ -74,13 +74,13 @@ def test_what_mlx_says_of_its_device_becomes_one_line(said: str, begins: str) ->
 
 
 @pytest.mark.parametrize("error", [RuntimeError("[ring] lost"), ValueError("std::bad_alloc")])
-def test_other_errors_stay_what_they_are(error: Exception) -> None:
+def test_other_errors_are_not_changed(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, device_failures():
         raise error
     assert caught.value is error
 
 
-def test_memory_that_runs_out_while_weights_are_read_is_not_a_broken_model(tmp_path: Path) -> None:
+def test_running_out_of_memory_while_loading_is_not_a_broken_model(tmp_path: Path) -> None:
     with pytest.raises(DeviceError), fitting(tmp_path):
         raise RuntimeError("[metal::malloc] Attempting to allocate 9 bytes")
     with pytest.raises(ModelBroken), fitting(tmp_path):
@@ -110,7 +110,7 @@ ENDLESS = ["--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size
 TEXT = "The sea was calm, and nothing moved. "
 
 
-def test_generate_keeps_the_text_so_far_and_says_why_it_ends(
+def test_generate_keeps_the_text_so_far_and_reports_why_it_ended(
     runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended in a traceback."""
@@ -125,19 +125,19 @@ def test_generate_keeps_the_text_so_far_and_says_why_it_ends(
     assert stderr.count("\n") == 1
 
 
-def test_a_run_goes_on_from_the_checkpoint_before_the_failure(
+def test_a_run_resumes_from_the_checkpoint_before_the_failure(
     runs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A checkpoint made of what the failure left would have been resumed as noise."""
+    """A checkpoint of the state after the failure would have been resumed as noise."""
     asked = [*ENDLESS, "-n", "120", "--checkpoint-every", "50", TEXT]
     assert runs("--checkpoint", str(tmp_path / "whole"), *asked)[0] == 0
-    mend = fails_after(monkeypatch, len(TEXT) + 80)
+    repair = fails_after(monkeypatch, len(TEXT) + 80)
     night = tmp_path / "night"
     status, _, stderr = runs("--checkpoint", str(night), *asked)
     assert status == 1
     assert "error: out of memory: " in stderr
     assert json.loads((night / "run.json").read_text())["ended"] is None
-    mend()
+    repair()
     assert resume_run(str(night), {}) == 0
     whole = (tmp_path / "whole" / "output.txt").read_bytes()
     assert (night / "output.txt").read_bytes() == whole
@@ -159,14 +159,16 @@ def said(conversation: Conversation, text: str) -> str:
     return "".join(each.text for each in conversation.say(text) if isinstance(each, Token))
 
 
-def test_a_chat_keeps_the_turn_and_reads_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the failure left in the cache would have been the memory of all later turns."""
+def test_a_chat_keeps_the_turn_and_prefills_everything_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise all later turns would have seen what the failure left in the cache."""
     model = make_model()
     plain = conversation_with(model)
     said(plain, "one")
     held = len(plain.held_ids)
     conversation = conversation_with(model)
-    mend = fails_after(monkeypatch, held + 30)
+    repair = fails_after(monkeypatch, held + 30)
     said(conversation, "one")
     shown: list[str] = []
     with pytest.raises(DeviceError):
@@ -174,9 +176,9 @@ def test_a_chat_keeps_the_turn_and_reads_all_again(monkeypatch: pytest.MonkeyPat
     assert shown
     assert [turn.user for turn in conversation.turns] == ["one", "two"]
     assert conversation.turns[1].reply == "".join(shown)
-    # Nothing that the failure left is snapshot, or used again.
+    # Nothing left by the failure is saved in a snapshot or used again.
     assert len(conversation.ledger) == 0
-    mend()
+    repair()
     said(conversation, "three")
     assert conversation.stats is not None
     assert conversation.stats.cached_tokens == 0
@@ -186,16 +188,16 @@ def test_a_chat_keeps_the_turn_and_reads_all_again(monkeypatch: pytest.MonkeyPat
     assert said(fresh, "three") == conversation.turns[2].reply
 
 
-def test_a_prompt_that_fails_can_be_answered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_prompt_can_be_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = conversation_with(make_model())
     said(conversation, "one")
-    mend = fails_after(monkeypatch, len(conversation.held_ids))
+    repair = fails_after(monkeypatch, len(conversation.held_ids))
     with pytest.raises(DeviceError):
         said(conversation, "a longer question than before " * 5)
     assert conversation.turns[-1].reply == ""
     with pytest.raises(DeviceError):
         said(conversation, "another")
-    mend()
+    repair()
     reply = [each for each in conversation.retry() if isinstance(each, Token)]
     assert len(reply) > 5
     check_in_step(conversation)
@@ -204,10 +206,10 @@ def test_a_prompt_that_fails_can_be_answered_again(monkeypatch: pytest.MonkeyPat
 def test_undo_and_continue_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = conversation_with(make_model())
     said(conversation, "one")
-    mend = fails_after(monkeypatch, len(conversation.held_ids) + 30)
+    repair = fails_after(monkeypatch, len(conversation.held_ids) + 30)
     with pytest.raises(DeviceError):
         said(conversation, "two")
-    mend()
+    repair()
     assert conversation.undo().user == "two"
     assert [each for each in conversation.continue_reply() if isinstance(each, Token)]
     check_in_step(conversation)

@@ -1,5 +1,5 @@
-"""A device that gives out at each evaluation of a turn in turn: whichever it is, one line says so,
-what was shown is what is kept, and the next turn is that of a conversation that never failed."""
+"""A device that fails at each evaluation of a turn, one after another. Each time, one line reports
+it, everything shown is kept, and the next turn is the same as without the failure."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,7 +30,7 @@ def continue_reply(conversation: Conversation) -> Reply:
     return conversation.continue_reply()
 
 
-# If nothing comes of these, the reply that was there stays.
+# If these produce nothing, the old reply stays.
 REPLACING = (retry, continue_reply)
 
 ACTS: dict[str, Callable[[Conversation], Reply]] = {
@@ -48,7 +48,7 @@ def empty(roll: Roll = Roll.SHIFT) -> Conversation:
 
 
 def filled(conversation: Conversation) -> Conversation:
-    """Another turn of a hundred tokens does not fit."""
+    """A window with no room for another turn of a hundred tokens."""
     for text in ("one " * 20, "uno " * 15):
         for _ in conversation.say(text):
             pass
@@ -67,10 +67,10 @@ def next_reply(conversation: Conversation) -> str:
     ("act", "roll"),
     [*((act, Roll.SHIFT) for act in ACTS), ("say much", Roll.REFILL)],
 )
-def test_whichever_evaluation_of_a_turn_fails_the_next_turn_is_right(
+def test_after_any_failed_evaluation_the_next_turn_is_right(
     act: str, roll: Roll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What failed while turns were evicted left half-moved keys, and ended the program."""
+    """A failure while turns were evicted left half-moved keys, and ended the program."""
     device = FailingDevice(monkeypatch)
     failures = 0
     while True:
@@ -87,13 +87,13 @@ def test_whichever_evaluation_of_a_turn_fails_the_next_turn_is_right(
             assert not device.has_failed
             break
         finally:
-            device.mend()
+            device.repair()
         check_in_step(conversation)
         reply = conversation.turns[-1].reply
         if ACTS[act] in REPLACING and not shown:
             assert transcript(conversation.turns) == before
         elif ACTS[act] is continue_reply:
-            # Half a character that the reply ended with may be whole by now.
+            # A character cut in half at the end of the reply may be complete by now.
             assert reply.endswith(shown)
             assert reply.startswith(before[-1][2].rstrip("\ufffd"))
         else:
@@ -104,16 +104,16 @@ def test_whichever_evaluation_of_a_turn_fails_the_next_turn_is_right(
 
 
 def check_next_turn(conversation: Conversation, fresh: Conversation) -> None:
-    """It is the one of a conversation of the same turns in which nothing ever failed."""
+    """Check that it equals that of a conversation with the same turns and no failure."""
     fresh.resume(None, [replace(turn) for turn in conversation.turns])
     assert next_reply(conversation) == next_reply(fresh)
     check_in_step(conversation)
 
 
 @pytest.mark.parametrize("text", ["two " * 30, "two"], ids=["before", "while"])
-def test_keys_that_are_half_moved_are_let_go(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are evicted before a reply, or while it is generated: in some layers, it was, and the
-    ledger still named them."""
+def test_a_half_updated_cache_is_dropped(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are evicted before a reply, or during it. After a failure, some layers had evicted them
+    and others not, and the ledger still listed them."""
     conversation = filled(empty())
     conversation.generation = GenerationSettings(max_tokens=300, ignore_eos=True)
 
@@ -136,8 +136,8 @@ def test_keys_that_are_half_moved_are_let_go(text: str, monkeypatch: pytest.Monk
     check_next_turn(conversation, empty())
 
 
-def test_what_is_forgotten_after_a_failure_is_told() -> None:
-    """Nothing was held any more, so nothing seemed to have left."""
+def test_turns_forgotten_after_a_failure_are_reported() -> None:
+    """The cache had been dropped, so no turn seemed to have left it."""
     conversation = filled(empty())
     with pytest.MonkeyPatch.context() as patch:
         FailingDevice(patch).breaks_at(1)

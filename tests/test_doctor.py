@@ -93,7 +93,7 @@ def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
     paths.config_file().write_text("model = ")
     found = findings(run_mlxchat, "--offline", status=1)
     assert list(found) == TOPICS
-    problems = [(each["verdict"], each["mend"]) for each in found["configuration"]]
+    problems = [(each["verdict"], each["fix"]) for each in found["configuration"]]
     assert problems == [
         ("problem", "mlxchat config edit"),
         ("problem", "mlxchat config edit --project, or set MLXCHAT_NO_PROJECT=1"),
@@ -159,7 +159,7 @@ def test_untested_and_missing_versions_are_reported(monkeypatch: pytest.MonkeyPa
     assert found["mlx"].verdict is Verdict.PROBLEM
     assert found["mlx-lm"].verdict is Verdict.WARNING
     assert found["mlx-lm"].found.startswith("9.9 is untested; tested: ")
-    assert found["mlx-lm"].mend == f"pip install 'mlx-lm{platform.tested_ranges()['mlx-lm']}'"
+    assert found["mlx-lm"].fix == f"pip install 'mlx-lm{platform.tested_ranges()['mlx-lm']}'"
 
 
 def test_little_memory_and_a_slow_blas_are_warnings(monkeypatch: pytest.MonkeyPatch):
@@ -168,7 +168,7 @@ def test_little_memory_and_a_slow_blas_are_warnings(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(platform, "has_fast_blas", lambda: False)
     slow = only(machine.blas())
     assert slow.verdict is Verdict.WARNING
-    assert "libopenblas0-pthread" in str(slow.mend)
+    assert "libopenblas0-pthread" in str(slow.fix)
 
 
 def test_the_wired_limit_is_reported_with_metal(monkeypatch: pytest.MonkeyPatch):
@@ -211,7 +211,7 @@ def test_a_file_instead_of_a_directory_is_a_problem():
 def test_a_full_disk_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=900_000_000))
-    assert only(disk.sessions()).mend == "free some space on this disk"
+    assert only(disk.sessions()).fix == "free some space on this disk"
     finding = only(disk.prefix_cache(4_000_000_000))
     assert finding.verdict is Verdict.WARNING
     assert "disabled, since it may grow to 4.00 GB" in finding.found
@@ -223,7 +223,7 @@ def test_sessions_that_others_can_read_are_a_warning():
     assert only(disk.sessions()).verdict is Verdict.OK
     paths.sessions_dir().chmod(0o755)
     *_, finding = disk.sessions()
-    assert finding.mend == f"chmod go-rwx '{paths.sessions_dir()}'"
+    assert finding.fix == f"chmod go-rwx '{paths.sessions_dir()}'"
 
 
 # The hub and the model
@@ -279,7 +279,7 @@ def test_the_default_model_is_reported(
     monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
     assert only(hub.model()) == Finding("model", Verdict.OK, f"{tiny_model}, set by MLXCHAT_MODEL")
     monkeypatch.setenv("MLXCHAT_MODEL", "org/absent")
-    assert as_flags(only(hub.model()).mend) == "run `mlxchat models pull org/absent`"
+    assert as_flags(only(hub.model()).fix) == "run `mlxchat models pull org/absent`"
     monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")
     finding = only(hub.model())
     assert finding.verdict is Verdict.PROBLEM
@@ -296,7 +296,7 @@ def test_a_path_set_by_a_project_is_a_problem(
 
 def test_without_any_model_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hub, "embedded_model", lambda: None)
-    assert as_flags(only(hub.model()).mend) == "run `mlxchat models pull NAME`"
+    assert as_flags(only(hub.model()).fix) == "run `mlxchat models pull NAME`"
 
 
 # The terminal
@@ -308,7 +308,7 @@ def test_a_locale_without_utf8_is_a_warning(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sys, "platform", system)
         *_, characters = terminal.terminal()
         assert characters.verdict is Verdict.WARNING
-        assert f"LANG={name}," in str(characters.mend)
+        assert f"LANG={name}," in str(characters.fix)
 
 
 @pytest.mark.parametrize(

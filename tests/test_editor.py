@@ -1,4 +1,4 @@
-"""The chat's input: the line editor, the plain one, and what is typed while the model replies."""
+"""The chat's input: the line editor, plain input, and typing during a reply."""
 
 import os
 import re
@@ -81,7 +81,7 @@ def make_editor(history_file: Path) -> Editor:
 
 
 class Terminal(PseudoTerminal):
-    """A chat whose replies are what was read."""
+    """A chat that replies with its input."""
 
     def __init__(self, directory: Path, body: str) -> None:
         super().__init__([sys.executable, "-c", DRIVER + body], cwd=directory)
@@ -92,7 +92,7 @@ class Terminal(PseudoTerminal):
 
 
 def editor_script(directory: Path, commands: str) -> str:
-    """An editor named with a space, which $VISUAL has to quote."""
+    """An editor whose name contains a space, so that $VISUAL has to quote it."""
     script = directory / "my editor"
     script.write_text(f"#!/bin/sh\n{commands}\n")
     script.chmod(0o755)
@@ -128,13 +128,13 @@ def test_the_keys_typed_give_one_message(
 
 
 @pytest.mark.parametrize("typed", [CTRL_D, CTRL_C + CTRL_C, f"text{CTRL_C}{CTRL_C}{CTRL_C}"])
-def test_these_keys_leave(keys: PipeInput, tmp_path: Path, typed: str) -> None:
+def test_keys_that_leave_the_chat(keys: PipeInput, tmp_path: Path, typed: str) -> None:
     keys.send_text(typed)
     with pytest.raises(EndOfInput):
         make_editor(tmp_path / "history").read()
 
 
-def test_a_terminal_that_goes_away_is_the_end_of_input(keys: PipeInput, tmp_path: Path) -> None:
+def test_a_closed_terminal_is_the_end_of_input(keys: PipeInput, tmp_path: Path) -> None:
     keys.close()
     with pytest.raises(EndOfInput):
         make_editor(tmp_path / "history").read()
@@ -145,7 +145,7 @@ def test_a_draft_is_edited_and_sent(keys: PipeInput, tmp_path: Path) -> None:
     assert make_editor(tmp_path / "history").read("hello") == "hello there"
 
 
-def test_bytes_that_are_no_text_do_not_reach_the_tokenizer(keys: PipeInput, tmp_path: Path) -> None:
+def test_invalid_bytes_do_not_reach_the_tokenizer(keys: PipeInput, tmp_path: Path) -> None:
     keys.send_bytes(b"a\xffb\r")
     assert make_editor(tmp_path / "history").read() == "a?b"
 
@@ -163,7 +163,7 @@ def test_a_message_of_several_lines_survives_in_a_private_history(
     assert make_editor(history).read() == "one\ntwo"
 
 
-def test_a_history_that_cannot_be_kept_lasts_as_long_as_the_chat(
+def test_a_history_that_cannot_be_saved_lasts_as_long_as_the_chat(
     keys: PipeInput, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -174,7 +174,7 @@ def test_a_history_that_cannot_be_kept_lasts_as_long_as_the_chat(
     assert editor.read() == "first"
 
 
-def test_the_up_arrow_brings_back_the_message_before(tmp_path: Path) -> None:
+def test_the_up_arrow_recalls_the_previous_message(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(PROMPT)
     terminal.send(f"one{ALT_ENTER}two\r")
@@ -188,7 +188,7 @@ def test_the_up_arrow_brings_back_the_message_before(tmp_path: Path) -> None:
     terminal.ends()
 
 
-def test_an_empty_prompt_tells_after_ctrl_c_how_to_leave(tmp_path: Path) -> None:
+def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(PROMPT)
     terminal.send(CTRL_C)
@@ -202,7 +202,7 @@ def test_an_empty_prompt_tells_after_ctrl_c_how_to_leave(tmp_path: Path) -> None
     assert "Traceback" not in terminal.text()
 
 
-def test_commands_are_shown_with_what_they_do_and_completed(tmp_path: Path) -> None:
+def test_commands_are_completed_with_descriptions(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(PROMPT)
     terminal.send("/hel")
@@ -211,7 +211,7 @@ def test_commands_are_shown_with_what_they_do_and_completed(tmp_path: Path) -> N
     terminal.shows("^got '/hello'$")
 
 
-def test_file_names_are_completed_after_a_command_that_takes_one(
+def test_file_names_are_completed_after_a_command_that_takes_a_file(
     tmp_path: Path, temporary_home: Path
 ) -> None:
     (temporary_home / "a_long_name.txt").write_text("")
@@ -264,13 +264,15 @@ def colours_written(directory: Path) -> bool:
     return COLOUR.search(terminal.written) is not None
 
 
-def test_without_colour_nothing_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_colour_nothing_is_coloured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert colours_written(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     assert not colours_written(tmp_path)
 
 
-def test_ctrl_g_opens_the_editor_and_the_text_can_still_be_changed(
+def test_ctrl_g_opens_the_editor_and_the_text_stays_editable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = editor_script(tmp_path, 'case "$2" in *.md) echo "added" >> "$2";; esac')
@@ -283,7 +285,7 @@ def test_ctrl_g_opens_the_editor_and_the_text_can_still_be_changed(
     terminal.shows("^got 'draft added!'$")
 
 
-def test_ctrl_c_in_the_editor_is_the_editors(
+def test_ctrl_c_in_the_editor_goes_to_the_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = editor_script(tmp_path, 'trap "" INT; echo up; read x; printf %s "$x" > "$2"')
@@ -302,7 +304,7 @@ def test_ctrl_c_in_the_editor_is_the_editors(
     terminal.shows("^got 'fine'$")
 
 
-def test_an_editor_that_fails_leaves_the_text_and_says_why(
+def test_an_editor_that_fails_keeps_the_text_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VISUAL", "/no/such/editor")
@@ -337,7 +339,7 @@ def test_edit_returns_what_the_editor_saved(
         ("cp /bin/sh", "cp /bin/sh saved a file that is not UTF-8 text"),
     ],
 )
-def test_an_editor_that_cannot_be_used_is_one_clear_line(
+def test_an_unusable_editor_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, editor: str, complaint: str
 ) -> None:
     monkeypatch.setenv("EDITOR", editor)
@@ -346,7 +348,7 @@ def test_an_editor_that_cannot_be_used_is_one_clear_line(
     assert str(refused.value) == complaint
 
 
-def test_triple_quotes_stay_open_until_others_close_them() -> None:
+def test_triple_quotes_stay_open_until_closed() -> None:
     for typed in ('"""', '""""', '"""""', '"""a', '"""a"""b', '\n """a"'):
         assert is_open(typed)
     for typed in ("", "a", '""', '""""""', '"""a"""', '"""a\n""" \n', 'a"""'):
@@ -385,10 +387,8 @@ def test_a_draft_on_a_dumb_terminal_is_shown_and_sent_by_an_empty_line(tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_end_gets_out_of_the_prompt_whatever_it_does(
-    number: int, tmp_path: Path
-) -> None:
-    """A SIGHUP that came while the prompt was drawn was swallowed, and Enter asked for instead."""
+def test_a_termination_signal_leaves_the_prompt_in_any_state(number: int, tmp_path: Path) -> None:
+    """A SIGHUP while the prompt was drawn was swallowed, and the user asked to press Enter."""
     body = f"""
 from mlxchat.terminal.signals import Terminated, terminate_by_exception
 from mlxchat.terminal.editor import Editor
@@ -404,9 +404,7 @@ except Terminated as terminated:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_is_to_be_ignored_leaves_the_prompt_as_it_is(
-    number: int, tmp_path: Path
-) -> None:
+def test_an_ignored_signal_does_not_disturb_the_prompt(number: int, tmp_path: Path) -> None:
     """As under `nohup`."""
     body = f"""
 import signal
@@ -421,27 +419,27 @@ chat(lines)
     terminal.shows("^got 'still here'$")
 
 
-def test_the_end_of_plain_input_leaves(tmp_path: Path) -> None:
+def test_the_end_of_plain_input_leaves_the_chat(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(PlainInput())")
     terminal.shows(PROMPT)
     terminal.send(CTRL_D)
     terminal.ends()
 
 
-def test_a_paste_is_one_message_on_a_dumb_terminal_too(tmp_path: Path) -> None:
-    """A paste comes there as if it were typed, so a paragraph once became a turn for each line."""
+def test_a_paste_is_one_message_also_on_a_dumb_terminal(tmp_path: Path) -> None:
+    """There a paste arrives as if typed, so each line of a paragraph used to become a turn."""
     terminal = Terminal(tmp_path, "chat(PlainInput())")
     terminal.shows(PROMPT)
-    # Without a newline at its end it is sent by Enter, which may be long in coming.
+    # Without a newline at its end, it is sent with Enter, however much later.
     terminal.send("one\r\rgröße 😀")
     terminal.shows("^> one\n\ngröße 😀")
     time.sleep(4 * PASTE_PAUSE_S)
     terminal.send(" and more\r")
     terminal.shows(f"^got {re.escape(ascii('one' + chr(10) * 2 + 'größe 😀 and more'))}\n>$")
-    # With one it needs none.
+    # With one, it needs no Enter.
     terminal.send("two\rthree\r")
     terminal.shows(r"^got 'two\\nthree'\n>$")
-    # Between quotes, lines that are there already are not asked for.
+    # Within quotes, no prompt is shown for lines that have already arrived.
     terminal.send('"""four\rfive\r"""\r')
     terminal.shows(r'^> """four\nfive\n"""\ngot .four\\nfive.\n>$')
     terminal.send(CTRL_D)
@@ -449,8 +447,8 @@ def test_a_paste_is_one_message_on_a_dumb_terminal_too(tmp_path: Path) -> None:
     assert "\x1b" not in terminal.written
 
 
-def test_a_paste_that_comes_as_soon_as_the_prompt_is_seen_is_one_message(tmp_path: Path) -> None:
-    """It was taken for lines typed ahead if it was there before the program waited for it."""
+def test_a_paste_right_after_the_prompt_is_one_message(tmp_path: Path) -> None:
+    """If it arrived before the program waited for it, it was taken for lines typed ahead."""
     body = """
 from mlxchat.terminal import plain_input
 def write_and_dawdle(self, text):
@@ -467,7 +465,7 @@ chat(PlainInput(), once=True)
     terminal.ends()
 
 
-def test_ctrl_c_drops_a_paste_that_was_not_sent(tmp_path: Path) -> None:
+def test_ctrl_c_discards_an_unsent_paste(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(PlainInput())")
     terminal.shows(PROMPT)
     terminal.send("one\rtwo\rthree")
@@ -478,8 +476,8 @@ def test_ctrl_c_drops_a_paste_that_was_not_sent(tmp_path: Path) -> None:
     terminal.shows("^got 'four'\n>$")
 
 
-def test_ctrl_d_during_a_reply_leaves_a_dumb_terminal_after_what_was_typed(tmp_path: Path) -> None:
-    """The terminal, which was not to edit lines meanwhile, gave it to the model as text."""
+def test_ctrl_d_during_a_reply_leaves_a_dumb_terminal_after_typed_lines(tmp_path: Path) -> None:
+    """The terminal, which was not in line mode, passed it to the model as text."""
     body = "with held_typeahead(): print('busy'); wait_for_bytes(4)\nchat(PlainInput())"
     terminal = Terminal(tmp_path, body)
     terminal.shows("^busy$")
@@ -489,7 +487,7 @@ def test_ctrl_d_during_a_reply_leaves_a_dumb_terminal_after_what_was_typed(tmp_p
 
 
 @pytest.mark.parametrize("lines", ["editor()", "PlainInput()"])
-def test_what_is_typed_during_a_reply_is_unseen_and_then_sent(tmp_path: Path, lines: str) -> None:
+def test_typing_during_a_reply_is_hidden_and_then_sent(tmp_path: Path, lines: str) -> None:
     body = f"""
 with held_typeahead():
     print("busy", flush=True)
@@ -516,7 +514,7 @@ def test_alt_enter_during_a_reply_is_a_newline(tmp_path: Path) -> None:
     terminal.shows(r"^got 'a\\nb'$")
 
 
-def test_ctrl_c_during_a_reply_interrupts_and_keeps_what_was_typed(tmp_path: Path) -> None:
+def test_ctrl_c_during_a_reply_interrupts_and_keeps_typed_text(tmp_path: Path) -> None:
     body = """
 before = termios.tcgetattr(0)
 try:
@@ -541,7 +539,7 @@ chat(editor())
     terminal.shows("^got 'draft'$")
 
 
-def test_typeahead_off_a_terminal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_typeahead_without_a_terminal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         with held_typeahead():

@@ -23,7 +23,9 @@ def model(embedded_model: Path) -> Model:
     return load_directory(embedded_model, "smollm2", dtype="auto", notify=lambda _: None)
 
 
-def test_it_knows_the_capital_of_france(run_mlxchat: RunMlxchat, embedded_model: Path) -> None:
+def test_the_model_knows_the_capital_of_france(
+    run_mlxchat: RunMlxchat, embedded_model: Path
+) -> None:
     done = run_mlxchat(
         *("generate", "-m", str(embedded_model), "--offline", "-n", "10"),
         "What is the capital of France?",
@@ -76,7 +78,7 @@ def test_control_tokens_in_a_document_are_text_to_the_model(model: Model) -> Non
     assert hostile in model.tokenizer.decode(ids)
 
 
-def test_a_prompt_is_tokenized_as_the_models_makers_do(model: Model) -> None:
+def test_a_prompt_is_tokenized_as_by_the_models_makers(model: Model) -> None:
     """The ids that Hugging Face's own tokenizer gives for SmolLM2's template and this message."""
     ids = model.tokenizer.prompt("What is the capital of France?").ids
     expected = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018]

@@ -1,7 +1,7 @@
-"""What is saved is evaluated at once, and in the thread that made it.
+"""Data to be saved is evaluated immediately, in the thread that made it.
 
-On Metal each `np.array` of a lazy array waits for the GPU, and an array that is still lazy cannot
-be evaluated by any thread but its own.
+On Metal, each `np.array` of a lazy array waits for the GPU, and a lazy array can only be evaluated
+by its own thread.
 """
 
 import threading
@@ -30,7 +30,7 @@ TOKENS = PAGES_IN_FLIGHT * PAGE
 
 
 class Evaluations:
-    """Counts calls of `mx.eval`, and sees to it that only evaluated arrays become numpy's."""
+    """Counts calls of `mx.eval`, and checks that only evaluated arrays are passed to numpy."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -70,7 +70,7 @@ def pages(model: Model, tmp_path: Path) -> Iterator[PrefixCache]:
 
 
 def lazily_filled(model: Model, tokens: int) -> Cache:
-    """A cache that holds tokens which nothing has evaluated."""
+    """A cache with tokens that have not been evaluated."""
     cache = make_cache(model.network, 2 * TOKENS)
     model.network(mx.array(text(tokens))[None], cache=cache)
     return cache
@@ -79,7 +79,7 @@ def lazily_filled(model: Model, tokens: int) -> Cache:
 def test_a_snapshot_is_taken_in_one_evaluation(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was one an array: dozens of waits for the GPU after each turn."""
+    """Evaluating each array alone took dozens of waits for the GPU after each turn."""
     printed = ModelPrint(model).of(2 * TOKENS, 4, None)
     cache = lazily_filled(model, 100)
     evaluations = Evaluations(monkeypatch)
@@ -96,10 +96,10 @@ def test_a_fingerprint_is_made_in_one_evaluation(
     assert evaluations.count == 1
 
 
-def test_a_fingerprint_of_a_large_model_is_made_in_bounded_pieces(
+def test_a_fingerprint_of_a_large_model_is_made_in_batches(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transposed weight is copied to be sampled: of all at once the whole model would be."""
+    """Sampling copies a transposed weight: all at once would copy the whole model."""
     before = fingerprint._weights(model)
     monkeypatch.setattr(fingerprint, "SAMPLED_BYTES", 10_000)
     evaluations = Evaluations(monkeypatch)
@@ -158,7 +158,7 @@ def in_a_thread(job: Callable[[], int]) -> None:
     assert errors == []
 
 
-def test_a_snapshot_of_what_nothing_has_evaluated_is_written_by_another_thread(
+def test_a_snapshot_of_lazy_arrays_is_written_by_another_thread(
     model: Model, tmp_path: Path
 ) -> None:
     printed = ModelPrint(model).of(2 * TOKENS, 4, None)
@@ -172,7 +172,7 @@ def test_a_snapshot_of_what_nothing_has_evaluated_is_written_by_another_thread(
         snapshot.restore(tmp_path / "snapshot", model.network, empty, other)
 
 
-def test_pages_of_what_nothing_has_evaluated_are_written_by_another_thread(
+def test_pages_of_lazy_arrays_are_written_by_another_thread(
     model: Model, pages: PrefixCache
 ) -> None:
     cache = make_cache(model.network, 2 * TOKENS)
@@ -186,7 +186,7 @@ def test_pages_of_what_nothing_has_evaluated_are_written_by_another_thread(
     assert len(pages.index.chain(pages._keys_to_fill(make_cache(model.network), ids, None))) > 0
 
 
-def test_an_array_that_nothing_has_evaluated_fails_in_another_thread() -> None:
+def test_a_lazy_array_fails_in_another_thread() -> None:
     """Otherwise the tests above would prove nothing."""
     lazy = mx.ones(3) + 1
     with pytest.raises(AssertionError, match="Stream"):

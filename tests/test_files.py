@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxchat.files import AppendFile, alone, force_to_disk, write_atomically
+from mlxchat.files import AppendFile, exclusive, force_to_disk, write_atomically
 from mlxchat.models.gguf import convert, weights
 from mlxchat.store import tensor_file
 from mlxchat.store.output_file import OutputFile
@@ -153,10 +153,10 @@ def test_waiting_for_the_lock_is_announced_first(tmp_path: Path) -> None:
     asked, entered = threading.Event(), threading.Event()
 
     def second() -> None:
-        with alone(tmp_path, asked.set):
+        with exclusive(tmp_path, asked.set):
             entered.set()
 
-    with alone(tmp_path, lambda: pytest.fail("nobody is there")):
+    with exclusive(tmp_path, lambda: pytest.fail("nobody is there")):
         thread = threading.Thread(target=second)
         thread.start()
         assert asked.wait(10)

@@ -29,7 +29,7 @@ def events(stdout: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stdout.splitlines()]
 
 
-def test_text_goes_to_stdout_and_nothing_else_anywhere(
+def test_only_text_goes_to_stdout_and_nothing_to_stderr(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "8", "Hello")
@@ -62,13 +62,13 @@ def test_events_follow_the_schema_in_the_manual(run_mlxchat: RunMlxchat, tiny_mo
     assert lines[-1]["seed"] == 4
 
 
-def test_top_is_told_only_with_logprobs(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+def test_top_is_reported_only_with_logprobs(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     done = run_mlxchat("generate", "-m", str(tiny_model), "--json", "-n", "3", "Hello")
     tokens = [line for line in events(done.stdout) if line["event"] == "token" and line["id"]]
     assert all("top" not in token and token["logprob"] <= 0 for token in tokens)
 
 
-def test_a_random_seed_is_told_and_can_be_used_again(
+def test_a_random_seed_is_reported_and_can_be_reused(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     arguments = ["generate", "-m", str(tiny_model), "--json", "-n", "20", "--temp", "1", "Hello"]
@@ -95,7 +95,7 @@ def test_documents_are_read_from_pipes_and_files(
         *("-f", str(tmp_path / "b.txt"), "cc"),
         stdin="aa",
     )
-    # One byte, one token: aa, bb and cc with an empty line between them.
+    # One byte is one token: aa, bb and cc, separated by empty lines.
     assert events(done.stdout)[0]["prompt_tokens"] == 10
 
 
@@ -117,7 +117,7 @@ def test_documents_are_read_from_pipes_and_files(
         (["--temp", "warm", "x"], "--temp"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error_in_one_line(
+def test_invalid_options_are_a_usage_error_in_one_line(
     run_mlxchat: RunMlxchat, tiny_model: Path, arguments: list[str], complaint: str
 ) -> None:
     done = run_mlxchat("generate", "-m", str(tiny_model), *arguments)
@@ -127,7 +127,7 @@ def test_what_makes_no_sense_is_a_usage_error_in_one_line(
     assert one_line(done.stderr)
 
 
-def test_a_prompt_longer_than_the_window_works_and_says_what_was_evicted(
+def test_a_prompt_longer_than_the_window_works_and_reports_evicted_tokens(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     done = run_mlxchat(
@@ -143,7 +143,7 @@ def test_a_prompt_longer_than_the_window_works_and_says_what_was_evicted(
     assert last["kv_tokens"] == 32
 
 
-def test_invalid_utf8_is_said_with_its_place_and_quiet_silences_it(
+def test_invalid_utf8_is_reported_with_its_position_unless_quiet(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     arguments = ["generate", "-m", str(tiny_model), "-n", "2"]
@@ -153,7 +153,7 @@ def test_invalid_utf8_is_said_with_its_place_and_quiet_silences_it(
     assert run_mlxchat(*arguments, "-q", stdin=b"caf\xe9").stderr == ""
 
 
-def test_stats_are_shown_where_asked_for(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+def test_stats_are_shown_on_request(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "2", "--stats", "Hello")
     assert done.stderr.startswith("prompt ")
     assert "stopped: length" in done.stderr
@@ -170,7 +170,7 @@ def start(tiny_model: Path, *arguments: str) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_with_what_it_has(
+def test_a_signal_ends_it_and_keeps_the_text(
     tiny_model: Path, number: signal.Signals, status: int
 ) -> None:
     process = start(tiny_model, "--json", "--stats", "Hello")
@@ -204,7 +204,7 @@ def test_a_signal_during_prefill_ends_it_at_the_next_step(tmp_path: Path, tiny_m
 
 
 def wait_until_full(pipe: Any) -> None:
-    """Wait until nothing more goes into the pipe: its writer is waiting for a reader."""
+    """Wait until the pipe is full and its writer waits for a reader."""
     waiting, before = -1, -2
     while waiting != before or waiting == 0:
         time.sleep(0.7)
@@ -212,8 +212,8 @@ def wait_until_full(pipe: Any) -> None:
         (waiting,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
 
 
-def test_a_second_signal_ends_it_at_once_even_if_nobody_reads(tiny_model: Path) -> None:
-    """The interpreter once waited at exit to flush what nobody would ever read."""
+def test_a_second_signal_ends_it_immediately_even_without_a_reader(tiny_model: Path) -> None:
+    """At exit, the interpreter used to wait to flush output that nobody would read."""
     with start(tiny_model, "--json", "Hello") as process:
         try:
             assert process.stdout is not None
@@ -227,7 +227,7 @@ def test_a_second_signal_ends_it_at_once_even_if_nobody_reads(tiny_model: Path) 
             process.kill()
 
 
-def test_a_reader_that_goes_ends_it_without_a_word(tiny_model: Path) -> None:
+def test_a_closed_pipe_ends_it_silently(tiny_model: Path) -> None:
     process = start(tiny_model, "--temp", "1", "Hello")
     with process:
         assert process.stdout is not None
@@ -262,7 +262,7 @@ def test_a_closed_stdout_is_one_clear_line(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
-def test_what_else_is_closed_does_not_matter(closed: str, tiny_model: Path) -> None:
+def test_other_closed_streams_do_not_matter(closed: str, tiny_model: Path) -> None:
     command = " ".join([*GENERATE, "-m", str(tiny_model), "-n", "2", "Hello", closed])
     done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -302,7 +302,7 @@ def _config_directory() -> str:
     return platformdirs.user_config_dir("mlxchat")
 
 
-def test_sampling_defaults_are_the_models_own(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
+def test_sampling_defaults_come_from_the_model(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
     model = write_tiny_model(
         tmp_path / "m",
         generation_config={"do_sample": True, "temperature": 0.5, "top_p": 0.9, "top_k": 40},
@@ -314,7 +314,7 @@ def test_sampling_defaults_are_the_models_own(run_mlxchat: RunMlxchat, tmp_path:
 
 
 def imported_modules(*calls: list[str]) -> set[str]:
-    """What a process has imported once it has run the program with each of the arguments."""
+    """The modules imported by a process that ran the program with each of these arguments."""
     code = (
         "import json, sys\n"
         "from contextlib import suppress\n"
@@ -348,7 +348,7 @@ def test_generating_imports_neither_transformers_nor_the_hub(tiny_model: Path) -
     assert not {"transformers", "huggingface_hub", "gguf", "rich.progress"} & modules
 
 
-def test_every_option_tells_its_default() -> None:
+def test_every_option_shows_its_default() -> None:
     import typer
 
     from mlxchat.cli import app
@@ -376,7 +376,7 @@ def test_version_tells_what_it_computes_with(run_mlxchat: RunMlxchat) -> None:
             assert word in done.stdout
 
 
-def test_it_runs_where_there_is_no_home_to_write_to(
+def test_it_runs_without_a_writable_home(
     run_mlxchat: RunMlxchat, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):

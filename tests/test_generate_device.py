@@ -1,4 +1,4 @@
-"""A device that gives out at each evaluation of `mlxchat generate` in turn."""
+"""A device that fails at each evaluation of `mlxchat generate`, one after another."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FailingDevice:
 
 @pytest.fixture
 def as_it_begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Has something done once the model is loaded and the prompt encoded."""
+    """Calls a function once the model is loaded and the prompt encoded."""
     pieces = Run.pieces
 
     def do(act: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ def check_error(done: Any) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_whichever_evaluation_fails_the_text_so_far_is_written(
+def test_after_any_failed_evaluation_the_text_so_far_is_written(
     tiny_model: Path, device: FailingDevice, as_it_begins: Any
 ) -> None:
     whole = generate(tiny_model).stdout
@@ -66,10 +66,10 @@ def test_whichever_evaluation_fails_the_text_so_far_is_written(
 
 
 @pytest.mark.parametrize(("number", "tokens_before"), [(1, 0), (8, 1)])
-def test_the_last_event_says_that_the_device_failed(
+def test_the_last_event_reports_the_device_failure(
     number: int, tokens_before: int, tiny_model: Path, device: FailingDevice, as_it_begins: Any
 ) -> None:
-    """The events just ended, as if the program had been killed."""
+    """The events just stopped, as after a kill."""
     as_it_begins(lambda: device.breaks_at(number))
     done = generate(tiny_model, "--json")
     check_error(done)
@@ -80,7 +80,7 @@ def test_the_last_event_says_that_the_device_failed(
     assert last["generated_tokens"] == len(tokens) == tokens_before
 
 
-def test_whichever_evaluation_fails_the_run_can_be_resumed(
+def test_after_any_failed_evaluation_the_run_can_be_resumed(
     tiny_model: Path, device: FailingDevice, as_it_begins: Any, tmp_path: Path
 ) -> None:
     whole = generate(tiny_model).stdout
@@ -93,17 +93,17 @@ def test_whichever_evaluation_fails_the_run_can_be_resumed(
             break
         failures += 1
         check_error(done)
-        as_it_begins(device.mend)
+        as_it_begins(device.repair)
         resumed = run_in_process("generate", "--resume", str(night))
         assert (resumed.returncode, resumed.stderr) == (0, "")
         assert (night / "output.txt").read_text() == whole
     assert failures > 10
 
 
-def test_the_checkpoint_before_stands_if_the_last_one_fails(
+def test_the_previous_checkpoint_stays_if_the_last_one_fails(
     tiny_model: Path, device: FailingDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It was asked to stop: that it could not save its state ended it before its text was."""
+    """It had been asked to stop; because its state could not be saved, its text was cut short."""
     night = tmp_path / "night"
     stats = Generation.stats
 

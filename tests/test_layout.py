@@ -1,7 +1,7 @@
-"""The order in which the files are to be read: each imports only what stands before it.
+"""The reading order of the files: each imports only files before it.
 
-Every import counts, at the top of a file, within a function and under TYPE_CHECKING, so no two
-files can import each other.
+Every import counts, at the top of a file, in a function and under TYPE_CHECKING, so no two files
+can import each other.
 """
 
 import ast
@@ -17,7 +17,7 @@ from mlxchat.terminal.commands import COMMANDS
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mlxchat"
 
-# Folders in reading order, and the files of each; "" is the folder's __init__.
+# Folders in reading order, with their files; "" is the folder's __init__.
 ORDER: dict[str, list[str]] = {
     "": [
         *(
@@ -50,7 +50,7 @@ ORDER: dict[str, list[str]] = {
         *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
         *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
-        *("locate", "resolve", "model", "load", "fit", "describe", "inventory"),
+        *("locate", "resolve", "model", "sampling", "load", "fit", "describe", "inventory"),
     ],
     "engine": ["", "sampling", "pace", "loops", "generate", "blocks", "repetition"],
     "chat": [
@@ -88,17 +88,17 @@ ORDER: dict[str, list[str]] = {
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "version", "completion", "options", "configured", "key_completion"),
-        *("setup", "run", "generate"),
+        *("group", "listing", "confirm", "version", "completion", "options", "configured"),
+        *("key_completion", "setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", "help", ""),
     ],
 }
 
-# What the program is imported as, and what runs it, stand above all of it.
+# The package's entry points come after everything else.
 ABOVE = ["__init__", "__main__"]
 
-# Who alone may import a package, by the beginnings of the names of our modules.
+# The only modules that may import a package, by prefix of their names.
 SOLE_IMPORTERS = {
     "rich": ("terminal",),
     "prompt_toolkit": ("terminal",),
@@ -115,14 +115,14 @@ SOLE_IMPORTERS = {
 }
 
 
-# A flag, a command line of ours, a command of the chat.
+# A flag, one of our command lines, a command in chat.
 TYPED = re.compile(
     r"(^|(?<=[\s`'\"(]))"
     r"(--?[a-zA-Z]|mlxchat (chat|generate|models|session|cache|bench|config|doctor)\b"
     rf"|({'|'.join(map(re.escape, COMMANDS))})\b)"
 )
 
-# What may stand in them all the same: other programs' command lines, names of files, a format.
+# Allowed all the same: other programs' command lines, file names, a format.
 NOT_OURS = [
     *("iconv -f UTF-16 -t UTF-8", "to --help"),
     *("uv pip install --no-deps --python", "pip install --no-deps"),
@@ -137,7 +137,7 @@ def place_names() -> list[str]:
 
 
 def name_of(path: Path, package: Path = PACKAGE) -> str:
-    """How ORDER calls a file: `cache.window`; a folder's own file by the folder's name."""
+    """The name in ORDER: `cache.window`; the folder's name for its `__init__`."""
     parts = path.relative_to(package).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[:-1] else parts)
 
@@ -147,12 +147,12 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def offenders(wrong: Callable[[str, Path], list[str]]) -> dict[str, list[str]]:
-    """What is wrong with each file that something is wrong with."""
+    """The files with problems, and their problems."""
     return {name: found for name, path in modules() if (found := wrong(name, path))}
 
 
 def imports(path: Path, text: str) -> Iterator[str]:
-    """Every name that the text of the file at `path` imports, wherever in it, relative ones too."""
+    """Every name that the file at `path` imports, anywhere in it, relative imports included."""
     package = ["mlxchat", *path.relative_to(PACKAGE).parent.parts]
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -164,18 +164,18 @@ def imports(path: Path, text: str) -> Iterator[str]:
 
 
 def imported_late(path: Path, text: str) -> list[str]:
-    """The files of ours that the file imports although they do not stand before it."""
+    """Our modules that the file imports although they come after it."""
     places = place_names()
     here = places.index(name_of(path))
     ours = (name.removeprefix("mlxchat.") for name in imports(path, text))
     return sorted({name for name in ours if name in places and places.index(name) > here})
 
 
-def test_every_file_has_its_place() -> None:
+def test_every_file_is_in_the_order() -> None:
     assert sorted(place_names()) == sorted(name for name, _ in modules())
 
 
-def test_a_file_imports_only_what_stands_before_it() -> None:
+def test_a_file_imports_only_earlier_files() -> None:
     assert offenders(lambda _, path: imported_late(path, path.read_text())) == {}
 
 
@@ -189,7 +189,7 @@ def test_a_file_imports_only_what_stands_before_it() -> None:
         "from mlxchat.cache.build import make_cache",
     ],
 )
-def test_an_import_that_runs_back_up_is_found_wherever_it_stands(planted: str) -> None:
+def test_an_import_of_a_later_file_is_found_anywhere(planted: str) -> None:
     assert imported_late(PACKAGE / "cache" / "window.py", planted) != []
     assert imported_late(PACKAGE / "__main__.py", planted) == []
 
@@ -208,7 +208,7 @@ def test_a_package_is_imported_only_where_it_belongs() -> None:
 OPENS_A_MODEL = ("distributed", "app.ranks", "app.opening")
 
 
-def test_only_what_opens_a_model_knows_of_several_machines() -> None:
+def test_only_modules_that_open_a_model_import_distributed() -> None:
     def known(name: str, path: Path) -> list[str]:
         if name.startswith(OPENS_A_MODEL):
             return []
@@ -219,7 +219,7 @@ def test_only_what_opens_a_model_knows_of_several_machines() -> None:
 
 
 def texts(source: str) -> Iterator[str]:
-    """Every string in the source but docstrings; an f-string whole, with `0` for each value."""
+    """Every string in the source except docstrings; f-strings as one, with `0` for each value."""
     skipped: set[ast.AST] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -233,7 +233,7 @@ def texts(source: str) -> Iterator[str]:
 
 
 def typed_words(source: str) -> list[str]:
-    """The strings that say what to type on the command line or in a chat."""
+    """Strings that tell the user what to type on the command line or in chat."""
     found: list[str] = []
     for text in texts(source):
         rest = text
@@ -244,14 +244,14 @@ def typed_words(source: str) -> list[str]:
     return found
 
 
-# Those that show a chat's own commands, and that run programs.
+# Modules that show chat commands or run programs.
 SPELL_THEM = {
     *("terminal.chat_screen", "terminal.clipboard", "terminal.commands", "terminal.editor"),
     *("terminal.repl", "terminal.spelling", "bench.startup", "bench.theirs", "bench.chat"),
 }
 
 
-def test_messages_of_the_library_name_fields_and_not_what_to_type() -> None:
+def test_messages_of_the_library_name_fields_not_flags_or_commands() -> None:
     def typed(name: str, path: Path) -> list[str]:
         spells_them = name in SPELL_THEM or name in ABOVE or name.startswith("cli")
         return [] if spells_them else typed_words(path.read_text())
@@ -284,11 +284,11 @@ def test_a_flag_or_a_command_in_a_message_is_found(planted: str) -> None:
         'raise UsageError(Field("keep"), f" must not be negative, got {keep}")',
     ],
 )
-def test_what_is_not_typed_is_not_taken_for_it(harmless: str) -> None:
+def test_other_strings_are_not_taken_for_flags_or_commands(harmless: str) -> None:
     assert typed_words(harmless) == []
 
 
-# What only `files` may call: whoever keeps a file leaves to it how it lasts.
+# Functions that only `files` may call, so that all durable writing goes through it.
 DURABLE = {"fsync", "pwrite", "flock", "mkstemp", "F_FULLFSYNC"}
 
 
@@ -299,7 +299,7 @@ def used_names(path: Path) -> set[str]:
     return names | {node.attr for node in tree if isinstance(node, ast.Attribute)}
 
 
-def test_only_one_folder_forces_files_to_the_disk() -> None:
+def test_only_the_files_folder_forces_files_to_the_disk() -> None:
     def durable(name: str, path: Path) -> list[str]:
         return [] if name.startswith("files") else sorted(used_names(path) & DURABLE)
 

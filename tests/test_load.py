@@ -1,4 +1,4 @@
-"""From a directory to a model: in every form of the weights, and refused in one clear line."""
+"""From a directory to a model: with any form of weights, or refused in one clear line."""
 
 import importlib
 import json
@@ -46,7 +46,7 @@ def logits(model: Model) -> np.ndarray:
 
 
 def quantized_copy(directory: Path, target: Path, *, mixed: bool = False) -> Path:
-    """The model with 4-bit weights, or with 8-bit embeddings that the configuration leaves out."""
+    """The model with 4-bit weights, or with 8-bit embeddings that the configuration omits."""
     shutil.copytree(directory, target)
     config = read_config(directory)
     network = load(directory).network
@@ -64,7 +64,7 @@ def quantized_copy(directory: Path, target: Path, *, mixed: bool = False) -> Pat
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_packed_weights_mean_the_same_packed_and_unpacked(
+def test_packed_weights_give_the_same_results_unpacked(
     tiny_model: Path, tmp_path: Path, mixed: bool
 ) -> None:
     directory = quantized_copy(tiny_model, tmp_path / "q", mixed=mixed)
@@ -75,13 +75,13 @@ def test_packed_weights_mean_the_same_packed_and_unpacked(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_weights_are_held_in_the_dtype_that_was_asked_for(tiny_model: Path, dtype: str) -> None:
+def test_weights_have_the_requested_dtype(tiny_model: Path, dtype: str) -> None:
     model = load(tiny_model, dtype)
     assert {array.dtype for _, array in named_parameters(model.network)} == {getattr(mx, dtype)}
     assert model.dtype == getattr(mx, dtype)
 
 
-def test_on_a_cpu_auto_is_float32_where_that_fits_and_else_as_stored_with_a_word(
+def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = quantized_copy(tiny_model, tmp_path / "q")
@@ -115,7 +115,7 @@ def test_dequantizing_gives_scale_times_value_plus_bias_exactly(
     packed, scales, biases = mx.quantize(weight, group_size=group_size, bits=bits)
     packing = {"group_size": group_size, "bits": bits, "mode": "affine"}
     found = np.array(dequantize(packed, scales, biases, packing))
-    # Each value's bits, read off the packed words one by one.
+    # Unpack each value's bits from the words, one by one.
     words = np.array(packed).astype("<u4").view(np.uint8)
     stream = np.unpackbits(words, axis=-1, bitorder="little")
     values = stream.reshape(*stream.shape[:-1], -1, bits) @ (1 << np.arange(bits))
@@ -252,14 +252,14 @@ def test_a_damaged_directory_ends_the_program_with_status_one(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_template_in_a_file_of_its_own_is_used(tmp_path: Path) -> None:
+def test_a_template_in_a_separate_file_is_used(tmp_path: Path) -> None:
     directory = write_tiny_model(tmp_path / "m", chat_template=None)
     (directory / "chat_template.jinja").write_text("[{{ messages[0]['content'] }}]")
     tokenizer = load(directory).tokenizer
     assert tokenizer.decode(tokenizer.prompt("hi").ids) == "[hi]"
 
 
-def test_end_tokens_come_from_every_file_that_names_some(tmp_path: Path) -> None:
+def test_end_tokens_come_from_all_files(tmp_path: Path) -> None:
     directory = write_tiny_model(tmp_path / "m", generation_config={"eos_token_id": [256, 7]})
     assert load(directory).tokenizer.eos_ids == {256, 7, 258}
 
@@ -283,10 +283,10 @@ def test_the_window_is_checked_before_any_weights_are_read(
         load_directory(directory, "m", dtype="auto", notify=lambda _: None, check=refuse)
 
 
-def test_experts_that_a_cpu_cannot_run_are_refused_and_packed_or_float32_run(
+def test_experts_that_a_cpu_cannot_run_are_refused_unless_packed_or_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--dtype stored` once ended in a traceback of MLX's, after the weights had been read."""
+    """`--dtype stored` used to end in a traceback from MLX, after the weights had been read."""
     gather_mm: Any = mx.gather_mm
 
     def gather_mm_of_a_cpu(a: mx.array, *others: Any, **options: Any) -> mx.array:
@@ -306,7 +306,7 @@ def test_experts_that_a_cpu_cannot_run_are_refused_and_packed_or_float32_run(
     assert np.isfinite(logits(load(packed, "stored"))).all()
 
 
-def test_the_automatic_window_is_the_context_or_what_fits(
+def test_the_automatic_window_is_the_context_or_as_much_as_fits(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(tiny_model)
@@ -322,14 +322,14 @@ def test_the_automatic_window_is_the_context_or_what_fits(
     check_window(model, 50, print)
 
 
-def test_renamed_types_are_mlx_lms() -> None:
+def test_renamed_types_match_mlx_lm() -> None:
     """The table is copied because importing mlx-lm's takes a second; this notices a change."""
     from mlx_lm.utils import MODEL_REMAPPING
 
     assert MODULE_OF_TYPE == MODEL_REMAPPING
 
 
-def test_mlx_lm_is_still_whole_for_those_who_import_it() -> None:
+def test_mlx_lm_is_complete_when_imported() -> None:
     import mlx_lm
 
     assert callable(mlx_lm.load)
@@ -344,8 +344,8 @@ def test_a_skeleton_takes_no_memory() -> None:
     assert mx.get_active_memory() - before < 1_000_000
 
 
-def test_a_model_on_its_way_into_memory_leaves_stdout_to_others(tiny_model: Path) -> None:
-    """A chat's prompt was sometimes lost: the import of the model's module held stdout back."""
+def test_loading_a_model_does_not_capture_stdout(tiny_model: Path) -> None:
+    """A chat's prompt was sometimes lost: importing the model's module captured stdout."""
     seen: list[object] = []
     module = "mlx_lm.models.llama"
     importlib.import_module(module)

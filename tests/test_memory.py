@@ -1,4 +1,4 @@
-"""What fits where: memory as a Mac, or a container, would report it. None of it is real."""
+"""Memory limits: simulated Macs and containers, and the models that fit them."""
 
 import gc
 import os
@@ -41,8 +41,8 @@ class Machine:
         return "linux" if self.recommended is None else "darwin"
 
 
-# Metal recommends two thirds of the memory up to 36 GB, three quarters beyond. What psutil calls
-# available is a third of it or so on a Mac that has been used for a while.
+# Metal recommends two thirds of the memory up to 36 GB, three quarters above. On a Mac in use
+# for a while, psutil reports about a third of it as available.
 MAC_8 = Machine(8 * GIB, 2 * GIB, wired=2 * GIB, recommended=5_726 * 10**6)
 MAC_16 = Machine(16 * GIB, 5 * GIB, wired=5 * GIB // 2, recommended=11_453 * 10**6)
 MAC_64 = Machine(64 * GIB, 24 * GIB, wired=4 * GIB, recommended=51_539 * 10**6)
@@ -50,7 +50,7 @@ CONTAINER = Machine(25 * GIB, 22 * GIB, cgroup=6 * GIB)
 
 
 class Metal:
-    """MLX on the machine: what it holds can be set, and nothing is ever taken."""
+    """MLX on that machine: the memory in use can be set, and none is really allocated."""
 
     def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch, cgroup: Path) -> None:
         self.active, self.cached = 0, 0
@@ -75,21 +75,22 @@ def metal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return lambda machine: Metal(machine, monkeypatch, tmp_path)
 
 
-# The recommended models, in 4 bits, and one that only large machines hold.
-LLAMA_70B = catalog.RecommendedModel(
-    "mlx-community/Llama-3.3-70B-Instruct-4bit", 39_700_000_000, 70_553_706_496, 327_680
-)
+def _model(gigabytes: float, parameters: int, kv_bytes: int) -> catalog.KnownModel:
+    return catalog.KnownModel("", "", round(gigabytes * 1e9), parameters, kv_bytes)
+
+
+# Of common sizes, in 4 bits: Llama 3.2, Qwen3, Llama 3.1, Qwen3 and Llama 3.3.
 SIZES = {
-    "1B": catalog.RECOMMENDED[0],
-    "4B": catalog.RECOMMENDED[1],
-    "8B": catalog.RECOMMENDED[2],
-    "30B": catalog.RECOMMENDED[3],
-    "70B": LLAMA_70B,
+    "1B": _model(0.713, 1_235_814_400, 32_768),
+    "4B": _model(2.279, 4_022_468_096, 147_456),
+    "8B": _model(4.527, 8_030_261_248, 131_072),
+    "30B": _model(17.19, 30_532_122_624, 98_304),
+    "70B": _model(39.7, 70_553_706_496, 327_680),
 }
 CONTEXT = 131_072
 
-# Machine → model → what is said of its weights, and the automatic window. On the CPU of the
-# container weights are float32 if they fit.
+# Machine → model → the outcome for its weights, and the automatic window. On the CPU of the
+# container, weights are float32 if they fit.
 OUTCOMES: dict[str, tuple[Machine, dict[str, tuple[str, int | None]]]] = {
     "macOS, 8 GB": (
         MAC_8,
@@ -135,9 +136,9 @@ OUTCOMES: dict[str, tuple[Machine, dict[str, tuple[str, int | None]]]] = {
 
 
 def outcome(
-    machine: Machine, size: catalog.RecommendedModel, metal: Any, patch: pytest.MonkeyPatch
+    machine: Machine, size: catalog.KnownModel, metal: Any, patch: pytest.MonkeyPatch
 ) -> tuple[str, int | None]:
-    """What loading such a model and choosing its window comes to."""
+    """The result of loading such a model and choosing its window."""
     fake = metal(machine)
     notices: list[str] = []
     try:
@@ -151,7 +152,7 @@ def outcome(
     token_bytes = size.kv_bytes_per_token * (1 if stored else 2)
     said = "fits" if not notices else "noticed" if machine.system == "linux" else "warned"
     assert len(notices) <= 1
-    # On Linux what the weights take is missing from what is free; on a Mac, MLX says so.
+    # On Linux the weights reduce the free memory; on a Mac, MLX reports them.
     if machine.cgroup is None:
         fake.active = weights
     else:
@@ -167,18 +168,18 @@ def outcome(
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_what_becomes_of_each_model_on_each_machine(
+def test_the_outcome_for_each_model_on_each_machine(
     name: str, metal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Mac of 16 GB refused models that mlx-lm runs there: psutil's "available" leaves out what
-    macOS would free."""
+    """A Mac with 16 GB refused models that mlx-lm runs there: psutil's "available" excludes memory
+    that macOS would free."""
     machine, expected = OUTCOMES[name]
     found = {size: outcome(machine, model, metal, monkeypatch) for size, model in SIZES.items()}
     assert found == expected
 
 
 @pytest.mark.parametrize("machine", [MAC_8, MAC_16, MAC_64])
-def test_on_macos_what_mlx_holds_is_taken_off_both_limits(machine: Machine, metal: Any) -> None:
+def test_on_macos_mlxs_memory_is_subtracted_from_both_limits(machine: Machine, metal: Any) -> None:
     fake = metal(machine)
     assert machine.recommended is not None
     assert platform.free_memory_bytes() == min(machine.recommended, machine.total - machine.wired)
@@ -189,7 +190,7 @@ def test_on_macos_what_mlx_holds_is_taken_off_both_limits(machine: Machine, meta
     assert platform.free_memory_bytes() == 0
 
 
-def test_what_others_have_wired_counts(metal: Any) -> None:
+def test_memory_wired_by_others_counts(metal: Any) -> None:
     metal(Machine(16 * GIB, 5 * GIB, wired=14 * GIB, recommended=11_453 * 10**6))
     assert platform.free_memory_bytes() == 2 * GIB
 
@@ -198,10 +199,10 @@ def tiny(tiny_model: Path) -> Model:
     return load_directory(tiny_model, "tiny", dtype="stored", notify=lambda _: None)
 
 
-def test_weights_are_counted_once_whether_or_not_they_have_been_read(
+def test_weights_are_counted_once_before_and_after_they_are_read(
     tiny_model: Path, metal: Any
 ) -> None:
-    """A window chosen before lazy weights are read would leave no room for them."""
+    """Otherwise a window chosen before lazy weights are read would leave no room for them."""
     model = tiny(tiny_model)
     weights = held_bytes(model.network)
     fake = metal(MAC_16)
@@ -211,8 +212,8 @@ def test_weights_are_counted_once_whether_or_not_they_have_been_read(
     assert model.free_memory_bytes() == free - weights
 
 
-def test_loaded_weights_are_what_mlx_holds(tiny_model: Path) -> None:
-    # What earlier tests leave may go at any time.
+def test_loaded_weights_are_mlxs_memory(tiny_model: Path) -> None:
+    # Memory left by earlier tests may be freed at any time.
     gc.collect()
     mx.clear_cache()
     before = platform.mlx_memory_bytes()
@@ -240,8 +241,8 @@ def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, meta
 def test_a_snapshot_is_read_although_metal_recommends_no_more(
     metal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session of a model that fills the recommended memory would have been prefilled anew each
-    time, as if its snapshot were broken."""
+    """A session of a model that fills the recommended memory would have been prefilled again each
+    time, as if its snapshot were damaged."""
     fake = metal(MAC_16)
     fake.active = 11_453 * 10**6
     limits: list[int] = []
@@ -257,10 +258,10 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     assert limits[0] > 900 * 10**6
 
 
-def test_a_process_on_a_gpu_takes_what_mlx_holds(
+def test_the_memory_of_a_process_on_a_gpu_is_mlxs(
     metal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status line of a model of 4 GB on a Mac said 300 MB: the resident size misses most of
+    """For a 4 GB model on a Mac, the status line showed 300 MB: the resident size excludes most of
     Metal's buffers."""
     resident = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=300 * 10**6))
     monkeypatch.setattr(psutil, "Process", lambda pid: resident if pid == os.getpid() else None)
@@ -272,11 +273,11 @@ def test_a_process_on_a_gpu_takes_what_mlx_holds(
     assert platform.process_memory_bytes() == 300 * 10**6
 
 
-def test_loading_in_another_dtype_never_holds_all_weights_in_both(
+def test_loading_in_another_dtype_never_keeps_all_weights_in_both(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever held on to the arrays as they are stored kept them in memory, once they were read,
-    beside those in the other dtype: 551 MB at the peak instead of 389."""
+    """If anything keeps references to the stored arrays, they stay in memory next to the converted
+    ones: a peak of 551 MB instead of 389."""
     left: list[dict[str, mx.array]] = []
     fill = loading._fill_with_arrays
 

@@ -10,11 +10,12 @@ import pytest
 
 from mlxchat import paths, platform
 from mlxchat.models import describe as describe_module
+from mlxchat.models.catalog import CATALOG, HUB_ALIASES
 from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import hub_cache_dir, repo_dir
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
-from tests.fake_hub import put_in_cache
+from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
 
 # Of scripts.tiny_model's default: 2 layers, 2 key-value heads of 8 values, float32.
 TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
@@ -35,12 +36,12 @@ def listed(run_mlxchat: RunMlxchat) -> list[dict[str, object]]:
     return [entry for entry in entries if entry["name"] != "smollm2"]
 
 
-def on_terminal(*arguments: str, answer: str | None = None) -> str:
+def on_terminal(*arguments: str, answer: str | None = None, columns: int = 100) -> str:
     child = pexpect.spawn(
         sys.executable,
         ["-m", "mlxchat", "models", *arguments],
         encoding="utf-8",
-        dimensions=(24, 100),
+        dimensions=(24, columns),
     )
     if answer is not None:
         child.expect(r"\[y/N\]: ")
@@ -127,20 +128,52 @@ def test_info_writes_the_facts(cached_tiny: Path, run_mlxchat: RunMlxchat):
         "size",
         "quantization",
         "context",
-        "KV a token",
+        "KV per token",
         "fits here",
         "directory",
     ]
     assert facts["context"] == "4,096 tokens"
-    assert facts["KV a token"] == f"{TINY_KV_BYTES} B"
+    assert facts["KV per token"] == f"{TINY_KV_BYTES} B"
     assert facts["directory"] == str(cached_tiny)
 
 
-def test_info_looks_at_this_disk_only(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    done = run_mlxchat("models", "info", "org/tiny")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "run `mlxchat models pull org/tiny` once" in done.stderr
+def test_list_all_shows_the_catalogue_and_what_else_is_here(
+    cached_tiny: Path, run_mlxchat: RunMlxchat
+):
+    known = CATALOG[0]
+    put_in_cache(hub_cache_dir(), known.hub_id, tiny_model_files())
+    repo_dir(CATALOG[1].hub_id).mkdir()
+    done = run_mlxchat("models", "list", "--all", "--json")
+    choices = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+    assert list(choices)[: len(CATALOG)] == list(HUB_ALIASES)
+    assert choices[known.alias] == {
+        "name": known.alias,
+        "hub_id": known.hub_id,
+        "parameters": known.parameters,
+        "size_bytes": known.download_bytes,
+        "memory_needed_bytes": choices[known.alias]["memory_needed_bytes"],
+        "fits": choices[known.alias]["fits"],
+        "here": "yes",
+    }
+    here = {name: each["here"] for name, each in choices.items() if each["here"] != "no"}
+    assert (
+        here.items() >= {known.alias: "yes", CATALOG[1].alias: "partly", "org/tiny": "yes"}.items()
+    )
+
+
+def test_list_all_says_what_fits(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platform, "on_gpu", lambda: True)
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(10e9))
+    rows = [line.split("\t") for line in run_mlxchat("models", "list", "--all").stdout.splitlines()]
+    fits = {row[0]: row[3] for row in rows}
+    assert (fits["qwen3.5-9b"], fits["gpt-oss-20b"], fits["gpt-oss-120b"]) == ("yes", "no", "no")
+    assert ["gpt-oss-120b", "63.4 GB", "63.7 GB", "no", "no", "117B"] in rows
+
+
+def test_list_all_fits_80_columns_without_breaking_a_name() -> None:
+    shown = on_terminal("list", "--all", columns=80).split("\n")
+    names = {line.split()[0] for line in shown if line.split()}
+    assert names >= set(HUB_ALIASES)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +235,8 @@ def test_rm_removes_a_model_of_the_hub_and_nothing_else(
     other = put_in_cache(hub_cache_dir(), "org/other", {"config.json": b"{}"})
     assert other.name == cached_tiny.name
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("removed org/tiny, ")
     assert not repo_dir("org/tiny").exists()
     assert (other / "config.json").is_file()
 
@@ -218,14 +252,14 @@ def test_rm_removes_the_remains_of_an_interrupted_download(run_mlxchat: RunMlxch
 def test_rm_asks_on_a_terminal(cached_tiny: Path):
     assert on_terminal("rm", "org/tiny", answer="") == "\n"
     assert repo_dir("org/tiny").exists()
-    assert on_terminal("rm", "org/tiny", answer="y").startswith("y\nmlxchat: removed org/tiny, ")
+    assert on_terminal("rm", "org/tiny", answer="y").startswith("y\nremoved org/tiny, ")
     assert not repo_dir("org/tiny").exists()
 
 
 def test_rm_without_a_terminal_wants_yes(cached_tiny: Path, run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "rm", "org/tiny")
     assert done.returncode == 2
-    assert done.stderr == "mlxchat: error: there is nobody to ask: confirm with --yes\n"
+    assert done.stderr == "mlxchat: error: not a terminal: pass --yes to confirm\n"
     assert repo_dir("org/tiny").exists()
 
 
@@ -240,7 +274,7 @@ def test_rm_never_removes_a_directory_of_the_user(tiny_model: Path, run_mlxchat:
     done = run_mlxchat("models", "rm", "--yes", str(tiny_model))
     assert done.returncode == 2
     assert done.stderr == (
-        f"mlxchat: error: {tiny_model} is a directory of yours: mlxchat does not delete it\n"
+        f"mlxchat: error: {tiny_model} is your own directory: mlxchat does not delete it\n"
     )
     assert (tiny_model / "config.json").is_file()
 
@@ -248,25 +282,48 @@ def test_rm_never_removes_a_directory_of_the_user(tiny_model: Path, run_mlxchat:
 def test_rm_says_when_there_is_nothing_to_remove(run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
     assert done.returncode == 1
-    assert done.stderr == (
-        "mlxchat: error: org/tiny is not on this disk: there is nothing to remove\n"
-    )
+    assert done.stderr == "mlxchat: error: org/tiny is not on this disk\n"
 
 
 def test_pull_has_nothing_to_do_for_a_directory(tiny_model: Path, run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "pull", str(tiny_model))
     assert done.returncode == 2
-    assert "there is nothing to fetch" in done.stderr
+    assert "is on this disk: nothing to download" in done.stderr
 
 
 def test_default_is_shown_set_and_unset(run_mlxchat: RunMlxchat):
+    hub_id = HUB_ALIASES["llama3.2-1b"]
+    put_in_cache(hub_cache_dir(), hub_id, tiny_model_files())
     unset = run_mlxchat("models", "default")
     assert (unset.returncode, unset.stdout) == (0, "")
-    assert "no default model is set" in unset.stderr
-    assert run_mlxchat("models", "default", "llama3.2-1b").returncode == 0
-    assert run_mlxchat("models", "default").stdout == "mlx-community/Llama-3.2-1B-Instruct-4bit\n"
-    assert run_mlxchat("models", "default", "--unset").returncode == 0
+    assert "no default model" in unset.stderr
+    assert run_mlxchat("models", "default", "llama3.2-1b").stdout == f"default model: {hub_id}\n"
+    assert run_mlxchat("models", "default").stdout == f"{hub_id}\n"
+    assert run_mlxchat("models", "default", "--unset").stdout == "no default model any more\n"
     assert run_mlxchat("models", "default").stdout == ""
+
+
+def test_default_refuses_a_model_that_is_not_here(run_mlxchat: RunMlxchat):
+    """It took any hub id, and the next chat began with a download, or an error offline."""
+    done = run_mlxchat("models", "default", "org/tiny")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "mlxchat: error: org/tiny is not on this disk: run `mlxchat models pull org/tiny` first\n"
+    )
+    assert not paths.config_file().exists()
+
+
+def test_default_offers_a_download_on_a_terminal(tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
+    files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    with FakeHub({"org/tiny": FakeRepo(files)}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        # The library would draw a bar for the one file that is read.
+        assert on_terminal("info", "org/tiny").startswith("name ")
+        assert not repo_dir("org/tiny").exists()
+        assert "default model" not in on_terminal("default", "org/tiny", answer="n")
+        assert "default model: org/tiny\n" in on_terminal("default", "org/tiny", answer="y")
+    assert repo_dir("org/tiny").is_dir()
 
 
 def test_default_keeps_a_path_that_holds_from_everywhere(

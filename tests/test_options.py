@@ -1,4 +1,4 @@
-"""An option is declared once, and everything that people choose it by follows."""
+"""An option is declared once, and everything by which people set it follows."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -71,7 +71,7 @@ def test_without_options_a_command_has_the_defaults_of_the_dataclass() -> None:
     assert planted() == Planted()
 
 
-def test_each_kind_of_option_is_read_as_its_field_has_it() -> None:
+def test_each_kind_of_option_is_read_as_its_fields_type() -> None:
     written = ["--length-m", "2", "-p", "blue", "--kind=b", "--labels", "x", "--labels", "y"]
     assert planted(*written, "--no-fast", "--born", "2026-11-22") == Planted(
         2.0, Colour.BLUE, "b", ("x", "y"), False, datetime(2026, 11, 22)
@@ -86,7 +86,7 @@ def test_each_kind_of_option_is_read_as_its_field_has_it() -> None:
         ("born", None, "--born=now", "Invalid isoformat string: 'now'"),
     ],
 )
-def test_a_value_is_refused_alike_in_python_and_on_the_command_line(
+def test_an_invalid_value_is_refused_in_python_and_on_the_command_line(
     field: str, value: Any, written: str | None, wrong: str
 ) -> None:
     if value is not None:
@@ -99,7 +99,7 @@ def test_a_value_is_refused_alike_in_python_and_on_the_command_line(
         assert str(refused.value) == f"{field} {wrong}"
 
 
-def test_a_text_is_read_as_the_type_of_the_field() -> None:
+def test_a_string_is_read_as_the_fields_type() -> None:
     options = options_of(Planted)
     assert options["length_m"].value_of_text("3") == 3.0
     assert options["colour"].value_of_text("blue") is Colour.BLUE
@@ -119,7 +119,7 @@ def test_an_option_of_two_dataclasses_is_declared_in_one() -> None:
     assert Other().length_m == 1.5
 
 
-def test_a_declared_option_is_a_flag_with_its_help_and_its_heading() -> None:
+def test_a_declared_option_becomes_a_flag_with_help_and_heading() -> None:
     for command, name, declared in DECLARED:
         parameter = next(each for each in ROOT.commands[command].params if each.name == name)
         assert f"--{declared.name}" in parameter.opts
@@ -139,8 +139,8 @@ def test_a_message_spells_a_field_as_its_flag() -> None:
         *((kind, "chat") for kind in (ChatOptions, GenerationSettings)),
     ],
 )
-def test_the_command_lines_default_is_pythons(kind: type, command: str) -> None:
-    """The window's default was written in three places."""
+def test_the_command_line_and_python_have_the_same_defaults(kind: type, command: str) -> None:
+    """The window's default used to be written in three places."""
     context = ROOT.make_context("mlxchat", [command])
     written = ROOT.commands[command].make_context(command, [], parent=context).params
     made: Any = build(kind, written)
@@ -148,8 +148,8 @@ def test_the_command_lines_default_is_pythons(kind: type, command: str) -> None:
         assert getattr(made, name) == getattr(kind(), name)
 
 
-def test_what_a_project_may_set_is_what_says_so() -> None:
-    """A list of its own would have to be remembered with each new option."""
+def test_a_project_may_set_only_options_declared_so() -> None:
+    """A separate list would have to be updated with each new option."""
     sampling = {each.name for each in options_of(SamplingSettings).values()}
     assert {*ALLOWED} - sampling == {
         *("system", "system-prompt", "max-kv-size", "keep", "roll"),
@@ -157,7 +157,7 @@ def test_what_a_project_may_set_is_what_says_so() -> None:
     }
 
 
-def test_every_way_to_sample_can_be_set_in_a_chat_and_by_a_project_and_recommended() -> None:
+def test_every_sampling_option_can_be_set_in_chat_and_by_a_project_and_recommended() -> None:
     names = {each.name for each in options_of(SamplingSettings).values()}
     assert names <= {*SETTABLE}
     assert names <= {*ALLOWED}
@@ -165,7 +165,7 @@ def test_every_way_to_sample_can_be_set_in_a_chat_and_by_a_project_and_recommend
     assert {*recommended(config), "seed"} == {*options_of(SamplingSettings)}
 
 
-def test_a_session_saves_the_options_that_say_so(tiny_model: Path) -> None:
+def test_a_session_saves_the_options_declared_so(tiny_model: Path) -> None:
     setup = Setup(str(tiny_model), window=320, keep=0)
     generation = GenerationSettings(max_tokens=1, ignore_eos=True)
     with Chat.open(ChatOptions(setup, generation=generation), session="mine") as chat:
@@ -186,10 +186,10 @@ def test_a_session_saves_the_options_that_say_so(tiny_model: Path) -> None:
         {"template_args": "{"},
     ],
 )
-def test_what_no_option_can_be_is_not_taken_from_a_session(
+def test_an_invalid_value_in_a_session_is_ignored(
     damaged: dict[str, Any], tiny_model: Path
 ) -> None:
-    """A window of -5 in a session's file kept it from being resumed at all."""
+    """A window of -5 in a session's file kept the session from being resumed at all."""
     options = ChatOptions(
         Setup(str(tiny_model), window=320, keep=0),
         generation=GenerationSettings(max_tokens=1, ignore_eos=True),
@@ -203,7 +203,7 @@ def test_what_no_option_can_be_is_not_taken_from_a_session(
         assert chat.conversation.turns[0].user == "hello"
 
 
-def test_impossible_settings_are_refused_before_a_model_is_looked_for() -> None:
+def test_invalid_settings_are_refused_before_the_model_is_resolved() -> None:
     for impossible in (
         lambda: Setup(window=0),
         lambda: Setup(dtype="float8"),

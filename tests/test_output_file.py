@@ -92,9 +92,9 @@ def test_a_position_survives_json(out: Path) -> None:
 def test_an_empty_file_can_be_used_and_any_other_is_refused(out: Path) -> None:
     out.touch()
     write_all(out, ["once"])
-    with pytest.raises(OutputError) as told:
+    with pytest.raises(OutputError) as raised:
         OutputFile.open(out)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"{out} exists and is not empty: choose another name, or continue it with resume"
     )
     assert out.read_text() == "once"
@@ -103,9 +103,9 @@ def test_an_empty_file_can_be_used_and_any_other_is_refused(out: Path) -> None:
 def test_with_rotation_the_next_volumes_name_must_be_free(out: Path) -> None:
     next_volume = out.with_name("OUT.001.txt")
     next_volume.write_text("notes")
-    with pytest.raises(OutputError) as told:
+    with pytest.raises(OutputError) as raised:
         OutputFile.open(out, rotate_bytes=100)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"{next_volume} exists, and this output might need the name: choose another name, or move "
         "that file away"
     )
@@ -305,7 +305,7 @@ def replace_by_other_text(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (shorten, "has only 9,999 of the checkpoint's 10,000 bytes: it has been changed"),
         (empty, "has only 0 of the checkpoint's 10,000 bytes: it has been changed since"),
@@ -315,12 +315,12 @@ def replace_by_other_text(path: Path) -> None:
     ],
 )
 def test_a_file_changed_since_is_refused_and_left_alone(
-    out: Path, change: Callable[[Path], None], told: str
+    out: Path, change: Callable[[Path], None], message: str
 ) -> None:
     at = resumable(out)
     change(out)
     before = files(out.parent)
-    with pytest.raises(OutputError, match=told) as error:
+    with pytest.raises(OutputError, match=message) as error:
         OutputFile.open(out, at)
     assert "\n" not in str(error.value)
     assert files(out.parent) == before
@@ -339,9 +339,9 @@ def test_a_changed_volume_is_refused_before_later_ones_are_removed(out: Path) ->
 def test_a_missing_file_is_refused_and_not_created(out: Path) -> None:
     at = resumable(out)
     out.unlink()
-    with pytest.raises(OutputError) as told:
+    with pytest.raises(OutputError) as raised:
         OutputFile.open(out, at)
-    assert str(told.value) == (f"{out} is missing, but the checkpoint continues it: restore it")
+    assert str(raised.value) == (f"{out} is missing, but the checkpoint continues it: restore it")
     assert not out.exists()
 
 
@@ -360,9 +360,9 @@ def test_a_foreign_file_with_the_name_of_a_later_volume_is_not_removed(out: Path
         output.write("lost")
     notes = out.with_name("OUT.001.txt")
     notes.write_text("notes")
-    with pytest.raises(OutputError) as told:
+    with pytest.raises(OutputError) as raised:
         OutputFile.open(out, at, rotate_bytes=3000)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"{notes} was not written by this run, which needs the name: move it away"
     )
     assert files(out.parent) == {"OUT.001.txt": b"notes", "OUT.txt": b"keptlost"}
@@ -391,7 +391,7 @@ def test_without_rotation_files_named_like_volumes_are_left_alone(out: Path) -> 
 def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
     """Write the pieces, with a checkpoint every tenth; return those made before the disk failed."""
     checkpoints: list[tuple[int, Position]] = []
-    told = ""
+    message = ""
     try:
         with OutputFile.open(out, rotate_bytes=60) as output:
             for done, piece in enumerate(pieces):
@@ -399,8 +399,8 @@ def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
                     checkpoints.append((done, output.sync()))
                 output.write(piece)
     except OutputError as error:
-        told = str(error)
-    assert re.fullmatch(r"|cannot write \S*OUT(\.\d{3})?\.txt: [^\n]+", told)
+        message = str(error)
+    assert re.fullmatch(r"|cannot write \S*OUT(\.\d{3})?\.txt: [^\n]+", message)
     return checkpoints
 
 

@@ -1,4 +1,4 @@
-"""`mlxchat generate` for nights: whatever happens to the process, the text comes out the same."""
+"""Overnight runs of `mlxchat generate`: whatever happens to the process, the text is the same."""
 
 import json
 import os
@@ -26,7 +26,7 @@ ENDLESS = ["--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size
 
 
 def generate(*arguments: str, most_blocks: int | None = None) -> "subprocess.Popen[str]":
-    """`most_blocks` of 512 bytes are the most that it can write to a file."""
+    """It can write at most `most_blocks` of 512 bytes to a file."""
     command = [sys.executable, "-m", "mlxchat", "generate", *arguments]
     if most_blocks is not None:
         command = ["sh", "-c", f'ulimit -f {most_blocks}; exec "$@"', "sh", *command]
@@ -40,21 +40,21 @@ def generate(*arguments: str, most_blocks: int | None = None) -> "subprocess.Pop
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    # However long it takes, within the test's own time: other tests run beside it.
+    # However long it takes, within the test's own limit: other tests run at the same time.
     _, stderr = process.communicate()
     assert "Traceback" not in stderr
     return process.returncode, stderr
 
 
 def generate_here(*arguments: str) -> tuple[int, str]:
-    """As `finish(generate(…))`, in this process."""
+    """Like `finish(generate(…))`, in this process."""
     done = run_in_process("generate", *arguments)
     return done.returncode, done.stderr
 
 
 @cache
 def uninterrupted(*begin: str) -> bytes:
-    """What a run writes that nothing happens to: the same for each test that begins so."""
+    """The output of an undisturbed run; the same for all tests that begin the same way."""
     with TemporaryDirectory() as directory:
         whole = Path(directory, "whole")
         done = run_in_process("generate", "-o", str(whole), *begin, TEXT)
@@ -63,7 +63,7 @@ def uninterrupted(*begin: str) -> bytes:
 
 
 class Night:
-    """A run with checkpoints that is begun, hurt and gone on with, and the run that never was."""
+    """A run with checkpoints that is started, interrupted and resumed, and one that never is."""
 
     def __init__(self, model: Path, directory: Path, tokens: int, *options: str) -> None:
         self.directory = directory
@@ -76,7 +76,7 @@ class Night:
         self.resumed = ["--resume", str(directory)]
 
     def go_on(self) -> tuple[int, str]:
-        """Begin or resume it in this process, to its end."""
+        """Start or resume it in this process, until it ends."""
         return generate_here(*self._arguments())
 
     def start(self, **how: Any) -> "subprocess.Popen[str]":
@@ -107,7 +107,7 @@ class Night:
 
 
 def _parts(path: Path) -> bytes:
-    """The file and those in which it goes on."""
+    """The file and its further volumes."""
     others = sorted(path.parent.glob(f"{path.stem}.[0-9]*{path.suffix}"))
     return b"".join(each.read_bytes() for each in [path, *others])
 
@@ -121,7 +121,7 @@ def night(tiny_model: Path, tmp_path: Path) -> Callable[..., Night]:
 
 
 def kill_at_random_moments(night: Night, times: int, chance: random.Random) -> None:
-    """Now and then while it starts, else while it generates."""
+    """Some kills come during start-up, the others during generation."""
     for _ in range(times):
         process = night.start()
         try:
@@ -132,7 +132,7 @@ def kill_at_random_moments(night: Night, times: int, chance: random.Random) -> N
         assert process.returncode in (0, -signal.SIGKILL)
 
 
-def test_killed_again_and_again_it_writes_the_same_text(night: Callable[..., Night]) -> None:
+def test_a_run_killed_again_and_again_writes_the_same_text(night: Callable[..., Night]) -> None:
     run = night(600, "--on-loop", "nudge", "--rotate", "300")
     kill_at_random_moments(run, 4, random.Random(1))
     run.ends()
@@ -142,7 +142,7 @@ def test_killed_again_and_again_it_writes_the_same_text(night: Callable[..., Nig
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_killed_at_fifty_random_moments_it_writes_the_same_text(
+def test_a_run_killed_at_fifty_random_moments_writes_the_same_text(
     night: Callable[..., Night],
 ) -> None:
     run = night(60_000)
@@ -151,10 +151,10 @@ def test_killed_at_fifty_random_moments_it_writes_the_same_text(
     assert run.written() == run.expected()
 
 
-def test_killed_while_it_reads_it_goes_on_reading(
+def test_a_run_killed_during_prefill_resumes_it(
     tiny_model: Path, tmp_path: Path, night: Callable[..., Night]
 ) -> None:
-    """A prompt can take a night to be read: reading has checkpoints as well."""
+    """Reading a prompt can take a night, so there are checkpoints during prefill too."""
     prompt = tmp_path / "prompt.txt"
     prompt.write_text(TEXT * 100)
     run = night(20, "--prefill-step-size", "16", "-f", str(prompt))
@@ -170,11 +170,11 @@ def test_killed_while_it_reads_it_goes_on_reading(
     assert run.written() == run.expected()
 
 
-def test_begun_again_it_reads_in_the_steps_that_it_read_in_before(
+def test_a_restarted_run_prefills_in_the_same_steps(
     tmp_path: Path, night: Callable[..., Night]
 ) -> None:
-    """How large steps are depends on how long they take, and what they round differently can make
-    it another text."""
+    """Step sizes depend on the speed of the device, and their different rounding can change the
+    text."""
     prompt = tmp_path / "prompt.txt"
     prompt.write_text(TEXT * 4)
     run = night(400, "--prefill-step-size", "16", "-f", str(prompt))
@@ -186,7 +186,7 @@ def test_begun_again_it_reads_in_the_steps_that_it_read_in_before(
     path = run.directory / "run.json"
     begun = json.loads(path.read_text())
     assert begun["steps"][0][0] == 16
-    # As if the device were quicker now.
+    # Pretend that the device is faster now.
     begun["cache"]["prefill_step_size"] = 512
     path.write_text(json.dumps(begun))
     run.ends()
@@ -202,7 +202,7 @@ def test_begun_again_it_reads_in_the_steps_that_it_read_in_before(
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_leaves_a_checkpoint_of_the_very_last_token(
+def test_a_signal_leaves_a_checkpoint_after_the_last_token(
     number: int, status: int, night: Callable[..., Night]
 ) -> None:
     run = night(600)
@@ -211,7 +211,7 @@ def test_a_signal_leaves_a_checkpoint_of_the_very_last_token(
     process.send_signal(number)
     assert finish(process) == (status, "")
     before = run.written()
-    # Nothing is taken back, so nothing was generated in vain.
+    # Nothing is taken back, so no token was generated in vain.
     second = run.start()
     run.grows_to(len(before) + 1)
     assert run.written().startswith(before)
@@ -221,7 +221,7 @@ def test_a_signal_leaves_a_checkpoint_of_the_very_last_token(
     assert run.written() == run.expected()
 
 
-def test_a_hangup_that_is_to_be_ignored_is(night: Callable[..., Night]) -> None:
+def test_an_ignored_hangup_is_ignored(night: Callable[..., Night]) -> None:
     """As under `nohup`."""
     run = night(400)
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -234,7 +234,7 @@ def test_a_hangup_that_is_to_be_ignored_is(night: Callable[..., Night]) -> None:
     assert finish(process) == (0, "")
 
 
-def test_a_signal_asks_how_it_goes(night: Callable[..., Night]) -> None:
+def test_a_signal_prints_the_status(night: Callable[..., Night]) -> None:
     run = night(-1)
     process = run.start()
     run.grows_to(500)
@@ -248,14 +248,14 @@ def test_a_signal_asks_how_it_goes(night: Callable[..., Night]) -> None:
     assert " · checkpoint after " in stderr
 
 
-def test_it_ends_when_its_time_is_over_and_goes_on_the_next_night(
+def test_a_run_ends_on_time_and_continues_the_next_night(
     night: Callable[..., Night],
 ) -> None:
     run = night(1_500)
     assert generate_here("--for", "0.4s", *run.checkpointed) == (0, "")
     first = run.written()
     assert first
-    # Its time is over: until it is given more, it ends at once.
+    # Its time is up: it ends immediately until it is given more.
     assert run.go_on() == (0, "")
     code, _ = generate_here(*run.resumed, "--for", "1h")
     assert code == 0
@@ -263,7 +263,7 @@ def test_it_ends_when_its_time_is_over_and_goes_on_the_next_night(
     assert run.written() == run.expected()
 
 
-def test_the_text_is_never_larger_than_was_asked(
+def test_the_text_never_exceeds_its_limit(
     tiny_model: Path, run_mlxchat: RunMlxchat, night: Callable[..., Night]
 ) -> None:
     run = night(-1, "--max-bytes", "700")
@@ -280,10 +280,10 @@ def test_the_text_is_never_larger_than_was_asked(
     assert len(piped.stdout.encode()) <= 50
 
 
-def test_a_disk_that_fills_up_ends_it_and_what_was_saved_stays(
+def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(
     night: Callable[..., Night],
 ) -> None:
-    """Checkpoints are larger than this text: they fail first, and the run goes on without."""
+    """Checkpoints are larger than this text, so they fail first, and the run continues."""
     run = night(1500)
     code, stderr = finish(run.start(most_blocks=4))
     assert code == 1
@@ -293,7 +293,7 @@ def test_a_disk_that_fills_up_ends_it_and_what_was_saved_stays(
     assert run.written() == run.expected()
 
 
-def test_a_damaged_state_is_found_and_the_text_is_the_same_all_the_same(
+def test_a_damaged_state_is_detected_and_the_text_is_the_same(
     night: Callable[..., Night],
 ) -> None:
     run = night(600)
@@ -311,7 +311,7 @@ def test_a_damaged_state_is_found_and_the_text_is_the_same_all_the_same(
     assert run.written() == run.expected()
 
 
-def test_output_that_somebody_changed_is_not_gone_on_with(night: Callable[..., Night]) -> None:
+def test_output_changed_by_another_program_is_not_continued(night: Callable[..., Night]) -> None:
     run = night(600)
     process = run.start()
     run.grows_to(300)
@@ -324,7 +324,7 @@ def test_output_that_somebody_changed_is_not_gone_on_with(night: Callable[..., N
     assert run.written() == b"mine now"
 
 
-def test_another_model_under_the_same_name_is_refused(
+def test_another_model_with_the_same_name_is_refused(
     tmp_path: Path, night: Callable[..., Night]
 ) -> None:
     model = write_tiny_model(tmp_path / "model")
@@ -341,7 +341,7 @@ def test_another_model_under_the_same_name_is_refused(
     assert run.written() == before
 
 
-def test_two_at_one_checkpoint_are_one_too_many(night: Callable[..., Night]) -> None:
+def test_two_processes_cannot_share_a_checkpoint(night: Callable[..., Night]) -> None:
     run = night(-1)
     process = run.start()
     run.grows_to(10)
@@ -354,7 +354,7 @@ def test_two_at_one_checkpoint_are_one_too_many(night: Callable[..., Night]) -> 
 
 @pytest.fixture
 def monotonous(tmp_path: Path) -> list[str]:
-    """Options of a model to which all tokens are equally likely: greedily it repeats the first."""
+    """Options of a model that finds all tokens equally likely: greedily, it repeats the first."""
     model = write_tiny_model(tmp_path / "monotonous")
     weights: Any = mx.load(str(model / "model.safetensors"))
     weights["lm_head.weight"] = mx.zeros_like(weights["lm_head.weight"])
@@ -403,7 +403,7 @@ def test_a_nudge_leads_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> N
         (["--resume", "nowhere", "hello"], "leave the prompt out"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_else(
+def test_invalid_options_are_refused_before_anything_else(
     arguments: list[str],
     message: str,
     run_mlxchat: RunMlxchat,
@@ -432,7 +432,7 @@ def test_nothing_is_overwritten(tiny_model: Path, tmp_path: Path, run_mlxchat: R
     assert f"continue it with --resume {directory}" in again.stderr
 
 
-def test_the_worked_example_goes_on_after_a_crash(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_example_script_continues_after_a_crash(tiny_model: Path, tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "scripts" / "overnight.sh"
     directory = tmp_path / "night"
     environment = {
@@ -462,7 +462,7 @@ def test_the_worked_example_goes_on_after_a_crash(tiny_model: Path, tmp_path: Pa
     assert (directory / "output.txt").read_bytes() == whole.read_bytes()
 
 
-def test_the_worked_example_gives_up_on_what_never_works(tmp_path: Path) -> None:
+def test_the_example_script_gives_up_after_repeated_failures(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "scripts" / "overnight.sh"
     done = subprocess.run(
         ["sh", str(script), str(tmp_path / "night"), "hello"],

@@ -137,7 +137,7 @@ def files(pages: PrefixCache) -> set[str]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("window", [WINDOW, None])
-def test_with_the_same_steps_it_is_the_same_to_the_bit(
+def test_with_the_same_steps_the_result_is_identical(
     family: str, window: int | None, open_pages: Open
 ) -> None:
     model, ids = make_model(build(family)), text(3 * PAGE + 50)
@@ -152,7 +152,7 @@ def test_with_the_same_steps_it_is_the_same_to_the_bit(
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
 @pytest.mark.parametrize(("recorded_by", "read_by"), [(PAGE, 50), (50, 2 * PAGE), (2 * PAGE, 50)])
-def test_with_other_steps_it_is_the_same_to_rounding(
+def test_with_other_steps_the_result_is_the_same_up_to_rounding(
     family: str, recorded_by: int, read_by: int, open_pages: Open
 ) -> None:
     model, ids = make_model(build(family)), text(3 * PAGE + 50)
@@ -169,7 +169,7 @@ def test_with_other_steps_it_is_the_same_to_rounding(
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_half_precision_is_the_same_to_the_bit(dtype: mx.Dtype, open_pages: Open) -> None:
+def test_in_half_precision_the_result_is_identical(dtype: mx.Dtype, open_pages: Open) -> None:
     network = build_random_model()
     network.set_dtype(dtype)
     model, ids = make_model(network, dtype), text(2 * PAGE + 9)
@@ -181,9 +181,7 @@ def test_half_precision_is_the_same_to_the_bit(dtype: mx.Dtype, open_pages: Open
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])
-def test_what_is_read_back_stands_where_a_prefill_would_stand(
-    family: str, open_pages: Open
-) -> None:
+def test_pages_restore_the_positions_of_a_prefill(family: str, open_pages: Open) -> None:
     """A real prefill leaves more than its window in a narrow layer, but sees the same of it."""
     model, ids = make_model(build(family)), text(3 * PAGE + 1)
     run = record(model, ids, open_pages(model))
@@ -199,7 +197,9 @@ def test_what_is_read_back_stands_where_a_prefill_would_stand(
     np.testing.assert_array_equal(again.logits(), run.logits())
 
 
-def test_it_goes_on_beyond_the_window_as_if_it_had_been_prefilled(open_pages: Open) -> None:
+def test_a_restored_cache_continues_beyond_the_window_like_a_prefilled_one(
+    open_pages: Open,
+) -> None:
     """The kept tokens' positions and originals, too, are what a prefill would leave."""
     model, ids = make_model(build("gemma3_text")), text(2 * PAGE + 1)
     record(model, ids, open_pages(model), window=300)
@@ -211,7 +211,7 @@ def test_it_goes_on_beyond_the_window_as_if_it_had_been_prefilled(open_pages: Op
     np.testing.assert_array_equal(runs[0].logits(60), runs[1].logits(60))
 
 
-def test_a_prompt_longer_than_the_window_reuses_what_comes_before_anything_is_evicted(
+def test_a_prompt_longer_than_the_window_reuses_only_its_first_window(
     open_pages: Open,
 ) -> None:
     model, ids = make_model(), text(5 * PAGE)
@@ -224,7 +224,7 @@ def test_a_prompt_longer_than_the_window_reuses_what_comes_before_anything_is_ev
     np.testing.assert_array_equal(again.logits(), plain)
 
 
-def test_a_step_over_the_end_of_the_window_still_leaves_the_pages_before_it(
+def test_a_step_across_the_end_of_the_window_keeps_earlier_pages(
     open_pages: Open,
 ) -> None:
     model, ids = make_model(), text(5 * PAGE)
@@ -238,7 +238,7 @@ def test_a_step_over_the_end_of_the_window_still_leaves_the_pages_before_it(
     np.testing.assert_allclose(again.logits(), plain.logits(), atol=1e-3)
 
 
-def test_windows_of_different_size_share_what_both_hold(open_pages: Open) -> None:
+def test_windows_of_different_sizes_share_pages(open_pages: Open) -> None:
     model, ids = make_model(build("gemma3_text")), text(4 * PAGE + 5)
     record(model, ids, open_pages(model), window=None)
     for window, cached in (
@@ -253,14 +253,14 @@ def test_windows_of_different_size_share_what_both_hold(open_pages: Open) -> Non
         np.testing.assert_array_equal(again.logits(), plain.logits())
 
 
-@pytest.mark.parametrize(("keep", "told"), [(0, 300), (KEEP, None)])
-def test_nothing_beyond_the_window_is_read_back_though_it_is_stored(
-    keep: int, told: int | None, model: Model, open_pages: Open
+@pytest.mark.parametrize(("keep", "window"), [(0, 300), (KEEP, None)])
+def test_stored_pages_beyond_the_window_are_not_read_back(
+    keep: int, window: int | None, model: Model, open_pages: Open
 ) -> None:
     ids = text(4 * PAGE + 1)
     record(model, ids, open_pages(model))
     cache, plain = (make_cache(model.network, 300, keep) for _ in range(2))
-    assert open_pages(model).fill(cache, ids, told) == 2 * PAGE
+    assert open_pages(model).fill(cache, ids, window) == 2 * PAGE
     prefill(model.network, cache, ids[2 * PAGE :], step_size=PAGE)
     prefill(model.network, plain, ids, step_size=PAGE)
     for mine, theirs in zip(windows(cache), windows(plain), strict=True):
@@ -283,7 +283,7 @@ def test_the_last_token_is_never_read_back(model: Model, open_pages: Open) -> No
     assert Run(model, ids[:1], pages).cached == 0
 
 
-def test_a_generation_that_starts_from_pages_says_the_same(model: Model, open_pages: Open) -> None:
+def test_a_generation_from_stored_pages_has_the_same_output(model: Model, open_pages: Open) -> None:
     """The recorder is given decoded tokens too, and stores the page that the prompt's last one
     completes."""
     ids = text(2 * PAGE)
@@ -314,9 +314,7 @@ def test_a_generation_that_starts_from_pages_says_the_same(model: Model, open_pa
 # Sharing
 
 
-def test_prompts_that_begin_alike_store_their_beginning_once(
-    model: Model, open_pages: Open
-) -> None:
+def test_prompts_with_the_same_beginning_store_it_once(model: Model, open_pages: Open) -> None:
     ids = text(5 * PAGE + 10)
     other = text_like(ids, 3 * PAGE, 2 * PAGE + 10)
     pages = open_pages(model)
@@ -345,7 +343,7 @@ def test_a_prompt_that_differs_within_a_page_shares_the_pages_before(
     np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
 
 
-def test_what_is_stored_is_not_written_again(
+def test_stored_pages_are_not_written_again(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = text(3 * PAGE + 1)
@@ -366,7 +364,7 @@ def test_what_is_stored_is_not_written_again(
     assert after.used > before.used
 
 
-def test_states_are_added_where_a_later_step_ends_with_a_page(open_pages: Open) -> None:
+def test_states_are_added_when_a_later_step_ends_at_a_pages_end(open_pages: Open) -> None:
     model, ids = make_model(build("qwen3_next")), text(3 * PAGE + 50)
     pages = open_pages(model)
     record(model, ids, pages, step=100)
@@ -376,7 +374,7 @@ def test_states_are_added_where_a_later_step_ends_with_a_page(open_pages: Open) 
     assert Run(model, ids, pages).cached == 3 * PAGE
 
 
-def test_a_turn_that_begins_within_a_page_stores_that_page_too(
+def test_a_turn_that_starts_within_a_page_stores_that_page_too(
     model: Model, open_pages: Open
 ) -> None:
     ids = text(4 * PAGE)
@@ -392,7 +390,7 @@ def test_a_turn_that_begins_within_a_page_stores_that_page_too(
     np.testing.assert_allclose(again.logits(), Run(model, ids).logits(), atol=1e-4)
 
 
-def test_nothing_is_stored_that_could_not_be_found_or_trusted(
+def test_pages_that_could_not_be_found_or_trusted_are_not_stored(
     model: Model, open_pages: Open
 ) -> None:
     ids = text(4 * PAGE)
@@ -443,7 +441,7 @@ def test_another_model_or_dtype_of_the_same_name_finds_nothing(
     assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
 
 
-def test_another_mlx_finds_nothing(
+def test_another_version_of_mlx_finds_nothing(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = text(PAGE + 1)
@@ -455,7 +453,7 @@ def test_another_mlx_finds_nothing(
     assert Run(model, ids, open_pages(model)).cached == 0
 
 
-def test_a_key_that_is_the_same_for_other_tokens_is_no_hit(
+def test_the_same_key_for_other_tokens_does_not_match(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a page of the same tokens match if those before them differ."""
@@ -476,9 +474,7 @@ def test_a_key_that_is_the_same_for_other_tokens_is_no_hit(
     np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
 
 
-def test_a_page_that_was_put_in_the_place_of_another_is_no_hit(
-    model: Model, open_pages: Open
-) -> None:
+def test_a_page_file_swapped_for_another_does_not_match(model: Model, open_pages: Open) -> None:
     ids, other = text(2 * PAGE + 1), text(2 * PAGE + 1, 2)
     pages = open_pages(model)
     record(model, ids, pages)
@@ -494,7 +490,7 @@ def test_a_page_that_was_put_in_the_place_of_another_is_no_hit(
 
 
 @pytest.mark.parametrize("kind", ["changed", "cut off", "longer", "empty", "missing", "nonsense"])
-def test_a_page_that_cannot_be_used_is_forgotten_with_all_below_it_and_written_anew(
+def test_a_damaged_page_is_deleted_with_its_descendants_and_written_again(
     kind: str, model: Model, open_pages: Open
 ) -> None:
     ids = text(4 * PAGE + 1)
@@ -527,7 +523,9 @@ def test_a_page_that_cannot_be_used_is_forgotten_with_all_below_it_and_written_a
 
 
 @pytest.mark.parametrize("change", ["shape", "dtype", "name", "model", "ids"])
-def test_a_page_of_another_make_is_no_hit(change: str, model: Model, open_pages: Open) -> None:
+def test_a_page_with_other_contents_does_not_match(
+    change: str, model: Model, open_pages: Open
+) -> None:
     ids = text(PAGE + 1)
     pages = open_pages(model)
     record(model, ids, pages)
@@ -553,9 +551,7 @@ def test_a_page_of_another_make_is_no_hit(change: str, model: Model, open_pages:
     assert files(pages) == set()
 
 
-def test_a_directory_that_cannot_be_used_only_costs_the_prefill(
-    model: Model, tmp_path: Path
-) -> None:
+def test_an_unusable_directory_only_costs_the_prefill(model: Model, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ids = text(PAGE + 1)
     pages = PrefixCache(tmp_path / "file", model, PLENTY)
@@ -566,7 +562,7 @@ def test_a_directory_that_cannot_be_used_only_costs_the_prefill(
     np.testing.assert_array_equal(run.logits(), Run(model, ids).logits())
 
 
-def test_an_index_that_is_no_database_is_begun_anew(model: Model, open_pages: Open) -> None:
+def test_an_index_that_is_not_a_database_is_replaced(model: Model, open_pages: Open) -> None:
     ids = text(2 * PAGE + 1)
     pages = open_pages(model)
     record(model, ids, pages)
@@ -578,7 +574,7 @@ def test_an_index_that_is_no_database_is_begun_anew(model: Model, open_pages: Op
     assert pages.error is None
 
 
-def test_a_full_disk_ends_the_recording_and_nothing_else(
+def test_a_full_disk_stops_only_the_recording(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = text(5 * PAGE + 1)
@@ -605,7 +601,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     np.testing.assert_array_equal(again.logits(), plain)
 
 
-def test_an_index_that_takes_nothing_ends_the_recording(
+def test_an_unwritable_index_stops_the_recording(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> bool:
@@ -643,16 +639,16 @@ def test_files_stay_within_the_limit_and_the_latest_prompt_is_kept(
     assert files(pages) == set()
 
 
-def test_no_more_than_a_few_pages_wait_for_a_slow_disk(
+def test_only_a_few_pages_wait_for_a_slow_disk(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, waiting = open_pages(model), []
     store = pages._writer.store
 
-    def slowly(*arguments: Any) -> bool:
+    def slowly(*arguments: Any, **row: Any) -> bool:
         time.sleep(0.02)
         waiting.append(sum(not each.done() for each in pages._writer._writes))
-        return store(*arguments)
+        return store(*arguments, **row)
 
     monkeypatch.setattr(pages._writer, "store", slowly)
     record(model, text(12 * PAGE), pages, step=6 * PAGE, window=None)
@@ -660,7 +656,7 @@ def test_no_more_than_a_few_pages_wait_for_a_slow_disk(
     assert max(waiting) <= PAGES_IN_FLIGHT + 1
 
 
-def test_what_waits_to_be_written_does_not_hold_on_to_the_cache() -> None:
+def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
     """A slice of one head's keys is contiguous, so that hold() alone would not copy it."""
     model = make_model(build("gemma3_text"))
     cache = new_cache(model, None)
@@ -682,7 +678,7 @@ def test_what_waits_to_be_written_does_not_hold_on_to_the_cache() -> None:
     assert held["0.keys"].shape == (1, 1, PAGE, 8)
 
 
-def test_only_the_owner_can_read_what_is_stored(model: Model, open_pages: Open) -> None:
+def test_stored_pages_are_private_to_their_owner(model: Model, open_pages: Open) -> None:
     before = os.umask(0)
     try:
         pages = open_pages(model)
@@ -699,7 +695,7 @@ def test_only_the_owner_can_read_what_is_stored(model: Model, open_pages: Open) 
 # Which caches
 
 
-def test_a_cache_that_cannot_be_stored_is_left_alone_and_says_why(
+def test_a_cache_that_cannot_be_stored_is_left_alone_with_a_reason(
     model: Model, open_pages: Open
 ) -> None:
     chunked = make_model(build_family("llama4"))
@@ -708,9 +704,7 @@ def test_a_cache_that_cannot_be_stored_is_left_alone_and_says_why(
     assert pages.refusal(new_cache(model)) is None
     assert pages.refusal(new_cache(chunked)) == "this model attends within chunks"
     assert pages.refusal(Cache([padded])) == "its prompts are padded"
-    assert pages.refusal(Cache([QuantizedKVCache()])) == (
-        "this model keeps its past in a QuantizedKVCache"
-    )
+    assert pages.refusal(Cache([QuantizedKVCache()])) == ("this model uses a QuantizedKVCache")
     run = Run(chunked, text(PAGE + 1), open_pages(chunked))
     assert run.cached == 0
     assert not pages.index.path_of("any").parent.exists()
@@ -732,7 +726,7 @@ def run_prompts(directory: Path, limit_bytes: int, seeds: list[int]) -> None:
         assert pages.error is None, pages.error
 
 
-def test_processes_that_fill_and_prune_at_once_do_not_disturb_each_other(
+def test_processes_can_fill_and_prune_concurrently(
     model: Model, open_pages: Open, tmp_path: Path
 ) -> None:
     record(model, text(PAGE + 1), open_pages(model))

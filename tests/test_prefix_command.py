@@ -42,7 +42,7 @@ def pages() -> list[Path]:
     return sorted(paths.prefix_cache_dir().rglob("*.safetensors"))
 
 
-def test_a_document_is_read_once_whatever_is_asked(ask: Any) -> None:
+def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
     fresh = ask("What lives there?", "--no-prefix-cache")
     assert pages() == []
     first = ask("What lives there?")
@@ -71,7 +71,7 @@ def test_the_step_size_does_not_matter(step: str, ask: Any) -> None:
     assert again["text"] == fresh["text"]
 
 
-def test_of_a_prompt_longer_than_the_window_only_its_first_window_is_known(ask: Any) -> None:
+def test_only_the_first_window_of_a_long_prompt_is_cached(ask: Any) -> None:
     fresh = ask("What?", "--no-prefix-cache", "--max-kv-size", "700")
     ask("What?", "--max-kv-size", "700")
     again = ask("What?", "--max-kv-size", "700")
@@ -81,7 +81,7 @@ def test_of_a_prompt_longer_than_the_window_only_its_first_window_is_known(ask: 
     assert ask("What?", "--max-kv-size", "900")["cached_tokens"] == 700 // PAGE * PAGE
 
 
-def test_a_run_with_checkpoints_begins_at_the_beginning(
+def test_a_run_with_checkpoints_does_not_use_the_prefix_cache(
     ask: Any, tiny_model: Path, document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
     """Prefilling in other steps differs by rounding, but such a run must be reproducible."""
@@ -94,7 +94,7 @@ def test_a_run_with_checkpoints_begins_at_the_beginning(
     assert "cached" not in done.stderr
 
 
-def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> None:
+def test_prompts_that_differ_early_share_only_the_part_before(ask: Any) -> None:
     """For example, if the template puts the date into the system prompt."""
     dated = "Be brief. " * 60 + "Today is {}."
     ask("What?", "-s", dated.format("Monday"))
@@ -103,7 +103,7 @@ def test_what_differs_at_the_beginning_shares_only_what_is_before(ask: Any) -> N
     assert ask("What?", "-s", dated.format("Tuesday"))["cached_tokens"] > 2000
 
 
-def test_texts_that_differ_within_a_character_share_what_comes_before(
+def test_texts_that_differ_within_a_character_share_the_part_before(
     ask: Any, document: Path
 ) -> None:
     """A byte is a token here: the last shared page ends between two bytes of a character."""
@@ -116,7 +116,7 @@ def test_texts_that_differ_within_a_character_share_what_comes_before(
     assert 8 * PAGE <= known["cached_tokens"] <= 10 * PAGE
 
 
-def test_other_weights_under_the_same_name_know_nothing(ask: Any, tmp_path: Path) -> None:
+def test_other_weights_of_the_same_name_find_nothing(ask: Any, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model")
     ask("What?", model=model)
     write_tiny_model(model, seed=7)
@@ -126,7 +126,7 @@ def test_other_weights_under_the_same_name_know_nothing(ask: Any, tmp_path: Path
     assert again["text"] == fresh["text"]
 
 
-def test_it_stays_within_its_limit(ask: Any) -> None:
+def test_the_prefix_cache_stays_within_its_limit(ask: Any) -> None:
     ask("What?", "--prefix-cache-size", "1MB")
     size = sum(page.stat().st_size for page in pages())
     assert 0 < size <= 1_000_000
@@ -134,7 +134,7 @@ def test_it_stays_within_its_limit(ask: Any) -> None:
     assert sum(page.stat().st_size for page in pages()) <= 300_000
 
 
-def test_a_short_prompt_and_a_chat_that_leaves_nothing_are_not_kept(
+def test_short_prompts_and_unsaved_chats_are_not_cached(
     tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
     run_mlxchat("generate", "-m", str(tiny_model), "-n", "3", "hello")
@@ -144,7 +144,7 @@ def test_a_short_prompt_and_a_chat_that_leaves_nothing_are_not_kept(
     assert pages() == []
 
 
-def test_a_chat_knows_what_another_one_has_read(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
+def test_a_chat_reuses_a_prefix_of_another(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
     line = DOCUMENT.replace("\n", " ")
     chat = ["chat", "-m", str(tiny_model), "--temp", "0", "-n", "9", "--json"]
 
@@ -168,22 +168,23 @@ def test_the_cache_commands(
     assert (warmed.returncode, warmed.stdout, warmed.stderr) == (0, "", "")
     assert ask("What?")["cached_tokens"] >= 2048
     (listed,) = run_mlxchat("cache", "list").stdout.splitlines()
-    id_, kind, tokens, _, model = listed.split("\t")
+    id_, kind, tokens, _, label, model = listed.split("\t")
+    assert label == str(document)
     assert kind == "prefix"
     assert int(tokens.replace(",", "")) >= 2048
     assert model == str(tiny_model)
     assert json.loads(run_mlxchat("cache", "list", "--json").stdout)["key"].startswith(id_)
     assert str(paths.prefix_cache_dir()) in run_mlxchat("cache", "info").stdout
-    assert run_mlxchat("cache", "rm", "ffff").returncode == 2
-    assert run_mlxchat("cache", "rm", id_).returncode == 0
+    assert run_mlxchat("cache", "rm", "--yes", "ffff").returncode == 2
+    assert run_mlxchat("cache", "rm", "--yes", id_).returncode == 0
     assert pages() == []
     ask("What?")
-    assert "pages deleted" in run_mlxchat("cache", "clear").stdout
+    assert run_mlxchat("cache", "clear", "--yes").stdout.startswith("deleted ")
     assert pages() == []
 
 
 @pytest.mark.parametrize("block", [(), ("--block",)])
-def test_a_document_is_warmed_with_the_arguments_of_its_template(
+def test_warming_uses_the_template_arguments(
     block: tuple[str, ...], tmp_path: Path, document: Path, run_mlxchat: RunMlxchat
 ) -> None:
     """They come before the document, like gpt-oss's effort, so nothing was found later."""
@@ -203,7 +204,7 @@ def test_a_document_is_warmed_with_the_arguments_of_its_template(
     assert known(*effort) > 2000
 
 
-def test_removing_a_prefix_leaves_what_another_one_shares(
+def test_removing_a_prefix_keeps_pages_shared_with_another(
     ask: Any, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
     question = "What, and why? " * 40
@@ -217,12 +218,12 @@ def test_removing_a_prefix_leaves_what_another_one_shares(
         if each["tokens"] > 4000
     ]
     before = len(pages())
-    assert run_mlxchat("cache", "rm", longest["key"]).returncode == 0
+    assert run_mlxchat("cache", "rm", "--yes", longest["key"]).returncode == 0
     assert 0 < len(pages()) < before
     assert ask(question)["cached_tokens"] > 2000
 
 
-@pytest.mark.parametrize("command", [["list"], ["info"], ["clear"], ["rm", "ffff"]])
+@pytest.mark.parametrize("command", [["list"], ["info"], ["clear", "-y"], ["rm", "-y", "ffff"]])
 def test_where_nothing_can_be_kept_that_is_said(
     command: list[str], run_mlxchat: RunMlxchat
 ) -> None:
@@ -234,7 +235,7 @@ def test_where_nothing_can_be_kept_that_is_said(
     assert done.stderr == f"mlxchat: error: cannot use {directory}: File exists\n"
 
 
-def test_what_cannot_be_kept_is_said(
+def test_a_model_that_cannot_be_cached_is_reported(
     document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
     model = write_tiny_model(tmp_path / "model", config=family_config("llama4"))

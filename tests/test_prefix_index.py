@@ -76,7 +76,7 @@ def rows_and_files(index: PrefixIndex) -> tuple[set[str], set[str]]:
     return rows, index._files()
 
 
-def test_a_key_tells_the_model_the_page_and_all_pages_before() -> None:
+def test_a_key_identifies_the_model_the_page_and_all_earlier_pages() -> None:
     ids = np.arange(12, dtype=np.int32)
     keys = page_keys("print", ids, 4)
     assert len(set(keys)) == 3
@@ -88,7 +88,7 @@ def test_a_key_tells_the_model_the_page_and_all_pages_before() -> None:
     assert not set(changed[1:]) & set(keys)
 
 
-def test_the_chain_ends_at_the_first_page_that_is_not_stored(index: PrefixIndex) -> None:
+def test_the_chain_ends_at_the_first_missing_page(index: PrefixIndex) -> None:
     add_text(index, "abc")
     assert found(index, "abcd") == "abc"
     assert found(index, "abx") == "ab"
@@ -97,21 +97,21 @@ def test_the_chain_ends_at_the_first_page_that_is_not_stored(index: PrefixIndex)
     assert (page.depth, page.bytes, page.model, page.has_state) == (10, SIZE, "m", False)
 
 
-def test_a_page_entered_twice_is_there_once_and_its_last_state_counts(index: PrefixIndex) -> None:
+def test_adding_a_page_twice_keeps_the_latest_row(index: PrefixIndex) -> None:
     add(index, "a")
     assert index.add("a", ROOT, depth=10, size_bytes=7, model="m", has_state=True)
     assert index.total_bytes() == 7
     assert index.chain(["a"])[0].has_state
 
 
-def test_a_page_whose_parent_or_file_is_gone_is_not_entered(index: PrefixIndex) -> None:
+def test_a_page_without_its_parent_or_file_is_not_added(index: PrefixIndex) -> None:
     assert not add(index, "ab", "a")
     assert not index.path_of("ab").exists()
     assert not index.add("x", ROOT, depth=10, size_bytes=1, model="m", has_state=False)
     assert rows_and_files(index) == (set(), set())
 
 
-def test_removing_a_page_removes_all_that_hangs_below_it(index: PrefixIndex) -> None:
+def test_removing_a_page_removes_its_descendants(index: PrefixIndex) -> None:
     for text in ("abcd", "abx", "ay"):
         add_text(index, text)
     index.remove("ab")
@@ -119,7 +119,7 @@ def test_removing_a_page_removes_all_that_hangs_below_it(index: PrefixIndex) -> 
     index.remove("never there")
 
 
-def test_pruning_deletes_the_leaves_that_were_used_least_recently(index: PrefixIndex) -> None:
+def test_pruning_deletes_the_least_recently_used_leaves(index: PrefixIndex) -> None:
     for text in ("abc", "abd", "xy"):
         add_text(index, text)
     index.touch(prefixes("abc"))
@@ -137,7 +137,7 @@ def test_pruning_deletes_the_leaves_that_were_used_least_recently(index: PrefixI
     ]
 
 
-def test_a_parent_outlives_its_children_even_where_it_seems_older(index: PrefixIndex) -> None:
+def test_a_parent_outlives_its_children_even_if_it_seems_older(index: PrefixIndex) -> None:
     add_text(index, "abc")
     add_text(index, "x")
     index.touch(["c", "abc"])
@@ -145,7 +145,7 @@ def test_a_parent_outlives_its_children_even_where_it_seems_older(index: PrefixI
     assert rows_and_files(index)[0] == {"a", "ab", "abc"}
 
 
-def test_whatever_the_tree_what_is_left_fits_and_can_be_found(
+def test_after_pruning_any_tree_the_rest_fits_and_can_be_reached(
     index: PrefixIndex, clock: Clock
 ) -> None:
     chance = random.Random(1)
@@ -163,7 +163,7 @@ def test_whatever_the_tree_what_is_left_fits_and_can_be_found(
             assert all(key[:-1] in rows | {ROOT} for key in rows)
 
 
-def test_pruning_mends_rows_without_files_and_files_without_rows(
+def test_pruning_deletes_rows_without_files_and_files_without_rows(
     index: PrefixIndex, clock: Clock
 ) -> None:
     add_text(index, "abc")
@@ -180,7 +180,7 @@ def test_pruning_mends_rows_without_files_and_files_without_rows(
     assert files == {"a", "ax", "young"}
 
 
-def test_pages_that_hang_in_the_air_are_deleted(index: PrefixIndex) -> None:
+def test_unreachable_pages_are_deleted(index: PrefixIndex) -> None:
     """However the database got into this state, they could never be reached."""
     add_text(index, "abc")
     with sqlite3.connect(index._database._file) as database:
@@ -199,7 +199,7 @@ def test_clearing_leaves_nothing(index: PrefixIndex) -> None:
     assert index.models() == []
 
 
-def test_the_listing_tells_each_model_and_its_longest_prefixes(
+def test_the_listing_has_each_model_and_its_longest_prefixes(
     index: PrefixIndex, clock: Clock
 ) -> None:
     clock.now = 4e9
@@ -232,7 +232,7 @@ def damage(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nonsense", "cut off", "overwritten", "a later format"])
-def test_a_damaged_index_is_set_aside_for_an_empty_one(
+def test_a_damaged_index_is_replaced_with_an_empty_one(
     kind: str, index: PrefixIndex, clock: Clock
 ) -> None:
     add_text(index, "abc")
@@ -248,7 +248,7 @@ def test_a_damaged_index_is_set_aside_for_an_empty_one(
     assert rows_and_files(index) == ({"x", "xy"}, {"x", "xy"})
 
 
-def test_a_process_that_has_it_open_goes_on_when_another_sets_it_aside(
+def test_a_process_with_an_open_index_continues_when_another_replaces_it(
     index: PrefixIndex, clock: Clock
 ) -> None:
     add_text(index, "abc")
@@ -263,7 +263,7 @@ def test_a_process_that_has_it_open_goes_on_when_another_sets_it_aside(
     other.close()
 
 
-def test_what_another_process_has_mended_is_not_set_aside_again(
+def test_an_index_replaced_by_another_process_is_not_replaced_again(
     index: PrefixIndex, clock: Clock
 ) -> None:
     """Both may find the damage at the same time."""
@@ -275,7 +275,7 @@ def test_what_another_process_has_mended_is_not_set_aside_again(
     other.close()
 
 
-def test_what_cannot_be_had_is_an_oserror(
+def test_a_locked_or_unwritable_index_is_an_oserror(
     tmp_path: Path, index: PrefixIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -293,7 +293,7 @@ def test_what_cannot_be_had_is_an_oserror(
     index.touch(["a"])
 
 
-def test_only_the_owner_can_read_it(index: PrefixIndex) -> None:
+def test_the_index_is_private_to_its_owner(index: PrefixIndex) -> None:
     before = os.umask(0)
     try:
         index.chain([])
@@ -309,7 +309,7 @@ def test_only_the_owner_can_read_it(index: PrefixIndex) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_it_is_opened_again_when_it_was_closed(index: PrefixIndex) -> None:
+def test_a_closed_index_is_opened_again(index: PrefixIndex) -> None:
     index.close()
     add_text(index, "a")
     index.close()
@@ -330,7 +330,7 @@ def fill_and_prune(directory: Path, seed: int) -> None:
     index.close()
 
 
-def test_processes_that_fill_and_prune_at_once_leave_a_tree_that_fits(tmp_path: Path) -> None:
+def test_concurrent_filling_and_pruning_leaves_a_valid_tree(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [
         context.Process(target=fill_and_prune, args=(tmp_path / "prefixes", seed))

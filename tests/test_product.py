@@ -47,7 +47,7 @@ def test_each_way_in_matches_the_plain_computation_or_is_refused(
     assert wrong.keys() <= CHOOSES_OTHERS.get((family, form), set())
     is_refused = VERDICTS[family].memory == "refused"
     assert ("snapshot" in outcome.refused) == is_refused
-    assert ("block" in outcome.refused) == (is_refused or VERDICTS[family].blocks != "joined")
+    assert ("block" in outcome.refused) == (is_refused or VERDICTS[family].blocks != "works")
     assert ("prefix" in outcome.refused) == (is_refused or family in NO_PREFIX)
 
 

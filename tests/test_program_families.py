@@ -1,7 +1,7 @@
-"""The program, through its ways in, on families that differ in kind and in each form of weights.
+"""The program, through each way in, with different kinds of families and in each form of weights.
 
-What their caches compute is shown by `test_families` and others. Here it is a run and a chat as a
-user has them: their threads, their files and, for one kind unless all tests are run, the terminal.
+`test_families` and others test what their caches compute. These tests run `generate` and a chat as
+users do, with their threads, their files and, for one kind unless all tests run, the terminal.
 """
 
 import json
@@ -24,7 +24,7 @@ from scripts.families import write_family
 from tests.conftest import RunMlxchat
 from tests.terminal_chat import CTRL_D, Chat
 
-# A family for each kind of layer, and the form in which its weights are stored.
+# A family for each kind of layer, and the form of its stored weights.
 KINDS = {
     "llama3 rope": ("llama", "bfloat16"),
     "attention sinks": ("gpt_oss", "4-bit"),
@@ -59,7 +59,7 @@ def write_kind(tmp_path_factory: pytest.TempPathFactory) -> WriteKind:
 
 
 def setup_of(kind: str, model: Path, window: int, **options: Any) -> Setup:
-    """As stored, with a window if the kind can have one."""
+    """Settings with the stored weights, and a window if the kind can have one."""
     tokens = None if kind == WITHOUT_A_WINDOW else window
     return Setup(str(model), offline=True, dtype="stored", window=tokens, **options)
 
@@ -71,12 +71,12 @@ WINDOW = 48
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_generate_keeps_its_window_and_resumes_what_was_killed(
+def test_generate_keeps_its_window_and_resumes_after_a_kill(
     kind: str, write_kind: WriteKind, run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
-    """Resumed from what a kill would have left, it writes the same bytes as a whole run.
+    """Resumed from what a kill would have left, it writes the same bytes as an undisturbed run.
 
-    Recurrent layers evict nothing, which the program once claimed they did.
+    Recurrent layers evict nothing, but the program used to claim they did.
     """
     model = write_kind(kind)
     window = [] if kind == WITHOUT_A_WINDOW else ["--max-kv-size", str(WINDOW)]
@@ -114,7 +114,7 @@ def test_generate_keeps_its_window_and_resumes_what_was_killed(
 def test_learned_positions_are_refused_a_window_and_end_with_their_table(
     run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
-    """GPT-2 once read past the end of its table of positions, and said nonsense."""
+    """GPT-2 used to read past the end of its position table, and produced nonsense."""
     model = write_family(tmp_path / "model", "gpt2", "float16", n_positions=64, n_ctx=64)
     generate = ["generate", "--raw", "-m", str(model), "--ignore-eos", "--json"]
 
@@ -131,7 +131,7 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
         "shorten the prompt or use another model"
     )
 
-    # It is refused before its weights are read: these could not be.
+    # It is refused before its weights are read: these are unreadable.
     (model / "model.safetensors").write_bytes(b"")
     refused = run_mlxchat(*generate, "--max-kv-size", "32", "hello")
     assert refused.returncode == 1
@@ -151,7 +151,7 @@ def test_positions_that_run_on_are_reported_once_in_scripts_too(
 
 MESSAGES = [f"Question {n}: what did you say?" for n in range(4)]
 
-# The reply's last token, what closes the turn and opens the next, and the message.
+# The reply's last token, the tokens between the turns, and the message.
 NEW_TOKENS = 1 + len("\nuser\n\nassistant\n") + 4 + len(MESSAGES[-1])
 
 
@@ -162,10 +162,10 @@ def say(chat: app_chat.Chat, text: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKind) -> None:
-    """The likeliest reply is the same again, after a retry and when the session is resumed.
+    """The likeliest reply stays the same after a retry and after resuming the session.
 
-    It is asked for twice, with a window that has wrapped in between: once before the chat is left,
-    where it is taken back, and once after it is continued.
+    It is requested twice, and the window wraps in between: once before the chat ends, where it is
+    taken back, and once after it is continued.
     """
     setup = setup_of(kind, write_kind(kind), 200, sampling={"temp": 0.0})
     options = ChatOptions(setup, generation=GenerationSettings(max_tokens=12))
@@ -186,7 +186,7 @@ def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKin
 
 
 def last_reply() -> str:
-    """That of the only session, as it stands in its file."""
+    """The last reply in the file of the only session."""
     (directory,) = paths.sessions_dir().iterdir()
     return read_session(directory.name).turns[-1].reply
 
@@ -196,7 +196,7 @@ def last_reply() -> str:
     "kind",
     [pytest.param(kind, marks=pytest.mark.slow if n else []) for n, kind in enumerate(KINDS)],
 )
-def test_a_chat_in_a_terminal_does_as_well(kind: str, write_kind: WriteKind) -> None:
+def test_so_does_a_chat_in_a_terminal(kind: str, write_kind: WriteKind) -> None:
     options = ["--dtype", "stored", "-n", "12", "--stats"]
     if kind != WITHOUT_A_WINDOW:
         options += ["--max-kv-size", "200"]

@@ -1,4 +1,4 @@
-"""What moves on stderr, on a terminal, while something takes long."""
+"""Progress on stderr, on a terminal, while something takes long."""
 
 import io
 import re
@@ -29,7 +29,7 @@ def stderr(monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None) -> Terminal
 
 @contextmanager
 def seen_on(terminal: Terminal) -> Iterator[None]:
-    """In a test's body: before, pytest puts its own stderr there."""
+    """Call this in the test's body: before that, pytest replaces stderr."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
         yield
@@ -42,14 +42,14 @@ def wait_for(text: str, terminal: Terminal) -> None:
         time.sleep(0.01)
 
 
-def test_a_line_is_drawn_while_something_is_waited_for(stderr: Terminal) -> None:
+def test_a_line_is_drawn_while_waiting(stderr: Terminal) -> None:
     with seen_on(stderr), waiting("loading a\x1b[31m …", quiet=False):
         wait_for("loading a␛[31m …", stderr)
-    # Erased, and the cursor is there again.
+    # Erased, with the cursor shown again.
     assert stderr.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
 
 
-def test_nothing_is_drawn_of_what_is_quick_or_quiet(
+def test_nothing_is_drawn_for_quick_or_quiet_work(
     stderr: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with seen_on(stderr), waiting("loading", quiet=True):
@@ -91,10 +91,10 @@ def test_one_bar_counts_one_thing_after_another(
 
 
 @pytest.mark.parametrize("columns", ["20", "40", "60"])
-def test_what_the_terminal_shows_of_ctrl_c_does_not_wrap_the_line(
+def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(
     columns: str, stderr: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a line as wide as the terminal it did, so that the line stayed there."""
+    """If the line was as wide as the terminal, it wrapped and stayed there."""
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
     with seen_on(stderr), progress("tokenizing", "characters", quiet=False) as bar:
@@ -117,11 +117,11 @@ def test_what_the_terminal_shows_of_ctrl_c_does_not_wrap_the_line(
 def test_a_narrow_terminal_shows_the_count(
     columns: str, line: str, stderr: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything was cut short alike: "64/53,30… 16… 55…"."""
+    """All columns were shortened alike: "64/53,30… 16… 55…"."""
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
     bar = moving.MovingBar("tokens")
     bar.add_task("reading", total=53_310, completed=64, rate="14 tokens/s", left="1:02:03 left")
     Console(file=stderr).print(bar.get_renderable())
-    # A bar of nearly nothing is blank.
+    # A bar near zero is blank.
     assert " ".join(stderr.getvalue().split()) == line

@@ -1,4 +1,4 @@
-"""`mlxchat generate` in a real pseudo-terminal: what a person sees, and does."""
+"""`mlxchat generate` in a real pseudo-terminal: what a user sees and does."""
 
 import re
 import sys
@@ -28,7 +28,7 @@ def screen_of(child: "pexpect.spawn[str]") -> str:
     return child.before
 
 
-def test_a_person_sees_the_text_and_then_the_figures_on_a_line_of_their_own(
+def test_a_user_sees_the_text_and_then_the_figures_on_a_separate_line(
     tiny_model: Path,
 ) -> None:
     child = spawn(tiny_model, "-n", "12", "Hello")
@@ -40,8 +40,8 @@ def test_a_person_sees_the_text_and_then_the_figures_on_a_line_of_their_own(
     assert figures.endswith("stopped: length")
 
 
-def test_nothing_the_model_writes_is_obeyed_by_the_terminal(tmp_path: Path) -> None:
-    """A model of random weights at a high temperature writes every byte, escape among them."""
+def test_the_terminal_interprets_nothing_the_model_writes(tmp_path: Path) -> None:
+    """A model with random weights writes every byte at a high temperature, including escape."""
     model = write_tiny_model(tmp_path / "m", config=tiny_config(layers=1))
     child = spawn(model, "-n", "1000", "--temp", "50", "--seed", "1", "--no-stats", "Hello")
     screen = screen_of(child)
@@ -57,7 +57,7 @@ def slow_prefill(model: Path, tmp_path: Path) -> "pexpect.spawn[str]":
     return spawn(model, "--raw", "--prefill-step-size", "4", "-n", "3", "-f", str(document))
 
 
-def test_a_long_prefill_shows_tokens_rate_and_time_left_and_then_is_gone(
+def test_a_long_prefill_shows_tokens_rate_and_time_left_until_it_ends(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     child = slow_prefill(tiny_model, tmp_path)
@@ -79,10 +79,10 @@ def long_prompt(tmp_path: Path) -> list[str]:
     return ["--raw", "--prefill-step-size", "2", "-n", "60", "-f", str(document)]
 
 
-def test_the_bar_is_gone_before_the_text_begins(
+def test_the_bar_is_erased_before_the_text_begins(
     tiny_model: Path, long_prompt: list[str], run_mlxchat: RunMlxchat
 ) -> None:
-    """It once stayed until the end and painted over every line of the reply."""
+    """It used to stay until the end, and overwrite every line of the reply."""
     screen = screen_of(spawn(tiny_model, *long_prompt))
     assert "reading" in screen
     arguments = ["generate", "-m", str(tiny_model), "--ignore-eos", *long_prompt, "--no-stats"]
@@ -90,7 +90,7 @@ def test_the_bar_is_gone_before_the_text_begins(
     assert shown in screen[screen.rindex("reading") :]
 
 
-def test_without_colour_the_bar_has_none(
+def test_without_colour_the_bar_is_not_coloured(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
@@ -110,14 +110,14 @@ def test_a_dumb_terminal_gets_no_escape_sequences(
     assert child.exitstatus == 0
 
 
-def test_quiet_shows_the_text_only(tiny_model: Path, long_prompt: list[str]) -> None:
-    """The bar of a long prefill was once shown all the same."""
+def test_quiet_shows_only_the_text(tiny_model: Path, long_prompt: list[str]) -> None:
+    """The bar of a long prefill used to be shown anyway."""
     screen = screen_of(spawn(tiny_model, *long_prompt, "-q"))
     assert "prompt " not in screen
     assert "reading" not in screen
 
 
-def test_no_input_on_a_terminal_is_a_usage_error_and_not_a_wait(tiny_model: Path) -> None:
+def test_no_input_on_a_terminal_is_a_usage_error(tiny_model: Path) -> None:
     child = spawn(tiny_model)
     screen = screen_of(child)
     assert child.exitstatus == 2

@@ -1,4 +1,4 @@
-"""A reply on the screen: in whatever pieces it comes, what is read in the end is the same."""
+"""A reply on the screen: however it is split into pieces, the final text is the same."""
 
 import io
 import re
@@ -50,7 +50,7 @@ ATOMS = [
 
 
 def display(text: str, height: int = HEIGHT) -> list[str]:
-    """All that a terminal has shown, what has scrolled off included."""
+    """Everything the terminal has shown, including what has scrolled off."""
     screen = pyte.HistoryScreen(WIDTH, height, history=10_000, ratio=0.5)
     pyte.Stream(screen).feed(text.replace("\n", "\r\n"))
     assert screen.cursor.hidden is False
@@ -92,7 +92,7 @@ cuts = st.lists(st.integers(0, 10_000), max_size=60)
 
 
 class EveryDrawing:
-    """A clock by which each drawing is due and, between its two readings, takes no time."""
+    """A clock by which every drawing is due and takes no time."""
 
     def __init__(self) -> None:
         self._readings = 0
@@ -104,7 +104,7 @@ class EveryDrawing:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(REPLIES), cuts, st.sampled_from([4, 15, 60]))
-def test_a_reply_in_pieces_ends_as_one_rendered_at_once(
+def test_a_reply_in_pieces_ends_like_one_rendered_whole(
     reply: str, places: list[int], height: int
 ) -> None:
     console = terminal(height)
@@ -114,7 +114,7 @@ def test_a_reply_in_pieces_ends_as_one_rendered_at_once(
 
 @settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.sampled_from(ATOMS), max_size=40), cuts)
-def test_whatever_markdown_comes_ends_as_if_rendered_at_once(
+def test_any_markdown_in_pieces_ends_like_one_rendered_whole(
     atoms: list[str], places: list[int]
 ) -> None:
     reply = "".join(atoms)
@@ -134,7 +134,7 @@ def test_a_drawing_waits_until_it_is_due() -> None:
     assert display(written(console)) == ["one two"]
 
 
-def test_lines_of_an_open_code_block_are_printed_once_and_for_good() -> None:
+def test_lines_of_an_open_code_block_are_printed_only_once() -> None:
     console = terminal(height=6)
     stream(FENCE.splitlines(keepends=True), MarkdownView(console, clock=EveryDrawing()))
     names = re.findall(r"f\d+\b", written(console))
@@ -142,7 +142,7 @@ def test_lines_of_an_open_code_block_are_printed_once_and_for_good() -> None:
 
 
 @pytest.mark.parametrize("reply", REPLIES)
-def test_no_control_of_the_model_reaches_the_terminal(reply: str) -> None:
+def test_no_control_character_of_the_model_reaches_the_terminal(reply: str) -> None:
     console = terminal()
     stream(cut(reply, [*range(0, len(reply), 5)]), MarkdownView(console, clock=EveryDrawing()))
     ours = r"\x1b\[(\?25[lh]|\d+A|J|[\d;]*m)|\r"
@@ -158,7 +158,7 @@ def test_with_no_color_code_has_no_colour(monkeypatch: pytest.MonkeyPatch) -> No
         assert (COLOUR.search(written(console)) is None) == bool(value)
 
 
-def test_what_is_no_markdown_to_us_is_shown_as_it_was_written() -> None:
+def test_unsupported_markdown_is_shown_as_written() -> None:
     reply = "<b>x</b> ![alt](http://src) <http://auto> [bold]x[/bold] :smile:\n\n<div>\n\n[1]: /d"
     assert rendered_at_once(reply) == [
         "<b>x</b> !alt (http://src) <http://auto> [bold]x[/bold]",
@@ -170,12 +170,12 @@ def test_what_is_no_markdown_to_us_is_shown_as_it_was_written() -> None:
     ]
 
 
-def test_what_is_nested_too_deeply_does_not_vanish() -> None:
+def test_deeply_nested_markdown_does_not_vanish() -> None:
     for marker in ("> ", "- ", "1. "):
         assert rendered_at_once(marker * 30 + "deep")[-1].endswith("deep")
 
 
-def test_a_wider_terminal_gets_the_lines_still_to_come_at_its_width() -> None:
+def test_later_lines_use_the_width_of_a_widened_terminal() -> None:
     console = terminal()
     view = MarkdownView(console, clock=EveryDrawing())
     view.add("a " * 40 + "\n\n" + "b " * 40 + "\n")
@@ -195,14 +195,14 @@ def interrupted_stream(pieces: list[str], view: MarkdownView) -> None:
         raise KeyboardInterrupt
 
 
-def test_no_line_is_filled_up_with_blanks() -> None:
-    """A terminal that was made narrower then wrapped them into empty lines."""
+def test_no_line_is_padded_with_spaces() -> None:
+    """A terminal that was then made narrower wrapped them into empty lines."""
     console = terminal()
     stream(["text\n\n- item\n\n> quoted\n\n```\ncode\n```\n"], MarkdownView(console))
     assert written(console).replace("\x1b[0m", "").count(" \n") == 0
 
 
-def test_an_interrupt_leaves_the_text_and_a_cursor_on_a_line_of_its_own() -> None:
+def test_an_interrupt_leaves_the_text_and_the_cursor_on_a_new_line() -> None:
     console = terminal()
     view = MarkdownView(console, clock=EveryDrawing())
     with pytest.raises(KeyboardInterrupt):
@@ -211,7 +211,7 @@ def test_an_interrupt_leaves_the_text_and_a_cursor_on_a_line_of_its_own() -> Non
 
 
 class Interrupting(io.StringIO):
-    """A terminal on which the person types Ctrl-C while a word is being written."""
+    """A terminal whose user presses Ctrl-C while a word is being written."""
 
     def write(self, text: str, /) -> int:
         count = super().write(text)
@@ -220,7 +220,7 @@ class Interrupting(io.StringIO):
         return count
 
 
-def test_an_interrupt_while_drawing_loses_and_doubles_nothing() -> None:
+def test_an_interrupt_while_drawing_neither_loses_nor_repeats_text() -> None:
     file = Interrupting()
     console = Console(file=file, force_terminal=True, width=WIDTH, height=HEIGHT)
     view = MarkdownView(console, clock=EveryDrawing())
@@ -234,7 +234,7 @@ class Closed(io.StringIO):
         raise OSError(5, "Input/output error")
 
 
-def test_a_terminal_that_has_gone_is_an_error_that_a_user_can_read() -> None:
+def test_a_closed_terminal_is_a_readable_error() -> None:
     console = Console(file=Closed(), force_terminal=True, width=WIDTH, height=HEIGHT)
     with pytest.raises(OutputError, match="Input/output error"):
         stream(["text"], MarkdownView(console))
@@ -247,7 +247,7 @@ def view_with_thoughts(console: Console, thinking: Thinking) -> MarkdownView:
 SPOKEN_THOUGHT, SPOKEN_ANSWER = "\nIt is **so**.\n\nOr not.\n", "    code\n\n# Title"
 
 
-def test_thinking_is_shown_dim_and_as_it_was_written() -> None:
+def test_thinking_is_shown_dim_and_as_written() -> None:
     console = terminal()
     with view_with_thoughts(console, "on") as view:
         for character in SPOKEN_THOUGHT:
@@ -289,7 +289,7 @@ def test_a_thought_after_an_answer_is_dim_too() -> None:
 @pytest.mark.parametrize("thinking", ["on", "hide"])
 @pytest.mark.parametrize("plain", [True, False])
 def test_thoughts_are_shown_apart(thinking: Thinking, plain: bool) -> None:
-    """gpt-oss's second thought began in the middle of the first one's last line."""
+    """gpt-oss's second thought started in the middle of the first one's last line."""
     console = terminal()
     view = (
         PlainView(console.file, thinking)
@@ -321,7 +321,7 @@ def test_an_empty_thought_shows_nothing() -> None:
     ("thinking", "shown"),
     [("on", "It is **so**.\n\nOr not.\n\n"), ("hide", "")],
 )
-def test_a_plain_view_writes_what_comes_and_ends_the_line(thinking: Thinking, shown: str) -> None:
+def test_a_plain_view_writes_the_text_and_ends_the_line(thinking: Thinking, shown: str) -> None:
     sink = io.StringIO()
     with PlainView(sink, thinking) as view:
         for character in SPOKEN_THOUGHT:
@@ -338,7 +338,7 @@ def test_a_plain_view_of_no_reply_writes_nothing() -> None:
     assert sink.getvalue() == ""
 
 
-def test_stdout_that_is_no_terminal_gets_the_plain_view(
+def test_stdout_that_is_not_a_terminal_gets_the_plain_view(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with reply_view(plain=False, thinking="hide") as view:
@@ -383,7 +383,7 @@ tagged = st.lists(st.sampled_from([*TAGS, "<", "think", "</th", ">", "\n", " ", 
 
 
 @given(tagged, cuts, st.booleans())
-def test_thinking_is_split_off_the_same_in_whatever_pieces_it_comes(
+def test_thinking_is_split_off_however_it_is_split_into_pieces(
     text: str, places: list[int], inside: bool
 ) -> None:
     thought = r"(.*?)(?:</think>\n*(.*))?"

@@ -1,4 +1,4 @@
-"""Each reply format through a pipe: nothing of a hidden thought, and no marker, reaches stdout."""
+"""Each reply format through a pipe: no hidden thought and no marker reaches stdout."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def scripted(request: pytest.FixtureRequest) -> Scripted:
 def run(
     scripted: Scripted, tiny_model: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ) -> RunMlxchat:
-    """The program with the scripted model, whatever directory it is given."""
+    """Run the program with the scripted model, whatever directory it is given."""
 
     def load(*_: Any, **__: Any) -> Model:
         return scripted.model()
@@ -42,7 +42,7 @@ def events(stdout: str) -> Iterator[dict[str, Any]]:
     return map(json.loads, stdout.splitlines())
 
 
-def test_generate_writes_the_answer_alone_if_thoughts_are_hidden(
+def test_generate_writes_only_the_answer_if_thoughts_are_hidden(
     scripted: Scripted, run: RunMlxchat
 ) -> None:
     assert run("generate", "--think", "hide", "hello").stdout == scripted.answer
@@ -50,7 +50,7 @@ def test_generate_writes_the_answer_alone_if_thoughts_are_hidden(
     assert shown == f"<think>{scripted.thought}</think>\n\n{scripted.answer}"
 
 
-def test_events_keep_thoughts_apart(scripted: Scripted, run: RunMlxchat) -> None:
+def test_events_separate_thoughts_from_answers(scripted: Scripted, run: RunMlxchat) -> None:
     *tokens, done = events(run("generate", "--json", "--think", "on", "hello").stdout)
     said = {
         thought: "".join(each["text"] for each in tokens if each.get("thought") is thought)
@@ -63,7 +63,7 @@ def test_events_keep_thoughts_apart(scripted: Scripted, run: RunMlxchat) -> None
     assert (done["thought"], done["text"]) == ("", scripted.answer)
 
 
-def test_a_piped_chat_answers_alone_if_thoughts_are_hidden(
+def test_a_piped_chat_writes_only_answers_if_thoughts_are_hidden(
     scripted: Scripted, run: RunMlxchat
 ) -> None:
     done = run("--think", "hide", "--no-save", stdin="hello\nagain\n")

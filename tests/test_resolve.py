@@ -1,4 +1,4 @@
-"""What a name means, which model is meant without one, and when the network is asked."""
+"""The meaning of a model's name, the default model, and when the network is used."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SMALLEST, LARGER = RECOMMENDED[0].hub_id, RECOMMENDED[1].hub_id
 
 
 class Scene:
-    """A machine whose hub and embedded model are played: what was downloaded, asked and told."""
+    """A machine with a simulated hub and embedded model: records downloads, questions, notices."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.downloaded: list[str] = []
@@ -89,7 +89,7 @@ def make_model_dir(path: Path) -> Path:
     return path
 
 
-# What a name means.
+# Names
 
 
 def test_a_directory_with_a_config_is_a_model(scene: Scene, tmp_path: Path):
@@ -113,7 +113,7 @@ def test_a_gguf_file_is_converted(scene: Scene, tmp_path: Path, name: str):
     assert scene.resolve(name) == ResolvedModel(str(tmp_path / name), scene.converted)
 
 
-def test_an_alias_of_the_user_comes_before_a_directory_of_that_name(scene: Scene, tmp_path: Path):
+def test_a_users_alias_overrides_a_directory_of_that_name(scene: Scene, tmp_path: Path):
     make_model_dir(tmp_path / "mine")
     other = make_model_dir(tmp_path / "other")
     write_config(f'[aliases]\nmine = "{other}"\n')
@@ -125,7 +125,7 @@ def test_an_alias_may_lead_to_an_alias(scene: Scene):
     assert scene.resolve("a") == ResolvedModel("smollm2", scene.converted)
 
 
-def test_an_alias_loop_is_told_as_it_goes_round(scene: Scene):
+def test_an_alias_loop_is_shown(scene: Scene):
     write_config('[aliases]\na = "b"\nb = "c"\nc = "b"\n')
     with pytest.raises(ConfigError) as caught:
         scene.resolve("a")
@@ -134,7 +134,7 @@ def test_an_alias_loop_is_told_as_it_goes_round(scene: Scene):
     )
 
 
-def test_a_directory_comes_before_a_built_in_alias_if_it_is_a_model(scene: Scene, tmp_path: Path):
+def test_a_model_directory_overrides_a_built_in_alias(scene: Scene, tmp_path: Path):
     (tmp_path / "smollm2").mkdir()
     assert scene.resolve("smollm2").directory == scene.converted
     (tmp_path / "smollm2" / "config.json").touch()
@@ -152,14 +152,14 @@ def test_a_converted_model_is_found_by_its_name_in_the_list(scene: Scene):
     assert found == ResolvedModel("some-0123456789ab", directory)
 
 
-def test_a_hub_id_that_is_cached_is_not_downloaded(scene: Scene):
+def test_a_cached_hub_id_is_not_downloaded(scene: Scene):
     snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
     assert scene.resolve("org/tiny") == ResolvedModel("org/tiny", snapshot)
     assert scene.resolve("org/tiny", offline=True).directory == snapshot
     assert scene.downloaded == []
 
 
-def test_a_hub_id_that_is_not_cached_is_downloaded_without_asking(scene: Scene):
+def test_an_uncached_hub_id_is_downloaded_without_asking(scene: Scene):
     scene.resolve("org/tiny", ask=scene.answer(False))
     assert scene.downloaded == ["org/tiny"]
     assert scene.questions == []
@@ -174,7 +174,7 @@ def test_offline_forbids_a_download(
     with pytest.raises(HubError) as caught:
         scene.resolve("org/tiny", offline=variable is None)
     assert str(caught.value) == (
-        "org/tiny is not downloaded and the network is not to be used: download it once"
+        "org/tiny is not downloaded, and the network is off: download it once"
     )
     assert scene.downloaded == []
 
@@ -207,7 +207,7 @@ def test_offline_forbids_a_download(
         ),
     ],
 )
-def test_a_name_that_leads_nowhere_is_refused_in_one_line(
+def test_an_unknown_name_is_refused_in_one_line(
     scene: Scene, tmp_path: Path, name: str, error: type[Exception], message: str
 ):
     write_config('[aliases]\nwork = "org/tiny"\n')
@@ -223,7 +223,7 @@ def test_a_name_that_leads_nowhere_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b", "x" * 5000, "--help", "a//b", "ü/ü", "a/b\n"])
-def test_no_name_is_too_strange_for_a_clear_refusal(name: str):
+def test_any_strange_name_is_refused_clearly(name: str):
     with pytest.raises(ModelNotFound):
         locate(name, {})
 
@@ -234,7 +234,7 @@ def test_a_built_in_model_that_is_not_installed_says_how_to_install_it(scene: Sc
         scene.resolve("smollm2")
 
 
-# Which model without a name.
+# The default model
 
 
 def test_the_flag_comes_first_then_the_variable_then_the_file(
@@ -250,37 +250,35 @@ def test_the_flag_comes_first_then_the_variable_then_the_file(
     assert scene.resolve().directory.name == "file"
 
 
-def test_an_error_says_where_a_name_stands_that_was_not_typed(
+def test_an_error_says_where_an_untyped_name_comes_from(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ):
     write_config('model = "./gone"\n')
     with pytest.raises(ModelNotFound) as caught:
         scene.resolve()
-    assert str(caught.value) == (
-        f"./gone does not exist (the model is named by {paths.config_file()})"
-    )
+    assert str(caught.value) == (f"./gone does not exist (model from {paths.config_file()})")
     monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")
-    with pytest.raises(ModelNotFound, match=r"did you mean smollm2.*named by MLXCHAT_MODEL"):
+    with pytest.raises(ModelNotFound, match=r"did you mean smollm2.*model from MLXCHAT_MODEL"):
         scene.resolve()
 
 
-def test_a_cached_recommended_model_comes_before_a_larger_one_on_the_hub(scene: Scene):
+def test_a_cached_recommended_model_is_preferred_to_a_larger_one_on_the_hub(scene: Scene):
     snapshot = put_in_cache(hub_cache_dir(), SMALLEST, tiny_model_files())
     assert scene.resolve(ask=scene.answer(True)) == ResolvedModel(SMALLEST, snapshot)
     assert (scene.questions, scene.downloaded) == ([], [])
 
 
-def test_the_largest_recommended_model_that_fits_is_asked_about(scene: Scene):
+def test_the_largest_recommended_model_that_fits_is_offered(scene: Scene):
     assert scene.resolve(ask=scene.answer(True)).name == LARGER
     assert scene.questions == [
-        f"No model was chosen. Download {LARGER}, 713 MB, which suits this machine?"
+        f"No model chosen. Download {LARGER}, 713 MB, which fits this machine?"
     ]
     assert scene.downloaded == [LARGER]
 
 
-def test_with_nobody_to_ask_the_recommended_model_is_named_and_downloaded(scene: Scene):
+def test_without_a_terminal_the_recommended_model_is_named_and_downloaded(scene: Scene):
     assert scene.resolve(ask=None).name == LARGER
-    assert scene.told == [f"no model was chosen: {LARGER} suits this machine"]
+    assert scene.told == [f"no model chosen: using {LARGER}, which fits this machine"]
     assert scene.downloaded == [LARGER]
 
 
@@ -293,7 +291,7 @@ def test_a_silent_hub_leads_to_the_embedded_model(scene: Scene):
     scene.hub_answers = False
     assert scene.resolve(ask=scene.answer(True)) == ResolvedModel("smollm2", scene.converted)
     assert scene.told == [
-        "no recommended model: cannot reach the hub",
+        "no recommended model was looked up: cannot reach the hub",
         "using the small embedded model smollm2; configure a default to use another",
     ]
     assert scene.questions == []
@@ -310,7 +308,7 @@ def test_little_memory_leads_to_the_embedded_model(scene: Scene, monkeypatch: py
     assert (scene.questions, scene.downloaded) == ([], [])
 
 
-def test_with_nothing_at_all_the_ways_to_a_model_are_told(scene: Scene):
+def test_without_any_model_the_ways_to_get_one_are_shown(scene: Scene):
     scene.embedded_file.unlink()
     with pytest.raises(ModelNotFound) as caught:
         scene.resolve(offline=True)
@@ -324,14 +322,14 @@ def test_half_of_the_free_memory_is_left_to_others():
     need_bytes = RECOMMENDED[0].memory_bytes(float32=False)
     assert recommended_that_fit(2 * need_bytes, float32=False) == [RECOMMENDED[0]]
     assert recommended_that_fit(2 * need_bytes - 1, float32=False) == []
-    # Expanded to float32, as a CPU wants it, the same model needs more than four times as much.
+    # In float32, as on a CPU, the same model needs more than four times as much.
     assert recommended_that_fit(8 * need_bytes, float32=True) == []
 
 
-# What counts as cached.
+# Complete snapshots
 
 
-def test_what_a_model_needs_makes_a_snapshot_complete():
+def test_the_files_a_model_needs_make_a_snapshot_complete():
     snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
     assert cached_snapshot("org/tiny") == snapshot
     assert cached_snapshot("org/other") is None
@@ -347,7 +345,7 @@ def test_a_missing_file_makes_a_snapshot_incomplete(missing: str):
 
 @pytest.mark.parametrize("with_index", [True, False])
 def test_a_missing_shard_makes_a_snapshot_incomplete(with_index: bool):
-    """Without its index, a first shard alone looks like a model of one file."""
+    """Without its index, a first shard alone looks like a model in one file."""
     names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     index = {"weight_map": {"a": names[0], "b": names[1]}}
     files = tiny_model_files()
@@ -361,26 +359,26 @@ def test_a_missing_shard_makes_a_snapshot_incomplete(with_index: bool):
     assert cached_snapshot("org/tiny") == snapshot
 
 
-def test_a_link_to_a_blob_that_is_gone_makes_a_snapshot_incomplete():
+def test_a_link_to_a_missing_blob_makes_a_snapshot_incomplete():
     snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
     (snapshot / "model.safetensors").resolve().unlink()
     assert cached_snapshot("org/tiny") is None
 
 
-def test_an_index_that_is_no_json_makes_a_snapshot_incomplete():
+def test_an_index_that_is_not_json_makes_a_snapshot_incomplete():
     files = tiny_model_files() | {"model.safetensors.index.json": b"{"}
     put_in_cache(hub_cache_dir(), "org/tiny", files)
     assert cached_snapshot("org/tiny") is None
 
 
 @pytest.mark.parametrize("ref", ["../../../etc", "", "main", "a" * 39])
-def test_a_ref_that_is_no_commit_is_not_followed(ref: str):
+def test_a_ref_that_is_not_a_commit_is_not_followed(ref: str):
     snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
     (snapshot.parents[1] / "refs" / "main").write_text(ref)
     assert cached_snapshot("org/tiny") is None
 
 
-def test_locating_touches_nothing(tmp_path: Path):
+def test_locating_a_model_changes_nothing(tmp_path: Path):
     assert locate("org/name", {}) == Located("hub", "org/name")
     assert locate("qwen3-4b", {}) == Located("hub", HUB_ALIASES["qwen3-4b"])
     assert not paths.imported_models_dir().exists()

@@ -1,4 +1,4 @@
-"""Runs from Python: no process, no terminal, and whatever happens the text comes out the same."""
+"""Runs from Python, without a process or terminal: after any failure, the text is the same."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ def whole(request: Request) -> str:
         return "".join(piece.text for piece in run)
 
 
-def test_a_run_is_iterated_over_and_ends_with_its_figures(request_for: Make) -> None:
+def test_a_run_can_be_iterated_and_ends_with_its_figures(request_for: Make) -> None:
     with begin(request_for()) as run:
         pieces = list(run)
     assert sum(piece.token is not None for piece in pieces) >= 40
@@ -59,9 +59,7 @@ def test_a_run_that_is_left_is_resumed_from_its_checkpoint(
     assert run.stats.finish_reason == "length"
 
 
-def test_a_run_that_is_stopped_continues_after_its_very_last_token(
-    request_for: Make, tmp_path: Path
-) -> None:
+def test_a_stopped_run_continues_after_its_last_token(request_for: Make, tmp_path: Path) -> None:
     night = tmp_path / "night"
     seen: list[str] = []
     with begin(request_for(Overnight(checkpoint=night))) as run:
@@ -77,9 +75,7 @@ def test_a_run_that_is_stopped_continues_after_its_very_last_token(
     assert (night / "output.txt").read_text() == whole(request_for())
 
 
-def test_a_run_that_has_ended_continues_if_its_end_is_moved(
-    request_for: Make, tmp_path: Path
-) -> None:
+def test_a_finished_run_continues_if_its_limit_is_raised(request_for: Make, tmp_path: Path) -> None:
     night = tmp_path / "night"
     with begin(request_for(Overnight(checkpoint=night))) as run:
         run.write()
@@ -98,7 +94,7 @@ def test_a_run_ends_before_its_text_has_too_many_bytes(request_for: Make, tmp_pa
     assert 10 < file.stat().st_size <= 20
 
 
-def test_how_a_run_is_doing_can_be_asked_while_it_goes(request_for: Make, tmp_path: Path) -> None:
+def test_the_status_of_a_run_can_be_asked_while_it_runs(request_for: Make, tmp_path: Path) -> None:
     with begin(request_for(Overnight(checkpoint=tmp_path / "n", checkpoint_every=5))) as run:
         list(islice(run, 12))
         status = run.status()
@@ -148,8 +144,8 @@ def test_a_second_ctrl_c_leaves_a_last_event(request_for: Make, tmp_path: Path) 
 def test_a_full_disk_is_reported_once_and_so_is_its_end(
     request_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same warning came at every checkpoint of the night, and the status named checkpoints that
-    were never written."""
+    """The same warning was repeated at every checkpoint, and the status named checkpoints that were
+    never written."""
     night = tmp_path / "night"
     warned: list[str] = []
     saved: list[int] = []
@@ -198,7 +194,7 @@ def test_what_a_run_reports_goes_to_its_observer(request_for: Make) -> None:
         ({"steps": [["many", 1]]}, "invalid steps: 'many'"),
     ],
 )
-def test_a_run_json_that_is_not_ours_is_refused(
+def test_an_invalid_run_json_is_refused(
     change: dict[str, Any], complaint: str, request_for: Make, tmp_path: Path
 ) -> None:
     night = tmp_path / "night"
@@ -222,6 +218,6 @@ def test_a_run_json_that_is_not_ours_is_refused(
         lambda: Overnight(checkpoint_every=0),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_asked(wrong: Callable[[], object]) -> None:
+def test_invalid_requests_are_refused_immediately(wrong: Callable[[], object]) -> None:
     with pytest.raises(UsageError):
         wrong()

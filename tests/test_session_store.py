@@ -216,11 +216,11 @@ def test_a_new_session_keeps_its_name_until_its_first_turn(
 ) -> None:
     """Its events announced one name, and a second later it was saved under another."""
     with Session.new() as session:
-        told = session.name
+        announced = session.name
         monkeypatch.setattr(session_module, "_names", lambda: iter(["a-second-later"]))
         session.journal.record(None, [Turn("hello")])
-        assert session.name == told
-    assert names_by_use() == [told]
+        assert session.name == announced
+    assert names_by_use() == [announced]
 
 
 def test_a_name_taken_in_the_meantime_is_not_shared(sessions: Path) -> None:
@@ -306,13 +306,13 @@ def test_a_directory_that_cannot_be_created_is_reported(sessions: Path) -> None:
 def test_a_session_is_open_in_one_process_at_a_time(sessions: Path) -> None:
     make_session("mine")
     with open_elsewhere("mine") as process:
-        told = rf"session 'mine' is open in process {process.pid}: "
+        message = rf"session 'mine' is open in process {process.pid}: "
         for attempt in (
             lambda: Session.open("mine"),
             lambda: remove("mine"),
             lambda: rename("mine", "yours"),
         ):
-            with pytest.raises(SessionError, match=told):
+            with pytest.raises(SessionError, match=message):
                 attempt()
         assert [info.open_in for info in listing()] == [process.pid]
         assert read_session("mine").turns[-1].reply == "half a reply"
@@ -523,13 +523,13 @@ def test_names_that_differ_only_in_case_are_one_session(
 def test_a_name_can_change_in_case_on_a_case_insensitive_file_system(
     sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_there(path: Path) -> bool:
+    def exists(path: Path) -> bool:
         """As on macOS."""
         names = {each.name.casefold() for each in path.parent.iterdir()}
         return path.name.casefold() in names
 
     make_session("night")
-    monkeypatch.setattr(session_module, "_is_there", is_there)
+    monkeypatch.setattr(session_module, "_exists", exists)
     with Session.open("NIGHT") as session:
         session.rename("Night")
         assert session.name == "Night"

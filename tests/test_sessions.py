@@ -331,7 +331,7 @@ def test_the_session_commands(chat: Any, tiny_model: Path, run_mlxchat: RunMlxch
     again = run_mlxchat("session", "export", "whales", str(exported))
     assert again.returncode == 1
     assert "exists" in again.stderr
-    assert run_mlxchat("session", "rm", "whales").returncode == 0
+    assert run_mlxchat("session", "rm", "--yes", "whales").returncode == 0
     missing = run_mlxchat("session", "show", "whales")
     assert (missing.returncode, missing.stderr) == (
         1,

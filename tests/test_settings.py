@@ -1,4 +1,4 @@
-"""Values that cannot be are refused when they are given, not when they are used."""
+"""Invalid values are refused when they are given, not when they are used."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
         (GenerationSettings, {"logprobs": -1}),
     ],
 )
-def test_an_impossible_value_is_refused_by_its_field(kind: Any, values: dict[str, Any]) -> None:
+def test_an_invalid_value_is_refused_naming_its_field(kind: Any, values: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as error:
         kind(**values)
     assert str(error.value).split()[0] in values
 
 
-def test_the_recommendation_is_taken_from_what_a_model_says_and_no_more() -> None:
+def test_only_a_models_own_settings_are_recommended() -> None:
     assert recommended({}) == {}
     assert recommended({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "x": 1}) == {
         "temp": 0.6,

@@ -1,6 +1,6 @@
 """Signals while MLX keeps the main thread busy: nothing hangs, nothing is lost.
 
-The networks here take their time in C, where no handler of Python's runs, as `mx.eval` does.
+The networks here spend their time in C, where no Python handler runs, as `mx.eval` does.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.terminal_chat import CTRL_C, PROMPT
 
 WILL_STOP = "stopping after this step; press Ctrl-C again to quit now"
 
-# The program, with a model that takes long for many tokens at once, or with a busy `make_cache`.
+# The program, with a model that is slow for many tokens at a time, or with a slow `make_cache`.
 SLOW = """
 import os, signal, sys
 from ctypes import CDLL
@@ -75,10 +75,10 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
     return process
 
 
-# What is due
+# The watch
 
 
-def test_a_single_ctrl_c_that_has_no_effect_is_explained_once() -> None:
+def test_a_single_ctrl_c_without_effect_is_explained_once() -> None:
     pending = Pending()
     assert (pending.say_at_s(), pending.leave_at_s()) == (None, None)
     pending.came(ExitStatus.INTERRUPTED, 10.0)
@@ -88,7 +88,7 @@ def test_a_single_ctrl_c_that_has_no_effect_is_explained_once() -> None:
     assert pending.say_at_s() is None
 
 
-def test_the_second_one_ends_it_at_once_if_that_was_announced() -> None:
+def test_the_second_one_quits_immediately_if_announced() -> None:
     pending = Pending()
     pending.came(ExitStatus.INTERRUPTED, 10.0)
     pending.came(ExitStatus.INTERRUPTED, 10.1)
@@ -112,7 +112,7 @@ def test_sigterm_and_sighup_have_five_seconds() -> None:
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[ExitStatus]:
-    """How often, and with which status, the process would have been ended."""
+    """The exit statuses with which the process would have been ended."""
     statuses: list[ExitStatus] = []
     monkeypatch.setattr(signals, "make_leave", lambda *_: statuses.append)
     monkeypatch.setattr(signal_watch, "END_AFTER_S", 0.05)
@@ -138,7 +138,7 @@ def test_a_loop_that_does_not_end_is_ended(left: list[ExitStatus]) -> None:
     assert left[0] is ExitStatus.TERMINATED
 
 
-def test_a_loop_that_has_ended_may_take_its_time_to_save(left: list[ExitStatus]) -> None:
+def test_a_finished_loop_may_take_time_to_save(left: list[ExitStatus]) -> None:
     with StopRequest() as stop:
         come(signal.SIGTERM)
         assert not stop.obeyed()
@@ -151,8 +151,8 @@ def test_a_loop_that_has_ended_may_take_its_time_to_save(left: list[ExitStatus])
     assert (stop.status, left) == (ExitStatus.TERMINATED, [])
 
 
-def test_a_signal_that_waits_until_something_is_whole_counts_once(left: list[ExitStatus]) -> None:
-    """It was raised again, so the watch saw two: the second one quits."""
+def test_a_deferred_signal_counts_once(left: list[ExitStatus]) -> None:
+    """It was raised again, so the watch counted two, and the second one quits."""
     said: list[str] = []
     with StopRequest() as stop:
         stop.say = said.append
@@ -164,8 +164,8 @@ def test_a_signal_that_waits_until_something_is_whole_counts_once(left: list[Exi
     assert len(said) == 1
 
 
-def test_a_signal_that_comes_before_something_fails_is_not_lost(left: list[ExitStatus]) -> None:
-    """Ranks dropped it: the run went on as if nobody had pressed Ctrl-C."""
+def test_a_signal_before_a_failure_is_not_lost(left: list[ExitStatus]) -> None:
+    """Ranks dropped it: the run continued as if Ctrl-C had not been pressed."""
 
     def fail() -> None:
         with undisturbed():
@@ -179,7 +179,7 @@ def test_a_signal_that_comes_before_something_fails_is_not_lost(left: list[ExitS
     assert (stop.status, left) == (ExitStatus.INTERRUPTED, [])
 
 
-def test_the_watch_before_is_back_afterwards(left: list[ExitStatus]) -> None:
+def test_the_previous_watch_is_restored(left: list[ExitStatus]) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer)
@@ -202,7 +202,7 @@ def test_the_watch_before_is_back_afterwards(left: list[ExitStatus]) -> None:
 def test_a_signal_in_the_middle_of_a_long_step_ends_generate(
     number: int, status: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a step of four minutes, only `kill -9` had an effect."""
+    """During a step of four minutes, only `kill -9` had any effect."""
     monkeypatch.setenv("STEP_S", "600")
     process = start("generate", "-m", str(tiny_model), "--json", "--stats", "Hello " * 20)
     process.send_signal(number)
@@ -238,7 +238,7 @@ def test_a_signal_in_the_middle_of_a_long_step_ends_a_piped_chat(
     assert (last["finish_reason"], last["turn"]) == ("interrupted", 1)
 
 
-def test_a_signal_ends_it_while_the_cache_is_made(
+def test_a_signal_ends_the_program_while_the_cache_is_made(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IN_CACHE", "1")
@@ -248,7 +248,7 @@ def test_a_signal_ends_it_while_the_cache_is_made(
     assert process.returncode == 143
 
 
-def test_a_checkpoint_is_as_whole_as_before(
+def test_a_signal_leaves_checkpoints_intact(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEP_S", "0.5")
@@ -274,14 +274,14 @@ def is_sane(terminal: PseudoTerminal) -> bool:
     return bool(local & termios.ECHO and local & termios.ICANON)
 
 
-def test_ctrl_c_says_that_it_will_stop_and_the_second_one_quits(
+def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
     monkeypatch.setenv("STEP_S", "600")
     terminal = PseudoTerminal(
         slow("generate", "-m", str(tiny_model), "--raw", "Hello " * 20), patience_s=60
     )
-    # Drawn in the middle of the first step.
+    # Drawn during the first step.
     terminal.shows(r"reading .* 0/1\d\d tokens")
     terminal.send(CTRL_C)
     terminal.shows(f"^mlxchat: {WILL_STOP}$")
@@ -292,23 +292,23 @@ def test_ctrl_c_says_that_it_will_stop_and_the_second_one_quits(
     assert "reading" not in terminal.text()
 
 
-def test_ctrl_c_pressed_twice_leaves_nothing_of_the_bar_on_a_narrow_terminal(
+def test_ctrl_c_pressed_twice_erases_the_bar_on_a_narrow_terminal(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
-    """The "^C^C" that the terminal shows went past its edge, and the line above it stayed."""
+    """The terminal's "^C^C" wrapped the line, and the line above it stayed."""
     monkeypatch.setenv("STEP_S", "600")
     command = slow("generate", "-m", str(tiny_model), "--raw", "Hello " * 20)
     terminal = PseudoTerminal(command, columns=20, lines=10, patience_s=60)
     terminal.shows(r"0/1\d\d ")
     terminal.send(CTRL_C)
-    # Two at once would be one signal.
+    # Two at the same time would count as one signal.
     time.sleep(0.05)
     terminal.send(CTRL_C)
     assert terminal.ends() == 130
     assert "0/1" not in terminal.text()
 
 
-def test_a_chat_that_is_quit_while_it_reads_keeps_what_was_said(
+def test_quitting_a_chat_during_prefill_keeps_the_conversation(
     tiny_model: Path,
     temporary_home: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -328,7 +328,7 @@ def test_a_chat_that_is_quit_while_it_reads_keeps_what_was_said(
     assert '"Hello there"' in journal.read_text()
 
 
-def test_ctrl_c_while_a_chat_reads_stops_after_the_step(
+def test_ctrl_c_during_prefill_stops_after_the_step(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
     monkeypatch.setenv("STEP_S", "3")
@@ -340,7 +340,7 @@ def test_ctrl_c_while_a_chat_reads_stops_after_the_step(
     chat.send(CTRL_C)
     chat.shows(WILL_STOP)
     chat.shows("^> and typed ahead$")
-    # The bar has gone, and what was said meanwhile has not.
+    # The bar is gone, and the message was not answered.
     assert "reading" not in chat.text()
     chat.shows(f"^mlxchat: {WILL_STOP}\nstopped\n")
     chat.send(CTRL_C)
@@ -349,10 +349,10 @@ def test_ctrl_c_while_a_chat_reads_stops_after_the_step(
     assert chat.ends() == 0
 
 
-def test_something_moves_while_a_model_is_loaded(
+def test_progress_is_shown_while_a_model_loads(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
-    """A terminal stayed empty until the model was there."""
+    """The terminal used to stay empty until the model was loaded."""
     monkeypatch.setenv("IN_CACHE", "1")
     terminal = PseudoTerminal(slow("generate", "-m", str(tiny_model), "Hello"), patience_s=60)
     terminal.shows(f"^. loading {tiny_model}"[:60])
@@ -361,11 +361,11 @@ def test_something_moves_while_a_model_is_loaded(
     assert terminal.written.rstrip().endswith("\x1b[?25h")
 
 
-def test_something_moves_while_a_chats_cache_is_made(
+def test_progress_is_shown_while_a_chats_cache_is_made(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
-    """The model is tried on two tokens for that. If they took long, a chat showed nothing after the
-    first message."""
+    """Making the cache runs the model on two tokens. If they were slow, a chat showed nothing after
+    the first message."""
     monkeypatch.setenv("IN_CACHE", "1")
     chat = PseudoTerminal(slow("-m", str(tiny_model)), patience_s=60)
     chat.shows("ready$")

@@ -1,4 +1,4 @@
-"""What reaches a terminal: no control characters, no traceback, nothing half said."""
+"""Output to a terminal: no control characters, no traceback, no incomplete line."""
 
 from dataclasses import replace
 
@@ -13,14 +13,14 @@ from mlxchat.terminal.messages import Messages, show_error
 
 
 @given(st.text())
-def test_visible_text_has_no_control_characters_but_tab_and_newline(text: str) -> None:
+def test_visible_text_has_no_control_characters_except_tab_and_newline(text: str) -> None:
     shown = visible(text)
     assert not any(ord(c) < 32 and c not in "\t\n" for c in shown)
     assert not any(127 <= ord(c) < 160 for c in shown)
     assert len(shown) == len(text)
 
 
-def test_escape_sequences_are_shown_and_not_obeyed() -> None:
+def test_escape_sequences_are_shown_and_not_interpreted() -> None:
     assert visible("\x1b[31mred\x07\x9b0m\x7f") == "␛[31mred␇\ufffd0m␡"
 
 
@@ -29,7 +29,7 @@ def test_an_error_is_one_line_whatever_it_names(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "mlxchat: error: no such file: a b␛[2J\n"
 
 
-def test_quiet_leaves_errors_and_figures_that_were_asked_for(
+def test_quiet_keeps_errors_and_requested_figures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     quiet = Messages(quiet=True)
@@ -41,7 +41,7 @@ def test_quiet_leaves_errors_and_figures_that_were_asked_for(
     assert capsys.readouterr().err == "s\n"
 
 
-def test_off_a_terminal_warnings_are_shown_and_notes_and_figures_are_not(
+def test_without_a_terminal_only_warnings_are_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     messages = Messages()
@@ -51,7 +51,7 @@ def test_off_a_terminal_warnings_are_shown_and_notes_and_figures_are_not(
     assert capsys.readouterr().err == "mlxchat: w\n"
 
 
-def test_the_closing_line_tells_every_figure() -> None:
+def test_the_closing_line_shows_every_figure() -> None:
     stats = Stats(
         finish_reason="stop",
         prompt_tokens=4232,
@@ -74,7 +74,7 @@ def test_the_closing_line_tells_every_figure() -> None:
         stats, finish_reason="interrupted", prefilled_tokens=512, generated_tokens=0, ttft_s=0.0
     )
     early = replace(early, kv_tokens=512, evicted_tokens=0, decode_tokens_per_s=0.0)
-    # What never happened has no rate: it was once "0.0 tok/s".
+    # What never happened has no rate: it used to be "0.0 tok/s".
     assert stats_line(early) == (
         "prompt 4,232 tokens, 512 read, 593.9 tok/s · KV 512 tokens, 201 MB · evicted 0 "
         "· peak memory 1.23 GB · stopped: interrupted"

@@ -1,4 +1,4 @@
-"""`--think` and `--template-arg` through the program: what is written, and what is remembered."""
+"""`--think` and `--template-arg` through the program: the output, and what sessions remember."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def test_raw_text_has_no_format(run: Run) -> None:
     assert "which --raw leaves out" in refused.stderr
 
 
-def test_a_piped_chat_and_a_session_have_answers_alone_if_thoughts_are_hidden(run: Run) -> None:
+def test_a_piped_chat_and_a_session_contain_only_answers_if_thoughts_are_hidden(run: Run) -> None:
     done = run("--think", "hide", "--session", "quiet", stdin="hello\nagain\n")
     assert (done.returncode, done.stdout) == (0, "Yes!\nYes!\n")
     shown = run("--session", "quiet", stdin="more\n")
@@ -65,12 +65,12 @@ def test_a_session_remembers_the_arguments_of_its_template(run: Run) -> None:
     first = prompted("--template-arg", "reasoning_effort=high")
     second = prompted()
     third = prompted("--template-arg", "reasoning_effort=very high")
-    # Each turn is a question and an answer: what differs besides is the length of the effort.
+    # Each turn has a question and an answer; the only other difference is the effort's length.
     turn = int(str(second)) - int(str(first))
     assert int(str(third)) - int(str(second)) == turn + len("very ")
 
 
-def test_a_run_that_stopped_within_a_thought_resumes_within_it(run: Run, tmp_path: Path) -> None:
+def test_a_run_stopped_within_a_thought_resumes_within_it(run: Run, tmp_path: Path) -> None:
     night = tmp_path / "night"
     arguments = ["--template-arg", "reasoning_effort=high", "--think", "on"]
     often = ["--checkpoint-every", "4"]
@@ -95,12 +95,12 @@ def test_a_run_that_stopped_within_a_thought_resumes_within_it(run: Run, tmp_pat
         ("self=x", "'self'"),
     ],
 )
-def test_an_argument_that_cannot_be_meant_is_refused(written: str, complaint: str) -> None:
+def test_an_invalid_argument_is_refused(written: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_template_args([written])
 
 
-def test_a_value_is_json_if_it_is_json() -> None:
+def test_a_value_is_parsed_as_json_if_possible() -> None:
     written = ["a=high", "b=false", "c=2", 'd={"e": ["x"]}', "f=NaN", "g=a=b", "h="]
     assert parse_template_args(written) == {
         "a": "high",
@@ -114,7 +114,7 @@ def test_a_value_is_json_if_it_is_json() -> None:
 
 
 def test_harmony_in_a_terminal(harmony: Path) -> None:
-    """Its user saw "analysisWe need…assistantfinalParis"."""
+    """The user saw "analysisWe need…assistantfinalParis"."""
     chat = Chat(str(harmony), program=PROGRAM)
     chat.says("hello")
     chat.shows("^> hello\nHm, duck\\?\n\nYes!$")
@@ -142,10 +142,8 @@ def test_harmony_in_a_terminal(harmony: Path) -> None:
     assert again.ends() == 0
 
 
-def test_a_session_that_is_loaded_brings_the_arguments_of_its_template(
-    harmony: Path, run: Run
-) -> None:
-    """It was continued with those of the session that was left."""
+def test_loading_a_session_restores_its_template_arguments(harmony: Path, run: Run) -> None:
+    """It was continued with the arguments of the previous session."""
     run("--template-arg", "reasoning_effort=high", "--session", "deep", stdin="hello\n")
     chat = Chat(str(harmony), "--session", "plain", "--stats", program=PROGRAM)
     chat.says("hello")
@@ -155,7 +153,7 @@ def test_a_session_that_is_loaded_brings_the_arguments_of_its_template(
     chat.says("/set")
     chat.shows(" · template-arg reasoning_effort=high$")
     chat.says("again")
-    # What the session held fits, so only what is new is read.
+    # The session's turns fit, so only the new one is prefilled.
     chat.shows("turn 2 .* prefilled [0-9]{2} ")
     chat.says("/load plain")
     chat.shows("^plain: 1 turn")
@@ -166,7 +164,7 @@ def test_a_session_that_is_loaded_brings_the_arguments_of_its_template(
 
 
 def test_special_think_tokens_in_a_terminal(tmp_path: Path) -> None:
-    """`[THINK]` is a special token, which decoding leaves out: thought and answer ran together."""
+    """`[THINK]` is a special token, which decoding drops: thought and answer ran together."""
     chat = Chat(str(MISTRAL.write(tmp_path / "mistral")), "-n", "6", program=PROGRAM)
     chat.says("hello")
     chat.shows("^> hello\nHm, d$")

@@ -1,8 +1,8 @@
-"""A model that thinks before it answers, always the same: for what is done with thoughts.
+"""A model that thinks before it answers, always the same, for tests of thoughts.
 
-A llama of one layer that adds nothing to what it reads, so that each token alone decides on the
-next: greedily decoded, it is a chain that begins where the template's generation prompt ends. Its
-template is after Qwen 3's: with `enable_thinking` false the prompt ends in an empty thought, and
+A llama with one layer that adds nothing to its input, so that each token alone determines the next.
+Greedy output is a chain that starts where the template's generation prompt ends. The template is
+modelled on Qwen 3's: if `enable_thinking` is false, the prompt ends with an empty thought, and
 older turns are rendered without theirs.
 """
 
@@ -20,19 +20,19 @@ from tests.chat_templates import FORGETS_THOUGHTS
 
 THOUGHT, ANSWER = "Hm, duck?", "Yes!"
 
-# Where the prompt ends in a newline it thinks, behind the blank line after a thought it answers.
+# If the prompt ends with a newline it thinks; after the blank line of a thought it answers.
 _BLANK_LINE = "\n\n"
 _CHAIN = ("\n", "<think>", *THOUGHT, "</think>", _BLANK_LINE, *ANSWER, "<|im_end|>")
 
 
 def write_thinking_model(directory: Path) -> Path:
-    """Write the model into `directory`, which is made, and return it."""
+    """Write the model into `directory`, which is created, and return it."""
     directory.mkdir(parents=True)
     tokenizer = byte_tokenizer()
-    # One token, as it is Qwen's: a lone newline is followed by something else.
+    # One token, as in Qwen: a single newline is followed by something else.
     tokenizer.add_tokens([AddedToken(_BLANK_LINE, special=False)])
     tokenizer.save(str(directory / "tokenizer.json"))
-    # Room for each token in a direction of its own.
+    # Wide enough to give each token its own direction.
     config = tiny_config(layers=1, width=288)
     (directory / "config.json").write_text(json.dumps(config))
     weights = _weights(tokenizer, build_skeleton(config).parameters())
@@ -54,7 +54,7 @@ def _weights(tokenizer: Tokenizer, random: object) -> dict[str, mx.array]:
 
 
 def _successors(tokenizer: Tokenizer) -> mx.array:
-    """Which token, by rows, follows which, by columns; all that is not in the chain ends it."""
+    """Which token (row) follows which (column); any token outside the chain ends it."""
     ids = [id_ for text in _CHAIN for id_ in tokenizer.encode(text).ids]
     assert len(set(ids)) == len(ids) == len(_CHAIN)
     follows = dict(pairwise(ids))

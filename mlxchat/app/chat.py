@@ -33,13 +33,14 @@ from mlxchat.app.session import Keeper, open_session, resumed, saved_template_ar
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering
-from mlxchat.chat.turn import Said
+from mlxchat.chat.turn import Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.generate import Token
 from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
+from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.request import CHAT, ChatOptions, Setup
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.background import Written
@@ -48,9 +49,19 @@ from mlxchat.store.session import Session
 from mlxchat.store.session_names import as_saved, check_name, names_by_use
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.tokens import Tokenizer
-from mlxchat.wording import Message
+from mlxchat.wording import Action, Field, Message
 
 Find = Callable[[Setup], ResolvedModel]
+
+HOTTER = Message(Field("temp", 0.8), " gives other replies")
+GREEDY_BY_MAKERS = Message("this model's generation_config.json asks for greedy decoding: ", HOTTER)
+LOOP = Message(
+    "stopped: the reply repeats itself (",
+    Action("retry", "answer again"),
+    " or ",
+    Action("continue", "continue"),
+    ")",
+)
 
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
@@ -58,6 +69,10 @@ GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
 def _nothing() -> None:
     return
+
+
+def _stopping(watching: Watching) -> Watching:
+    return {"stop_loops": True, **watching}
 
 
 class Chat:
@@ -211,7 +226,7 @@ class Chat:
         found = self.find(name) if isinstance(name, str) else name
         # In its own thread, because loading cannot be interrupted.
         model = Loading(lambda passed: self._load(found, passed)).wait()
-        sampling = self._setup.sampling_settings(model.generation_config)
+        sampling = self._sampling_for(model)
         window = fit_window(self._setup, model, self._notify)
         self._conversation = self.conversation.with_model(model, window, sampling)
         self._found = found
@@ -243,7 +258,7 @@ class Chat:
             fit_window(self._setup, model, self._notify),
             system=options.system,
             roll=options.roll,
-            sampling=self._setup.sampling_settings(model.generation_config),
+            sampling=self._sampling_for(model),
             generation=options.generation,
             variables=thinking_variables(options.think != "off"),
             template_args=options.template_args,
@@ -251,6 +266,14 @@ class Chat:
         )
         self._report(conversation)
         return conversation
+
+    def _sampling_for(self, model: Model) -> SamplingSettings:
+        """What was chosen, else what suits a chat with this model: never silently greedy."""
+        think = self._options.think != "off"
+        chosen = self._setup.given_sampling()
+        if "temp" not in chosen and asks_for_greedy(model.generation_config):
+            self._notify(GREEDY_BY_MAKERS)
+        return self._setup.sampling_settings(chat_sampling(model, think=think))
 
     def _report(self, conversation: Conversation) -> None:
         for notice in conversation.notices:
@@ -264,25 +287,30 @@ class Chat:
     def say(
         self, text: str, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
     ) -> Generator[Said]:
-        """Say it; the iterator returned yields the reply, as `Conversation.say` does. `on_end` is
-        called when the reply has ended, before the turn is saved."""
-        return self._saved(self.conversation.say(text, **watching), on_end)
+        """Say it; the iterator returned yields the reply, as `Conversation.say` does. A reply that
+        repeats itself is stopped, unless `stop_loops` is False. `on_end` is called when the reply
+        has ended, before the turn is saved."""
+        return self._saved(self.conversation.say(text, **_stopping(watching)), on_end)
 
     def retry(
         self, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
     ) -> Generator[Said]:
         """Answer the last message again, as `Conversation.retry` does."""
-        return self._saved(self.conversation.retry(**watching), on_end)
+        conversation = self.conversation
+        old = conversation.turns[-1]
+        reply = self._saved(conversation.retry(**_stopping(watching)), on_end)
+        return self._compared(reply, old)
 
     def continue_reply(
         self, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
     ) -> Generator[Said]:
         """Continue the last reply, as `Conversation.continue_reply` does."""
-        return self._saved(self.conversation.continue_reply(**watching), on_end)
+        return self._saved(self.conversation.continue_reply(**_stopping(watching)), on_end)
 
     def _saved(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
         # Save the message first: whatever happens, it was sent.
         self.save()
+        self._prefixes.label = self.conversation.turns[0].user
         return self._saved_reply(reply, on_end)
 
     def _saved_reply(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
@@ -295,6 +323,18 @@ class Chat:
         finally:
             on_end()
             self._keeper.turn_over(self.conversation)
+        stats = self.conversation.stats
+        if stats is not None and stats.finish_reason == "loop":
+            self._notify(LOOP)
+
+    def _compared(self, reply: Generator[Said], old: Turn) -> Generator[Said]:
+        """The reply to a message that was answered before; reports one that is the same again."""
+        with closing(reply):
+            yield from reply
+        new = self.conversation.turns[-1]
+        if (new.thought, new.reply) == (old.thought, old.reply) and new is not old:
+            temp = self.conversation.sampling.temp
+            self._notify(Message(f"the same reply again at a temperature of {temp:g}: ", HOTTER))
 
     # Options
 

@@ -17,7 +17,7 @@ from mlxchat.app.watch import Begun
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.chat.ledger import Ledger
 from mlxchat.models.model import Model
-from mlxchat.settings import CacheSettings, SamplingSettings
+from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 
 
@@ -66,5 +66,5 @@ def open_model(
         cache = model.make_cache(settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
         observer.warn(POSITIONS_RUN_ON)
-    sampling = setup.sampling_settings(model.generation_config)
+    sampling = setup.sampling_settings(recommended(model.generation_config))
     return Loaded(str(found.directory.resolve()), model, settings, sampling, cache)

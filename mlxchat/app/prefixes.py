@@ -12,15 +12,20 @@ from mlxchat.text.spans import TokenIds
 
 # A shorter prompt is read faster than it is found.
 LEAST_TOKENS = 1_024
+LABEL_CHARS = 80
 
 
 class Prefixes:
-    """The prefix cache on the disk; it neither reads nor writes if `setup` turns it off."""
+    """The prefix cache on the disk; it neither reads nor writes if `setup` turns it off.
+
+    `label` describes the next text in listings of the cache: a file, or its beginning.
+    """
 
     def __init__(self, setup: Setup, notify: Callable[[str], None]) -> None:
         self._limit_bytes = setup.prefix_cache_bytes
         self._wanted = setup.prefix_cache
         self._notify = notify
+        self.label = ""
         self._open: tuple[Model, PrefixCache] | None = None
 
     def begin(
@@ -39,6 +44,7 @@ class Prefixes:
             self.close()
             self._open = model, PrefixCache(directory, model, self._limit_bytes)
         prefixes = self._open[1]
+        prefixes.label = " ".join(self.label.split())[:LABEL_CHARS]
         reason = prefixes.refusal(cache)
         if reason is not None:
             self._notify(f"the prompt is not cached: {reason}")

@@ -28,6 +28,7 @@ from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.text.documents import name_of
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
@@ -206,6 +207,7 @@ class Run:
         # prefill steps would change the last bits.
         if self._checkpoint is None and reader is None:
             prefixes = Prefixes(request.setup, observer.note)
+            prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
             stack.callback(prefixes.close)
             begun, record = _with_known_prefix(prefixes, loaded, self._prompt.ids, begun)
         self._watch = watch = Watch(begun, request.overnight, should_stop, observer.warn)

@@ -53,12 +53,13 @@ def warm(
         raise InputError(
             f"{name} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as quickly"
         )
-    return Warmed(name, len(ids), _read_prefix(setup, loaded, ids, observer))
+    return Warmed(name, len(ids), _read_prefix(setup, loaded, ids, observer, name))
 
 
-def _read_prefix(setup: Setup, loaded: Loaded, ids: TokenIds, observer: Observer) -> int:
+def _read_prefix(setup: Setup, loaded: Loaded, ids: TokenIds, observer: Observer, name: str) -> int:
     """Return how many of its tokens were known."""
     prefixes = Prefixes(setup, _refuse)
+    prefixes.label = name
     try:
         window = loaded.settings.max_kv_size
         cached, record = prefixes.begin(loaded.model, loaded.cache, ids, window)

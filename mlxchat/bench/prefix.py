@@ -72,8 +72,8 @@ class DiskFigures:
 
 @dataclass(frozen=True, slots=True)
 class TrieFigures:
-    """After a number of prompts of 2,560 tokens on a tiny network, with ten beginnings of 2,048
-    that a tenth of them share each: bytes stored, bytes without sharing, time of a look-up."""
+    """After a number of prompts of 2,560 tokens on a tiny network, each tenth of which shares its
+    first 2,048: bytes stored, bytes without sharing, time of a look-up."""
 
     kind: ClassVar[str] = "trie"
 

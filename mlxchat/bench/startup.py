@@ -70,7 +70,7 @@ def _side(subject: Subject, case: _Case, directory: Path) -> Side[float]:
 
     def run() -> float:
         if case.until == COLD:
-            put_out_of_memory(directory)
+            evict_from_memory(directory)
         return seconds_to_output(command, environment)
 
     def warm_up() -> None:
@@ -100,7 +100,7 @@ def _their_command(directory: Path, until: str) -> list[str]:
     )
 
 
-def put_out_of_memory(directory: Path) -> None:
+def evict_from_memory(directory: Path) -> None:
     """Evict the directory's files from memory, so that the next reader waits for the disk."""
     assert FORGET is not None
     for file in directory.rglob("*"):

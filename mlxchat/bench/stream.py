@@ -1,5 +1,5 @@
 """Whether quality lasts as a text grows: perplexity by position at a fixed window, for mlxchat, for
-mlx-lm's rotating cache and, as the gold standard, for a window recomputed before each token.
+mlx-lm's rotating cache and, as the gold standard, after a window computed from scratch.
 """
 
 import math

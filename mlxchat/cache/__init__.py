@@ -1,6 +1,6 @@
 """The model's memory: keys and values. MLX only; no text, no files."""
 
-from mlxchat.cache.block import Block, BlockTaker, join_block, max_positions
+from mlxchat.cache.block import Block, BlockRecorder, join_block, max_positions
 from mlxchat.cache.build import (
     check_bound,
     check_joinable,
@@ -17,7 +17,7 @@ from mlxchat.cache.window import WindowCache
 
 __all__ = [
     "Block",
-    "BlockTaker",
+    "BlockRecorder",
     "Cache",
     "ChunkCache",
     "WindowCache",

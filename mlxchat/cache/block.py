@@ -34,7 +34,7 @@ class Block:
         return next(pair[0].shape[2] for pair in self.layers if pair is not None)
 
 
-class BlockTaker:
+class BlockRecorder:
     """Copies what each prefill step leaves in the cache, when called with the step's ids.
 
     Copying step by step gets everything even from windows narrower than the block.

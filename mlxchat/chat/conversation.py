@@ -21,6 +21,7 @@ from mlxchat.chat.view import Prefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
 from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
+from mlxchat.engine.repetition import LoopDetector
 from mlxchat.errors import DeviceError, WindowFull
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
@@ -259,7 +260,7 @@ class Conversation:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
         stays as it is. Raises DeviceError as `say` does."""
         watch = Watch(**watching)
-        return self._or_let_go(self._continuation(self.turns[-1], watch))
+        return self._or_drop(self._continuation(self.turns[-1], watch))
 
     def with_model(
         self, model: Model, settings: CacheSettings, sampling: SamplingSettings
@@ -295,7 +296,7 @@ class Conversation:
         self.reply_seed = seed
         turn = Turn(text)
         self.turns.append(turn)
-        return self._or_let_go(self._reply(turn, watch))
+        return self._or_drop(self._reply(turn, watch))
 
     def _reply(self, turn: Turn, watch: Watch) -> Generator[Said]:
         try:
@@ -349,14 +350,14 @@ class Conversation:
             if len(self.turns) == before:
                 self.turns.append(old)
 
-    def _or_let_go(self, reply: Generator[Said]) -> Generator[Said]:
+    def _or_drop(self, reply: Generator[Said]) -> Generator[Said]:
         """The reply. If the device fails during the turn, drop the cache: it may be half updated,
         and its contents cannot be trusted."""
         try:
             with device_failures():
                 yield from reply
         except DeviceError:
-            self.view.let_go()
+            self.view.drop()
             raise
 
     # Answering
@@ -365,6 +366,7 @@ class Conversation:
         """Generate the reply, or the rest of it after the tokens already `written`."""
         ids = np.concatenate([self.view.prompt, written])
         reader = self._reader_after(turn, written)
+        loop = LoopDetector() if watch.stop_loops else None
         cached, on_held = self.view.begin(ids)
         generation = Generation(
             self.model,
@@ -378,7 +380,7 @@ class Conversation:
             reply=reader,
             on_prefill=watch.on_prefill,
             on_held=on_held,
-            should_stop=watch.should_stop,
+            should_stop=lambda: _repeats(loop) or watch.is_stopped(),
         )
         self._generation = generation
         overflowed = self.view.ledger.overflowed
@@ -394,6 +396,8 @@ class Conversation:
                     turn.reply += token.text
                 if token.id is not None:
                     generated.append(token.id)
+                    if loop is not None:
+                        loop.add(token.id)
                 yield token
                 while in_place and self.view.is_full:
                     forgot = self.view.forget_oldest_in_place()
@@ -403,7 +407,7 @@ class Conversation:
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
-            self._stats, self._generation = generation.stats, None
+            self._stats, self._generation = _stats_of(generation, loop), None
             turn.finish_reason = self._stats.finish_reason
         if self.view.ledger.overflowed > overflowed:
             evicted = self.view.ledger.overflowed - overflowed
@@ -434,3 +438,14 @@ class Conversation:
             raise self.view.full()
         maximum = settings.max_tokens
         return replace(settings, max_tokens=room if maximum < 0 else min(maximum, room))
+
+
+def _repeats(loop: LoopDetector | None) -> bool:
+    return loop is not None and loop.looping
+
+
+def _stats_of(generation: Generation, loop: LoopDetector | None) -> Stats:
+    """The generation's figures; one stopped for its loop has the finish reason "loop"."""
+    stats = generation.stats
+    stopped_for_loop = stats.finish_reason == "interrupted" and _repeats(loop)
+    return replace(stats, finish_reason="loop") if stopped_for_loop else stats

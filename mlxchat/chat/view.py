@@ -383,7 +383,7 @@ class View:
     def forget_past(self) -> None:
         self._before = self._earlier = None
 
-    def let_go(self) -> None:
+    def drop(self) -> None:
         """Drop the cache: the next turn starts with an empty one."""
         self._held = Held.nothing(self.ledger.window, self.ledger.keep)
         self.forget_past()

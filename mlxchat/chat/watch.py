@@ -1,4 +1,4 @@
-"""Callbacks of a turn: they count its progress and decide whether to stop."""
+"""What a caller of a turn can watch, and how it ends the turn early."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from mlxchat.progress import Progress
 
 
 class Watching(TypedDict, total=False):
-    """Callbacks for `say`, `retry` and `continue_reply`: `on_encode` counts characters of long
-    texts as they are tokenized, `on_prefill` counts tokens, `should_stop` is asked between
-    steps."""
+    """Keyword arguments of `say`, `retry` and `continue_reply`.
+
+    `on_encode` counts characters while a long text is tokenized, and `on_prefill` counts tokens.
+    `should_stop` is called between steps. `stop_loops` ends a reply that repeats itself, with the
+    finish reason "loop".
+    """
 
     on_encode: Progress | None
     on_prefill: Progress | None
     should_stop: ShouldStop | None
+    stop_loops: bool
 
 
 class StoppedEncoding(Exception):
-    """Stopped while tokenizing."""
+    """The turn was stopped while its text was tokenized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,14 @@ class Watch:
     on_encode: Progress | None = None
     on_prefill: Progress | None = None
     should_stop: ShouldStop | None = None
+    stop_loops: bool = False
 
     def count_encoding(self, done: int, total: int) -> None:
-        """Raises StoppedEncoding if asked to stop before the end."""
+        """Raises StoppedEncoding if the turn should stop before the end."""
         if self.on_encode is not None:
             self.on_encode(done, total)
-        if done < total and self.should_stop is not None and self.should_stop():
+        if done < total and self.is_stopped():
             raise StoppedEncoding
+
+    def is_stopped(self) -> bool:
+        return self.should_stop is not None and self.should_stop()

@@ -63,9 +63,9 @@ def _show(finding: "Finding", as_json: bool) -> None:
     from mlxchat.terminal.spelling import as_flags
     from mlxchat.terminal.table import format_table
 
-    mend = None if finding.mend is None else as_flags(finding.mend)
-    finding = replace(finding, found=as_flags(finding.found), mend=mend)
-    cells = (str(finding.verdict), finding.topic, finding.found, finding.mend)
+    fix = None if finding.fix is None else as_flags(finding.fix)
+    finding = replace(finding, found=as_flags(finding.found), fix=fix)
+    cells = (str(finding.verdict), finding.topic, finding.found, finding.fix)
     if as_json:
         write_json_lines([asdict(finding)])
     elif sys.stdout is not None and sys.stdout.isatty():
@@ -92,8 +92,8 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
             check_layer(layer_of(project, Level.PROJECT), root, context)
             yield ok(CONFIGURATION, f"{project.path}, of this project")
     except ConfigError as error:
-        mend = f"mlxchat config edit --project, or set {IGNORE_VARIABLE}=1"
-        yield problem(CONFIGURATION, Message(error), mend)
+        fix = f"mlxchat config edit --project, or set {IGNORE_VARIABLE}=1"
+        yield problem(CONFIGURATION, Message(error), fix)
     for path in foreign_project_files():
         yield warning(
             CONFIGURATION,

@@ -1,4 +1,4 @@
-"""How commands that list things write them: a table for people, lines for programs."""
+"""Output of commands that list things: a table for people, lines for programs."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -22,20 +22,25 @@ def write_json_lines(values: Iterable[dict[str, Any]]) -> None:
 
 
 def write_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], right_aligned: Collection[str] = ()
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right_aligned: Collection[str] = (),
+    cut: Collection[str] | None = None,
 ) -> None:
-    """A table on a terminal, tab-separated lines in a pipe; nothing where there are no rows."""
+    """A table on a terminal, tab-separated lines in a pipe; nothing if there are no rows. See
+    `format_table` for `cut`."""
     from mlxchat.terminal.table import format_table
     from mlxchat.terminal.text_output import Stdout
 
     stdout = Stdout()
     if rows:
         for_terminal = stdout.is_terminal
-        stdout.write(
-            format_table(headers, rows, right_aligned=right_aligned, for_terminal=for_terminal)
+        table = format_table(
+            headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=for_terminal
         )
+        stdout.write(table)
 
 
 def minute(seconds: float) -> str:
-    """A time in seconds since 1970, as lists show it."""
+    """A time in seconds since 1970, to the minute."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -1,4 +1,4 @@
-"""`mlxchat models`: what is on this disk, bringing models here, taking them away, the default."""
+"""`mlxchat models`: list, download, remove and describe models; set the default one."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
+from mlxchat.cli.confirm import Yes, agrees
 from mlxchat.cli.group import Group
 from mlxchat.cli.listing import Json, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
     from mlxchat.models.describe import ModelFacts
-    from mlxchat.models.inventory import Entry
+    from mlxchat.models.inventory import Choice, Entry
     from mlxchat.models.locate import Located
 
 models_app = typer.Typer(
     cls=Group,
-    help="List, fetch, remove and inspect models; set the default one.",
+    help="List, download, remove and inspect models; set the default one.",
     no_args_is_help=True,
     epilog="""\
 Examples:
+  mlxchat models list --all
   mlxchat models pull qwen3-4b
-  mlxchat models list
 
 Environment:
-  HF_HOME            where models of the hub are kept
+  HF_HOME            where downloaded models are kept
   HF_TOKEN           access to gated and private models; or `hf auth login`
   HF_ENDPOINT        another hub
   HF_HUB_OFFLINE     if set, the network is never used
@@ -50,16 +51,30 @@ NameHere = Annotated[
 ]
 COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
 NUMBERS = ("SIZE", "PARAMETERS", "CONTEXT", "KV/TOKEN")
+CHOICE_COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS")
+CHOICE_NUMBERS = ("PARAMETERS", "SIZE", "MEMORY")
 
 
-@models_app.command("list", epilog="Example: mlxchat models list --json")
-def list_models(as_json: Json = False) -> None:
-    """List the models on this disk: from the hub, converted from GGUF, embedded.
+@models_app.command("list", epilog="Example: mlxchat models list --all")
+def list_models(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also models to download, and whether they fit.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the models on this disk; with --all, also those of the catalogue.
 
     When piped: one line each, tab-separated, in the order of the table's columns.
     """
     from mlxchat.models import inventory
 
+    if everything:
+        choices = inventory.list_choices()
+        if as_json:
+            write_json_lines(map(asdict, choices))
+        else:
+            _write_choices(choices)
+        return
     entries = inventory.list_models()
     if as_json:
         write_json_lines([_entry_as_json(entry) for entry in entries])
@@ -69,9 +84,9 @@ def list_models(as_json: Json = False) -> None:
 
 @models_app.command(epilog="Example: mlxchat models pull mlx-community/Llama-3.2-1B-Instruct-4bit")
 def pull(name: Name) -> None:
-    """Download a model, finish or update it, or convert a .gguf file; writes its directory.
+    """Download, resume or update a model, or convert a .gguf file; prints its directory.
 
-    Files that are complete already are kept.
+    Complete files are kept.
     """
     from mlxchat.errors import UsageError
     from mlxchat.models import hub
@@ -81,7 +96,7 @@ def pull(name: Name) -> None:
     notify = Messages().note
     located = _locate(name)
     if located.kind in ("directory", "imported"):
-        raise UsageError(f"{located.name} is on this disk: there is nothing to fetch")
+        raise UsageError(f"{located.name} is on this disk: nothing to download")
     if located.path is None:
         directory = hub.download(located.name, show_progress=True, notify=notify)
     else:
@@ -91,44 +106,35 @@ def pull(name: Name) -> None:
     write(f"{directory}\n")
 
 
-@models_app.command(epilog="Example: mlxchat models rm --yes mlx-community/Qwen3-8B-4bit")
-def rm(
-    name: NameHere,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-) -> None:
-    """Remove a model from the hub's cache, or what a .gguf file was converted into.
+@models_app.command(epilog="Example: mlxchat models rm mlx-community/Qwen3-8B-4bit")
+def rm(name: NameHere, yes: Yes = False) -> None:
+    """Delete a downloaded model, or the conversion of a .gguf file.
 
-    Never removes a directory or a file that is your own.
+    Your own directories and files are never deleted.
     """
     from mlxchat.models import inventory
-    from mlxchat.terminal.messages import Messages
     from mlxchat.units import format_bytes
 
     located = _locate(name)
     size = format_bytes(inventory.removable_bytes(located))
-    if yes or _agrees(f"Remove {located.name}, {size}?"):
+    if agrees(f"Remove {located.name}, {size}?", yes=yes):
         inventory.remove(located)
-        Messages().note(f"removed {located.name}, {size}")
+        write(f"removed {located.name}, {size}\n")
 
 
-@models_app.command(epilog="Example: mlxchat models info smollm2")
+@models_app.command(epilog="Example: mlxchat models info qwen3-4b")
 def info(name: Name, as_json: Json = False) -> None:
-    """Show a model's size, quantization, context, memory a token, and whether it fits here.
+    """Show a model's size, quantization, context, cache size, and whether it fits.
 
-    Looks at this disk only; a .gguf file is converted if it was not yet.
+    Asks the hub about a model that is not on this disk; downloads nothing.
     """
-    from mlxchat.models.describe import describe
-    from mlxchat.models.resolve import resolve_model
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.models.hub_cache import cached_snapshot
 
-    resolved = resolve_model(
-        name, offline=True, ask=None, notify=Messages().note, show_progress=False
-    )
-    facts = describe(resolved.name, resolved.directory)
-    if as_json:
-        write_json_lines([asdict(facts) | {"directory": str(resolved.directory)}])
+    located = _locate(name)
+    if located.path is None and cached_snapshot(located.name) is None:
+        _write_remote_info(located.name, as_json=as_json)
     else:
-        _write_facts([*_facts_as_rows(facts), ("directory", str(resolved.directory))])
+        _write_local_info(name, as_json=as_json)
 
 
 @models_app.command(epilog="Example: mlxchat models default qwen3-4b")
@@ -140,12 +146,12 @@ def default(
         ),
     ] = None,
     unset: Annotated[
-        bool, typer.Option("--unset", help="Take the default away.", show_default=False)
+        bool, typer.Option("--unset", help="Remove the default.", show_default=False)
     ] = False,
 ) -> None:
-    """Show the default model of the configuration file, or set it.
+    """Show or set the default model, in your configuration file.
 
-    -m and the variable MLXCHAT_MODEL come before it.
+    -m and the variable MLXCHAT_MODEL override it. Offers to download a model that is not here.
     """
     from mlxchat.config.edit import set_default_model
     from mlxchat.config.file import read_user_config
@@ -157,12 +163,85 @@ def default(
         raise UsageError("--unset takes no NAME")
     if unset:
         set_default_model(None)
+        write("no default model any more\n")
     elif name is not None:
-        set_default_model(lasting_name(name, read_user_config().aliases))
+        if not _bring_here(_locate(name)):
+            return
+        lasting = lasting_name(name, read_user_config().aliases)
+        set_default_model(lasting)
+        write(f"default model: {lasting}\n")
     elif (model := read_user_config().model) is not None:
         write(f"{model}\n")
     else:
-        Messages().warn("no default model is set: `mlxchat models default NAME` sets one")
+        Messages().warn("no default model: `mlxchat models default NAME` sets one")
+
+
+def _bring_here(located: "Located") -> bool:
+    """Offer to download a model that is not on this disk; whether it is there now.
+
+    Raises ModelNotFound if this is not a terminal, and what a download raises.
+    """
+    from mlxchat.errors import ModelNotFound
+    from mlxchat.models import hub
+    from mlxchat.models.hub_cache import cached_snapshot
+    from mlxchat.terminal.ask import terminal_question
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.units import format_bytes
+
+    if located.path is not None or cached_snapshot(located.name) is not None:
+        return True
+    if terminal_question() is None:
+        raise ModelNotFound(
+            f"{located.name} is not on this disk: run `mlxchat models pull {located.name}` first"
+        )
+    size = format_bytes(hub.repo_size_bytes(located.name))
+    if not agrees(f"{located.name} is not on this disk. Download {size}?", yes=False):
+        return False
+    hub.download(located.name, show_progress=True, notify=Messages().note)
+    return True
+
+
+def _write_local_info(name: str, *, as_json: bool) -> None:
+    from mlxchat.models.describe import describe
+    from mlxchat.models.resolve import resolve_model
+    from mlxchat.terminal.messages import Messages
+
+    resolved = resolve_model(
+        name, offline=True, ask=None, notify=Messages().note, show_progress=False
+    )
+    facts = describe(resolved.name, resolved.directory)
+    directory = str(resolved.directory)
+    if as_json:
+        write_json_lines([asdict(facts) | {"here": "yes", "directory": directory}])
+    else:
+        _write_facts([*_facts_as_rows(facts), ("directory", directory)])
+
+
+def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
+    """The facts about a model on the hub; if that does not answer, those of the catalogue."""
+    from mlxchat.errors import HubError
+    from mlxchat.models.describe import describe_remote
+    from mlxchat.models.inventory import known_choice
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.wording import Message
+
+    try:
+        facts = describe_remote(hub_id)
+    except HubError as error:
+        choice = known_choice(hub_id)
+        if choice is None:
+            raise
+        Messages().warn(Message(error))
+        if as_json:
+            write_json_lines([asdict(choice)])
+        else:
+            _write_facts(_choice_as_rows(choice))
+        return
+    if as_json:
+        write_json_lines([asdict(facts) | {"here": "no", "directory": None}])
+    else:
+        pull = f"no: `mlxchat models pull {hub_id}` downloads it"
+        _write_facts([*_facts_as_rows(facts), ("here", pull)])
 
 
 def _locate(name: str) -> "Located":
@@ -172,26 +251,21 @@ def _locate(name: str) -> "Located":
     return locate(name, read_user_config().aliases)
 
 
-def _agrees(question: str) -> bool:
-    from mlxchat.errors import UsageError
-    from mlxchat.terminal import visible
-    from mlxchat.terminal.ask import terminal_question
-
-    if terminal_question() is None:
-        raise UsageError("there is nobody to ask: confirm with --yes")
-    return typer.confirm(visible(question), err=True)
-
-
 def _write_table(entries: Sequence["Entry"]) -> None:
     from mlxchat.terminal.messages import Messages
     from mlxchat.wording import Message
 
-    write_table(COLUMNS, [_entry_as_row(entry) for entry in entries], NUMBERS)
+    write_table(COLUMNS, [_entry_as_row(entry) for entry in entries], NUMBERS, cut=())
     if not entries:
-        Messages().note("no models here yet: `mlxchat models pull NAME` fetches one")
+        Messages().note("no models yet: `mlxchat models list --all` shows what can be downloaded")
     for entry in entries:
         if entry.problem is not None:
             Messages().note(Message(f"{entry.name}: ", entry.problem))
+
+
+def _write_choices(choices: Sequence["Choice"]) -> None:
+    rows = [_choice_as_row(each) for each in choices]
+    write_table(CHOICE_COLUMNS, rows, CHOICE_NUMBERS, cut=())
 
 
 def _write_facts(rows: Sequence[tuple[str, str]]) -> None:
@@ -226,6 +300,32 @@ def _entry_as_json(entry: "Entry") -> dict[str, Any]:
     return facts | {"size_bytes": entry.size_bytes, "problem": problem}
 
 
+def _choice_as_row(choice: "Choice") -> list[str]:
+    from mlxchat.units import format_bytes
+
+    needed_bytes = choice.memory_needed_bytes
+    return [
+        choice.name,
+        format_bytes(choice.size_bytes),
+        "" if needed_bytes is None else format_bytes(needed_bytes),
+        {True: "yes", False: "no", None: "?"}[choice.fits],
+        choice.here,
+        "" if choice.parameters is None else _count(choice.parameters),
+    ]
+
+
+def _choice_as_rows(choice: "Choice") -> list[tuple[str, str]]:
+    name, size, memory, fits, here, parameters = _choice_as_row(choice)
+    return [
+        ("name", name),
+        ("repository", choice.hub_id or ""),
+        ("parameters", parameters),
+        ("size", size),
+        ("fits here", f"{fits}, needs {memory}"),
+        ("here", here),
+    ]
+
+
 def _facts_as_rows(facts: "ModelFacts") -> list[tuple[str, str]]:
     from mlxchat.units import format_bytes
 
@@ -238,13 +338,13 @@ def _facts_as_rows(facts: "ModelFacts") -> list[tuple[str, str]]:
         ("size", format_bytes(facts.size_bytes)),
         ("quantization", facts.quantization),
         ("context", context),
-        ("KV a token", format_bytes(facts.kv_bytes_per_token)),
+        ("KV per token", format_bytes(facts.kv_bytes_per_token)),
         ("fits here", f"{fits}, needs {format_bytes(facts.memory_needed_bytes)}"),
     ]
 
 
 def _count(number: int) -> str:
-    """135M, 1.2B: as model names have it."""
+    """As model names spell it: 135M, 1.2B."""
     for size, unit in ((1e9, "B"), (1e6, "M")):
         if number >= size:
             value = number / size

@@ -1,4 +1,4 @@
-"""`mlxchat cache`: what is kept of what was read before, and reading something beforehand."""
+"""`mlxchat cache`: prompts and documents whose keys and values are kept on the disk."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_prefix
+from mlxchat.cli.confirm import Yes, agrees
 from mlxchat.cli.group import Group
 from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 from mlxchat.cli.options import some_of, with_options
 
 if TYPE_CHECKING:
-    from mlxchat.store.prefix_index import PrefixIndex
+    from mlxchat.store.prefix_index import PrefixIndex, StoredPrefix
 
 cache_app = typer.Typer(
     cls=Group,
-    help="What is kept on the disk of long prompts and of blocks, so that they are read only once.",
+    help="Manage the prefix cache: long prompts and blocks that are read only once.",
     no_args_is_help=True,
     epilog="""\
 Examples:
@@ -25,12 +26,14 @@ Examples:
   mlxchat generate -f report.txt "Who wrote this?"
   mlxchat cache info
 
-`mlxchat cache info` says where it is. --prefix-cache-size of chat and of
-generate is the most that is kept, and --no-prefix-cache turns it off.
+`mlxchat cache info` shows where it is. The options --prefix-cache-size and
+--no-prefix-cache of chat and generate limit it and turn it off.
 """,
 )
 
-# What hangs on a prefix's last page is the prefix.
+COLUMNS = ("ID", "KIND", "TOKENS", "USED", "TEXT", "MODEL")
+
+# A prefix is listed by its last page.
 KINDS = {"page": "prefix", "block": "block"}
 
 WARM = some_of(
@@ -42,7 +45,7 @@ WARM = some_of(
 
 @cache_app.command("list", epilog="Example: mlxchat cache list")
 def list_prefixes(as_json: Json = False) -> None:
-    """List the prefixes and blocks that are kept, what was used last first.
+    """List the prefixes and blocks, the last used first.
 
     When piped: one line each, tab-separated, in the order of the table's columns.
     """
@@ -51,16 +54,12 @@ def list_prefixes(as_json: Json = False) -> None:
     if as_json:
         write_json_lines(asdict(each) | {"kind": KINDS[each.kind]} for each in prefixes)
         return
-    rows = [
-        (each.key[:12], KINDS[each.kind], f"{each.tokens:,}", minute(each.used), each.model)
-        for each in prefixes
-    ]
-    write_table(("ID", "KIND", "TOKENS", "USED", "MODEL"), rows, ("TOKENS",))
+    write_table(COLUMNS, [_row(each) for each in prefixes], ("TOKENS",), cut=("TEXT", "MODEL"))
 
 
 @cache_app.command(epilog="Example: mlxchat cache info")
 def info() -> None:
-    """Say how much is kept, of which models, and where."""
+    """Show the size of the cache, by model, and its directory."""
     from mlxchat import paths
     from mlxchat.units import format_bytes
 
@@ -90,29 +89,34 @@ def rm(
             metavar="ID…", help="As `cache list` shows them.", autocompletion=complete_prefix
         ),
     ],
+    yes: Yes = False,
 ) -> None:
-    """Delete prefixes and blocks; what others share of them stays."""
-    from mlxchat.errors import UsageError
+    """Delete prefixes and blocks; pages that others share stay."""
+    from mlxchat.units import format_bytes
 
     with _index() as index:
-        for id_ in ids:
-            found = [each.key for each in index.prefixes() if each.key.startswith(id_)]
-            if len(found) != 1 or not id_:
-                what = "nothing" if not found else "more than one"
-                raise UsageError(
-                    f"{what} of what is kept begins with {id_!r}: see mlxchat cache list"
-                )
-            index.remove_prefix(found[0])
+        prefixes = index.prefixes()
+        # Nothing is deleted if one of them does not exist.
+        found = list(dict.fromkeys(_with_id(id_, prefixes) for id_ in ids))
+        what = found[0][:12] if len(found) == 1 else f"{len(found)} entries"
+        if not agrees(f"Delete {what} from the cache?", yes=yes):
+            return
+        before_bytes = index.total_bytes()
+        for key in found:
+            index.remove_prefix(key)
+        freed = format_bytes(before_bytes - index.total_bytes())
+    write(f"deleted {', '.join(key[:12] for key in found)}, {freed}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache clear")
-def clear() -> None:
-    """Delete all of them."""
-    from mlxchat.units import count
+def clear(yes: Yes = False) -> None:
+    """Delete all prefixes and blocks."""
+    from mlxchat.units import count, format_bytes
 
     with _index() as index:
-        pages = index.clear()
-    write(f"{count(pages, 'page')} deleted\n")
+        size = format_bytes(index.total_bytes())
+        if agrees(f"Delete the whole cache, {size}?", yes=yes):
+            write(f"deleted {count(index.clear(), 'page')}, {size}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
@@ -120,14 +124,14 @@ def clear() -> None:
 def warm(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Document, - for stdin.")],
     block: Annotated[
-        bool, typer.Option("--block", help="Keep it as a block, for `mlxchat generate --block`.")
+        bool, typer.Option("--block", help="Store a block, for `mlxchat generate --block`.")
     ] = False,
     **values: Any,
 ) -> None:
-    """Read a document now, so that `mlxchat generate -f FILE "question"` begins at once later.
+    """Read a document now, so that `mlxchat generate -f FILE "question"` starts immediately.
 
-    The model, the system prompt, --template-arg and --dtype must be those of later. With --block,
-    what begins at once is `mlxchat generate --block FILE`, beside other blocks or alone.
+    Use the same model, system prompt, --template-arg and --dtype later. With --block, the later
+    command is `mlxchat generate --block FILE`, alone or with other blocks.
     """
     from mlxchat.cli.setup import setup_of
     from mlxchat.cli.warm import warm as warm_up
@@ -143,9 +147,25 @@ def warm(
     )
 
 
+def _row(prefix: "StoredPrefix") -> tuple[str, ...]:
+    kind, tokens = KINDS[prefix.kind], f"{prefix.tokens:,}"
+    return prefix.key[:12], kind, tokens, minute(prefix.used), prefix.label, prefix.model
+
+
+def _with_id(id_: str, prefixes: "list[StoredPrefix]") -> str:
+    """The key that begins so. Raises UsageError unless there is exactly one."""
+    from mlxchat.errors import UsageError
+
+    found = [each.key for each in prefixes if each.key.startswith(id_)]
+    if len(found) != 1 or not id_:
+        what = "several entries match" if found else "no entry matches"
+        raise UsageError(f"{what} {id_!r}: `mlxchat cache list` shows their IDs")
+    return found[0]
+
+
 @contextmanager
 def _index() -> "Iterator[PrefixIndex]":
-    """Raises OutputError where the disk, or the database on it, cannot be used."""
+    """Raises OutputError if the disk, or the database on it, cannot be used."""
     from mlxchat import paths
     from mlxchat.errors import OutputError
     from mlxchat.files import reported_as

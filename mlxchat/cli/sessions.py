@@ -1,4 +1,4 @@
-"""`mlxchat session`: the chats that were saved, looked at and tidied without a model."""
+"""`mlxchat session`: list, show and tidy saved chats. No model is loaded."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_session
+from mlxchat.cli.confirm import Yes, agrees
 from mlxchat.cli.group import Group
 from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 
@@ -27,13 +28,13 @@ Each session is a directory that only you can read: mlxchat help files
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Session.", autocompletion=complete_session)
 ]
-COLUMNS = ("NAME", "USED", "TURNS", "FORGOTTEN", "SIZE", "MODEL", "BEGINS")
+COLUMNS = ("NAME", "USED", "TURNS", "BEGINS", "FORGOTTEN", "SIZE", "MODEL")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
 
 
 @session_app.command("list", epilog="Example: mlxchat session list --json")
 def list_sessions(as_json: Json = False) -> None:
-    """List the sessions, the one that was used last first.
+    """List the sessions, the last used first.
 
     When piped: one line each, tab-separated, in the order of the table's columns.
     """
@@ -44,12 +45,12 @@ def list_sessions(as_json: Json = False) -> None:
         write_json_lines(asdict(each) for each in found)
         return
     rows = [_row(each) for each in found]
-    write_table(COLUMNS, rows, NUMBERS)
+    write_table(COLUMNS, rows, NUMBERS, cut=("BEGINS", "MODEL"))
 
 
 @session_app.command(epilog="Example: mlxchat session show holidays | less")
 def show(name: Name, as_json: Json = False) -> None:
-    """Write a session's transcript, forgotten turns and all, as Markdown."""
+    """Print a session's transcript as Markdown, forgotten turns included."""
     from mlxchat.chat.transcript import as_markdown, messages_of
     from mlxchat.store.session_list import read_session
     from mlxchat.terminal.messages import Messages
@@ -65,12 +66,13 @@ def show(name: Name, as_json: Json = False) -> None:
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")
 def rename(
-    name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")]
+    name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="New name.")]
 ) -> None:
-    """Give a session another name."""
+    """Rename a session."""
     from mlxchat.store.session_list import rename as rename_session
 
     rename_session(name, new)
+    write(f"renamed {name} to {new}\n")
 
 
 @session_app.command(epilog="Example: mlxchat session rm holidays")
@@ -79,22 +81,30 @@ def rm(
         list[str],
         typer.Argument(metavar="NAME…", help="Sessions.", autocompletion=complete_session),
     ],
+    yes: Yes = False,
 ) -> None:
     """Delete sessions for good."""
     from mlxchat.store.session_list import remove
+    from mlxchat.store.session_names import directory_of
+    from mlxchat.units import count
 
-    for name in names:
-        remove(name)
+    # Nothing is deleted if one of them does not exist.
+    names = list(dict.fromkeys(directory_of(name).name for name in names))
+    what = f"session {names[0]}" if len(names) == 1 else f"{count(len(names), 'session')}"
+    if agrees(f"Delete {what} for good?", yes=yes):
+        for name in names:
+            remove(name)
+        write(f"deleted {', '.join(names)}\n")
 
 
 @session_app.command(epilog="Example: mlxchat session export holidays holidays.md")
 def export(
     name: Name,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A new file, .md or .jsonl; - for stdout.")
+        Path, typer.Argument(metavar="FILE", help="New file, .md or .jsonl; - for stdout.")
     ],
 ) -> None:
-    """Write a session to a file: Markdown for people, JSON Lines for programs."""
+    """Export a session to a file: .jsonl for JSON Lines, else Markdown."""
     from mlxchat.chat.transcript import export_markdown, save
     from mlxchat.store.session_list import read_session
 
@@ -106,14 +116,15 @@ def export(
         save(file, saved.system, saved.turns, overwrite=False)
     else:
         export_markdown(file, saved.system, saved.turns)
+    write(f"exported {name} to {file}\n")
 
 
 @session_app.command(epilog="Example: mlxchat session search whale")
 def search(
-    word: Annotated[str, typer.Argument(metavar="WORD", help="Text to find, in capitals or not.")],
+    word: Annotated[str, typer.Argument(metavar="WORD", help="Text to find, in any case.")],
     as_json: Json = False,
 ) -> None:
-    """Find a text in all sessions, whatever a model has forgotten; status 1 if it is nowhere."""
+    """Search all sessions, forgotten turns included; exit status 1 if nothing is found."""
     from mlxchat.errors import ExitStatus
     from mlxchat.store.session_list import Find
     from mlxchat.store.session_list import search as search_sessions
@@ -129,16 +140,16 @@ def search(
         write_json_lines(asdict(find) for find in finds)
     else:
         rows = [(find.name, str(find.turn), find.role, find.line) for find in finds]
-        write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",))
+        write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",), cut=("LINE",))
     if not finds:
         raise typer.Exit(ExitStatus.FAILURE)
 
 
 @session_app.command(epilog="Example: mlxchat session verify holidays")
 def verify(name: Name) -> None:
-    """Restore what the model held, compute the same afresh, and say how far apart they are.
+    """Compare a session's saved cache with one computed from scratch.
 
-    What a chat has kept while turns were evicted is not quite what a fresh start would compute.
+    They differ slightly if turns were evicted: what remains was computed with them in view.
     """
     from mlxchat.cli.verify_session import verify_session
 
@@ -154,4 +165,4 @@ def _row(info: Any) -> tuple[str, ...]:
     size = format_bytes(info.bytes)
     turns = "" if info.error else str(info.turns)
     forgotten = "" if info.error else str(info.forgotten)
-    return info.name, minute(info.updated), turns, forgotten, size, info.model or "", begins[:60]
+    return info.name, minute(info.updated), turns, begins[:60], forgotten, size, info.model or ""

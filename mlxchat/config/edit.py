@@ -14,7 +14,7 @@ from typing import Any
 from mlxchat import paths
 from mlxchat.config.file import parse, read_text
 from mlxchat.errors import ConfigError, OutputError
-from mlxchat.files import alone, write_atomically
+from mlxchat.files import exclusive, write_atomically
 from mlxchat.wording import Action
 
 # A key as a path through tables: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
@@ -114,7 +114,7 @@ def _changing(path: Path) -> Iterator[None]:
     """Lock out other processes from reading until writing, so that no change is lost."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(path.parent):
+        with exclusive(path.parent):
             yield
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -69,7 +69,7 @@ class _Follower:
                 self._prefixes.drop(number)
             if order is Order.STOP:
                 # Computation in progress must not outlive the interpreter.
-                with self._ranks.patience():
+                with self._ranks.timeout():
                     platform.synchronize()
                 return
             a, b, c, d = numbers
@@ -107,7 +107,7 @@ class _Follower:
         self._held[cache].evict(start, stop)
 
     def _free_memory(self, *_: int) -> None:
-        self._ranks.least_free_memory_bytes()
+        self._ranks.min_free_memory_bytes()
 
     def _save(self, model: int, cache: int, number: int, outdated: int) -> None:
         saved = save_shard(

@@ -6,7 +6,7 @@ import stat
 import threading
 import time
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 
 
 def end_with_launcher() -> None:
@@ -18,7 +18,7 @@ def end_with_launcher() -> None:
 
     def watch() -> None:
         while os.getppid() == launcher:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="launcher", daemon=True).start()

@@ -85,7 +85,7 @@ class Leader(nn.Module):
         """The minimum of the free memory over all ranks, in bytes."""
         with self.ranks.in_step():
             self.ranks.send(Order.FREE_MEMORY)
-            return self.ranks.least_free_memory_bytes()
+            return self.ranks.min_free_memory_bytes()
 
 
 def make_shard(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks) -> Cache:
@@ -93,7 +93,7 @@ def make_shard(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Rank
 
     If the keys can be moved on some ranks only, they are moved on none.
     """
-    with ranks.patience():
+    with ranks.timeout():
         cache = make_cache(shard, max_kv_size, keep)
         limit = min((window.position_limit or 0 for window in windows(cache)), default=0)
         movable = all(window.shift is not None for window in windows(cache))
@@ -113,14 +113,14 @@ def run_shard(
     """
     # Launching also waits if too much has been launched already.
     # Launching waits as well if too much has been launched before.
-    with ranks.patience():
+    with ranks.timeout():
         ids = ranks.share(tokens)
         logits = shard(ids, cache=cache)
         if tokens.shape[1] > 1:
             mx.eval([layer.state for layer in cache])
             return ids, None
         # Not a slice, which would keep all logits alive.
-        there = logits.max()
-        mx.async_eval(logits, there)
-    ranks.expect(there)
+        largest = logits.max()
+        mx.async_eval(logits, largest)
+    ranks.expect(largest)
     return ids, logits

@@ -5,8 +5,8 @@ import re
 import sys
 import threading
 
-# MLX writes a line in pieces: if two threads fail at the same time, the end of one line may become
-# a line.
+# MLX writes a line in pieces: when two threads fail at the same time, the end of one message may
+# end up on a separate line.
 NOISE = re.compile(rb"\[(?:ring|jaccl)\]|[ \d]*failed with errno ")
 
 

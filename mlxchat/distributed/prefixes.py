@@ -53,7 +53,7 @@ class FollowedPrefixes:
         window: int | None,
     ) -> None:
         """The counterpart of `lead_prefix`, for a prompt of `tokens` ids."""
-        with self._ranks.patience():
+        with self._ranks.timeout():
             sent = np.array(self._ranks.share(mx.zeros((1 + tokens,), mx.int32)))
         if model_number not in self._pages:
             limit_bytes = int(sent[0]) * KIB
@@ -85,12 +85,12 @@ class FollowedPrefixes:
 def _agree(
     ranks: Ranks, pages: Prefixes, cache: Cache, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld | None]:
-    with ranks.patience():
+    with ranks.timeout():
         agreed = min(ranks.gather(pages.known(cache, ids, window)))
     if agreed:
         filled = Cache(cache).fork()
         tokens = pages.fill(filled, ids[: agreed + 1], window)
-        with ranks.patience():
+        with ranks.timeout():
             # A page that one rank failed to read is useless to the others.
             agreed = agreed if set(ranks.gather(tokens)) == {agreed} else 0
         if agreed:

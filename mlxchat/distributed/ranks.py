@@ -28,7 +28,7 @@ from mlxchat.handlers import undisturbed
 
 # An evaluation that takes longer than this means that a rank hangs. The longest legitimate one is a
 # prefill step of a large model.
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 # When a neighbour closes its connection, MLX usually fails immediately, but a race between its
 # threads sometimes loses the error and it waits forever.
@@ -36,7 +36,7 @@ GONE_S = 3.0
 
 # A rank that gives up closes its sockets, and its neighbours then exit too. One that has not after
 # this long is the one that hangs.
-ANSWER_S = 6.0
+RESPONSE_S = 6.0
 
 # Closed sockets make the waiting operation fail; if it does not, the process exits after this.
 GRACE_S = 5.0
@@ -86,7 +86,7 @@ class Ranks:
         self._lost: RanksError | None = None
         # Held while finding out which rank was lost.
         self._judging = threading.Lock()
-        self._patience = _Patience(self._patience_for, self._give_up)
+        self._watchdog = _Watchdog(self._timeout_s, self._give_up)
 
     @classmethod
     def join(cls) -> Ranks:
@@ -126,7 +126,7 @@ class Ranks:
     def stop(self) -> None:
         """Make the others exit normally; if no message reaches them, closed sockets make them."""
         if not self.is_in_step:
-            with suppress(RuntimeError), self.patience():
+            with suppress(RuntimeError), self.timeout():
                 self.send(Order.STOP)
                 platform.synchronize()
 
@@ -135,7 +135,7 @@ class Ranks:
         dropped = [self._dropped.pop() for _ in range(min(DROPPED, len(self._dropped)))]
         numbers = (*numbers, *[0] * (4 - len(numbers)))
         sent = self._sum(mx.array([order, *numbers, *dropped, *[0] * (DROPPED - len(dropped))]))
-        with self.patience():
+        with self.timeout():
             mx.async_eval(sent)
 
     def receive(self) -> tuple[Order, list[int], list[int]]:
@@ -145,8 +145,8 @@ class Ranks:
         The socket shows if rank 0 is gone.
         """
         if self._sockets is not None:
-            self._sockets.wait_for_news()
-        with self.patience():
+            self._sockets.wait_readable()
+        with self.timeout():
             received: Any = self._sum(mx.zeros((ORDER_NUMBERS,), dtype=mx.int32)).tolist()
         return Order(received[0]), received[1:5], [number for number in received[5:] if number]
 
@@ -172,7 +172,7 @@ class Ranks:
         gathered: Any = self._sum(row).tolist()
         return gathered
 
-    def least_free_memory_bytes(self) -> int:
+    def min_free_memory_bytes(self) -> int:
         """The minimum of the free memory over all ranks, in bytes."""
         return min(self.gather(platform.free_memory_bytes() // KIB)) * KIB
 
@@ -189,18 +189,18 @@ class Ranks:
     # Failures
 
     @contextmanager
-    def patience(self) -> Iterator[None]:
-        """Give up if the body, which evaluates, takes longer than PATIENCE_S, or longer than GONE_S
+    def timeout(self) -> Iterator[None]:
+        """Give up if the body, which evaluates, takes longer than TIMEOUT_S, or longer than GONE_S
         after a neighbour has gone."""
-        self._patience.begin(None)
+        self._watchdog.begin(None)
         try:
             yield
         finally:
-            self._patience.end()
+            self._watchdog.end()
 
     def expect(self, array: mx.array) -> None:
-        """Like `patience`, until the small `array` has been evaluated."""
-        self._patience.begin(array)
+        """Like `timeout`, until the small `array` has been evaluated."""
+        self._watchdog.begin(array)
 
     def lost(self) -> RanksError:
         """The error to raise after an operation has failed."""
@@ -219,10 +219,10 @@ class Ranks:
         """The error naming the ranks that may hang: only neighbours can be told apart from here."""
         suspects = self._others
         if self._sockets is not None:
-            silent = self._sockets.silent(ANSWER_S)
+            silent = self._sockets.silent(RESPONSE_S)
             suspects = silent or self._others - self._sockets.neighbours or self._others
         return RanksError(
-            f"{_one_of(suspects)} has not responded for {PATIENCE_S:.0f} s: all ranks exit"
+            f"{_one_of(suspects)} has not responded for {TIMEOUT_S:.0f} s: all ranks exit"
         )
 
     @property
@@ -240,15 +240,15 @@ class Ranks:
             and any(name in message for name in ("[ring]", "[jaccl]", "[mpi]", "[nccl]"))
         )
 
-    def _patience_for(self) -> float:
+    def _timeout_s(self) -> float:
         gone = self._sockets is not None and self._sockets.gone() is not None
-        return GONE_S if gone else PATIENCE_S
+        return GONE_S if gone else TIMEOUT_S
 
     def _give_up(self, after_s: float) -> None:
         """Called from another thread while this process waits."""
         self._is_giving_up = True
         with self._judging:
-            self._lost = self._hanging() if after_s == PATIENCE_S else self._gone()
+            self._lost = self._hanging() if after_s == TIMEOUT_S else self._gone()
         if self._sockets is not None:
             # This makes the waiting operation fail, and cleanup run as after any error.
             self._sockets.close()
@@ -263,14 +263,14 @@ def _one_of(ranks: set[int]) -> str:
     return f"rank {', '.join(others)} or {last}" if others else f"rank {last}"
 
 
-class _Patience:
+class _Watchdog:
     """Calls `give_up` from its own thread if an operation does not finish in time."""
 
-    def __init__(self, patience: Callable[[], float], give_up: Callable[[float], None]) -> None:
-        self._patience = patience
+    def __init__(self, timeout: Callable[[], float], give_up: Callable[[float], None]) -> None:
+        self._timeout = timeout
         self._give_up = give_up
         self._begun: tuple[float, mx.array | None] | None = None
-        threading.Thread(target=self._watch, name="patience", daemon=True).start()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def begin(self, array: mx.array | None) -> None:
         self._begun = time.monotonic(), array
@@ -284,25 +284,25 @@ class _Patience:
             begun = self._begun
             if begun is None or time.monotonic() - begun[0] < GONE_S:
                 continue
-            patience_s = self._patience()
-            if time.monotonic() - begun[0] < patience_s or _is_there(begun[1]):
+            timeout_s = self._timeout()
+            if time.monotonic() - begun[0] < timeout_s or _is_evaluated(begun[1]):
                 continue
             if self._begun is begun:
-                self._give_up(patience_s)
+                self._give_up(timeout_s)
                 return
 
 
-def _is_there(array: mx.array | None) -> bool:
+def _is_evaluated(array: mx.array | None) -> bool:
     """Whether an array launched earlier is evaluated by now, even if no one has looked at it."""
     if array is None:
         return False
-    there = threading.Event()
+    evaluated = threading.Event()
 
     def look() -> None:
         # The error is reported where the array is used.
         with suppress(RuntimeError):
             mx.eval(array)
-            there.set()
+            evaluated.set()
 
     threading.Thread(target=look, daemon=True).start()
-    return there.wait(1)
+    return evaluated.wait(1)

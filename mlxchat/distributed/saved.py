@@ -38,7 +38,7 @@ def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> in
     number = 1 + secrets.randbelow(2**31 - 1)
     ranks = network.ranks
     try:
-        with ranks.in_step(), ranks.patience():
+        with ranks.in_step(), ranks.timeout():
             ranks.send(Order.SAVE, network.number, cache.number, number, outdated or 0)
             failed = ranks.gather(0)
     except RuntimeError as error:
@@ -59,7 +59,7 @@ def lead_restoring(network: Leader, cache: SharedCache, number: object) -> int:
     """
     if type(number) is not int or not 0 < number < 2**31:
         raise SnapshotBroken("the snapshot has no shards on other ranks")
-    with network.ranks.in_step(), network.ranks.patience():
+    with network.ranks.in_step(), network.ranks.timeout():
         network.ranks.send(Order.RESTORE, network.number, cache.number, number)
         failed = network.ranks.gather(0)
     if any(failed):

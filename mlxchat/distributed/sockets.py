@@ -19,9 +19,9 @@ from typing import Any
 
 # A machine that loses power does not close its sockets. The kernel probes an idle connection and
 # closes it after this many unanswered probes.
-SILENT_S, ASK_EVERY_S, ASK_TIMES = 10, 5, 4
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
 
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 
 
 def open_sockets() -> frozenset[int]:
@@ -68,7 +68,7 @@ class RingSockets:
     def neighbours(self) -> set[int]:
         return set(self._ranks.values())
 
-    def wait_for_news(self) -> None:
+    def wait_readable(self) -> None:
         """Wait until a neighbour has sent something or is gone."""
         select.select(list(self._ranks), [], [])
 
@@ -82,7 +82,7 @@ class RingSockets:
         while open_still := {rank for each, rank in self._ranks.items() if not _has_ended(each)}:
             if time.monotonic() > until_s:
                 return open_still
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
         return set()
 
     def gone(self) -> int | None:
@@ -132,6 +132,6 @@ def _keep_alive(each: socket.socket) -> None:
     with suppress(OSError):
         each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if idle is not None:
-            each.setsockopt(socket.IPPROTO_TCP, idle, SILENT_S)
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_EVERY_S)
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ASK_TIMES)
+            each.setsockopt(socket.IPPROTO_TCP, idle, KEEPALIVE_IDLE_S)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)

@@ -51,7 +51,7 @@ def time_stage(
     own = Cache(cache).fork()
     times_s: list[float] = []
     for _ in range(tokens):
-        with ranks.patience():
+        with ranks.timeout():
             begun_s = time.perf_counter()
             if spent is Spent.COMPUTING:
                 _compute(ranks, shard, own)
@@ -60,7 +60,7 @@ def time_stage(
                     mx.eval(message.again())
             times_s.append(time.perf_counter() - begun_s)
     # The first rank to finish waits here.
-    with ranks.patience():
+    with ranks.timeout():
         by_rank = ranks.gather(round(statistics.median(times_s) * MICROSECONDS))
     return TokenTiming(
         tuple(each / MICROSECONDS for each in by_rank),
@@ -72,7 +72,7 @@ def time_stage(
 def _recorded_token(ranks: Ranks, shard: nn.Module, cache: Cache) -> list[Message]:
     """The messages for one token, beginning with the order to compute it."""
     messages: list[Message] = []
-    with ranks.patience(), _replaced(lambda name, real: _recording(name, real, messages)):
+    with ranks.timeout(), _replaced(lambda name, real: _recording(name, real, messages)):
         ranks.share(mx.zeros((ORDER_NUMBERS,), mx.int32))
         _, logits = run_shard(ranks, shard, mx.zeros((1, 1), mx.int32), Cache(cache).fork())
         mx.eval(logits)

@@ -16,22 +16,22 @@ MIN_FREE_BYTES = 1_000_000_000
 
 
 def hub_cache() -> Iterator[Finding]:
-    mend = "make it writable, or set HF_HOME to another directory, to be able to download models"
-    yield _directory("hub cache", hub_cache_dir(), mend)
+    fix = "make it writable, or set HF_HOME to another directory, to be able to download models"
+    yield _directory("hub cache", hub_cache_dir(), fix)
 
 
 def converted_models() -> Iterator[Finding]:
-    mend = "make it writable to be able to convert .gguf files"
-    yield _directory("converted models", paths.imported_models_dir(), mend)
+    fix = "make it writable to be able to convert .gguf files"
+    yield _directory("converted models", paths.imported_models_dir(), fix)
 
 
 def prefix_cache(limit_bytes: int) -> Iterator[Finding]:
     """`limit_bytes` is the cache's maximum size; with less free space, nothing is cached."""
     directory = paths.prefix_cache_dir()
-    mend = "make it writable; until then every prompt is read from scratch"
-    finding = _directory("prefix cache", directory, mend, min_free_bytes=0)
+    fix = "make it writable; until then every prompt is read from scratch"
+    finding = _directory("prefix cache", directory, fix, min_free_bytes=0)
     free_bytes = _free_bytes(directory)
-    if finding.mend is None and free_bytes <= limit_bytes:
+    if finding.fix is None and free_bytes <= limit_bytes:
         yield warning(
             "prefix cache",
             f"{finding.found}: disabled, since it may grow to {format_bytes(limit_bytes)}",
@@ -51,13 +51,13 @@ def sessions() -> Iterator[Finding]:
 
 
 def _directory(
-    topic: str, directory: Path, mend: str, min_free_bytes: int = MIN_FREE_BYTES
+    topic: str, directory: Path, fix: str, min_free_bytes: int = MIN_FREE_BYTES
 ) -> Finding:
     """The directory's size, whether it can be written, and the disk's free space."""
     if os.path.lexists(directory) and not directory.is_dir():
         return problem(topic, f"{directory} is not a directory", "move it away")
     if not os.access(_nearest(directory), os.W_OK | os.X_OK):
-        return problem(topic, f"{directory} cannot be written", mend)
+        return problem(topic, f"{directory} cannot be written", fix)
     size = format_bytes(_bytes_below(directory)) if directory.is_dir() else "0 bytes"
     free_bytes = _free_bytes(directory)
     found = f"{size} in {directory}, {format_bytes(free_bytes)} free"

@@ -13,12 +13,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `mend` says what to do, if anything. Both may be `Message`s."""
+    """One line. `fix` says what to do, if anything. Both may be `Message`s."""
 
     topic: str
     verdict: Verdict
     found: str
-    mend: str | None = None
+    fix: str | None = None
 
 
 Check = Callable[[], Iterable[Finding]]
@@ -28,12 +28,12 @@ def ok(topic: str, found: str) -> Finding:
     return Finding(topic, Verdict.OK, found)
 
 
-def warning(topic: str, found: str, mend: str) -> Finding:
-    return Finding(topic, Verdict.WARNING, found, mend)
+def warning(topic: str, found: str, fix: str) -> Finding:
+    return Finding(topic, Verdict.WARNING, found, fix)
 
 
-def problem(topic: str, found: str, mend: str) -> Finding:
-    return Finding(topic, Verdict.PROBLEM, found, mend)
+def problem(topic: str, found: str, fix: str) -> Finding:
+    return Finding(topic, Verdict.PROBLEM, found, fix)
 
 
 def found_by(topic: str, check: Check) -> Iterator[Finding]:

@@ -29,10 +29,10 @@ def model() -> Iterator[Finding]:
     try:
         located = locate(chosen.value, config.aliases)
     except (ModelError, ConfigError) as error:
-        yield problem("model", Message(error, f" (set by {chosen.where})"), _mend(chosen))
+        yield problem("model", Message(error, f" (set by {chosen.where})"), _fix(chosen))
         return
     if chosen.level is Level.PROJECT and leads_to_files(located):
-        yield problem("model", f"{chosen.where} may not set a path", _mend(chosen))
+        yield problem("model", f"{chosen.where} may not set a path", _fix(chosen))
     elif located.path is None and cached_snapshot(located.name) is None:
         found = f"{located.name}, set by {chosen.where}, is not downloaded"
         yield warning("model", found, Message(Action("pull", "download it", located.name)))
@@ -85,11 +85,11 @@ def _unnamed() -> Finding:
     if here:
         found = f"no default: one that fits is chosen; downloaded: {', '.join(here)}"
         return ok("model", found)
-    mend = Message(Action("pull", "download one", "NAME"))
-    return warning("model", "no default, and none downloaded", mend)
+    fix = Message(Action("pull", "download one", "NAME"))
+    return warning("model", "no default, and none downloaded", fix)
 
 
-def _mend(chosen: Setting) -> str:
+def _fix(chosen: Setting) -> str:
     match chosen.level:
         case Level.USER:
             return Message(Action("set default", "configure another default"))

@@ -14,7 +14,7 @@ from typing import Protocol, Unpack
 
 from mlx import nn
 
-from mlxchat.cache import Block, BlockTaker, Cache, join_block, make_joinable, max_positions
+from mlxchat.cache import Block, BlockRecorder, Cache, join_block, make_joinable, max_positions
 from mlxchat.engine.loops import OnHeld, Reading, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
@@ -82,11 +82,11 @@ class BlockReader:
     def _build(self, reading: "_Reading", after_head: Cache, start: int, stop: int) -> Block | None:
         """Prefill the block right after the head and store it; None if stopped."""
         cache = after_head.fork()
-        taker = BlockTaker(cache)
+        recorder = BlockRecorder(cache)
         ids = reading.ids[start:stop]
-        if reading.prefill(cache, ids, taker) < len(ids):
+        if reading.prefill(cache, ids, recorder) < len(ids):
             return None
-        block = taker.block()
+        block = recorder.block()
         self._store.save(reading.ids[: self._prompt.head], ids, block)
         return block
 

@@ -12,13 +12,13 @@ from mlxchat.files.disk import (
     sync_directory,
     write_all,
 )
-from mlxchat.files.lock import Lock, alone, holder
+from mlxchat.files.lock import Lock, exclusive, holder
 
 __all__ = [
     "AppendFile",
     "Lock",
-    "alone",
     "append_line",
+    "exclusive",
     "force_to_disk",
     "holder",
     "make_private_directory",

@@ -17,7 +17,7 @@ _PAUSE_S = 0.01
 
 
 @contextmanager
-def alone(directory: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+def exclusive(directory: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Run the body while no other process runs one with the same directory. Calls `on_wait` before
     waiting for another process. Leaves no lock file."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -1,62 +1,101 @@
-"""Models known by name: built-in aliases, and what to recommend for a machine's memory."""
+"""Models known by name: aliases, and what each takes, to recommend one for a machine's memory."""
 
 from dataclasses import dataclass
 
 EMBEDDED_ALIAS = "smollm2"
 
-HUB_ALIASES = {
-    "gemma3-1b": "mlx-community/gemma-3-1b-it-4bit",
-    "llama3.1-8b": "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
-    "llama3.2-1b": "mlx-community/Llama-3.2-1B-Instruct-4bit",
-    "llama3.2-3b": "mlx-community/Llama-3.2-3B-Instruct-4bit",
-    "mistral-7b": "mlx-community/Mistral-7B-Instruct-v0.3-4bit",
-    "qwen3-0.6b": "mlx-community/Qwen3-0.6B-4bit",
-    "qwen3-1.7b": "mlx-community/Qwen3-1.7B-4bit",
-    "qwen3-4b": "mlx-community/Qwen3-4B-Instruct-2507-4bit",
-    "qwen3-8b": "mlx-community/Qwen3-8B-4bit",
-    "qwen3-30b": "mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit",
-}
-
-BUILT_IN_ALIASES = (EMBEDDED_ALIAS, *HUB_ALIASES)
-
 # The cache that a model is expected to need beside its weights, in tokens.
 EXPECTED_CACHE_TOKENS = 8192
 
-# A recommended model leaves the other half to whatever else is running.
+# A recommended model leaves the other half of the memory to other programs.
 FREE_MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class RecommendedModel:
-    """An instruct model in 4 bits. `kv_bytes_per_token` is in its own 16-bit form."""
+class KnownModel:
+    """An instruct model in 4 bits on the hub.
 
+    `kv_bytes_per_token` is in 16 bits; layers with a sliding window count nothing. A `recommended`
+    one is offered if no model is chosen: quick for its size, and answers without long thoughts.
+    """
+
+    alias: str
     hub_id: str
     download_bytes: int
     parameters: int
     kv_bytes_per_token: int
+    recommended: bool = False
 
     def memory_bytes(self, *, float32: bool) -> int:
-        """Weights and an ordinary cache: as stored, or in float32 as a CPU runs them."""
+        """The weights and an ordinary cache: as stored, or in float32 as on a CPU."""
         cache_bytes = self.kv_bytes_per_token * EXPECTED_CACHE_TOKENS
         if float32:
             return 4 * self.parameters + 2 * cache_bytes
         return self.download_bytes + cache_bytes
 
+    def fits(self, free_bytes: int, *, float32: bool) -> bool:
+        return self.memory_bytes(float32=float32) <= free_bytes
 
-# All have plain global attention, so every window works, and answer without thinking aloud first.
-RECOMMENDED = (
-    RecommendedModel(HUB_ALIASES["llama3.2-1b"], 713_000_000, 1_235_814_400, 32_768),
-    RecommendedModel(HUB_ALIASES["qwen3-4b"], 2_279_000_000, 4_022_468_096, 147_456),
-    RecommendedModel(HUB_ALIASES["llama3.1-8b"], 4_527_000_000, 8_030_261_248, 131_072),
-    RecommendedModel(HUB_ALIASES["qwen3-30b"], 17_190_000_000, 30_532_122_624, 98_304),
+
+def _known(
+    alias: str, name: str, gigabytes: float, parameters: int, kv_bytes: int, *, first: bool = False
+) -> KnownModel:
+    download_bytes = round(gigabytes * 1e9)
+    return KnownModel(alias, f"mlx-community/{name}", download_bytes, parameters, kv_bytes, first)
+
+
+# By memory needed. All of families that any window bounds, in 4 bits too. Sizes are those of the
+# repositories in autumn 2026; parameters and cache are what mlx-lm builds from their config.json.
+CATALOG = (
+    _known("qwen3.5-0.8b", "Qwen3.5-0.8B-MLX-4bit", 0.66, 752_393_024, 12_288),
+    _known("lfm2.5-1.2b", "LFM2.5-1.2B-Instruct-4bit", 0.66, 1_170_340_608, 12_288),
+    _known(
+        *("llama3.2-1b", "Llama-3.2-1B-Instruct-4bit", 0.713, 1_235_814_400, 32_768), first=True
+    ),
+    _known("qwen3-0.6b", "Qwen3-0.6B-4bit", 0.351, 596_049_920, 114_688),
+    _known("qwen3.5-2b", "Qwen3.5-2B-MLX-4bit", 1.72, 1_881_825_088, 12_288),
+    _known("smollm3-3b", "SmolLM3-3B-4bit", 1.75, 3_075_098_624, 73_728),
+    _known("llama3.2-3b", "Llama-3.2-3B-Instruct-4bit", 1.82, 3_212_749_824, 114_688),
+    _known("qwen3.5-4b", "Qwen3.5-4B-MLX-4bit", 3.06, 4_205_751_296, 32_768),
+    _known("qwen3-4b", "Qwen3-4B-Instruct-2507-4bit", 2.279, 4_022_468_096, 147_456, first=True),
+    _known("gemma4-e2b", "gemma-4-e2b-it-4bit", 3.6, 4_628_569_379, 6_144),
+    _known("gemma4-e4b", "gemma-4-e4b-it-4bit", 5.2, 8_878_591_018, 16_384, first=True),
+    _known("qwen3.5-9b", "Qwen3.5-9B-MLX-4bit", 6.0, 8_953_803_264, 32_768),
+    _known("ministral3-8b", "Ministral-3-8B-Instruct-2512-4bit", 5.63, 8_489_553_920, 139_264),
+    _known("gpt-oss-20b", "gpt-oss-20b-MXFP4-Q8", 12.1, 20_914_757_184, 24_576),
+    _known("gemma4-26b", "gemma-4-26b-a4b-it-4bit", 15.6, 25_233_141_790, 20_480, first=True),
+    _known("qwen3.8-27b", "Qwen3.8-27B-4bit", 16.1, 26_895_998_464, 65_536),
+    _known("glm4.7-flash", "GLM-4.7-Flash-4bit", 16.9, 29_943_393_920, 54_144),
+    _known("qwen3-30b", "Qwen3-30B-A3B-Instruct-2507-4bit", 17.19, 30_532_122_624, 98_304),
+    _known("gemma4-31b", "gemma-4-31b-it-4bit", 18.4, 30_697_345_340, 81_920),
+    _known("qwen3.6-35b", "Qwen3.6-35B-A3B-4bit", 20.4, 34_660_610_688, 20_480),
+    _known("llama3.3-70b", "Llama-3.3-70B-Instruct-4bit", 39.7, 70_553_706_496, 327_680),
+    _known(
+        *("qwen3-next-80b", "Qwen3-Next-80B-A3B-Instruct-4bit", 44.8, 79_674_391_296, 24_576),
+        first=True,
+    ),
+    _known("glm4.5-air", "GLM-4.5-Air-4bit", 60.2, 106_852_245_504, 188_416),
+    _known("gpt-oss-120b", "gpt-oss-120b-MXFP4-Q8", 63.4, 116_829_156_672, 36_864, first=True),
+    _known("qwen3.5-122b", "Qwen3.5-122B-A10B-4bit", 69.6, 122_111_526_912, 24_576),
+    _known("minimax-m2.7", "MiniMax-M2.7-4bit", 128.7, 228_689_764_864, 253_952),
+    _known("qwen3-235b", "Qwen3-235B-A22B-Instruct-2507-4bit", 132.3, 235_093_634_560, 192_512),
 )
 
+HUB_ALIASES = {model.alias: model.hub_id for model in CATALOG}
 
-def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[RecommendedModel]:
-    """The recommended models that a machine with `free_bytes` of memory runs well, largest first.
+BUILT_IN_ALIASES = (EMBEDDED_ALIAS, *HUB_ALIASES)
 
-    `float32` says that weights are expanded, as on a CPU.
-    """
-    most_bytes = FREE_MEMORY_SHARE * free_bytes
-    fitting = [model for model in RECOMMENDED if model.memory_bytes(float32=float32) <= most_bytes]
+RECOMMENDED = tuple(model for model in CATALOG if model.recommended)
+
+
+def known_model(hub_id: str) -> KnownModel | None:
+    """The catalogue's entry for a repository."""
+    return next((model for model in CATALOG if model.hub_id == hub_id), None)
+
+
+def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[KnownModel]:
+    """The recommended models that run well on a machine with `free_bytes` of memory, largest
+    first; `float32` if weights are expanded, as on a CPU."""
+    most_bytes = int(FREE_MEMORY_SHARE * free_bytes)
+    fitting = [model for model in RECOMMENDED if model.fits(most_bytes, float32=float32)]
     return sorted(fitting, key=lambda model: model.parameters, reverse=True)

@@ -1,4 +1,4 @@
-"""Facts about a model directory, from its configuration and its files' headers. No weights."""
+"""Facts about a model, from its configuration and its files' headers; weights are not read."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import kv_bytes_per_token
 from mlxchat.errors import ModelUnsupported
+from mlxchat.models import hub
 from mlxchat.models.catalog import EXPECTED_CACHE_TOKENS
 from mlxchat.models.skeleton import (
     build_skeleton,
@@ -21,7 +22,7 @@ from mlxchat.models.skeleton import (
 )
 from mlxchat.models.weights import arrays_of, check_safetensors, weight_files
 
-# Names of safetensors' dtypes that keys and values can have.
+# The dtypes that keys and values can have, as safetensors names them.
 _FLOATING = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
 
 _DTYPE_NAMES = {
@@ -34,13 +35,16 @@ _DTYPE_NAMES = {
 }
 
 
+_SAFETENSORS_NAMES = {name: short for short, name in _DTYPE_NAMES.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What `mlxchat models` tells of a model.
+    """The facts that `mlxchat models` shows of a model.
 
-    `size_bytes` is what its files take on disk. `memory_needed_bytes` is its weights, in the form
-    that suits this device, with a cache of EXPECTED_CACHE_TOKENS tokens, or of its whole context
-    if that is less; `fits` says whether this machine has that much free now.
+    `size_bytes` is the size of its files. `memory_needed_bytes` is its weights, in the dtype that
+    suits this device, with a cache of EXPECTED_CACHE_TOKENS tokens, or of its whole context if
+    that is less; `fits` is whether this machine has that much free now.
     """
 
     name: str
@@ -57,41 +61,68 @@ class ModelFacts:
 def describe(name: str, directory: Path) -> ModelFacts:
     """Find the facts about the model in `directory`.
 
-    Raises ModelBroken where files are missing, truncated or contradict each other, and
+    Raises ModelBroken if files are missing, truncated or contradict each other, and
     ModelUnsupported for a model that the installed mlx-lm does not know.
     """
     config = read_config(directory)
     network = build_skeleton(config)
     files = weight_files(directory)
-    bytes_of_dtype = _weight_bytes_of_dtype(files)
     parameters = parameter_count(network, arrays_of(network, config, directory, files))
-    free_bytes = platform.free_memory_bytes()
-    dtype = suitable_dtype(parameters, free_bytes)
-    weight_bytes = bytes_of_dtype.total() if dtype is None else parameters * dtype.size
-    context = context_length(config)
-    token_bytes = _kv_bytes_per_token(network, dtype or _stored_dtype(bytes_of_dtype))
-    cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
-    memory_needed_bytes = weight_bytes + cache_tokens * token_bytes
-    return ModelFacts(
-        name=name,
-        model_type=config["model_type"],
-        parameters=parameters,
-        size_bytes=directory_bytes(directory),
-        quantization=_quantization(config, bytes_of_dtype, parameters),
-        context_length=context,
-        kv_bytes_per_token=token_bytes,
-        memory_needed_bytes=memory_needed_bytes,
-        fits=memory_needed_bytes <= free_bytes,
-    )
+    bytes_of_dtype = _weight_bytes_of_dtype(files)
+    facts = _Measured(network, parameters, directory_bytes(directory), bytes_of_dtype)
+    return facts.under(name, config)
+
+
+def describe_remote(repo_id: str) -> ModelFacts:
+    """The same about a model on the hub, before any download. Raises what `describe` and
+    `hub.look_up` raise."""
+    remote = hub.look_up(repo_id)
+    network = build_skeleton(remote.config)
+    dtype = _SAFETENSORS_NAMES.get(str(remote.config.get("torch_dtype")), "BF16")
+    bytes_of_dtype = Counter({dtype: remote.weight_bytes})
+    facts = _Measured(network, parameter_count(network, {}), remote.size_bytes, bytes_of_dtype)
+    return facts.under(repo_id, remote.config)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A model's network, never evaluated, and the figures of its files."""
+
+    network: nn.Module
+    parameters: int
+    size_bytes: int
+    bytes_of_dtype: Counter[str]
+
+    def under(self, name: str, config: dict[str, Any]) -> ModelFacts:
+        free_bytes = platform.free_memory_bytes()
+        dtype = suitable_dtype(self.parameters, free_bytes)
+        stored_bytes = self.bytes_of_dtype.total()
+        weight_bytes = stored_bytes if dtype is None else self.parameters * dtype.size
+        context = context_length(config)
+        cache_dtype = dtype or _stored_dtype(self.bytes_of_dtype)
+        token_bytes = _kv_bytes_per_token(self.network, cache_dtype)
+        cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
+        memory_needed_bytes = weight_bytes + cache_tokens * token_bytes
+        return ModelFacts(
+            name=name,
+            model_type=config["model_type"],
+            parameters=self.parameters,
+            size_bytes=self.size_bytes,
+            quantization=_quantization(config, self.bytes_of_dtype, self.parameters),
+            context_length=context,
+            kv_bytes_per_token=token_bytes,
+            memory_needed_bytes=memory_needed_bytes,
+            fits=memory_needed_bytes <= free_bytes,
+        )
 
 
 def directory_bytes(directory: Path) -> int:
-    """Bytes of all files below `directory`, those behind links included."""
+    """Bytes of all files below `directory`, linked ones included."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def _weight_bytes_of_dtype(files: list[Path]) -> Counter[str]:
-    """Bytes of weights by safetensors' names of their dtypes, from the headers."""
+    """Bytes of weights by dtype, as safetensors names it, from the headers."""
     bytes_of_dtype: Counter[str] = Counter()
     for file in files:
         for name, tensor in check_safetensors(file).items():
@@ -102,7 +133,7 @@ def _weight_bytes_of_dtype(files: list[Path]) -> Counter[str]:
 
 
 def _stored_dtype(bytes_of_dtype: Counter[str]) -> mx.Dtype:
-    """That of the activations, so of keys and values: of packed weights, that of their scales."""
+    """The dtype of activations, keys and values: for packed weights, that of their scales."""
     floating = [name for name, _ in bytes_of_dtype.most_common() if name in _FLOATING]
     return _FLOATING[floating[0]] if floating else mx.bfloat16
 
@@ -115,7 +146,7 @@ def _kv_bytes_per_token(network: nn.Module, dtype: mx.Dtype) -> int:
 
 
 def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], parameters: int) -> str:
-    """In words: "4-bit, group 64" where all layers are alike, "5.1 bits a weight" where not."""
+    """Such as "4-bit, group 64", or "5.1 bits a weight" if layers differ."""
     quantization = config.get("quantization") or config.get("quantization_config")
     if not isinstance(quantization, dict):
         return _plain_dtype(bytes_of_dtype)

@@ -1,11 +1,12 @@
-"""Everything that talks to the Hugging Face hub: sizes, downloads, removal.
+"""Access to the Hugging Face hub: sizes, downloads, removal.
 
-The library is imported inside the functions that need it: see `hub_cache`, which finds what is
-already here without it. What can go wrong is put into words by `hub_errors`.
+The library is imported only in the functions that need it; `hub_cache` finds downloaded models
+without it, and `hub_errors` puts its errors into words.
 """
 
 import shutil
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from mlxchat.models.hub_cache import (
     snapshot_dir,
 )
 from mlxchat.models.hub_errors import one_line_errors
+from mlxchat.models.skeleton import read_config
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 
@@ -32,34 +34,65 @@ __all__ = ["cached_repos", "cached_snapshot", "download", "remove", "repo_size_b
 
 QUICK_TIMEOUT_S = 3.0
 PATIENT_TIMEOUT_S = 10.0
-# What a file system wants to keep free; a download that leaves less is refused.
+# A download that would leave less than this on the disk is refused.
 SPARE_DISK_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _RemoteFiles:
-    """The files of a repository's main revision that a model needs."""
+    """The files that a model needs from a repository's main revision."""
 
     commit: str
     size_bytes: dict[str, int]
 
 
 def repo_size_bytes(repo_id: str) -> int:
-    """Ask the hub, for at most a few seconds, how much a download of `repo_id` would be.
+    """Ask the hub for the download size of `repo_id`, for a few seconds at most.
 
-    Raises ModelNotFound for an unknown id and HubError where the hub gives no answer.
+    Raises ModelNotFound for an unknown id and HubError if the hub does not answer.
     """
     return sum(_remote_files(repo_id, QUICK_TIMEOUT_S).size_bytes.values())
 
 
-def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
-    """Bring the repository's main revision into the cache and return its directory.
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model on the hub: its config.json, and the bytes of all its files and of its weights."""
 
-    Files that are there already, from an earlier or an interrupted download, are kept. With
-    `show_progress` a bar is drawn on stderr if that is a terminal. Ctrl-C ends it within a moment.
+    config: dict[str, Any]
+    size_bytes: int
+    weight_bytes: int
+
+
+def look_up(repo_id: str) -> RemoteModel:
+    """Ask the hub about a model; nothing is kept. Raises as `download` does."""
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
+    _require_safetensors(repo_id, files)
+    sizes = files.size_bytes
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        one_line_errors(repo_id),
+        _bar(repo_id, 0, show_progress=False) as bar,
+    ):
+        path = _library().hf_hub_download(
+            repo_id,
+            "config.json",
+            revision=files.commit,
+            cache_dir=directory,
+            tqdm_class=_reporter_class(bar, Event()),
+        )
+        config = read_config(Path(path).parent)
+    weights = [size for name, size in sizes.items() if name.endswith(".safetensors")]
+    return RemoteModel(config, sum(sizes.values()), sum(weights))
+
+
+def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
+    """Download the repository's main revision into the cache and return its directory.
+
+    Complete files of an earlier download are kept. `show_progress` draws a bar on stderr if that is
+    a terminal. Ctrl-C stops the download immediately.
 
     Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
-    HubError for everything between here and there: network, access, disk space.
+    and HubError for problems with the network, access or disk space.
     """
     files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
     _require_safetensors(repo_id, files)
@@ -71,9 +104,9 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
 
 
 def remove(repo_id: str) -> int:
-    """Delete every revision of `repo_id` from the cache; returns the bytes that it took.
+    """Delete every revision of `repo_id` from the cache; return the bytes freed.
 
-    Raises ModelNotFound where it is not cached, HubError where it cannot be deleted.
+    Raises ModelNotFound if it is not cached, HubError if it cannot be deleted.
     """
     directory = repo_dir(repo_id)
     if not directory.is_dir():
@@ -81,15 +114,15 @@ def remove(repo_id: str) -> int:
     size_bytes = cached_size_bytes(repo_id)
     with one_line_errors(repo_id):
         _delete_revisions(repo_id)
-        # What the library does not call a repository: the remains of an interrupted download.
+        # The library ignores the remains of an interrupted download.
         if directory.exists():
             shutil.rmtree(directory)
     return size_bytes
 
 
 def _delete_revisions(repo_id: str) -> None:
-    # By the library, which knows blobs that several repositories share. It takes commits to be
-    # unique, which those of a copied repository are not, so it gets to see this one only.
+    # The library knows which blobs are shared. It assumes unique commits, but a copied repository
+    # has those of the original, so only this one is passed.
     cache = _library().scan_cache_dir(hub_cache_dir())
     ours = [repo for repo in cache.repos if (repo.repo_type, repo.repo_id) == ("model", repo_id)]
     commits = [revision.commit_hash for repo in ours for revision in repo.revisions]
@@ -109,8 +142,8 @@ def _remote_files(repo_id: str, timeout_s: float) -> _RemoteFiles:
 def _require_safetensors(repo_id: str, files: _RemoteFiles) -> None:
     if not holds_model(files.size_bytes):
         raise ModelUnsupported(
-            f"{repo_id} holds no config.json with model*.safetensors: look for a conversion of it "
-            "at https://huggingface.co/mlx-community, or download a .gguf file and give its path"
+            f"{repo_id} has no config.json with model*.safetensors: look for a conversion at "
+            "https://huggingface.co/mlx-community, or download a .gguf file and use its path"
         )
 
 
@@ -131,9 +164,9 @@ def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
 
 
 def _fetch(repo_id: str, missing_bytes: int, show_progress: bool) -> Path:
-    """Run the library's download in a thread, so that Ctrl-C reaches its workers.
+    """Run the library's download in a thread, so that Ctrl-C can stop its workers.
 
-    Left alone, the library waits for every file that it has begun, gigabytes each.
+    By itself the library would finish every file that it has begun, gigabytes each.
     """
     stop = Event()
     pool = ThreadPoolExecutor(max_workers=1)
@@ -158,7 +191,7 @@ def _fetch(repo_id: str, missing_bytes: int, show_progress: bool) -> Path:
 
 
 def _bar(repo_id: str, missing_bytes: int, show_progress: bool) -> Any:
-    """The one bar that is drawn, on stderr and only on a terminal."""
+    """The progress bar, on stderr if that is a terminal."""
     from huggingface_hub.utils import tqdm
 
     return tqdm(
@@ -172,20 +205,20 @@ def _bar(repo_id: str, missing_bytes: int, show_progress: bool) -> Any:
 
 
 class _StoppedError(Exception):
-    """Ends a worker thread of the library after Ctrl-C."""
+    """Stops a worker thread of the library after Ctrl-C."""
 
 
 def _reporter_class(bar: Any, stop: Event) -> Any:
     from huggingface_hub.utils import tqdm
 
     class Reporter(tqdm):
-        """Stands in for the library's several bars: draws nothing, hands their bytes to `bar`.
+        """Replaces the library's bars: draws nothing, and adds their bytes to `bar`.
 
-        Workers report each chunk here, so this is also where they learn that they should stop.
+        Workers report every chunk here, so this also stops them.
         """
 
         def __init__(self, *args: Any, **kwargs: Any):
-            # Bytes that arrive and bytes that are written are counted apart; the latter count.
+            # The library counts received and written bytes separately; we show the written ones.
             in_transit = str(kwargs.get("name")).endswith(".transfer")
             self._counts = kwargs.get("unit") == "B" and not in_transit
             super().__init__(*args, **{**kwargs, "disable": True})

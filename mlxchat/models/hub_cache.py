@@ -1,8 +1,8 @@
-"""What of the hub lies on this disk already, read without the hub's library.
+"""The hub's cache on this disk, read without the hub's library.
 
-Importing that library costs 0.2 s, which a model that is already here should not pay. The layout
-is documented for reimplementing: https://huggingface.co/docs/hub/local-cache. Everything that
-needs the network or changes the cache is in `hub`.
+Importing that library costs 0.2 s, too much for a model that is already downloaded. `hub` does
+everything that needs the network or changes the cache.
+Source of the layout: https://huggingface.co/docs/hub/local-cache
 """
 
 import json
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-# What a model needs of its repository: mlx-lm's patterns without Python files, which we never run.
+# The files a model needs: mlx-lm's patterns without Python files, which we never run.
 # Source: mlx-lm 0.32.2, DEFAULT_ALLOW_PATTERNS in mlx_lm/utils.py.
 ALLOW_PATTERNS = (
     "*.json",
@@ -40,7 +40,7 @@ _TREE_FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CachedRepo:
-    """A model in the cache. `snapshot` is None where its download is not finished."""
+    """A model in the cache. `snapshot` is None if its download is unfinished."""
 
     repo_id: str
     snapshot: Path | None
@@ -48,7 +48,7 @@ class CachedRepo:
 
 
 def hub_cache_dir() -> Path:
-    """The directory that huggingface_hub keeps repositories in, by the same variables."""
+    """The cache directory of huggingface_hub, from the same environment variables."""
     directory = (
         os.environ.get("HF_HUB_CACHE")
         or os.environ.get("HUGGINGFACE_HUB_CACHE")
@@ -58,15 +58,15 @@ def hub_cache_dir() -> Path:
 
 
 def offline_by_environment() -> bool:
-    """Whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids the network, as in the library."""
+    """Whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE turns the network off, as in the library."""
     value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def token_place() -> str | None:
-    """Where the library finds an access token, as a variable or a file; None where there is none.
+    """The variable or file in which the library finds an access token; None without one.
 
-    The token itself is looked at by the library only.
+    Only the library reads the token itself.
     """
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if os.environ.get(variable, "").strip():
@@ -79,7 +79,7 @@ def token_place() -> str | None:
 
 
 def repo_dir(repo_id: str) -> Path:
-    """Where the cache keeps `repo_id`, whether it does or not."""
+    """The directory for `repo_id` in the cache; it may not exist."""
     return hub_cache_dir() / f"models--{repo_id.replace('/', '--')}"
 
 
@@ -88,7 +88,7 @@ def snapshot_dir(repo_id: str, commit: str) -> Path:
 
 
 def cached_snapshot(repo_id: str) -> Path | None:
-    """The directory of the repository's main revision; None where it is missing or unfinished."""
+    """The directory of the repository's main revision; None if it is missing or unfinished."""
     commit = _main_commit(repo_id)
     if commit is None:
         return None
@@ -97,7 +97,7 @@ def cached_snapshot(repo_id: str) -> Path | None:
 
 
 def cached_repo_ids() -> list[str]:
-    """The names of all repositories with a model that is complete, without a look at sizes."""
+    """The names of all repositories with a complete model. Quick: sizes are not read."""
     ids = (
         directory.name.removeprefix("models--").replace("--", "/")
         for directory in hub_cache_dir().glob("models--*--*")
@@ -108,23 +108,23 @@ def cached_repo_ids() -> list[str]:
 def cached_repos() -> list[CachedRepo]:
     """The repositories with a model in safetensors, by name.
 
-    Unfinished downloads are among them where it is known that they would become one.
+    Includes unfinished downloads that are known to be models.
     """
     return sorted(_repos(), key=lambda repo: repo.repo_id.lower())
 
 
 def cached_size_bytes(repo_id: str) -> int:
-    """Bytes that the repository takes in the cache, what an interrupted download left included."""
+    """The repository's size in the cache in bytes, including an interrupted download."""
     return _size_bytes(repo_dir(repo_id))
 
 
 def is_wanted(name: str) -> bool:
-    """Whether the file of that name in a repository is one that a model needs."""
+    """Whether a model needs the file of that name in its repository."""
     return any(fnmatch(name, pattern) for pattern in ALLOW_PATTERNS)
 
 
 def holds_model(names: Collection[str]) -> bool:
-    """Whether files of those names make up a model that can be loaded."""
+    """Whether files of those names form a model that can be loaded."""
     return "config.json" in names and any(fnmatch(name, "model*.safetensors") for name in names)
 
 
@@ -152,8 +152,8 @@ def _becomes_a_model(repo_id: str) -> bool:
 
 
 def _size_bytes(directory: Path) -> int:
-    # Blobs hold the data; the snapshots' files are links to them, or the data itself where the
-    # file system has no links.
+    # Blobs hold the data, and snapshots link to them, or hold the data if the file system has no
+    # links.
     files = [*directory.glob("blobs/*"), *directory.glob("snapshots/*/**/*")]
     return sum(path.stat().st_size for path in files if path.is_file() and _holds_data(path))
 
@@ -171,7 +171,7 @@ def _main_commit(repo_id: str) -> str | None:
 
 
 def _listed_names(repo_id: str, commit: str) -> list[str] | None:
-    """The names of all the commit's files, where the library kept them (since its version 2)."""
+    """The names of all the commit's files, if the library stored them (since its version 2)."""
     try:
         tree = json.loads((repo_dir(repo_id) / "trees" / f"{commit}.json").read_text("utf-8"))
         return list(tree["files"]) if tree["format_version"] == _TREE_FORMAT_VERSION else None
@@ -180,10 +180,10 @@ def _listed_names(repo_id: str, commit: str) -> list[str] | None:
 
 
 def _is_complete(snapshot: Path, listed_names: list[str] | None) -> bool:
-    """Whether an interrupted download left nothing out of what a model needs.
+    """Whether the snapshot has every file that the model needs.
 
-    A file that is there is whole: the library renames it into place. So it is names that count:
-    all those listed, or, where no list was kept, those that the model itself calls for.
+    A file that exists is complete, since the library renames it into place. So the names decide:
+    all those listed, or without a list, those that the model itself refers to.
     """
     if listed_names is not None and not all(
         (snapshot / name).is_file() for name in listed_names if is_wanted(name)
@@ -210,7 +210,7 @@ def _has_all_weights(snapshot: Path) -> bool:
 
 
 def _indexed_names(index: Path) -> set[str]:
-    # An index that names nothing, or cannot be read, stands for a file that is never there.
+    # An empty or unreadable index stands for a file that never exists.
     try:
         weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
         return {str(name) for name in weight_map.values()} or {""}

@@ -1,7 +1,10 @@
-"""What goes wrong between here and the Hugging Face hub, in one line that says what to do."""
+"""Errors on the way to the Hugging Face hub, each as one line that says what to do."""
 
 import errno
 import os
+import re
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,14 +12,25 @@ from mlxchat.errors import HubError, MlxchatError, ModelNotFound
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.wording import Action
 
+_REASONS: dict[type[OSError], str] = {
+    socket.gaierror: "its name cannot be resolved",
+    ConnectionRefusedError: "the connection was refused",
+    ssl.SSLCertVerificationError: "its certificate is not trusted",
+    ConnectionResetError: "the connection was lost",
+    BrokenPipeError: "the connection was lost",
+    TimeoutError: "no answer in time",
+}
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
+# What Python puts before the reason: "[Errno 104] Connection reset by peer".
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
 def one_line_errors(repo_id: str, *, downloading: bool = False) -> Iterator[None]:
-    """Turn what huggingface_hub raises in the body into HubError or ModelNotFound.
+    """Turn the errors that huggingface_hub raises into HubError or ModelNotFound.
 
-    `downloading` says that the hub had answered before, so that what fails now is the line.
+    `downloading` if the hub has answered already, so that only the connection can fail.
     """
     from huggingface_hub.errors import (
         HTTPError,  # pyright: ignore[reportPrivateImportUsage]  httpx's or httpx2's
@@ -34,7 +48,7 @@ def one_line_errors(repo_id: str, *, downloading: bool = False) -> Iterator[None
 
 
 def _root(error: BaseException) -> BaseException:
-    """The error that the library met, where it raised "not found locally" in its place."""
+    """The error that made the library say "not found locally"."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     while isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
@@ -43,7 +57,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
-    """What the hub, or something in its place, answered."""
+    """The error for an answer of the hub, or of a proxy in its place."""
     from huggingface_hub import errors
 
     match error:
@@ -63,8 +77,8 @@ def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
             return _refusal_by_status(error.response.status_code, repo_id)
         case ValueError():
             return HubError(
-                f"{_endpoint()} gave an answer that is not a hub's: a login page of this network, "
-                "a proxy, or a wrong HF_ENDPOINT"
+                f"{_endpoint()} did not answer as a hub does: check for a login page of this "
+                "network, a proxy, or a wrong HF_ENDPOINT"
             )
     return None
 
@@ -91,15 +105,36 @@ def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
 
 
 def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> HubError:
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    reason = _reason(error)
     if downloading:
         return HubError(
-            f"the download of {repo_id} broke off ({reason}): ", *_how_to_resume(repo_id)
+            f"the download of {repo_id} broke off: {reason}; ", *_how_to_resume(repo_id)
         )
     return HubError(
-        f"cannot reach {_endpoint()} ({reason}): check the network, "
-        "or give a model that is on this disk"
+        f"cannot reach {_endpoint()}: {reason}; check the network, or ",
+        Action("list models", "use a model that is on this disk"),
     )
+
+
+def _reason(error: BaseException) -> str:
+    """Why there is no connection, from the first of the errors that led to this one."""
+    for each in _chain(error):
+        for kind, reason in _REASONS.items():
+            if isinstance(each, kind):
+                return reason
+        if isinstance(each, OSError) and each.errno in _NO_ROUTE:
+            return "there is no network"
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return _ERRNO.sub("", text)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that led to it; the last one first."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    yield from reversed(found)
 
 
 def _how_to_resume(repo_id: str) -> tuple[object, ...]:

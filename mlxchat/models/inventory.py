@@ -7,19 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxchat import paths
+from mlxchat import paths, platform
 from mlxchat.errors import MlxchatError, ModelError, ModelNotFound, UsageError
 from mlxchat.files import reported_as
+from mlxchat.models.catalog import CATALOG, KnownModel, known_model
 from mlxchat.models.describe import ModelFacts, describe, directory_bytes
-from mlxchat.models.hub_cache import CachedRepo, cached_repos, cached_size_bytes, repo_dir
-from mlxchat.models.locate import Located, conversion_dir, embedded_model
+from mlxchat.models.hub_cache import (
+    CachedRepo,
+    cached_repos,
+    cached_size_bytes,
+    cached_snapshot,
+    repo_dir,
+)
+from mlxchat.models.locate import Located, conversion_dir, embedded_model, is_hub_id
 from mlxchat.models.skeleton import MODULE_OF_TYPE, read_config
 from mlxchat.wording import Action, Message
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model, and its facts or the problem that keeps us from them."""
+    """A model on this disk, with its facts or the problem that hides them."""
 
     name: str
     size_bytes: int
@@ -28,33 +35,103 @@ class Entry:
 
 
 def list_models() -> list[Entry]:
-    """Every language model that is here, or that a download would complete."""
+    """Every language model on this disk, unfinished downloads included."""
     return [*_from_hub(), *_imported(), *_embedded()]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A model of the catalogue, or another one that is `here`: "yes", "partly" or "no".
+
+    `hub_id` is None for one that is not on the hub. Facts that a problem hides are None.
+    """
+
+    name: str
+    hub_id: str | None
+    parameters: int | None
+    size_bytes: int
+    memory_needed_bytes: int | None
+    fits: bool | None
+    here: str
+
+
+def list_choices() -> list[Choice]:
+    """The catalogue, by memory needed, then the other models on this disk."""
+    free_bytes, float32 = platform.free_memory_bytes(), not platform.on_gpu()
+    known = [_known_choice(model, free_bytes, float32=float32) for model in CATALOG]
+    hub_ids = {each.hub_id for each in known}
+    return [*known, *(_choice(each) for each in list_models() if each.name not in hub_ids)]
+
+
+def known_choice(hub_id: str) -> Choice | None:
+    """What the catalogue knows of a repository."""
+    model = known_model(hub_id)
+    if model is None:
+        return None
+    return _known_choice(model, platform.free_memory_bytes(), float32=not platform.on_gpu())
+
+
+def _known_choice(model: KnownModel, free_bytes: int, *, float32: bool) -> Choice:
+    # Weights that do not fit in float32 stay as they are stored.
+    float32 = float32 and model.fits(free_bytes, float32=True)
+    needed_bytes = model.memory_bytes(float32=float32)
+    return Choice(
+        name=model.alias,
+        hub_id=model.hub_id,
+        parameters=model.parameters,
+        size_bytes=model.download_bytes,
+        memory_needed_bytes=needed_bytes,
+        fits=needed_bytes <= free_bytes,
+        here=_state(model.hub_id),
+    )
+
+
+def _state(hub_id: str) -> str:
+    if cached_snapshot(hub_id) is not None:
+        return "yes"
+    return "partly" if repo_dir(hub_id).is_dir() else "no"
+
+
+def _choice(entry: Entry) -> Choice:
+    facts = entry.facts
+    hub_id = entry.name if is_hub_id(entry.name) else None
+    here = "yes" if hub_id is None else _state(hub_id)
+    if facts is None:
+        return Choice(entry.name, hub_id, None, entry.size_bytes, None, None, here)
+    return Choice(
+        name=entry.name,
+        hub_id=hub_id,
+        parameters=facts.parameters,
+        size_bytes=entry.size_bytes,
+        memory_needed_bytes=facts.memory_needed_bytes,
+        fits=facts.fits,
+        here=here,
+    )
 
 
 def removable_dir(located: Located) -> Path:
     """The directory that mlxchat made for the model, which `remove` deletes.
 
-    Raises ModelNotFound where there is none, UsageError for a directory of the user's own.
+    Raises ModelNotFound if it is not on this disk, UsageError for a directory of the user's own.
     """
     if located.kind == "directory":
-        raise UsageError(f"{located.name} is a directory of yours: mlxchat does not delete it")
+        raise UsageError(f"{located.name} is your own directory: mlxchat does not delete it")
     directory = _made_dir(located)
     if not directory.is_dir():
-        raise ModelNotFound(f"{located.name} is not on this disk: there is nothing to remove")
+        raise ModelNotFound(f"{located.name} is not on this disk")
     return directory
 
 
 def removable_bytes(located: Located) -> int:
-    """What removing would free. Raises as `removable_dir` does."""
+    """The space that removing it would free. Raises as `removable_dir` does."""
     directory = removable_dir(located)
     return cached_size_bytes(located.name) if located.path is None else directory_bytes(directory)
 
 
 def remove(located: Located) -> None:
-    """Delete what mlxchat or the hub's library made for the model.
+    """Delete the files that mlxchat or the hub's library keeps of the model.
 
-    Raises as `removable_dir` does, and ModelError or HubError where it cannot be deleted.
+    Raises as `removable_dir` does, and ModelError or HubError if it cannot be deleted.
     """
     directory = removable_dir(located)
     if located.path is None:
@@ -115,7 +192,7 @@ def _entry(name: str, directory: Path, size_bytes: int) -> Entry:
 
 
 def _is_language_model(directory: Path) -> bool:
-    """Whether the model writes text, whether or not we can run it: an encoder is not listed."""
+    """Whether the model generates text, even if we cannot run it; an encoder does not."""
     try:
         config = read_config(directory)
     except ModelError:

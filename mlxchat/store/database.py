@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from mlxchat.files import alone, open_file
+from mlxchat.files import exclusive, open_file
 
 # How long to wait for another process's transaction, which takes milliseconds.
 BUSY_S = 10.0
@@ -54,7 +54,7 @@ class Database:
     def _run(self, work: Callable[[sqlite3.Connection], T], writing: bool) -> T:
         if self._connection is None:
             # Only one process at a time may open, create or replace the database.
-            with alone(self._file.parent):
+            with exclusive(self._file.parent):
                 self._connection = self._opened()
         if not writing:
             return work(self._connection)
@@ -64,7 +64,7 @@ class Database:
 
     def _set_aside(self) -> None:
         self.close()
-        with alone(self._file.parent):
+        with exclusive(self._file.parent):
             # Another process may have done this already.
             if not self._file.exists() or self._is_sound():
                 return

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -48,10 +49,10 @@ class PageWriter:
         self.wait_for(PAGES_IN_FLIGHT)
 
     def store(
-        self, key: str, parent: str, depth: int, tensors: dict[str, Tensor], has_state: bool
+        self, key: str, parent: str, tensors: dict[str, Tensor], *, depth: int, **row: Any
     ) -> bool:
-        """Write a page, and enforce the limit. False if the page before it has been deleted, so
-        that this one has no place. Raises OSError."""
+        """Write a page and keep to the limit; False if the page before it was deleted meanwhile.
+        `row` is the rest of the page's row in the index. Raises OSError."""
         facts = {"model": self.print}
         return self.index.store(
             key,
@@ -60,7 +61,7 @@ class PageWriter:
             limit_bytes=self.limit_bytes,
             depth=depth,
             model=self._model_name,
-            has_state=has_state,
+            **row,
         )
 
     def fail(self, error: OSError) -> None:
@@ -83,8 +84,10 @@ class Recorder:
         *,
         keys: Sequence[str],
         stored: Sequence[Page],
+        label: str = "",
     ) -> None:
         self._writer = writer
+        self._label = label
         self._like = like
         self._cache = cache
         self._ids = ids
@@ -193,7 +196,8 @@ class Recorder:
         ids = Tensor("I32", (depth,), self._ids[:depth])
         tensors = _joined(pieces) | states | {"ids": ids}
         try:
-            stored = self._writer.store(self._keys[place], parent, depth, tensors, bool(states))
+            row = {"depth": depth, "has_state": bool(states), "label": self._label}
+            stored = self._writer.store(self._keys[place], parent, tensors, **row)
             self._stopped = not stored
         except OSError as error:
             self._writer.fail(error)

@@ -42,8 +42,9 @@ from mlxchat.store.tensor_file import NAME_OF_TYPE
 class PrefixCache:
     """The prefixes in `directory` that this model can use, limited to `limit_bytes` of files.
 
-    For one thread at a time. Problems with the disk or its files raise nothing; `error` is the
-    reason why the last page that failed was not stored.
+    For one thread at a time. A damaged file or a full disk raises nothing here: `error` is why the
+    last page that could not be stored was not. `label` is what `cache list` shows of the text that
+    is read next.
     """
 
     def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
@@ -51,6 +52,7 @@ class PrefixCache:
         self._model = model
         self._print = made_by(model)
         self.limit_bytes = limit_bytes
+        self.label = ""
         self._writer = PageWriter(self.index, model.name, self._print, limit_bytes)
 
     @property
@@ -63,7 +65,7 @@ class PrefixCache:
             if isinstance(leaf, ChunkCache):
                 return "this model attends within chunks"
             if type(leaf) is not WindowCache and not recurrent_states([leaf]):
-                return f"this model keeps its past in a {type(leaf).__name__}"
+                return f"this model uses a {type(leaf).__name__}"
         states = recurrent_states(cache)
         if any(state.left_padding is not None or state.lengths is not None for state in states):
             return "its prompts are padded"
@@ -111,7 +113,9 @@ class PrefixCache:
             self._writer.error = error
             return None
         self._touch(page.key for page in stored)
-        recorder = Recorder(self._writer, self.like, cache, ids, keys=keys, stored=stored)
+        recorder = Recorder(
+            self._writer, self.like, cache, ids, keys=keys, stored=stored, label=self.label
+        )
         return recorder if recorder.begin(cached) else None
 
     def close(self) -> None:

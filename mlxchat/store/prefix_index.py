@@ -27,7 +27,7 @@ from mlxchat.store.database import Database
 if TYPE_CHECKING:
     import numpy as np
 
-FORMAT = 2
+FORMAT = 3
 SUFFIX = ".safetensors"
 ROOT = ""  # the parent of a text's first page
 
@@ -40,7 +40,8 @@ STRAY_AFTER_S = 600.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS pages (
     key TEXT PRIMARY KEY, parent TEXT NOT NULL, depth INT NOT NULL, bytes INT NOT NULL,
-    used REAL NOT NULL, model TEXT NOT NULL, has_state INT NOT NULL, kind TEXT NOT NULL);
+    used REAL NOT NULL, model TEXT NOT NULL, has_state INT NOT NULL, kind TEXT NOT NULL,
+    label TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS children ON pages (parent);
 """
 BELOW = """
@@ -58,7 +59,7 @@ ALONE = """
 SELECT parent, (SELECT COUNT(*) FROM pages WHERE parent = ?) FROM pages WHERE key = ?
 """
 LEAVES = """
-SELECT key, model, depth, used, kind FROM pages page
+SELECT key, model, depth, used, kind, label FROM pages page
 WHERE NOT EXISTS (SELECT 1 FROM pages WHERE parent = page.key) ORDER BY used DESC, key
 """
 
@@ -69,8 +70,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Page:
     """A row. `depth` counts tokens up to the end of this page; `used` is in seconds since 1970;
-    `model` is a readable name; `has_state` is whether the page includes recurrent states; `kind`
-    is PAGE or BLOCK.
+    `model` is its name; `has_state`: it holds the recurrent states at its end; `kind` is PAGE or
+    BLOCK; `label` is the file that was read, or the beginning of the text.
     """
 
     key: str
@@ -81,6 +82,7 @@ class Page:
     model: str
     has_state: bool
     kind: str
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class StoredPrefix:
     tokens: int
     used: float
     kind: str
+    label: str = ""
 
 
 def page_keys(model_print: str, ids: np.ndarray, page_tokens: int) -> list[str]:
@@ -142,7 +145,8 @@ class PrefixIndex:
                 row = database.execute("SELECT * FROM pages WHERE key = ?", (key,)).fetchone()
                 if row is None:
                     break
-                rows.append(Page(*row[:-2], has_state=bool(row[-2]), kind=row[-1]))
+                *page, has_state, kind, label = row
+                rows.append(Page(*page, has_state=bool(has_state), kind=kind, label=label))
             return rows
 
         return self._do(walk)
@@ -164,13 +168,14 @@ class PrefixIndex:
         model: str,
         has_state: bool = False,
         kind: str = PAGE,
+        label: str = "",
     ) -> bool:
         """Add a page whose file has just been written.
 
         Returns False if another process has deleted the file or the parent page. Then this page
         could not be reached, and its file is deleted.
         """
-        page = Page(key, parent, depth, size_bytes, self._clock(), model, has_state, kind)
+        page = Page(key, parent, depth, size_bytes, self._clock(), model, has_state, kind, label)
 
         def enter(database: sqlite3.Connection) -> bool:
             found = database.execute("SELECT 1 FROM pages WHERE key = ?", (parent,)).fetchone()
@@ -178,7 +183,7 @@ class PrefixIndex:
                 self.path_of(key).unlink(missing_ok=True)
                 return False
             row = astuple(page)
-            database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             return True
 
         return self._do(enter, writing=True)

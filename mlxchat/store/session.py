@@ -23,7 +23,7 @@ from mlxchat.store.session_names import (
     check_name,
     directory_of,
     path_of,
-    plainly,
+    session_errors,
 )
 
 SNAPSHOT = "snapshot.safetensors"
@@ -52,7 +52,7 @@ class Session:
         """
         check_name(name)
         session = cls(as_saved(name))
-        if _is_there(session.directory / TRANSCRIPT):
+        if _exists(session.directory / TRANSCRIPT):
             session._reopen()
         elif not create:
             raise SessionError(f"there is no session {name!r}")
@@ -61,7 +61,7 @@ class Session:
     @classmethod
     def new(cls) -> Self:
         """Start a session named after the local time."""
-        return cls(next(name for name in _names() if not _is_there(path_of(name))), chosen=False)
+        return cls(next(name for name in _names() if not _exists(path_of(name))), chosen=False)
 
     @property
     def directory(self) -> Path:
@@ -85,7 +85,7 @@ class Session:
         """Let others open it. Everything recorded is already on the disk."""
         self.journal.close()
         if self._lock is not None:
-            self._leave_nothing_empty()
+            self._remove_if_empty()
             self._lock.release()
             self._lock = None
 
@@ -97,7 +97,7 @@ class Session:
 
     def _reopen(self) -> None:
         directory = directory_of(self.name)
-        with plainly(f"open session {self.name!r}"):
+        with session_errors(f"open session {self.name!r}"):
             self._lock = Lock(directory / LOCK, f"session {self.name!r}")
         try:
             self.journal = Journal.open(directory / TRANSCRIPT)
@@ -113,7 +113,7 @@ class Session:
             make_private_directory(paths.sessions_dir())
             self._make_directory()
             lock = Lock(directory_of(self.name) / LOCK, f"session {self.name!r}")
-            if _is_there(self.directory / TRANSCRIPT):
+            if _exists(self.directory / TRANSCRIPT):
                 lock.release()
                 raise SessionError(f"another process has started session {self.name!r}")
             self._lock = lock
@@ -128,9 +128,9 @@ class Session:
                 sync_directory(paths.sessions_dir())
                 return
 
-    def _leave_nothing_empty(self) -> None:
+    def _remove_if_empty(self) -> None:
         """If nothing was recorded, remove the directory, which only contains a lock."""
-        if not _is_there(self.directory / TRANSCRIPT):
+        if not _exists(self.directory / TRANSCRIPT):
             with suppress(OSError):
                 (self.directory / LOCK).unlink()
                 self.directory.rmdir()
@@ -141,7 +141,7 @@ def move(old: str, new: str) -> None:
     check_name(new)
     directory = directory_of(old)
     _check_free(new, directory.name)
-    with plainly(f"rename session {old!r}"):
+    with session_errors(f"rename session {old!r}"):
         directory.rename(path_of(new))
         sync_directory(paths.sessions_dir())
 
@@ -157,9 +157,9 @@ def _names() -> Iterator[str]:
 def _check_free(name: str, own: str | None = None) -> None:
     """Raises SessionError if a session other than `own` has the name, in upper or lower case."""
     found = as_saved(name)
-    if found != own and _is_there(path_of(found)):
+    if found != own and _exists(path_of(found)):
         raise SessionError(f"session {found!r} already exists: choose another name")
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     return os.path.lexists(path)

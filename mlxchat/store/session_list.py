@@ -14,7 +14,13 @@ from mlxchat.errors import SessionError
 from mlxchat.files import Lock, holder, remove_unfinished
 from mlxchat.store.saved import Saved, read
 from mlxchat.store.session import FILES, LOCK, SNAPSHOT, move
-from mlxchat.store.session_names import TRANSCRIPT, directory_of, names_by_use, path_of, plainly
+from mlxchat.store.session_names import (
+    TRANSCRIPT,
+    directory_of,
+    names_by_use,
+    path_of,
+    session_errors,
+)
 
 FIRST_CHARS = 200
 
@@ -78,7 +84,7 @@ def rename(old: str, new: str) -> None:
 def remove(name: str) -> None:
     """Delete a session permanently. Raises SessionError, and deletes nothing, if it is open or its
     directory contains other files."""
-    with _locked(name) as directory, plainly(f"remove session {name!r}"):
+    with _locked(name) as directory, session_errors(f"remove session {name!r}"):
         remove_unfinished(directory / SNAPSHOT)
         _remove_files(directory)
         directory.rmdir()
@@ -157,7 +163,7 @@ def _bytes_in(directory: Path) -> int:
 def _locked(name: str) -> Iterator[Path]:
     """The directory of a session, locked so that nobody has or can open it."""
     directory = directory_of(name)
-    with plainly(f"lock session {name!r}"):
+    with session_errors(f"lock session {name!r}"):
         lock = Lock(directory / LOCK, f"session {name!r}")
     try:
         yield directory

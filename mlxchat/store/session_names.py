@@ -23,7 +23,7 @@ _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
 def names_by_use() -> list[str]:
     """Names of all sessions, most recently used first. Raises SessionError."""
     found: list[tuple[int, str]] = []
-    with plainly(f"list {paths.sessions_dir()}"):
+    with session_errors(f"list {paths.sessions_dir()}"):
         try:
             names = [path.name for path in paths.sessions_dir().iterdir()]
         except FileNotFoundError:
@@ -67,7 +67,7 @@ def as_saved(name: str) -> str:
     Names that differ only in case or in the encoding of accents are the same, on every system,
     because the file system of macOS treats them so. Raises SessionError.
     """
-    with plainly(f"list {paths.sessions_dir()}"):
+    with session_errors(f"list {paths.sessions_dir()}"):
         try:
             found = [path.name for path in paths.sessions_dir().iterdir()]
         except (FileNotFoundError, NotADirectoryError):
@@ -100,5 +100,5 @@ def directory_of(name: str) -> Path:
     return directory
 
 
-def plainly(what: str) -> AbstractContextManager[None]:
-    return reported_as(SessionError, what)
+def session_errors(action: str) -> AbstractContextManager[None]:
+    return reported_as(SessionError, action)

@@ -14,7 +14,7 @@ from mlxchat.wording import Action, Field, Message, Name
 OPTIONS = {field: each.name for field, each in (GENERATE | CHAT).items()}
 
 # The actions that are commands of a chat.
-IN_CHAT = ("clear", "unpin")
+IN_CHAT = ("clear", "continue", "retry", "unpin")
 
 
 def as_flags(message: object) -> str:
@@ -67,11 +67,13 @@ def _as_command(action: Action) -> str:
     match action.name:
         case "pull":
             return f"run `mlxchat models pull {action.argument}`"
+        case "list models":
+            return f"{action.plain} (`mlxchat models list`)"
         case "set default":
             return "run `mlxchat models default NAME`"
         case "edit config":
             return "run `mlxchat config edit`"
-        case "clear" | "unpin":
+        case "clear" | "continue" | "retry" | "unpin":
             return action.plain
 
 

@@ -22,6 +22,15 @@ from mlxchat.models.gguf.weights import layout_bytes, layout_of, write_weights
 
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
+# generation_config.json's names for the metadata.
+SAMPLING_KEYS = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "top_k": "general.sampling.top_k",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+
 Matched = list[tuple[Tensor, Parameter]]
 
 
@@ -40,7 +49,7 @@ def convert(source: Source, directory: Path) -> None:
 
         _write(directory / "tokenizer.json", tokenizer.to_str())
         _write_json(directory / "tokenizer_config.json", tokenizer_config(file, vocabulary))
-        _write_json(directory / "generation_config.json", _token_ids(vocabulary))
+        _write_json(directory / "generation_config.json", _token_ids(vocabulary) | _sampling(file))
         _write_json(
             directory / "config.json",
             config
@@ -50,6 +59,17 @@ def convert(source: Source, directory: Path) -> None:
         )
         _require_room(file, matched, directory)
         write_weights(file, matched, directory / "model.safetensors")
+
+
+def _sampling(file: GgufFile) -> dict[str, Any]:
+    """What the model's makers recommend, if the file has it.
+
+    Source: https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py
+    """
+    values = {name: file.metadata.get(key) for name, key in SAMPLING_KEYS.items()}
+    # Stored in float32, in which 0.95 is 0.949999988.
+    numbers = {name: each for name, each in values.items() if isinstance(each, int | float)}
+    return {name: round(each, 6) for name, each in numbers.items()}
 
 
 def _token_ids(vocabulary: Vocabulary) -> dict[str, Any]:

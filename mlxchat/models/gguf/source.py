@@ -8,7 +8,7 @@ from pathlib import Path
 from mlxchat.errors import ModelNotFound
 
 # Increase it when the same GGUF file would convert differently; old conversions are then ignored.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MAX_STEM_CHARACTERS = 64
 
 # Key in a converted model's config.json for the file it came from.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlxchat.errors import ModelBroken, ModelError
-from mlxchat.files import alone, reported_as, sync_directory
+from mlxchat.files import exclusive, reported_as, sync_directory
 from mlxchat.models.gguf.source import Source, identify
 from mlxchat.progress import Notify
 
@@ -36,7 +36,7 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
         if directory.is_dir():
             return directory
         models_dir.mkdir(parents=True, exist_ok=True)
-        with alone(models_dir, lambda: notify(WAITING)):
+        with exclusive(models_dir, lambda: notify(WAITING)):
             if not directory.is_dir():
                 notify(f"converting {path.name} once, into {directory}")
                 _convert_into_place(source, directory)

@@ -1,0 +1,73 @@
+"""The catalogue: names that can be typed, sizes in order, families that the program holds."""
+
+from mlxchat.models.catalog import CATALOG, HUB_ALIASES, RECOMMENDED, recommended_that_fit
+from mlxchat.models.locate import is_hub_id
+from mlxchat.models.sampling import FAMILIES
+from scripts.families import listed_verdicts
+
+# The module of mlx-lm that each alias begins the name of.
+FAMILY_OF_ALIAS = {
+    "qwen3.5": "qwen3_5",
+    "qwen3.6": "qwen3_5_moe",
+    "qwen3.8": "qwen3_5",
+    "qwen3-next": "qwen3_next",
+    "qwen3-30b": "qwen3_moe",
+    "qwen3-235b": "qwen3_moe",
+    "qwen3": "qwen3",
+    "lfm2.5": "lfm2",
+    "llama3": "llama",
+    "smollm3": "smollm3",
+    "gemma4": "gemma4",
+    "ministral3": "mistral3",
+    "gpt-oss": "gpt_oss",
+    "glm4.7-flash": "glm4_moe_lite",
+    "glm4.5-air": "glm4_moe",
+    "minimax": "minimax",
+}
+
+
+def family(alias: str) -> str:
+    found = [name for name in FAMILY_OF_ALIAS if alias.startswith(name)]
+    return FAMILY_OF_ALIAS[max(found, key=len)]
+
+
+def test_each_name_can_be_typed_and_downloaded_and_stands_for_one_model() -> None:
+    assert all(is_hub_id(model.hub_id) and not is_hub_id(model.alias) for model in CATALOG)
+    assert len({model.hub_id for model in CATALOG}) == len(HUB_ALIASES) == len(CATALOG)
+
+
+def test_the_catalogue_is_ordered_by_memory() -> None:
+    needed = [model.memory_bytes(float32=False) for model in CATALOG]
+    assert needed == sorted(needed)
+
+
+def test_the_sizes_are_those_of_four_bits() -> None:
+    """A vision encoder, embeddings and gates may be in more."""
+    for model in CATALOG:
+        assert 4.2 < 8 * model.download_bytes / model.parameters < 7.4, model.alias
+
+
+def test_a_window_bounds_every_model_and_a_chat_knows_how_to_sample_it() -> None:
+    verdicts = listed_verdicts()
+    for model in CATALOG:
+        name = family(model.alias)
+        assert verdicts[name].memory.startswith("bounded"), model.alias
+        assert verdicts[name].positions == "bounded", model.alias
+        assert any(each.matches(name, model.hub_id) for each in FAMILIES), model.alias
+
+
+def test_every_mac_from_8_to_192_gigabytes_has_a_recommendation_of_its_own() -> None:
+    # What macOS lets a GPU have is about three quarters, of which other programs use some.
+    macs = {gb: int(gb * 0.65e9) for gb in (8, 16, 32, 64, 128, 192, 256)}
+    best = {gb: recommended_that_fit(free, float32=False)[0].alias for gb, free in macs.items()}
+    assert best == {
+        8: "llama3.2-1b",
+        16: "qwen3-4b",
+        32: "gemma4-e4b",
+        64: "gemma4-26b",
+        128: "gemma4-26b",
+        192: "qwen3-next-80b",
+        256: "gpt-oss-120b",
+    }
+    assert RECOMMENDED[0].parameters < 2e9
+    assert max(model.parameters for model in CATALOG) > 200e9

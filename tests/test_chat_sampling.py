@@ -1,0 +1,200 @@
+"""How a chat draws its tokens if nothing is chosen, and what it does if a reply repeats itself."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.app import chat as app_chat
+from mlxchat.app.chat import Chat
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
+from mlxchat.models.sampling import FAMILIES, GENERAL, chat_sampling
+from mlxchat.request import ChatOptions, Setup
+from mlxchat.settings import GenerationSettings, SamplingSettings
+from scripts.tiny_model import write_tiny_model
+from tests.conftest import RunMlxchat
+from tests.json_events import events_of as events
+from tests.scripted_model import Scripted
+
+Configured = Callable[..., Model]
+
+QWEN_THINKING = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+QWEN_PLAIN = {"temp": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.0}
+
+
+@pytest.fixture(scope="module")
+def configured(tiny_model: Path) -> Configured:
+    """The tiny model, with another name and other configuration files."""
+    model = load_directory(tiny_model, "tiny", dtype="auto", notify=print)
+
+    def make(name: str, model_type: str, **generation_config: Any) -> Model:
+        config = {"model_type": model_type}
+        return replace(model, name=name, config=config, generation_config=generation_config)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type", "expected"),
+    [
+        ("mlx-community/Qwen3-8B-4bit", "qwen3", QWEN_THINKING),
+        ("mlx-community/Qwen3-4B-Thinking-2507-4bit", "qwen3", QWEN_THINKING),
+        ("/models/Llama-3.2-3B-Instruct-Q4_K_M.gguf", "llama", {"temp": 0.6, "top_p": 0.9}),
+        ("smollm2", "llama", {"temp": 0.2, "top_p": 0.9}),
+        ("mlx-community/gemma-4-e4b-it-4bit", "gemma4", {"temp": 1.0, "top_k": 64}),
+        ("mlx-community/gpt-oss-20b-MXFP4-Q8", "gpt_oss", {"temp": 1.0, "top_p": 1.0}),
+        ("mlx-community/DeepSeek-R1-Distill-Qwen-7B-4bit", "qwen2", {"temp": 0.6}),
+        ("mlx-community/DeepSeek-R1-Distill-Llama-8B-4bit", "llama", {"temp": 0.6}),
+        ("mlx-community/Mistral-7B-Instruct-v0.3-4bit", "llama", {"temp": 0.7}),
+        ("somebody/finetune", "llama", GENERAL),
+        ("somebody/unheard-of", "unheard_of", GENERAL),
+    ],
+)
+def test_a_family_without_sampling_values_gets_its_model_cards(
+    configured: Configured, name: str, model_type: str, expected: dict[str, Any]
+) -> None:
+    found = chat_sampling(configured(name, model_type), think=True)
+    assert found | expected == found
+
+
+def test_thoughts_turned_off_change_the_recommendation(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = configured("mlx-community/Qwen3-8B-4bit", "qwen3")
+    assert chat_sampling(model, think=False) == QWEN_PLAIN
+    monkeypatch.setattr(type(model.tokenizer), "thinks", False)
+    assert chat_sampling(model, think=True) == QWEN_PLAIN
+
+
+@pytest.mark.parametrize(
+    ("generation_config", "expected"),
+    [
+        ({"eos_token_id": 2}, GENERAL),
+        ({"temperature": 0.3}, {"temp": 0.3}),
+        ({"do_sample": True}, {"temp": 1.0}),
+        ({"do_sample": True, "top_p": 0.5}, {"temp": 1.0, "top_p": 0.5}),
+        ({"top_p": 0.5}, {**GENERAL, "top_p": 0.5}),
+        ({"do_sample": False}, {"temp": 0.0}),
+        ({"do_sample": False, "temperature": 0.9}, {"temp": 0.0}),
+        ({"temperature": 0}, {"temp": 0.0}),
+        # What no option can have is left out, as are values of the wrong kind.
+        ({"temperature": -1, "top_k": -1, "top_p": 7, "min_p": True}, GENERAL),
+    ],
+)
+def test_generation_config_comes_before_the_family(
+    configured: Configured, generation_config: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    model = configured("tiny", "llama", **generation_config)
+    assert chat_sampling(model, think=True) == expected
+
+
+def test_every_family_has_values_that_can_be_used() -> None:
+    for family in FAMILIES:
+        for values in (family.thinking, family.plain):
+            assert SamplingSettings(**values).temp > 0 or not values
+
+
+def opened(model: Path, **sampling: Any) -> Chat:
+    generation = GenerationSettings(max_tokens=600, ignore_eos=True)
+    setup = Setup(str(model), window=320, sampling=sampling, seed=7)
+    return Chat.open(ChatOptions(setup, generation=generation), save=False)
+
+
+def test_a_chat_samples_unless_greedy_is_chosen(tiny_model: Path) -> None:
+    """A model without sampling values was silently greedy: a first chat, in which `clear` was
+    typed, repeated one sentence until Ctrl-C."""
+    with opened(tiny_model) as chat:
+        assert asdict(chat.conversation.sampling).items() >= GENERAL.items()
+        assert chat.notices == []
+    with opened(tiny_model, temp=0.0) as chat:
+        assert chat.conversation.sampling.temp == 0
+        assert chat.notices == []
+    with opened(tiny_model, top_k=3) as chat:
+        assert (chat.conversation.sampling.temp, chat.conversation.sampling.top_k) == (0.8, 3)
+
+
+def test_a_chat_that_is_greedy_by_its_makers_will_says_so(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "m", generation_config={"do_sample": False})
+    with opened(model) as chat:
+        assert chat.conversation.sampling.temp == 0
+        assert chat.notices == [
+            "this model's generation_config.json asks for greedy decoding: "
+            "temp=0.8 gives other replies"
+        ]
+    with opened(model, temp=0.0) as chat:
+        assert chat.conversation.sampling.temp == 0
+        assert chat.notices == []
+
+
+def test_another_model_brings_its_own_recommendation_and_leaves_what_was_set(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    other = write_tiny_model(tmp_path / "m", generation_config={"temperature": 0.3, "top_k": 9})
+    with opened(tiny_model) as chat:
+        chat.set(top_k=3)
+        chat.change_model(str(other))
+        assert (chat.conversation.sampling.temp, chat.conversation.sampling.top_k) == (0.3, 3)
+
+
+def test_the_start_event_of_a_chat_has_the_sampling_in_effect(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "1", "--json", stdin="hello\n")
+    assert events(done.stdout)[0].items() >= GENERAL.items()
+    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "1", "--json", "hello")
+    assert events(done.stdout)[0]["temp"] == 0
+
+
+REPEATING = Scripted("{% for m in messages %}[{{ m.content }}]{% endfor %}", (), "Round and round.")
+
+
+@pytest.fixture
+def repeating(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Chat:
+    """A chat with a model that never ends its reply, and says nothing new in it."""
+    monkeypatch.setattr(app_chat, "load_model", lambda *_, **__: REPEATING.model())
+    return opened(tiny_model)
+
+
+def test_a_reply_that_repeats_itself_is_stopped_and_kept(repeating: Chat) -> None:
+    """Nothing but Ctrl-C ended it."""
+    notice = "stopped: the reply repeats itself (answer again or continue)"
+    with repeating as chat:
+        text = "".join(said.text for said in chat.say("hello"))
+        turn, stats = chat.conversation.turns[-1], chat.conversation.stats
+        assert stats is not None
+        assert (turn.reply, turn.finish_reason) == (text, "loop")
+        assert (stats.finish_reason, chat.notices) == ("loop", [notice])
+        assert 400 < stats.generated_tokens < 500
+        # It can be continued, for another while.
+        list(chat.continue_reply())
+        assert len(chat.conversation.turns[-1].reply) > 800
+        assert chat.notices == [notice, notice]
+
+
+def test_a_program_can_let_a_reply_repeat_itself(repeating: Chat) -> None:
+    with repeating as chat:
+        list(chat.say("hello", stop_loops=False))
+        assert chat.conversation.turns[-1].finish_reason == "length"
+
+
+def test_a_retry_differs(tiny_model: Path) -> None:
+    with opened(tiny_model) as chat:
+        chat.set(max_tokens=20)
+        replies = ["".join(said.text for said in chat.say("hello"))]
+        replies += ["".join(said.text for said in chat.retry()) for _ in range(3)]
+        assert len(set(replies)) == 4
+        assert chat.notices == []
+
+
+def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
+    """At --temp 0, /retry gave the same reply again without a word."""
+    with opened(tiny_model, temp=0.0) as chat:
+        chat.set(max_tokens=20)
+        list(chat.say("hello"))
+        list(chat.retry())
+        assert chat.notices == [
+            "the same reply again at a temperature of 0: temp=0.8 gives other replies"
+        ]

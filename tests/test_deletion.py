@@ -1,0 +1,127 @@
+"""Deleting sessions and caches: asked for on a terminal, confirmed with --yes elsewhere."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pexpect
+import pytest
+
+from mlxchat import paths
+from mlxchat.chat.turn import Turn
+from mlxchat.store.prefix_index import ROOT, PrefixIndex
+from mlxchat.store.session import Session
+from mlxchat.store.session_names import names_by_use
+from tests.conftest import RunMlxchat
+
+KEYS = ["a1" * 20, "b2" * 20]
+NOT_A_TERMINAL = "mlxchat: error: not a terminal: pass --yes to confirm\n"
+LONG = "2026-11-21-143058-a-chat-about-whales"
+
+
+@pytest.fixture
+def sessions() -> list[str]:
+    for name in ("one", "two", LONG):
+        session = Session.open(name, create=True)
+        session.journal.record(None, [Turn("Tell me about whales. " * 20, "Big.")])
+        session.close()
+    return names_by_use()
+
+
+@pytest.fixture
+def cached() -> PrefixIndex:
+    index = PrefixIndex(paths.prefix_cache_dir())
+    index.chain([])
+    for n, key in enumerate(KEYS):
+        index.path_of(key).write_bytes(np.zeros(500, np.uint8).tobytes())
+        label = "report.txt" if n else "Tell me about 鯨. " * 5
+        index.add(key, ROOT, depth=128, size_bytes=500, model="org/tiny", label=label)
+    index.close()
+    return index
+
+
+def on_terminal(*arguments: str, answer: str | None = None, columns: int = 80) -> str:
+    child = pexpect.spawn(
+        sys.executable, ["-m", "mlxchat", *arguments], encoding="utf-8", dimensions=(24, columns)
+    )
+    if answer is not None:
+        child.expect(r"\[y/N\]: ")
+        child.sendline(answer)
+    child.expect(pexpect.EOF, timeout=100)
+    return str(child.before).replace("\r\n", "\n")
+
+
+def test_deleting_wants_yes_if_nobody_can_be_asked(
+    sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
+) -> None:
+    """Sessions and caches went without a question, models asked for one."""
+    for command in (["session", "rm", "one"], ["cache", "rm", "a1"], ["cache", "clear"]):
+        done = run_mlxchat(*command)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", NOT_A_TERMINAL)
+    assert names_by_use() == sessions
+    assert len(cached.prefixes()) == 2
+
+
+def test_deleting_says_in_one_line_what_is_gone(
+    sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
+) -> None:
+    def said(*command: str) -> str:
+        done = run_mlxchat(*command)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    assert said("session", "rm", "-y", "one", "two", "one") == "deleted one, two\n"
+    assert names_by_use() == [LONG]
+    assert said("cache", "rm", "--yes", "a1") == f"deleted {KEYS[0][:12]}, 500 B\n"
+    assert said("cache", "clear", "--yes") == "deleted 1 page, 500 B\n"
+    assert cached.prefixes() == []
+    assert said("session", "rename", LONG, "three") == f"renamed {LONG} to three\n"
+
+
+def test_nothing_is_deleted_if_a_name_is_wrong(
+    sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
+) -> None:
+    done = run_mlxchat("session", "rm", "--yes", "one", "onne")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "mlxchat: error: there is no session 'onne'\n",
+    )
+    assert names_by_use() == sessions
+    done = run_mlxchat("cache", "rm", "--yes", "a1", "ff")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "mlxchat: error: no entry matches 'ff': `mlxchat cache list` shows their IDs\n",
+    )
+    assert len(cached.prefixes()) == 2
+
+
+def test_a_terminal_is_asked(sessions: list[str]) -> None:
+    assert on_terminal("session", "rm", "one", answer="n") == "n\n"
+    assert names_by_use() == sessions
+    assert on_terminal("session", "rm", "one", answer="y") == "y\ndeleted one\n"
+    assert "one" not in names_by_use()
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_row_of_a_list_is_a_line_and_names_are_whole(
+    sessions: list[str], cached: PrefixIndex, columns: int
+) -> None:
+    """Names were broken across lines, so that they could not be copied."""
+    shown = on_terminal("session", "list", columns=columns).splitlines()
+    assert [line.split()[0] for line in shown[2:]] == sessions
+    assert max(map(len, shown)) <= columns
+    shown = on_terminal("cache", "list", columns=columns).splitlines()
+    assert sorted(line.split()[0] for line in shown[2:]) == [key[:12] for key in KEYS]
+
+
+def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: PrefixIndex) -> None:
+    shown = on_terminal("cache", "list")
+    assert "report.txt" in shown
+    assert "Tell me about 鯨. Tell me" in shown
+
+
+def test_a_deleted_session_leaves_no_directory(
+    sessions: list[str], run_mlxchat: RunMlxchat
+) -> None:
+    run_mlxchat("session", "rm", "--yes", *sessions)
+    assert list(Path(paths.sessions_dir()).iterdir()) == []
