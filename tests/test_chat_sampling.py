@@ -49,6 +49,10 @@ def configured(tiny_model: Path) -> Configured:
         ("mlx-community/DeepSeek-R1-Distill-Qwen-7B-4bit", "qwen2", {"temp": 0.6}),
         ("mlx-community/DeepSeek-R1-Distill-Llama-8B-4bit", "llama", {"temp": 0.6}),
         ("mlx-community/Mistral-7B-Instruct-v0.3-4bit", "llama", {"temp": 0.7}),
+        # Of a type that mlx-lm runs with another family's module.
+        ("mlx-community/MiniMax-M2.7-4bit", "minimax_m2", {"temp": 1.0, "top_k": 40}),
+        ("mlx-community/Mistral-Nemo-Instruct-2407-4bit", "mistral", {"temp": 0.3}),
+        ("mlx-community/Kimi-K2-Instruct-0905-4bit", "kimi_k2", {"temp": 0.6, "top_p": 1.0}),
         ("somebody/finetune", "llama", GENERAL),
         ("somebody/unheard-of", "unheard_of", GENERAL),
     ],
