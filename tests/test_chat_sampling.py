@@ -143,6 +143,19 @@ def test_another_model_brings_its_own_recommendation_and_leaves_what_was_set(
         assert (chat.conversation.sampling.temp, chat.conversation.sampling.top_k) == (0.3, 3)
 
 
+def test_turning_thoughts_off_changes_what_was_not_set(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    model = configured("mlx-community/Qwen3-8B-4bit", "qwen3")
+    monkeypatch.setattr(app_chat, "load_model", lambda *_, **__: model)
+    with opened(tiny_model, top_k=3) as chat:
+        assert asdict(chat.conversation.sampling).items() >= (QWEN_THINKING | {"top_k": 3}).items()
+        chat.set(min_p=0.1)
+        chat.think(False)
+        expected = QWEN_PLAIN | {"top_k": 3, "min_p": 0.1, "seed": 7}
+        assert asdict(chat.conversation.sampling).items() >= expected.items()
+
+
 def test_the_start_event_of_a_chat_has_the_sampling_in_effect(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:

@@ -301,6 +301,15 @@ class Chat:
 
     # Options
 
+    def think(self, wanted: bool) -> None:
+        """Turn thoughts on or off, with the sampling that is recommended for it. Raises what
+        `Conversation.think` raises."""
+        conversation = self.conversation
+        conversation.think(wanted)
+        self._options = replace(self._options, think="on" if wanted else "off")
+        recommended = chat_sampling(conversation.model, think=wanted)
+        conversation.sampling = self._setup.sampling_settings(recommended)
+
     def set(self, **options: Any) -> None:
         """Change options by name, from now on and with whatever model: fields of SamplingSettings
         and of GenerationSettings, `roll`, and `template_args`, of which those not named stay.

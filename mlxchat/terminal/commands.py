@@ -283,7 +283,7 @@ def _think(shown: ChatScreen, argument: str) -> None:
         raise UsageError("/think takes on, off or hide")
     if argument == "off" and not shown.conversation.model.tokenizer.thinks:
         raise UsageError("this model has no way to turn thoughts off: /think hide leaves them out")
-    shown.conversation.think(argument != "off")
+    shown.ready_chat().think(argument != "off")
     shown.think = argument
     shown.screen.say(f"thoughts: {argument}")
 
