@@ -2,11 +2,12 @@
 
 from mlxchat.models.catalog import CATALOG, HUB_ALIASES, RECOMMENDED, recommended_that_fit
 from mlxchat.models.locate import is_hub_id
-from mlxchat.models.sampling import FAMILIES
+from mlxchat.models.sampling import family_of
+from mlxchat.models.skeleton import MODULE_OF_TYPE
 from scripts.families import listed_verdicts
 
-# The module of mlx-lm that each alias begins the name of.
-FAMILY_OF_ALIAS = {
+# The model types in config.json, by the beginnings of aliases.
+TYPE_OF_ALIAS = {
     "qwen3.5": "qwen3_5",
     "qwen3.6": "qwen3_5_moe",
     "qwen3.8": "qwen3_5",
@@ -18,17 +19,18 @@ FAMILY_OF_ALIAS = {
     "llama3": "llama",
     "smollm3": "smollm3",
     "gemma4": "gemma4",
+    "gemma4-12b": "gemma4_unified",
     "ministral3": "mistral3",
     "gpt-oss": "gpt_oss",
     "glm4.7-flash": "glm4_moe_lite",
     "glm4.5-air": "glm4_moe",
-    "minimax": "minimax",
+    "minimax": "minimax_m2",
 }
 
 
-def family(alias: str) -> str:
-    found = [name for name in FAMILY_OF_ALIAS if alias.startswith(name)]
-    return FAMILY_OF_ALIAS[max(found, key=len)]
+def type_of(alias: str) -> str:
+    found = [name for name in TYPE_OF_ALIAS if alias.startswith(name)]
+    return TYPE_OF_ALIAS[max(found, key=len)]
 
 
 def test_each_name_can_be_typed_and_downloaded_and_stands_for_one_model() -> None:
@@ -50,10 +52,11 @@ def test_the_sizes_are_those_of_four_bits() -> None:
 def test_a_window_bounds_every_model_and_a_chat_knows_how_to_sample_it() -> None:
     verdicts = listed_verdicts()
     for model in CATALOG:
-        name = family(model.alias)
-        assert verdicts[name].memory.startswith("bounded"), model.alias
-        assert verdicts[name].positions == "bounded", model.alias
-        assert any(each.matches(name, model.hub_id) for each in FAMILIES), model.alias
+        model_type = type_of(model.alias)
+        verdict = verdicts[MODULE_OF_TYPE.get(model_type, model_type)]
+        assert verdict.memory.startswith("bounded"), model.alias
+        assert verdict.positions == "bounded", model.alias
+        assert family_of(model_type, model.hub_id) is not None, model.alias
 
 
 def test_every_mac_from_8_to_192_gigabytes_has_a_recommendation_of_its_own() -> None:

@@ -49,6 +49,10 @@ def configured(tiny_model: Path) -> Configured:
         ("mlx-community/DeepSeek-R1-Distill-Qwen-7B-4bit", "qwen2", {"temp": 0.6}),
         ("mlx-community/DeepSeek-R1-Distill-Llama-8B-4bit", "llama", {"temp": 0.6}),
         ("mlx-community/Mistral-7B-Instruct-v0.3-4bit", "llama", {"temp": 0.7}),
+        # Of a type that mlx-lm runs with another family's module.
+        ("mlx-community/MiniMax-M2.7-4bit", "minimax_m2", {"temp": 1.0, "top_k": 40}),
+        ("mlx-community/Mistral-Nemo-Instruct-2407-4bit", "mistral", {"temp": 0.3}),
+        ("mlx-community/Kimi-K2-Instruct-0905-4bit", "kimi_k2", {"temp": 0.6, "top_p": 1.0}),
         ("somebody/finetune", "llama", GENERAL),
         ("somebody/unheard-of", "unheard_of", GENERAL),
     ],
@@ -137,6 +141,19 @@ def test_another_model_brings_its_own_recommendation_and_leaves_what_was_set(
         chat.set(top_k=3)
         chat.change_model(str(other))
         assert (chat.conversation.sampling.temp, chat.conversation.sampling.top_k) == (0.3, 3)
+
+
+def test_turning_thoughts_off_changes_what_was_not_set(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    model = configured("mlx-community/Qwen3-8B-4bit", "qwen3")
+    monkeypatch.setattr(app_chat, "load_model", lambda *_, **__: model)
+    with opened(tiny_model, top_k=3) as chat:
+        assert asdict(chat.conversation.sampling).items() >= (QWEN_THINKING | {"top_k": 3}).items()
+        chat.set(min_p=0.1)
+        chat.think(False)
+        expected = QWEN_PLAIN | {"top_k": 3, "min_p": 0.1, "seed": 7}
+        assert asdict(chat.conversation.sampling).items() >= expected.items()
 
 
 def test_the_start_event_of_a_chat_has_the_sampling_in_effect(

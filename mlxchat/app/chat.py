@@ -338,6 +338,15 @@ class Chat:
 
     # Options
 
+    def think(self, wanted: bool) -> None:
+        """Turn thoughts on or off, with the sampling that is recommended for it. Raises what
+        `Conversation.think` raises."""
+        conversation = self.conversation
+        conversation.think(wanted)
+        self._options = replace(self._options, think="on" if wanted else "off")
+        recommended = chat_sampling(conversation.model, think=wanted)
+        conversation.sampling = self._setup.sampling_settings(recommended)
+
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
         GenerationSettings, `roll`, and `template_args`; template arguments that are not named stay.

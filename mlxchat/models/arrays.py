@@ -1,7 +1,7 @@
-"""Every array a network holds, so that all of it can be evaluated before another thread runs it.
+"""Every array of a network, to evaluate them all before another thread runs it.
 
-An MLX array belongs to the thread that made it until it is evaluated. `nn.Module.parameters()`
-leaves out arrays whose names begin with an underscore, such as the frequencies of a scaled rope.
+Until it is evaluated, an MLX array belongs to the thread that created it. `nn.Module.parameters()`
+omits arrays whose names begin with an underscore, such as the frequencies of a scaled rope.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ def evaluate(network: nn.Module) -> None:
 
 
 def held_arrays(network: nn.Module) -> Iterator[mx.array]:
-    """Yield the arrays of every module: parameters, and those that only the module itself knows."""
+    """Yield the arrays of every module: parameters and private ones."""
     for _, module in network.named_modules():
         yield from _arrays_in([*module.values(), *vars(module).values()])
 
 
 def _arrays_in(value: Any) -> Iterator[mx.array]:
-    """Yield the arrays in nested containers; submodules are visited by themselves."""
+    """Yield the arrays in nested containers, except those of submodules."""
     if isinstance(value, mx.array):
         yield value
     elif isinstance(value, list | tuple):

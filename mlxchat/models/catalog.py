@@ -62,6 +62,7 @@ CATALOG = (
     _known("gemma4-e4b", "gemma-4-e4b-it-4bit", 5.2, 8_878_591_018, 16_384, first=True),
     _known("qwen3.5-9b", "Qwen3.5-9B-MLX-4bit", 6.0, 8_953_803_264, 32_768),
     _known("ministral3-8b", "Ministral-3-8B-Instruct-2512-4bit", 5.63, 8_489_553_920, 139_264),
+    _known("gemma4-12b", "gemma-4-12B-it-4bit", 6.74, 11_907_350_320, 16_384),
     _known("gpt-oss-20b", "gpt-oss-20b-MXFP4-Q8", 12.1, 20_914_757_184, 24_576),
     _known("gemma4-26b", "gemma-4-26b-a4b-it-4bit", 15.6, 25_233_141_790, 20_480, first=True),
     _known("qwen3.8-27b", "Qwen3.8-27B-4bit", 16.1, 26_895_998_464, 65_536),

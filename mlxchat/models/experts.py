@@ -1,7 +1,7 @@
-"""A mixture's experts in a form that the device can multiply by.
+"""Check that the device can run a mixture's experts in their dtype.
 
-MLX's CPU backend multiplies by loose experts only in float32, and says so only when it runs them.
-Packed experts, and a GPU, know no such limit.
+MLX's CPU backend runs unquantized experts only in float32, and fails only when they run. Quantized
+experts and GPUs have no such limit.
 """
 
 import mlx.core as mx
@@ -12,7 +12,7 @@ from mlxchat.errors import ModelUnsupported
 
 
 def check_experts(network: nn.Module) -> None:
-    """Raise ModelUnsupported if this device cannot run the experts in the dtype they are in."""
+    """Raise ModelUnsupported if this device cannot run the experts in their dtype."""
     dtypes = {
         module["weight"].dtype
         for _, module in network.named_modules()

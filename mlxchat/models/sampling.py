@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.models.model import Model
+from mlxchat.models.skeleton import MODULE_OF_TYPE
 from mlxchat.settings import recommended
 
 Sampling = Mapping[str, Any]
@@ -25,7 +26,7 @@ TRANSFORMERS_TEMP = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models of one of `types`, mlx-lm's model types, whose names match `name`.
+    """Models of one of `types`, as in config.json, whose names match `name`.
 
     `thinking` and `plain` are fields of SamplingSettings: for a model that thinks before it
     answers, and for one that does not. An empty `plain` is the same as `thinking`.
@@ -128,7 +129,16 @@ def _family_sampling(model: Model, *, think: bool) -> Sampling:
     """What the table has for the model; empty if its family is not in it."""
     name = Path(model.name).name
     thinks = "thinking" in name.lower() or (think and model.tokenizer.thinks)
-    for family in FAMILIES:
-        if family.matches(str(model.config.get("model_type")), name):
-            return family.thinking if thinks or not family.plain else family.plain
-    return {}
+    family = family_of(str(model.config.get("model_type")), name)
+    if family is None:
+        return {}
+    return family.thinking if thinks or not family.plain else family.plain
+
+
+def family_of(model_type: str, name: str) -> Family | None:
+    """The family of a model, by its own type before the one whose module runs it."""
+    for each in (model_type, MODULE_OF_TYPE.get(model_type, model_type)):
+        for family in FAMILIES:
+            if family.matches(each, name):
+                return family
+    return None

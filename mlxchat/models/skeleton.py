@@ -1,8 +1,7 @@
-"""A model's configuration and its shape, without its weights.
+"""A model's configuration and shape, without its weights.
 
-MLX arrays are lazy: a model built from its configuration alone costs no memory until something
-evaluates it. So what a cache holds a token, and whether a window can be kept, is known before a
-single weight is read.
+MLX arrays are lazy: a model built from its configuration takes no memory until it is evaluated. So
+the cache size per token, and whether a window is possible, are known before any weight is read.
 """
 
 import contextlib
@@ -21,8 +20,8 @@ from mlx.utils import tree_flatten
 from mlxchat import platform
 from mlxchat.errors import ModelBroken, ModelUnsupported
 
-# Model types that mlx-lm runs with another type's module. Its own table sits in `mlx_lm.utils`,
-# whose import brings transformers in and costs a second: see `test_renamed_types_are_mlx_lms`.
+# Model types that mlx-lm runs with another type's module. A copy of the table in `mlx_lm.utils`,
+# whose import loads transformers and takes a second; `test_renamed_types_are_mlx_lms` checks it.
 MODULE_OF_TYPE = {
     "mistral": "llama",
     "llava": "mistral3",
@@ -39,12 +38,12 @@ MODULE_OF_TYPE = {
 }
 
 
-# Modules that print, and leave, where a package of their own is missing.
+# Modules that print a message and exit if a package is missing.
 PRINTS = {"olmo"}
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raises ModelBroken naming the file if it is anything else."""
+    """Read a JSON object. Raises ModelBroken naming the file if it is not one."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -55,7 +54,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The model's config.json. Raises ModelBroken where it is missing or names no model type."""
+    """Read the model's config.json. Raises ModelBroken if it is missing or names no model type."""
     path = directory / "config.json"
     if not path.is_file():
         raise ModelBroken(f"{directory} holds no config.json, so it is not a model directory")
@@ -68,14 +67,14 @@ def read_config(directory: Path) -> dict[str, Any]:
 def build_skeleton(config: dict[str, Any]) -> nn.Module:
     """Build mlx-lm's model for `config` with lazy random weights that are never evaluated.
 
-    Raises ModelUnsupported for a type that the installed mlx-lm has no module for, ModelBroken
-    for a configuration that its module refuses.
+    Raises ModelUnsupported for a type without a module in the installed mlx-lm, ModelBroken for a
+    configuration that its module rejects.
     """
     model_type: str = config["model_type"]
     if config.get("model_file") is not None:
         raise ModelUnsupported(
-            f"this model brings its own Python code ({config['model_file']!r}), "
-            "which mlxchat does not run"
+            f"this model needs its own Python code ({config['model_file']!r}), which mlxchat does "
+            "not run"
         )
     module = _import_module(model_type, MODULE_OF_TYPE.get(model_type, model_type))
     try:
@@ -85,11 +84,11 @@ def build_skeleton(config: dict[str, Any]) -> nn.Module:
 
 
 def _import_module(model_type: str, name: str) -> ModuleType:
-    # Some of mlx-lm's modules have a hyphen in their name; none has a dot or a slash.
+    # Names of mlx-lm's modules may have hyphens, but no dots or slashes.
     if not name.replace("-", "_").isidentifier():
         raise ModelUnsupported(f"model type {model_type!r} is not one that mlx-lm knows")
     printed = io.StringIO()
-    # For that one module only: it takes stdout from all threads, a chat's prompt among them.
+    # Only for these modules: redirecting affects all threads, including a chat's prompt.
     held = contextlib.redirect_stdout(printed) if name in PRINTS else contextlib.nullcontext()
     try:
         with held:
@@ -99,14 +98,14 @@ def _import_module(model_type: str, name: str) -> ModuleType:
             f"model type {model_type!r} is not one that the installed mlx-lm knows"
         ) from error
     except SystemExit as error:
-        # A module that misses a package of its own says so on stdout, and leaves.
+        # The module has printed which package is missing.
         raise ModelUnsupported(
             f"mlx-lm cannot run the model type {model_type!r} here: {printed.getvalue().strip()}"
         ) from error
 
 
 def context_length(config: dict[str, Any]) -> int | None:
-    """Tokens that the model was trained to see at once, or None where the config tells none."""
+    """The trained context in tokens, or None if the configuration does not name it."""
     for part in (config, config.get("text_config") or {}):
         for key in ("max_position_embeddings", "max_sequence_length", "n_positions", "seq_length"):
             value = part.get(key)
@@ -121,8 +120,8 @@ def named_parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
 
 
 def parameter_count(model: nn.Module, arrays: Mapping[str, mx.array]) -> int:
-    """Number of weights of an unquantized model that is to be filled with `arrays`, by name: what
-    two parameters share counts once, such as an embedding that is the output head as well."""
+    """Number of weights of an unquantized model to be filled with `arrays`, by name. Shared arrays
+    count once, such as an embedding that is also the output head."""
     first_name: dict[int, str] = {}
     for name, array in arrays.items():
         first_name.setdefault(id(array), name)
@@ -134,18 +133,18 @@ def parameter_count(model: nn.Module, arrays: Mapping[str, mx.array]) -> int:
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Bytes that the model's weights take as they are; what two parameters share counts once."""
+    """Bytes of the model's weights as they are; shared arrays count once."""
     return sum({id(array): array.nbytes for _, array in named_parameters(model)}.values())
 
 
-# What the weights may take of the memory that is free; the rest is for the cache and the steps.
+# Share of the free memory for weights; the rest is for the cache and activations.
 WEIGHTS_SHARE = 0.8
 
 
 def suitable_dtype(parameters: int, free_bytes: int) -> mx.Dtype | None:
-    """The dtype to hold so many weights in on this device, or None to hold them as they are stored.
+    """The dtype for this many weights on this device, or None to keep the stored one.
 
-    MLX's CPU kernels are fastest, by far, in float32: that it is on a CPU where it fits.
+    On a CPU it is float32 if that fits, since MLX's CPU kernels are by far the fastest in it.
     """
     if platform.on_gpu():
         return None

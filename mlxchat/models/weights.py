@@ -1,4 +1,4 @@
-"""Weight files: whether they are whole, and their arrays by name, still unread.
+"""Weight files: check that they are complete, and open their arrays by name without reading them.
 
 Arrays are lazy: opening a file reads its header, evaluating an array reads the array.
 """
@@ -17,7 +17,7 @@ from mlxchat.errors import ModelBroken
 from mlxchat.failures import device_failures, first_line
 from mlxchat.models.skeleton import read_json
 
-# A header names each tensor in some 150 bytes; this is room for half a million of them.
+# A header takes about 150 bytes per tensor: enough for half a million of them.
 MOST_HEADER_BYTES = 100_000_000
 
 
@@ -39,15 +39,17 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def check_safetensors(file: Path) -> dict[str, Any]:
-    """Return a file's header; raises ModelBroken if the file is not what the header tells."""
+    """Return a file's header; raises ModelBroken if the file does not match it."""
     if not file.is_file():
-        raise ModelBroken(f"{file} is missing: the download is incomplete; fetch the model again")
+        raise ModelBroken(
+            f"{file} is missing: the download is incomplete; download the model again"
+        )
     size_bytes = file.stat().st_size
     try:
         with file.open("rb") as stream:
             header_bytes = int.from_bytes(stream.read(8), "little")
             if header_bytes > min(MOST_HEADER_BYTES, size_bytes):
-                raise ValueError("its header does not fit into it")
+                raise ValueError("its header is larger than the file")
             header = json.loads(stream.read(header_bytes))
         spans = list(_spans(header))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -55,7 +57,8 @@ def check_safetensors(file: Path) -> dict[str, Any]:
     needed_bytes = 8 + header_bytes + max((end for _, end in spans), default=0)
     if size_bytes < needed_bytes:
         raise ModelBroken(
-            f"{file} is truncated: {size_bytes:,} of {needed_bytes:,} bytes; fetch the model again"
+            f"{file} is truncated: {size_bytes:,} of {needed_bytes:,} bytes; download the model "
+            "again"
         )
     return header
 
@@ -65,12 +68,12 @@ def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
         if name != "__metadata__":
             start, end = tensor["data_offsets"]
             if not 0 <= start <= end or math.prod(tensor["shape"]) < 0:
-                raise ValueError(f"tensor {name} lies outside of it")
+                raise ValueError(f"tensor {name} is outside the file")
             yield start, end
 
 
 def needs_mlx_lms_loader(config: dict[str, Any], directory: Path) -> bool:
-    """Whether the weights are packed in a way that only mlx-lm's own loader unpacks."""
+    """Whether only mlx-lm's own loader can unpack the weights."""
     if config.get("quantization") is not None:
         return False
     text_config = config.get("text_config") or {}
@@ -84,7 +87,7 @@ def needs_mlx_lms_loader(config: dict[str, Any], directory: Path) -> bool:
 
 @contextmanager
 def fitting(directory: Path) -> Iterator[None]:
-    """Raise ModelBroken for whatever fails in the body because the weights do not fit the model."""
+    """Turn errors caused by weights that do not fit the model into ModelBroken."""
     try:
         with device_failures():
             yield
@@ -97,11 +100,11 @@ def fitting(directory: Path) -> Iterator[None]:
 def arrays_of(
     network: nn.Module, config: dict[str, Any], directory: Path, files: list[Path]
 ) -> dict[str, mx.array]:
-    """The arrays that fill `network`, by its names for them, lazily; none of those that only
-    mlx-lm's loader can unpack.
+    """The arrays for `network`, by its parameter names, lazily. Empty if only mlx-lm's loader can
+    unpack them.
 
-    Once for a network, which mlx-lm's `sanitize` may change: without an output head in the files
-    it gives its own up and takes the embedding instead.
+    Call it once per network: mlx-lm's `sanitize` may change it. Without an output head in the
+    files, it removes the network's own and uses the embedding.
     """
     if needs_mlx_lms_loader(config, directory):
         return {}
@@ -114,7 +117,7 @@ def arrays_of(
 
 
 def load_arrays(files: list[Path]) -> dict[str, mx.array]:
-    """Open the files and return their arrays by name, lazily."""
+    """Open the files and return their arrays by name, unread."""
     arrays: dict[str, mx.array] = {}
     for file in files:
         try:

@@ -355,7 +355,7 @@ def _think(shown: ChatScreen, argument: str) -> None:
         raise _usage("/think")
     if argument == "off" and not shown.conversation.model.tokenizer.thinks:
         raise UsageError("this model's thoughts cannot be disabled: use /think hide")
-    shown.conversation.think(argument != "off")
+    shown.ready_chat().think(argument != "off")
     shown.think = argument
     shown.screen.say(f"thoughts: {argument}")
 
