@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
@@ -124,6 +125,17 @@ def test_help_lists_the_pages_with_a_line_each(monkeypatch: pytest.MonkeyPatch) 
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[: len(PAGES)]] == [*PAGES]
     assert max(map(len, lines)) <= 80
+
+
+def test_the_list_imports_nothing_that_takes_long() -> None:
+    code = (
+        "import sys; sys.argv = ['mlxchat', 'help']\n"
+        "from mlxchat.cli import main\n"
+        "try: main()\n"
+        "finally: print([x for x in ('rich', 'mlx.core', 'numpy') if x in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\n[]\n")
 
 
 def test_a_page_in_a_pipe_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
