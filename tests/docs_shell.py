@@ -1,9 +1,7 @@
 """Runs a command of the documentation as a reader would type it, in its own directory.
 
-One that needs no shell is run in this process, which is quicker.
-
-A chat is typed into, a question is answered with yes, and what goes on all night is told to end
-once it has written something.
+A command that needs no shell runs in this process, which is quicker. A chat gets a message, a
+question is answered with yes, and an overnight run is ended once it has written something.
 """
 
 import os
@@ -48,10 +46,10 @@ class Done:
 
 
 def run(text: str, directory: Path, message: str = "Hello.") -> Done:
-    """Run it in `directory`; `message` is what is said where it is a chat.
+    """Run it in `directory`, and send `message` if it is a chat.
 
-    What it writes is put beside the directory. Raises TimeoutExpired, or fails the test, where
-    it does not come to an end.
+    Its output goes to files next to the directory. Raises TimeoutExpired, or fails the test, if it
+    does not end.
     """
     if opens_chat(text):
         return _chat(text, directory, message)
