@@ -38,7 +38,7 @@ def test_a_page_begins_with_a_title_and_a_short_summary(name: str) -> None:
 @pytest.mark.parametrize("columns", [40, 80])
 def test_a_page_fits_the_terminal_and_nothing_is_lost(name: str, columns: int) -> None:
     page = render_page(read_page(name), columns, has_escapes=False)
-    code = {line.strip() for line in code_lines(read_page(name))}
+    code = "\n".join(code_lines(read_page(name)))
     too_long = [
         line for line in page.splitlines() if len(line) > columns and line.strip() not in code
     ]
@@ -95,6 +95,16 @@ def test_a_link_to_a_page_names_the_command_that_shows_it() -> None:
 def test_a_command_is_never_wrapped_so_that_it_can_be_copied() -> None:
     line = f"mlxchat generate {'long ' * 20}".strip()
     assert render_page(f"    {line}\n", 40, has_escapes=False) == f"    {line}\n"
+
+
+def test_comments_that_do_not_fit_stand_above_their_commands() -> None:
+    block = (
+        "    mlxchat -c          # resume the last session\n    mlxchat help        # list pages\n"
+    )
+    assert render_page(block, 80, has_escapes=False) == block
+    assert render_page(block, 40, has_escapes=False) == (
+        "    # resume the last session\n    mlxchat -c\n    # list pages\n    mlxchat help\n"
+    )
 
 
 def test_colors_are_for_terminals_and_no_color_takes_them_away(
