@@ -2,7 +2,8 @@
 
 A chat in a small window forgets its first turn and recalls it. Then two questions about the same
 document show that it is read only once. The real program runs in a pseudo-terminal, with the
-embedded model and an empty home directory, and this script types.
+embedded model and an empty home directory, and this script types. In a pipe, it prints the final
+screens without escape sequences.
 """
 
 import os
@@ -34,7 +35,7 @@ SAID = (
     "What is the capital of Italy?",
     "What is the largest planet?",
     "What color is the sky?",
-    "/recall code",
+    "/recall code #1",
     "What is the code of the door?",
 )
 
@@ -62,9 +63,8 @@ def demo_environment(home: str) -> dict[str, str]:
         if not name.startswith(("MLXCHAT_", "XDG_"))
     }
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    terminal = os.environ.get("TERM", "dumb") if sys.stdout.isatty() else "dumb"
     # Nothing answers here if the program asks the terminal for the position of its cursor.
-    own = {"PROMPT_TOOLKIT_NO_CPR": "1", "HOME": home, "PATH": programs, "TERM": terminal}
+    own = {"PROMPT_TOOLKIT_NO_CPR": "1", "HOME": home, "PATH": programs, "TERM": "xterm-256color"}
     return {**kept, **SETTINGS, **own}
 
 
@@ -95,13 +95,15 @@ def explain(text: str) -> None:
 
 
 class Shown:
-    """A command that runs in a pseudo-terminal; what it writes is copied to ours."""
+    """A command that runs in a pseudo-terminal; its output is copied to ours."""
 
     def __init__(
         self, command: list[str], environment: dict[str, str], *, is_shown: bool = True
     ) -> None:
-        columns, lines = shutil.get_terminal_size()
+        columns, lines = shutil.get_terminal_size((80, 60))
         self._is_shown = is_shown
+        obeys_escapes = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._is_copied = is_shown and obeys_escapes
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.Stream(self._screen)
         self.written = ""
@@ -135,6 +137,9 @@ class Shown:
         self._copy(QUIET_S)
         if self._child.exitstatus:
             raise SystemExit(f"the demo failed:\n{self.written}")
+        if self._is_shown and not self._is_copied:
+            rows = [row.rstrip() for row in self._screen.display]
+            print("\n".join(rows).rstrip("\n"), flush=True)
 
     def _copy(self, wait_s: float) -> bool:
         """Copy what the command writes within that time. Whether there was anything."""
@@ -144,7 +149,7 @@ class Shown:
             return False
         self.written += text
         self._stream.feed(text)
-        if self._is_shown:
+        if self._is_copied:
             sys.stdout.write(text)
             sys.stdout.flush()
         return True

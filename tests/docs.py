@@ -1,7 +1,7 @@
 """The README, the manual and the shell commands in them, for the tests that run or parse them.
 
-An indented block, and a fenced one that says `sh` or nothing, is for a shell, unless it is a
-drawing. What the commands do is left to those who ask.
+An indented block, or a fenced one marked `sh` or not at all, contains commands unless it is a
+drawing. Running them is for the callers.
 """
 
 import re
@@ -21,14 +21,14 @@ PAGES = [README, *sorted(MANUAL.glob("*.md"))]
 SHELLS = ("", "sh", "bash", "shell")
 CHAPTERS = ("h1", "h2")
 
-# Arrows, lines and boxes, which no command needs.
+# Arrows, lines and boxes: no command contains them.
 DRAWN = re.compile(r"[←-⇿─-◿]")
 QUOTED_OR_COMMENT = re.compile(
     r"""("(?:\\.|[^"\\])*" | '[^']*' | \\.) | (?<!\S)\#[ ]*([^\n]*)""", re.DOTALL | re.VERBOSE
 )
 CONTINUED = re.compile(r"\s*\\\n\s*")
 
-# What a command begins behind, besides signs; those that redirect stand before a file.
+# Words before a command, besides operators; a redirection comes before a file.
 BEFORE_A_COMMAND = {"do", "then", "else", "elif", "if", "while", "until", "!", "{"}
 SIGNS = set("();<>|&")
 NO_COMMANDS = {"for", "case", "done", "fi", "esac", "}", ":", "cd", "exit", "sleep", "wait"}
@@ -49,7 +49,7 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """Raises ValueError for a quotation that does not end."""
+        """Raises ValueError for an unclosed quotation."""
         try:
             return words(self.text)
         except ValueError as error:
@@ -90,7 +90,7 @@ def commands(markdown: str, page: str) -> Iterator[Command]:
 
 
 def words(text: str) -> list[str]:
-    """As a shell parts them; `|`, `;` and the like are words."""
+    """Split as by a shell; `|`, `;` and the like are words."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -98,7 +98,7 @@ def words(text: str) -> list[str]:
 
 
 def programs(words: Iterable[str]) -> Iterator[str]:
-    """What is run: the first word of each simple command, without the shell's own."""
+    """The programs: the first word of each simple command, without shell built-ins."""
     expected = True
     rest = iter(words)
     for word in rest:
@@ -126,7 +126,7 @@ def _of_block(block: str, page: str, chapter: str, first_line: int) -> Iterator[
 
 
 def _is_whole(text: str) -> bool:
-    """Whether a shell would not ask for another line; here-documents are not known."""
+    """Whether a shell would need no further line; here-documents are not supported."""
     if text.rstrip("\n").endswith("\\"):
         return False
     checked = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the documentation promises of its commands, by a pattern for each kind of command."""
+"""Checks what the documentation promises of its commands, by a pattern for each kind."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.docs_workplace import DOCUMENT_BYTES, MODEL_ON_THE_HUB, Workplace
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`said` is how the command and its comment match the check's pattern."""
+    """A command that ran; `said` is the match of the check's pattern."""
 
     place: Workplace
     done: Done
@@ -32,7 +32,7 @@ CHECKS: dict[str, Check] = {}
 
 
 def of(pattern: str) -> Callable[[Check], Check]:
-    """A check of each command that, with its comment, begins like this."""
+    """Registers a check for commands that, comment included, begin like this."""
 
     def add(check: Check) -> Check:
         CHECKS[pattern] = check
@@ -236,8 +236,13 @@ def sessions() -> set[str]:
 
 
 def tokens_read(done: Done) -> int:
+<<<<<<< HEAD
     """Of the prompt, by the closing figures."""
     figures = re.search(r"prompt ([\d,]+) tokens, ([\d,]+) cached", done.stderr)
+=======
+    """How many prompt tokens were read, by the closing figures."""
+    figures = re.search(r"prompt ([\d,]+) tokens, ([\d,]+) of them known", done.stderr)
+>>>>>>> manual
     assert figures is not None, done.stderr
     prompt, known = (int(number.replace(",", "")) for number in figures.groups())
     return prompt - known

@@ -1,9 +1,7 @@
-"""A command of the documentation, typed: run in a shell as it stands, in its own directory.
+"""Runs a command of the documentation as a reader would type it, in its own directory.
 
-One that needs no shell is run in this process, which is quicker.
-
-A chat is typed into, a question is answered with yes, and what goes on all night is told to end
-once it has written something.
+A command that needs no shell runs in this process, which is quicker. A chat gets a message, a
+question is answered with yes, and an overnight run is ended once it has written something.
 """
 
 import os
@@ -32,7 +30,7 @@ ASKS = re.compile(
 UNTIL_THE_MORNING = {"--checkpoint", "--resume", "--until", "--for"}
 
 
-# What a shell makes something of.
+# Characters that a shell interprets.
 SHELLS_OWN = re.compile(r"[$`*?~<>|&;(){}\n]|\w=")
 # What asks the hub, whose library reads the environment once, or imports mlx-lm.
 NEED_A_PROCESS = {"models", "doctor", "-m", "--model", "--against", *NO_CHAT}
@@ -40,7 +38,7 @@ NEED_A_PROCESS = {"models", "doctor", "-m", "--model", "--against", *NO_CHAT}
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a command. On a terminal `stdout` is all that was written to it."""
+    """The result of a command. On a terminal, `stdout` is everything written to it."""
 
     status: int | None
     stdout: str
@@ -48,10 +46,10 @@ class Done:
 
 
 def run(text: str, directory: Path, message: str = "Hello.") -> Done:
-    """Run it in `directory`; `message` is what is said where it is a chat.
+    """Run it in `directory`, and send `message` if it is a chat.
 
-    What it writes is put beside the directory. Raises TimeoutExpired, or fails the test, where
-    it does not come to an end.
+    Its output goes to files next to the directory. Raises TimeoutExpired, or fails the test, if it
+    does not end.
     """
     if opens_chat(text):
         return _chat(text, directory, message)
@@ -65,7 +63,7 @@ def run(text: str, directory: Path, message: str = "Hello.") -> Done:
 
 
 def opens_chat(text: str) -> bool:
-    """Whether it waits for a person to type a message."""
+    """Whether it waits for a typed message."""
     typed = words(text)
     if "mlxchat" not in typed:
         return False
@@ -77,7 +75,7 @@ def opens_chat(text: str) -> bool:
 
 
 def needs_no_shell(text: str) -> bool:
-    """Whether it is one call of the program, which ends by itself."""
+    """Whether it is a single call of the program that ends by itself."""
     typed = words(text)
     bare = QUOTED_OR_COMMENT.sub("", text)
     if typed[0] != "mlxchat" or SHELLS_OWN.search(bare) or goes_on_all_night(text):
@@ -112,7 +110,7 @@ def _run_until_it_writes(text: str, directory: Path, stdout: IO[bytes], stderr: 
         while written() <= before and process.poll() is None:
             assert time.monotonic() < deadline_s, f"it writes nothing: {text}"
             time.sleep(0.02)
-        # The program itself: the shell around it would not wait for it.
+        # The program itself, because the shell around it would not wait for it.
         with suppress(psutil.NoSuchProcess):
             for each in psutil.Process(process.pid).children(recursive=True):
                 if "mlxchat" in each.cmdline():
@@ -128,7 +126,7 @@ def _started(
     stderr: IO[bytes],
     variables: Mapping[str, str] | None = None,
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Nothing of it is left behind."""
+    """Kill all of it at the end."""
     process = subprocess.Popen(
         _script(text),
         cwd=directory,
@@ -155,7 +153,7 @@ def _read(path: Path) -> str:
 def _chat(text: str, directory: Path, message: str) -> Done:
     terminal = _terminal(text, directory)
     terminal.shows(PROMPT)
-    # A chat that goes on shows what was said last, which may be the same.
+    # A resumed chat shows the last message, which may be the same.
     said = terminal.text().count(f"> {message}\n") + 1
     terminal.send(f"{message}\r")
     terminal.shows(rf"(?:^> {re.escape(message)}\n(?:.*\n)+?){{{said}}}>$")
@@ -175,6 +173,6 @@ def _terminal(text: str, directory: Path) -> PseudoTerminal:
 
 
 def _script(text: str) -> list[str]:
-    # A pipe fails where any of its programs does. Behind the last command bash would become it,
-    # and not be the shell around it any more.
+    # A pipe fails if any of its programs fails. Without `exit`, bash would replace itself with the
+    # last command instead of waiting for it.
     return ["bash", "-c", f"set -o pipefail\n{text}\nexit"]

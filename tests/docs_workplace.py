@@ -1,6 +1,6 @@
 """What a reader of the documentation has: a home, a directory, models, documents, a hub.
 
-What the commands name is there beforehand, found in their words.
+Everything that the commands name is created first.
 """
 
 import os
@@ -23,14 +23,14 @@ from tests.gguf_files import tiny_gguf
 
 ROOT = Path(__file__).parent.parent
 
-# More than a prefix needs to be kept: the tiny model takes a byte for a token.
+# Enough for a prefix to be kept: a byte is a token of the tiny model.
 DOCUMENT_BYTES = 1500
 DOCUMENT = re.compile(r"[\w./*-]+\.(?:txt|md|rst|log|csv|html|json|jsonl)")
 WRITTEN = ("-o", "--output", "--json", "--metrics", ">", ">>", "tee")
 
 MOST_TOKENS = 8
 
-# What the documentation writes in capitals is the reader's own.
+# Words in capitals stand for the reader's own.
 MODEL_ON_THE_HUB = "mlx-community/Tiny-4bit"
 PLACEHOLDERS = {
     "NAME": MODEL_ON_THE_HUB,
@@ -39,7 +39,7 @@ PLACEHOLDERS = {
 
 
 class Workplace:
-    """`path` is the working directory, `home` the home; all else is known once it is entered."""
+    """`path` is the working directory, `home` the home directory; `enter` sets the variables."""
 
     def __init__(self, directory: Path, model: Path, hub: FakeHub) -> None:
         self.path, self.home = directory / "work", directory / "home"
@@ -50,7 +50,7 @@ class Workplace:
         self._message = "Tell me of the sea."
 
     def enter(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the variables, until the test ends."""
+        """Set the environment variables until the test ends."""
         programs = self.path.parent / "bin"
         _write_program(programs / "mlxchat", f'exec "{sys.executable}" -m mlxchat "$@"')
         for directory in (Path(sys.executable).parent, programs):
@@ -67,13 +67,13 @@ class Workplace:
             "MLXCHAT_GENERATE_STATS": "true",
             "HF_HOME": str(self.home / "huggingface"),
             "HF_ENDPOINT": self._hub.endpoint,
-            # Else the library asks the hub, once a day, what coding agents there are.
+            # Otherwise the library asks the hub once a day for a list of coding agents.
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }.items():
             monkeypatch.setenv(name, value)
 
     def furnish(self, commands: Sequence[Command]) -> None:
-        """Make what they take for granted."""
+        """Create everything that the commands expect."""
         self._make(str(paths.config_file()), f"aliases.smollm2 = '{self._model}'\n".encode())
         for command in commands:
             self._make_documents(command.words)
@@ -118,7 +118,7 @@ class Workplace:
         self._hub.repos |= {id_: FakeRepo(files) for id_ in ids}
 
     def _make_repository(self) -> None:
-        """With a change that is in no commit."""
+        """Create a repository with an uncommitted change."""
         commit = "git -c user.name=me -c user.email=me@example.org commit --quiet --message poem"
         self._make("poem", b"One line.\n")
         self._prepare(f"git init --quiet && git add poem && {commit}")
@@ -130,7 +130,7 @@ class Workplace:
 
 
 def _documents(words: Sequence[str]) -> Iterator[str]:
-    """What is read of files, and what is run of this repository's."""
+    """The files that a command reads, and the scripts of this repository that it runs."""
     exports = list(words[1:3]) == ["session", "export"]
     for before, word in zip(["", *words], words, strict=False):
         is_ours = "/" in word and not word.startswith("/") and (ROOT / word).is_file()

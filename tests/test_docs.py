@@ -21,7 +21,7 @@ from tests.docs_shell import Done, goes_on_all_night
 from tests.docs_workplace import DOCUMENT_BYTES, Workplace
 from tests.fake_hub import FakeHub
 
-# What commands begin with that are not run. test_help.py parses those of ours all the same.
+# Beginnings of commands that are not run. test_help.py still parses those of mlxchat.
 NOT_RUN = {
     "make": "sets up .venv and runs this suite",
     "git clone": "needs the network",
@@ -33,7 +33,7 @@ NOT_RUN = {
     "mlxchat bench all": "takes hours; test_bench_command.py runs it with --quick",
 }
 
-# Another program might change this machine, so it is not tried out.
+# Programs that cannot change this machine; no others are run.
 HARMLESS = {
     *("mlxchat", "scripts/overnight.sh"),
     *("cat", "echo", "printf", "head", "tail", "less", "grep", "wc", "git", "jq"),
@@ -66,7 +66,7 @@ def is_part(commands: list[Command], whole: list[Command]) -> bool:
 
 
 def complaint(command: Command, done: Done) -> str | None:
-    """What is wrong with how it ended."""
+    """What is wrong with the result."""
     told_to_end = goes_on_all_night(command.text)
     expected = {ExitStatus.TERMINATED, ExitStatus.OK} if told_to_end else {ExitStatus.OK}
     if "head" in command.programs:
@@ -84,7 +84,7 @@ def complaint(command: Command, done: Done) -> str | None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a window that several documents fit into."""
+    """A tiny model with a context for several documents."""
     config = tiny_config() | {"max_position_embeddings": 16 * DOCUMENT_BYTES}
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", config=config)
 
@@ -115,7 +115,7 @@ def test_the_commands_of_a_chapter_do_what_it_says(chapter: str, workplace: Work
 
 
 def check(command: Command, place: Workplace) -> None:
-    # Benchmarks in full take minutes each.
+    # A full benchmark takes minutes.
     text = re.sub(r"(mlxchat bench [a-z]+)(?!.* --quick)", r"\1 --quick", command.text)
     done = place.run(text)
     wrong = complaint(command, done)
@@ -127,7 +127,7 @@ def check(command: Command, place: Workplace) -> None:
 
 
 def foreign(commands: Iterable[Command]) -> list[str]:
-    """What is wrong with those that need a decision first."""
+    """Complaints about commands that need a decision first."""
     return [
         f"{each}\nsay in test_docs.py why it is not run (NOT_RUN), or that "
         f"{', '.join(sorted(strange))} may be (HARMLESS)"
@@ -156,7 +156,7 @@ def test_every_check_has_a_command_on_a_page() -> None:
     assert stale == []
 
 
-# The tests' own parts
+# Tests of the parts above
 
 
 def test_a_chapter_that_another_repeats_runs_once() -> None:

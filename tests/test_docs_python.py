@@ -22,7 +22,7 @@ def test_the_examples_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On a tiny model in the place of the embedded one; generation is made to end."""
+    """On a tiny model instead of the embedded one, with a limit on generated tokens."""
 
     def load_tiny(name: str) -> mlxchat.Model:
         assert name == "smollm2"
@@ -36,7 +36,7 @@ def test_the_examples_run(
     )
 
     def resolve_tiny(name: str | None, **options: Any) -> Any:
-        # What is resumed, a run or a session, names the directory that it found.
+        # A resumed run or session names the directory of its model.
         return resolve_model(str(tiny_model) if name == "smollm2" else name, **options)
 
     monkeypatch.setattr("mlxchat.app.opening.resolve_model", resolve_tiny)

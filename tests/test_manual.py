@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
@@ -37,7 +38,7 @@ def test_a_page_begins_with_a_title_and_a_short_summary(name: str) -> None:
 @pytest.mark.parametrize("columns", [40, 80])
 def test_a_page_fits_the_terminal_and_nothing_is_lost(name: str, columns: int) -> None:
     page = render_page(read_page(name), columns, has_escapes=False)
-    code = {line.strip() for line in code_lines(read_page(name))}
+    code = "\n".join(code_lines(read_page(name)))
     too_long = [
         line for line in page.splitlines() if len(line) > columns and line.strip() not in code
     ]
@@ -96,6 +97,16 @@ def test_a_command_is_never_wrapped_so_that_it_can_be_copied() -> None:
     assert render_page(f"    {line}\n", 40, has_escapes=False) == f"    {line}\n"
 
 
+def test_comments_that_do_not_fit_stand_above_their_commands() -> None:
+    block = (
+        "    mlxchat -c          # resume the last session\n    mlxchat help        # list pages\n"
+    )
+    assert render_page(block, 80, has_escapes=False) == block
+    assert render_page(block, 40, has_escapes=False) == (
+        "    # resume the last session\n    mlxchat -c\n    # list pages\n    mlxchat help\n"
+    )
+
+
 def test_colors_are_for_terminals_and_no_color_takes_them_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,6 +135,17 @@ def test_help_lists_the_pages_with_a_line_each(monkeypatch: pytest.MonkeyPatch) 
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[: len(PAGES)]] == [*PAGES]
     assert max(map(len, lines)) <= 80
+
+
+def test_the_list_imports_nothing_that_takes_long() -> None:
+    code = (
+        "import sys; sys.argv = ['mlxchat', 'help']\n"
+        "from mlxchat.cli import main\n"
+        "try: main()\n"
+        "finally: print([x for x in ('rich', 'mlx.core', 'numpy') if x in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\n[]\n")
 
 
 def test_a_page_in_a_pipe_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """Renders a page of the manual for a terminal: Markdown in, lines out.
 
-Code is never wrapped, so that a terminal copies it whole. A table that would be squeezed becomes a
-list. Models' Markdown, which is untrusted and arrives in pieces, is for `markdown`.
+Code is never wrapped, so that a terminal copies it whole; comments that do not fit go above their
+commands. A table that would be squeezed becomes a list. Models' Markdown, which is untrusted and
+arrives in pieces, is for `markdown`.
 """
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 
 from markdown_it import MarkdownIt
@@ -23,6 +25,8 @@ MAX_COLUMNS = 100
 MIN_WRAPPED_COLUMNS = 30
 MAX_CELL_LINES = 4
 GAP = 2
+
+COMMENTED = re.compile(r"(\S.*?) {2,}(# .+)")
 
 BOLD = Style(bold=True)
 CODE = Style(color="cyan", bold=True)
@@ -73,9 +77,18 @@ def _print_block(console: Console, node: SyntaxTreeNode, indent: int) -> None:
 
 
 def _print_code(console: Console, code: str, indent: int) -> None:
-    for line in code.rstrip("\n").split("\n"):
+    lines = code.rstrip("\n").split("\n")
+    if any(indent + len(line) > console.width for line in lines):
+        lines = [part for line in lines for part in _comment_first(line)]
+    for line in lines:
         text = Text(f"{' ' * indent}{line}" if line else "", style=CODE)
         console.print(text, soft_wrap=True)
+
+
+def _comment_first(line: str) -> list[str]:
+    """A command and the comment at its end, the comment first."""
+    match = COMMENTED.fullmatch(line)
+    return [line] if match is None else [match[2], match[1]]
 
 
 def _print_list(console: Console, node: SyntaxTreeNode, indent: int) -> None:
