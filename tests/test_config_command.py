@@ -129,7 +129,7 @@ def test_no_variable_changes_what_a_command_does(
         ("max-kv-size = 0", "max-kv-size: max-kv-size must be at least 1"),
         ("roll = 'shitf'", "roll: 'shitf' is not one of 'shift', 'refill', 'stop'"),
         ("save = 'perhaps'", "save: Input should be a valid boolean"),
-        ("prefix-cache-size = 'big'", "prefix-cache-size: prefix-cache-size must be a number"),
+        ("prefix-cache-size = 'big'", "prefix-cache-size: prefix-cache-size must be a size"),
         ("stop = ['']", "stop: stop must not be an empty text"),
         ("version = true", "version is not an option of chat"),
     ],
