@@ -236,13 +236,8 @@ def sessions() -> set[str]:
 
 
 def tokens_read(done: Done) -> int:
-<<<<<<< HEAD
-    """Of the prompt, by the closing figures."""
-    figures = re.search(r"prompt ([\d,]+) tokens, ([\d,]+) cached", done.stderr)
-=======
     """How many prompt tokens were read, by the closing figures."""
-    figures = re.search(r"prompt ([\d,]+) tokens, ([\d,]+) of them known", done.stderr)
->>>>>>> manual
+    figures = re.search(r"prompt ([\d,]+) tokens, ([\d,]+) cached", done.stderr)
     assert figures is not None, done.stderr
     prompt, known = (int(number.replace(",", "")) for number in figures.groups())
     return prompt - known

@@ -25,7 +25,7 @@ from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Field, Message
 
-# Of a block's text, for a list.
+# How much of a block's text lists show.
 LABEL_TOKENS = 24
 
 

@@ -51,8 +51,8 @@ class PageWriter:
     def store(
         self, key: str, parent: str, tensors: dict[str, Tensor], *, depth: int, **row: Any
     ) -> bool:
-        """Write a page and keep to the limit; False if the page before it was deleted meanwhile.
-        `row` is the rest of the page's row in the index. Raises OSError."""
+        """Write a page, and enforce the limit. False if the page before it has been deleted. `row`
+        are the other columns of the page's row in the index. Raises OSError."""
         facts = {"model": self.print}
         return self.index.store(
             key,

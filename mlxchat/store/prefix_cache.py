@@ -42,9 +42,8 @@ from mlxchat.store.tensor_file import NAME_OF_TYPE
 class PrefixCache:
     """The prefixes in `directory` that this model can use, limited to `limit_bytes` of files.
 
-    For one thread at a time. A damaged file or a full disk raises nothing here: `error` is why the
-    last page that could not be stored was not. `label` is what `cache list` shows of the text that
-    is read next.
+    For one thread at a time. Problems with the disk or its files raise nothing; `error` is the
+    reason why the last page that failed was not stored. `label` describes the next text in lists.
     """
 
     def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:

@@ -70,8 +70,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Page:
     """A row. `depth` counts tokens up to the end of this page; `used` is in seconds since 1970;
-    `model` is its name; `has_state`: it holds the recurrent states at its end; `kind` is PAGE or
-    BLOCK; `label` is the file that was read, or the beginning of the text.
+    `model` is a readable name; `has_state` is whether the page includes recurrent states; `kind`
+    is PAGE or BLOCK; `label` is the file's name or the start of the text.
     """
 
     key: str
