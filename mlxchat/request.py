@@ -312,6 +312,7 @@ class Request:
     stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
     ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
     events: bool = option(False, "Write JSON Lines instead of text.", Group.OUTPUT, name="json")
+    newline: bool = option(True, "End the output with a newline", Group.OUTPUT)
     logprobs: int | None = same_as(GenerationSettings, "logprobs")
     overnight: Overnight = field(default_factory=Overnight)
     kept: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
