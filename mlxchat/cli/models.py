@@ -8,7 +8,7 @@ import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
 from mlxchat.cli.confirm import Yes, agrees
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import App
 from mlxchat.cli.listing import Json, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from mlxchat.models.inventory import Choice, Entry
     from mlxchat.models.locate import Located
 
-models_app = typer.Typer(
-    cls=Group,
+models_app = App(
     help="List, download, remove and inspect models; set the default one.",
     no_args_is_help=True,
     epilog="""\

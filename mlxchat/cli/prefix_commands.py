@@ -9,15 +9,14 @@ import typer
 
 from mlxchat.cli.completion import complete_prefix
 from mlxchat.cli.confirm import Yes, agrees
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import App
 from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 from mlxchat.cli.options import some_of, with_options
 
 if TYPE_CHECKING:
     from mlxchat.store.prefix_index import PrefixIndex, StoredPrefix
 
-cache_app = typer.Typer(
-    cls=Group,
+cache_app = App(
     help="Manage the prefix cache: long prompts and blocks that are read only once.",
     no_args_is_help=True,
     epilog="""\

@@ -8,11 +8,10 @@ import typer
 
 from mlxchat.cli.completion import complete_session
 from mlxchat.cli.confirm import Yes, agrees
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import App
 from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 
-session_app = typer.Typer(
-    cls=Group,
+session_app = App(
     help="List, show, rename, remove, export, verify and search saved chats.",
     no_args_is_help=True,
     epilog="""\
