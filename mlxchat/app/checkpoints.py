@@ -206,7 +206,7 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
         )
         Loop.begin(OnLoop.WARN, sampling, begun.loop)
     except (KeyError, TypeError, ValueError) as error:
-        raise SnapshotBroken(f"the checkpoint's facts make no sense ({error})") from error
+        raise SnapshotBroken(f"the checkpoint's facts are invalid ({error})") from error
     mx.random.seed(restored.random)
     return begun
 
