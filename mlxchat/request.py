@@ -89,10 +89,10 @@ class Setup:
     )
     keep: int = same_as(CacheSettings, "keep")
     prefill_step_size: int = same_as(CacheSettings, "prefill_step_size")
-    prefix_cache: bool = option(True, "Cache long prompts on disk", Group.WINDOW)
+    prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk", Group.WINDOW)
     prefix_cache_bytes: int = option(
         4_000_000_000,
-        "Maximum size of the prompt cache on disk",
+        "Maximum size of the prefix cache",
         Group.WINDOW,
         name="prefix-cache-size",
         metavar="SIZE",

@@ -89,7 +89,7 @@ ORDER: dict[str, list[str]] = {
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
         *("help_text", "group", "listing", "confirm", "version", "completion", "options"),
-        *("usage_errors", "configured", "key_completion"),
+        *("usage_errors", "configured", "key_completion", "question"),
         *("setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", "help", ""),

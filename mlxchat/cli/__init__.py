@@ -6,6 +6,7 @@ Commands import what they need when they run, so that help appears immediately.
 import os
 import sys
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, NoReturn
 
 import typer
@@ -15,7 +16,7 @@ from mlxchat import platform
 from mlxchat.cli import completion
 from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
-from mlxchat.cli.chat import chat
+from mlxchat.cli.chat import IMPLIED, chat
 from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
@@ -26,6 +27,7 @@ from mlxchat.cli.help import EPILOG as HELP_EPILOG
 from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
+from mlxchat.cli.question import check_question
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import explain
 from mlxchat.cli.version import VersionOption, version
@@ -46,7 +48,8 @@ GROUP_OPTIONS = {*HELP_NAMES, "-V", "--version", "--install-completion", "--show
 EPILOG = """\
 Examples:
   mlxchat
-  cat report.txt | mlxchat generate "Summarize this in three sentences."
+  mlxchat "Why is the sky blue?"
+  cat report.txt | mlxchat "Summarize this in three sentences."
   mlxchat -c
   mlxchat models list
 
@@ -85,6 +88,11 @@ class ChatByDefault(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self._is_for_chat(ctx, args):
+            ctx.meta[IMPLIED] = True
+            if args and not args[0].startswith("-"):
+                # A mistyped command gets a hint even if its options are unknown to chat.
+                words = takewhile(lambda each: not each.startswith("-"), args)
+                check_question(list(words), self)
             args = ["chat", *args]
         return super().parse_args(ctx, args)
 
@@ -92,7 +100,7 @@ class ChatByDefault(Group):
         if ctx.resilient_parsing:
             # While a shell completes a line, the first word may still become a command.
             return bool(args) and args[0].startswith("-") and args[0] not in GROUP_OPTIONS
-        return not args or (args[0].startswith("-") and args[0] not in GROUP_OPTIONS)
+        return not args or not (args[0] in self.commands or args[0] in GROUP_OPTIONS)
 
     def help_parameters(self, ctx: Any) -> list[Any]:
         """Those of chat, then the group's own."""
@@ -109,7 +117,7 @@ class ChatByDefault(Group):
 
     def usages(self, ctx: Any) -> list[str]:
         name = ctx.command_path
-        return [f"{name} [OPTIONS]", f"{name} COMMAND [OPTIONS] [ARGUMENTS]"]
+        return [f"{name} [OPTIONS] [QUESTION]", f"{name} COMMAND [OPTIONS] [ARGUMENTS]"]
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         found = super().shell_complete(ctx, incomplete)
@@ -125,7 +133,7 @@ class ChatByDefault(Group):
 app = App(
     name="mlxchat",
     cls=ChatByDefault,
-    help="Chat with a language model.",
+    help="Chat with a language model, or ask it one question.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,

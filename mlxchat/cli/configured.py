@@ -78,9 +78,9 @@ def keys_of(root: Any) -> list[str]:
 
 
 def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]:
-    """What is set for the command's options, checked, in the form that Typer takes.
+    """The configured values of the command's options, checked, as Typer takes them.
 
-    The model for all commands is left to `models.resolve`, which knows where its name came from.
+    `models.resolve` handles the model for all commands, since it reports where its name comes from.
     Raises ConfigError.
     """
     settings = {

@@ -54,6 +54,9 @@ class ChatShown:
         completes="session",
     )
     save: bool = option(True, "Save the chat as a session", Group.SESSION, common=True)
+    files: tuple[str, ...] = same_as(
+        request.Request, "files", help="Attach a document; repeatable", if_unset=None
+    )
     plain: bool = option(False, "Show replies as plain text, not Markdown", Group.OUTPUT)
     events: bool = same_as(request.Request, "events")
     quiet: bool = same_as(Shown, "quiet")

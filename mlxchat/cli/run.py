@@ -44,10 +44,10 @@ def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
 
 
 def _resume(
-    directory: str, anew: dict[str, bool | None], changes: Changes, ranks: Ranks | None
+    directory: str, given: dict[str, bool | None], changes: Changes, ranks: Ranks | None
 ) -> int:
     with saved_run(Path(directory), **changes) as saved:
-        shown = Shown(**{**saved.request.kept, **anew})  # type: ignore[arg-type]
+        shown = Shown(**{**saved.request.kept, **given})  # type: ignore[arg-type]
         messages = Messages(shown.quiet)
         if saved.ended is not None:
             messages.warn(f"the run in {directory} has already ended: {saved.ended}")

@@ -34,12 +34,16 @@ Answer = Callable[..., Generator[Said]]
 
 @dataclass(frozen=True, slots=True)
 class ScreenOptions:
-    """How a chat is shown: `think` is on, off or hide; replies are `plain` text or Markdown."""
+    """How a chat is shown: `think` is on, off or hide; replies are `plain` text or Markdown.
+
+    `attached` are names and texts of files that go before the first message.
+    """
 
     plain: bool = False
     think: str = "on"
     stats: bool = False
     history_file: Path | None = None
+    attached: tuple[tuple[str, str], ...] = ()
 
 
 class ChatScreen:
@@ -96,6 +100,16 @@ class ChatScreen:
         """Let the user change the text in an editor. Raises InputError."""
         with self.released():
             return self.editor.edit(text)
+
+    def attach_given_files(self) -> None:
+        """Attach the files that were given when the chat was started."""
+        for name, text in self._options.attached:
+            self.attach(name, text)
+
+    def attach(self, name: str, text: str) -> None:
+        """Put the text of a file before the next message."""
+        self.attached.append(text)
+        self.screen.say(f"{name}: {len(text):,} characters, before your next message")
 
     def with_attached(self, text: str) -> str:
         """The message, after the files that wait for it."""

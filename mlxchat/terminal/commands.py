@@ -37,6 +37,10 @@ class Command:
 
 COMMANDS: dict[str, Command] = {}
 
+# What people type from habit.
+OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
+EXIT_WORDS = {"exit", "quit"}
+
 
 def command(usage: str, help_text: str) -> Callable[[Handler], Handler]:
     def add(handler: Handler) -> Handler:
@@ -46,11 +50,18 @@ def command(usage: str, help_text: str) -> Callable[[Handler], Handler]:
     return add
 
 
+def as_command(text: str) -> str | None:
+    """The command that a typed line is, or None for a message. `//` begins a message."""
+    if text.strip().lower() in EXIT_WORDS:
+        return "/exit"
+    return text if text.startswith("/") and not text.startswith("//") else None
+
+
 def run_command(shown: ChatScreen, line: str) -> str | None:
     """Do what the line says; returns a draft for the next prompt. Raises UsageError for a command
     that there is not, with the nearest one."""
     name, _, argument = line.partition(" ")
-    found = COMMANDS.get(name)
+    found = COMMANDS.get(OTHER_NAMES.get(name, name))
     if found is None:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "/help lists them"
@@ -135,8 +146,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
     document = read_input(None, [str(Path(argument).expanduser())], None)
     for notice in document.notices:
         shown.screen.say(notice)
-    shown.attached.append(document.text)
-    shown.screen.say(f"{argument}: {len(document.text):,} characters, before your next message")
+    shown.attach(argument, document.text)
 
 
 @command("/context", "draw what the window holds")

@@ -11,7 +11,7 @@ from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, SnapshotError
 from mlxchat.failures import device_failures
 from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import COMMANDS, SETTABLE, run_command
+from mlxchat.terminal.commands import COMMANDS, SETTABLE, as_command, run_command
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.typeahead import held_typeahead
@@ -45,6 +45,7 @@ class Repl:
         self._shown.screen.say(f"{self._chat.model_name} · /help · Ctrl-D leaves")
         self._shown.say_notices()
         self._shown.show_last_exchange()
+        self._shown.attach_given_files()
         draft = ""
         with suppress(EndOfInput):
             while True:
@@ -79,8 +80,9 @@ class Repl:
 
     def _obey(self, text: str) -> str:
         """Do as a line says; returns a draft for the next prompt."""
-        if text.startswith("/") and not text.startswith("//"):
-            return run_command(self._shown, text) or ""
+        command = as_command(text)
+        if command is not None:
+            return run_command(self._shown, command) or ""
         message = text.removeprefix("/") if text[:2] == "//" else text
         self._shown.say(self._shown.with_attached(message))
         return ""
