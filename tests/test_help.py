@@ -27,9 +27,6 @@ MAX_WORDS = 10
 MAX_COMMON = 16
 MAX_LINES = 55
 
-# Commands with longer texts.
-TO_SHORTEN = ("mlxchat models", "mlxchat session", "mlxchat cache")
-
 
 def commands(command: Any = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """All commands and groups, with their names."""
@@ -196,8 +193,6 @@ def test_help_shows_the_common_options_and_all_help_all_of_them(path: str, comma
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
 def test_a_help_text_is_a_phrase_of_at_most_ten_words(path: str, command: Any):
-    if path.startswith(TO_SHORTEN):
-        return
     texts = [each.help for each in command.params] + [summary(command)]
     assert [text for text in texts if len(text.split()) > MAX_WORDS] == []
     assert [each.help for each in command.params if each.help.endswith(".")] == []
