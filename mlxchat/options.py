@@ -1,9 +1,9 @@
 """Options, each declared once, as a field of the dataclass that holds it.
 
-    temp: float = option(0.0, "Temperature; 0 is greedy.", Group.SAMPLING, must=at_least(0))
+    temp: float = option(0.0, "Temperature; 0 is greedy", Group.SAMPLING, must=at_least(0))
 
-Its flag, environment variable, configuration key, `/set`, saved setting, help and check follow.
-Which options there are is for `settings` and `request` to say; how they look, for the command line.
+The flag, environment variable, configuration key, `/set`, saved setting, help and check are derived
+from it. `settings` and `request` declare the options; the command line decides how they look.
 """
 
 import math
@@ -19,21 +19,21 @@ from mlxchat.wording import Field as Name
 
 
 class Group(StrEnum):
-    """The headings of help, in its order."""
+    """Headings of the help page, in order."""
 
     INPUT = "Input"
     SESSION = "Session"
-    MODEL = "Model and machine"
+    MODEL = "Model"
     WINDOW = "Window"
-    SAMPLING = "Sampling (defaults: the model's generation_config.json, else those shown)"
-    END = "When to end"
+    SAMPLING = "Sampling"
+    END = "Stopping"
     OUTPUT = "Output"
-    OVERNIGHT = "Overnight"
+    OVERNIGHT = "Overnight runs"
 
 
 @dataclass(frozen=True, eq=False)
 class Must:
-    """What holds for every value of an option, as words that follow "must" and as a check."""
+    """A constraint on an option's values: a check, and the words after "must" in its error."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -53,13 +53,14 @@ def between(low: float, high: float, words: str = "") -> Must:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Option:
-    """How people choose a field's value.
+    """How users set a field.
 
-    `name` is the flag without dashes, `aliases` further ones, `short` a letter. `parse` turns what
-    is written into the value and raises ValueError; `written` is how the default is written then.
-    `if_unset` says what happens if nothing is chosen. A `project`'s file may set it, but not to one
-    of its `unlimited` values; `in_chat` it can be set; it is `saved` with a session. `many` can be
-    given several times, and `parse` takes them all.
+    `help` is a phrase of at most ten words; `--help` shows the option if it is `common`, else only
+    `--help-all` does. `name` is the flag without dashes, `aliases` are other names, `short` is a
+    letter. `parse` converts the written text to the value or raises ValueError; `written` is then
+    the default as text. `if_unset` describes the default if it is not a value. A `project` file may
+    set the option, except to one of its `unlimited` values. `in_chat` means /set can change it,
+    `saved` that sessions store it. A `many` option is repeatable, and `parse` gets all its values.
     """
 
     help: str
@@ -76,6 +77,7 @@ class Option:
     completes: str = ""
     many: bool = False
     negatable: bool = True
+    common: bool = False
     project: bool = False
     unlimited: tuple[str, ...] = ()
     in_chat: bool = False
@@ -85,7 +87,7 @@ class Option:
     default: Any = None
 
     def value_of(self, written: Any) -> Any:
-        """The field's value, from what is written as its type, or as `parse` takes it.
+        """The field's value, from a value of its type or, with `parse`, from text.
 
         Raises UsageError naming the field.
         """
@@ -105,7 +107,7 @@ class Option:
         return value
 
     def value_of_text(self, text: str) -> Any:
-        """As `value_of`, from a text. Raises UsageError."""
+        """Like `value_of`, but always from text. Raises UsageError."""
         if self.parse is not None or self.many:
             return self.value_of([text] if self.many else text)
         try:
@@ -115,7 +117,7 @@ class Option:
             raise UsageError(Name(self.field), f" must be {wanted}, got {text!r}") from None
 
     def check(self, value: Any) -> None:
-        """Raise UsageError naming the field if there can be no such value."""
+        """Raise UsageError naming the field if the value is invalid."""
         if value is None:
             return
         for each in value if isinstance(value, tuple) else (value,):
@@ -134,7 +136,7 @@ def option(
     factory: Callable[[], Any] | None = None,
     **more: Any,
 ) -> Any:
-    """A dataclass's field that people can choose; `more` are fields of Option."""
+    """A dataclass field that users can set; `more` are fields of Option."""
     metadata = {"option": Option(help=help_text, group=group, **more)}
     if factory is not None:
         return field(default_factory=factory, metadata=metadata)
@@ -142,7 +144,7 @@ def option(
 
 
 def same_as(kind: type, name: str, *, default: Any = MISSING, **other: Any) -> Any:
-    """A field that is declared in another dataclass already; `other` replaces fields of Option."""
+    """A field declared in another dataclass; `other` overrides fields of its Option."""
     declared = _fields(kind)[name]
     metadata = {"option": replace(declared.metadata["option"], **other)}
     if default is MISSING and declared.default_factory is not MISSING:
@@ -152,7 +154,7 @@ def same_as(kind: type, name: str, *, default: Any = MISSING, **other: Any) -> A
 
 @cache
 def options_of(kind: type) -> MappingProxyType[str, Option]:
-    """The options among the fields of a dataclass, by field."""
+    """The options of a dataclass, by field name."""
     hints = get_type_hints(kind)
     return MappingProxyType(
         {
@@ -172,7 +174,7 @@ def options_of(kind: type) -> MappingProxyType[str, Option]:
 
 
 def check_options(value: Any) -> None:
-    """Raise UsageError for the first field that is not as it was declared."""
+    """Raise UsageError for the first field with an invalid value."""
     for name, each in options_of(type(value)).items():
         each.check(getattr(value, name))
 
@@ -186,7 +188,7 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _without_none(hint: Any) -> Any:
-    """The type of what is chosen, if anything is."""
+    """The type without `None`."""
     if isinstance(hint, UnionType):
         kinds = [each for each in get_args(hint) if each is not type(None)]
         return kinds[0] if len(kinds) == 1 else hint

@@ -1,6 +1,6 @@
-"""What can be asked of the application, as frozen dataclasses: a model, a generation, a chat.
+"""Requests to the application, as frozen dataclasses: open a model, generate, chat.
 
-Each field that people can choose is declared here or in `settings`, once.
+Every option is declared once, here or in `settings`.
 """
 
 from collections.abc import Mapping
@@ -35,55 +35,52 @@ from mlxchat.wording import Field
 Window = int | Literal["auto"] | None
 
 
-# A raised temperature holds from one pause to the next.
+# Tokens between pauses, at which a raised temperature is lowered again.
 NUDGE_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a model is opened with.
+    """How to open a model.
 
-    `model` None is the default one. `window` is in tokens; None has no bound, "auto" is what the
-    model and the memory allow. `sampling` holds fields of SamplingSettings; for those it lacks or
-    has as None, the model's makers are followed.
+    `model` None means the default model. `window` is in tokens; None means unbounded, "auto" as
+    much as the model and the memory allow. `sampling` holds fields of SamplingSettings; those that
+    are missing or None follow the model's own recommendation.
     """
 
     model: str | None = option(
         None,
-        "Directory, .gguf file, alias or Hub ID.",
+        "Model: alias, Hub ID, .gguf file or directory",
         Group.MODEL,
         short="m",
+        common=True,
         metavar="MODEL",
-        if_unset="the configured one, a recommended one that fits, the embedded one",
+        if_unset="the configured one, else one that fits",
         completes="model",
         saved=True,
     )
-    offline: bool = option(False, "Never use the network, as with HF_HUB_OFFLINE=1.", Group.MODEL)
+    offline: bool = option(False, "Never use the network", Group.MODEL)
     device: str = option(
         "auto",
-        "Where to compute. auto: the GPU if there is one.",
+        "Device to compute on",
         Group.MODEL,
         choices=("auto", "cpu", "gpu"),
     )
     dtype: str = option(
         "auto",
-        "Data type of the weights in memory. auto: stored on a GPU, float32 on a CPU if that fits.",
+        "Data type of the weights in memory",
         Group.MODEL,
         choices=("auto", "float16", "bfloat16", "float32", "stored"),
         saved=True,
     )
-    pipeline: bool = option(
-        False,
-        "Under mlx.launch: give each rank some of the layers, instead of a share of each.",
-        Group.MODEL,
-    )
+    pipeline: bool = option(False, "With mlx.launch: split the model by layers", Group.MODEL)
     window: Window = option(
         "auto",
-        "Window in tokens; older ones are forgotten. auto: the trained context or what fits in "
-        "memory; none: unbounded.",
+        "Window in tokens, auto, or none for unbounded",
         Group.WINDOW,
+        common=True,
         name="max-kv-size",
-        metavar="auto|none|TOKENS",
+        metavar="TOKENS",
         parse=parse_window,
         must=Must("be at least 1 token", lambda value: value == "auto" or value >= 1),
         project=True,
@@ -92,12 +89,10 @@ class Setup:
     )
     keep: int = same_as(CacheSettings, "keep")
     prefill_step_size: int = same_as(CacheSettings, "prefill_step_size")
-    prefix_cache: bool = option(
-        True, "Keep the beginnings of long prompts on disk, to read them only once.", Group.WINDOW
-    )
+    prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk", Group.WINDOW)
     prefix_cache_bytes: int = option(
         4_000_000_000,
-        "Maximum size of the prefix cache; least recently used go first.",
+        "Maximum size of the prefix cache",
         Group.WINDOW,
         name="prefix-cache-size",
         metavar="SIZE",
@@ -111,7 +106,7 @@ class Setup:
         check_options(self)
 
     def cache_settings(self) -> CacheSettings:
-        """The window as far as it is known before the model is: none yet if it is "auto"."""
+        """The window as known before the model is loaded: None if it is "auto"."""
         window = None if self.window == "auto" else self.window
         return CacheSettings(window, self.keep, self.prefill_step_size)
 
@@ -124,30 +119,31 @@ class Setup:
         return SamplingSettings(**{**recommended, **self.given_sampling()}, seed=self.seed)
 
     def check(self) -> None:
-        """Raise UsageError for values that no model can have, before anything takes time."""
+        """Raise UsageError for invalid values, before anything takes time."""
         self.cache_settings()
         self.sampling_settings({})
 
 
 @dataclass(frozen=True, slots=True)
 class Overnight:
-    """When a long run ends, and what it leaves on the disk.
+    """When a long run ends, and what it writes to disk.
 
-    It ends at `until`, or `lasting_s` seconds after generation begins, or before its text has more
-    than `max_bytes`. The text goes to the new file `output`; with `checkpoint`, a new directory, by
-    default to output.txt in it. Past `rotate_bytes` it continues in further files.
+    The run ends at `until`, or `lasting_s` seconds after generation begins, or before the text
+    exceeds `max_bytes`. The text goes to the new file `output`; with `checkpoint`, a new directory,
+    the default is output.txt in it. Every `rotate_bytes`, the text continues in another file.
     """
 
     until: datetime | None = option(
         None,
-        "End at a local time: 07:00, or 2026-11-22 07:00.",
+        "Stop at a local time, such as 07:00",
         Group.END,
+        common=True,
         metavar="TIME",
         parse=parse_deadline,
     )
     lasting_s: float | None = option(
         None,
-        "End after this long: 8h, 1h30m.",
+        "Stop after a duration, such as 8h or 1h30m",
         Group.END,
         name="for",
         metavar="DURATION",
@@ -155,30 +151,30 @@ class Overnight:
     )
     max_bytes: int | None = option(
         None,
-        "End before the text is larger: 100MB.",
+        "Stop before the text exceeds SIZE, such as 100MB",
         Group.END,
         metavar="SIZE",
         parse=parse_bytes,
     )
     on_loop: OnLoop = option(
         OnLoop.WARN,
-        "If the text repeats itself: warn, stop with exit status 3, or nudge (raise the "
-        "temperature for a while).",
+        "What to do if the text repeats itself",
         Group.END,
         project=True,
     )
     output: Path | None = option(
         None,
-        "Write the text to a new file.",
+        "Write the text to a new file",
         Group.OUTPUT,
         short="o",
+        common=True,
         metavar="FILE",
         parse=Path,
-        if_unset="stdout; with a checkpoint, output.txt in its directory",
+        if_unset="stdout, or output.txt in the checkpoint",
     )
     rotate_bytes: int | None = option(
         None,
-        "Continue in FILE.001, FILE.002 … when the file reaches this size: 50MB.",
+        "Start another file every SIZE, such as 50MB",
         Group.OUTPUT,
         name="rotate",
         metavar="SIZE",
@@ -187,21 +183,22 @@ class Overnight:
     )
     metrics: Path | None = option(
         None,
-        "Append a JSON line of figures every minute.",
+        "Append a line of JSON figures every minute",
         Group.OUTPUT,
         metavar="FILE",
         parse=Path,
     )
     checkpoint: Path | None = option(
         None,
-        "Keep what is needed to resume after a crash in a new directory.",
+        "Save checkpoints to a new directory, to resume from",
         Group.OVERNIGHT,
+        common=True,
         metavar="DIR",
         parse=Path,
     )
     checkpoint_every: int = option(
         2_000,
-        "Tokens between two checkpoints.",
+        "Tokens between checkpoints",
         Group.OVERNIGHT,
         metavar="TOKENS",
         must=at_least(1, "be at least 1 token"),
@@ -214,7 +211,7 @@ class Overnight:
                 Field("until"),
                 " and ",
                 Field("lasting_s"),
-                " both say when to end: give one of them",
+                " cannot be combined",
             )
         if self.rotate_bytes is not None and self.output_path() is None:
             raise UsageError(
@@ -227,7 +224,7 @@ class Overnight:
 
     @property
     def keeps_awake(self) -> bool:
-        """Whether it is worth keeping the machine awake for."""
+        """Whether to keep the machine awake."""
         return any(each is not None for each in (self.checkpoint, self.until, self.lasting_s))
 
     def pause_every(self) -> int | None:
@@ -236,13 +233,13 @@ class Overnight:
         return None if self.checkpoint is None else self.checkpoint_every
 
     def deadline_s(self, now_s: float) -> float | None:
-        """When to end, in seconds since the epoch, if generation begins now."""
+        """The deadline in seconds since the epoch, if generation begins now."""
         if self.lasting_s is not None:
             return now_s + self.lasting_s
         return None if self.until is None else self.until.timestamp()
 
     def output_path(self) -> Path | None:
-        """The file that the text goes to, if any."""
+        """The output file, if any."""
         if self.output is not None:
             return self.output.expanduser()
         return None if self.checkpoint is None else self.checkpoint / "output.txt"
@@ -250,11 +247,12 @@ class Overnight:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt after documents, and how to continue it.
+    """A prompt after documents, and how to generate from it.
 
-    `blocks` are documents that are read once and reused anywhere. `raw` leaves the chat template
-    out. `think` is "on", "off", "hide", or None to leave it to the template. With `events`, what is
-    written is JSON Lines in place of text, `logprobs` likeliest tokens of each step included.
+    `blocks` are documents that are read once and reused at any position. `raw` bypasses the chat
+    template. `think` is "on", "off", "hide", or None for the template's default. With `events`, the
+    output is JSON Lines instead of text, with the `logprobs` likeliest tokens of each step.
+    `newline` adds a line end to text that has none, except to that of a run with a checkpoint.
     `kept` is stored with a checkpoint and returned when it is resumed.
     """
 
@@ -262,35 +260,38 @@ class Request:
     prompt: str | None = None
     files: tuple[str, ...] = option(
         (),
-        "Document to read, - for stdin; repeatable.",
+        "Read a document, - for stdin; repeatable",
         Group.INPUT,
         name="file",
         short="f",
+        common=True,
         metavar="FILE",
-        if_unset="stdin if it is piped",
+        if_unset="piped stdin",
     )
     blocks: tuple[str, ...] = option(
         (),
-        "Document to read once and keep, for any later prompt: nearly, not exactly, what a file "
-        "gives; repeatable.",
+        "Read a document as a separately cached block; repeatable",
         Group.INPUT,
         name="block",
         metavar="FILE",
     )
     system: str | None = option(
         None,
-        "System prompt.",
+        "System prompt",
         Group.INPUT,
         short="s",
+        common=True,
         aliases=("system-prompt",),
         metavar="TEXT",
-        if_unset="the chat template's own",
+        if_unset="the template's own",
         project=True,
     )
-    raw: bool = option(False, "Continue the text itself, without the chat template.", Group.INPUT)
+    raw: bool = option(
+        False, "Continue the text itself, without the chat template", Group.INPUT, common=True
+    )
     template_args: Mapping[str, Any] = option(
         None,
-        "Variable of the chat template, such as reasoning_effort=high; repeatable.",
+        "Set a variable of the chat template; repeatable",
         Group.INPUT,
         factory=dict[str, Any],
         name="template-arg",
@@ -302,16 +303,20 @@ class Request:
     )
     think: str | None = option(
         None,
-        "A model's thoughts: shown, turned off, or hidden.",
+        "Show, turn off or hide the model's thoughts",
         Group.OUTPUT,
+        common=True,
         choices=("on", "off", "hide"),
-        if_unset="as the template has them, shown",
+        if_unset="shown, if the template thinks",
         project=True,
     )
     max_tokens: int = same_as(GenerationSettings, "max_tokens")
     stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
     ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
-    events: bool = option(False, "Write JSON Lines instead of text.", Group.OUTPUT, name="json")
+    events: bool = option(
+        False, "Write JSON Lines instead of text", Group.OUTPUT, name="json", common=True
+    )
+    newline: bool = option(True, "End the output with a newline", Group.OUTPUT)
     logprobs: int | None = same_as(GenerationSettings, "logprobs")
     overnight: Overnight = field(default_factory=Overnight)
     kept: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
@@ -323,11 +328,11 @@ class Request:
                 Field("logprobs"),
                 " needs ",
                 Field("events", True),
-                ": text has no place for log-probabilities",
+                ": text has no room for log-probabilities",
             )
         if self.raw and self.system is not None:
             raise UsageError(
-                Field("system"), " needs the chat template, which ", Field("raw"), " leaves out"
+                Field("system"), " needs the chat template, which ", Field("raw"), " bypasses"
             )
         if self.raw and self.variables():
             raise UsageError(
@@ -336,17 +341,17 @@ class Request:
                 Field("template_args"),
                 " need the chat template, which ",
                 Field("raw"),
-                " leaves out",
+                " bypasses",
             )
         long = self.overnight
         if self.events and (long.checkpoint is not None or long.max_bytes is not None):
             raise UsageError(
                 Field("events"),
-                " goes with neither ",
+                " cannot be combined with ",
                 Field("checkpoint"),
-                " nor ",
+                " or ",
                 Field("max_bytes"),
-                ": they are for text",
+                ", which need text",
             )
         if self.blocks:
             self._check_blocks()
@@ -359,7 +364,7 @@ class Request:
                 Field("blocks"),
                 " and ",
                 Field("checkpoint"),
-                " cannot be combined: give the documents of a run that is to be resumed with ",
+                " cannot be combined: pass the documents with ",
                 Field("files"),
             )
         if not self.setup.prefix_cache:
@@ -372,7 +377,7 @@ class Request:
         return self.think in ("off", "hide")
 
     def variables(self) -> dict[str, Any]:
-        """What the chat template is given: an argument has the last word."""
+        """The variables of the chat template; `template_args` override `think`."""
         thinking = {} if self.think is None else thinking_variables(self.think != "off")
         return {**thinking, **self.template_args}
 
@@ -387,12 +392,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """What a chat is opened with.
+    """How to open a chat.
 
     `think` is "on", "off" or "hide". `exact` refuses to resume a session whose cache cannot be
-    restored to the bit. A resumed session brings its own model, dtype, window, keep, roll and
-    template_args; `chosen` names those that are to be as they are here. None: all that differ from
-    their defaults.
+    restored bit for bit. A resumed session restores its own model, dtype, window, keep, roll and
+    template_args, except those named in `chosen`, which are taken from here. None means all that
+    differ from their defaults.
     """
 
     setup: Setup = field(default_factory=lambda: Setup(keep=0))
@@ -400,13 +405,12 @@ class ChatOptions:
     template_args: Mapping[str, Any] = same_as(Request, "template_args")
     exact: bool = option(
         False,
-        "Fail if the cache cannot be restored to the bit, instead of reading the transcript again.",
+        "Refuse to resume unless the cache restores bit for bit",
         Group.SESSION,
     )
     roll: Roll = option(
         Roll.SHIFT,
-        "If the window is full: shift evicts the oldest turns in place, refill drops them and "
-        "reads the rest again, stop forgets nothing and answers no more.",
+        "How to make room when the window is full",
         Group.WINDOW,
         project=True,
         in_chat=True,
@@ -420,7 +424,7 @@ class ChatOptions:
         check_options(self)
 
     def chosen_fields(self) -> frozenset[str]:
-        """The fields that a session's own do not replace."""
+        """The fields that override those of a session."""
         if self.chosen is not None:
             return self.chosen
         default = ChatOptions()
@@ -430,7 +434,7 @@ class ChatOptions:
             for name in options_of(type(ours))
             if getattr(ours, name) != getattr(theirs, name)
         }
-        # Setup's own default is not a choice: it suits a run, not a chat.
+        # The default of Setup is not a choice: it is meant for a run, not for a chat.
         return frozenset(differs - ({"keep"} if self.setup.keep == Setup().keep else set()))
 
 
@@ -438,12 +442,7 @@ def _all_of(*kinds: type) -> dict[str, Option]:
     return {name: each for kind in kinds for name, each in options_of(kind).items()}
 
 
-CHAT_KEEP = replace(
-    options_of(Setup)["keep"],
-    default=ChatOptions().setup.keep,
-    help="First tokens, never evicted, even if the system prompt and what the template puts "
-    "before the first message are fewer.",
-)
+CHAT_KEEP = replace(options_of(Setup)["keep"], default=ChatOptions().setup.keep)
 
 # Generation is greedy without a recommendation; a chat always has one.
 CHAT_SAMPLING = {
@@ -451,7 +450,7 @@ CHAT_SAMPLING = {
     for name, each in options_of(SamplingSettings).items()
 }
 
-# What the two commands that run a model have, by field.
+# The options of the two commands that run a model, by field.
 GENERATE = _all_of(Request, Setup, SamplingSettings, Overnight)
 CHAT = {
     **_all_of(ChatOptions, Setup),

@@ -1,4 +1,4 @@
-"""Settings of the core, as frozen dataclasses that refuse impossible values."""
+"""Settings of the core: frozen dataclasses that reject invalid values."""
 
 import os
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ DEFAULT_PREFILL_STEP_SIZE = 512
 class CacheSettings:
     """The window `W`, the kept tokens `K` and the prefill step `S`, all in tokens.
 
-    `max_kv_size` None is a window without bound. Raises UsageError for values that no cache can
-    have: a window must hold the kept tokens and at least one more.
+    `max_kv_size` None means an unbounded window. Raises UsageError unless the window holds the kept
+    tokens and at least one more.
     """
 
     max_kv_size: int | None = option(
-        None, "Window in tokens.", Group.WINDOW, must=at_least(1, "be at least 1 token")
+        None, "Window size in tokens", Group.WINDOW, must=at_least(1, "be at least 1 token")
     )
     keep: int = option(
         DEFAULT_KEEP,
-        "First tokens, never evicted.",
+        "Pin at least this many of the first tokens",
         Group.WINDOW,
         metavar="TOKENS",
         must=at_least(0, "not be negative"),
@@ -36,7 +36,7 @@ class CacheSettings:
     )
     prefill_step_size: int = option(
         DEFAULT_PREFILL_STEP_SIZE,
-        "Prompt tokens processed at once.",
+        "Prompt tokens to process per step",
         Group.WINDOW,
         metavar="TOKENS",
         must=at_least(1, "be at least 1 token"),
@@ -47,8 +47,8 @@ class CacheSettings:
         if self.max_kv_size is not None and self.max_kv_size <= self.keep:
             raise UsageError(
                 Field("max_kv_size"),
-                f" {self.max_kv_size} leaves no room beside the {self.keep} kept tokens: make it "
-                "larger than ",
+                f" {self.max_kv_size} leaves no room for more than the {self.keep} kept tokens: "
+                "it must be larger than ",
                 Field("keep"),
             )
 
@@ -59,38 +59,40 @@ def _sampling(default: Any, help_text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How a token is drawn. `temp` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off.
+    """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off.
 
-    `repetition_penalty` 1 is off and looks at the latest 20 tokens otherwise (mlx-lm's rule).
-    `seed` None leaves MLX's global random state as it is.
+    `repetition_penalty` applies to the latest 20 tokens, as in mlx-lm; 1 is off. `seed` None leaves
+    MLX's global random state unchanged.
     """
 
-    temp: float = _sampling(0.0, "Temperature; 0 is greedy.", must=at_least(0, "be 0 or more"))
+    temp: float = _sampling(
+        0.0, "Temperature; 0 is greedy", common=True, must=at_least(0, "be 0 or more")
+    )
     top_p: float = _sampling(
         1.0,
-        "Keep the likeliest tokens up to this total probability; 1: off.",
+        "Nucleus sampling: keep tokens up to this total probability",
         must=Must("be above 0 and at most 1", lambda value: 0 < value <= 1),
     )
     top_k: int = _sampling(
         0,
-        "Keep this many of the likeliest tokens; 0: off.",
-        metavar="TOKENS",
+        "Sample from the K likeliest tokens; 0 is off",
+        metavar="K",
         must=at_least(0, "be 0 (off) or more"),
     )
     min_p: float = _sampling(
         0.0,
-        "Drop tokens below this share of the likeliest's probability; 0: off.",
+        "Minimum probability relative to the likeliest token; 0 is off",
         must=between(0, 1),
     )
     repetition_penalty: float = _sampling(
         1.0,
-        "Divides the logits of the latest 20 tokens; 1: off.",
+        "Penalize the last 20 tokens; 1 is off",
         must=above(0, "be above 0 (1 is off)"),
     )
     seed: int | None = _sampling(
         None,
-        "Seed of the random numbers.",
-        if_unset="a random one, shown in JSON",
+        "Random seed",
+        if_unset="random",
         must=Must("be between 0 and 2^64 - 1", lambda value: 0 <= value < 2**64),
     )
 
@@ -100,17 +102,19 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
-    """When generation ends and what is reported of each token.
+    """When generation ends and what it reports about each token.
 
-    `max_tokens` -1 is no limit. `logprobs` None computes no log-probabilities at all, 0 only the
-    drawn token's, K > 0 the K likeliest as well.
+    `max_tokens` -1 means no limit. `logprobs` None computes no log-probabilities, 0 only
+    the sampled token's, K > 0 also those of the K likeliest tokens.
     """
 
     max_tokens: int = option(
         -1,
-        "Maximum tokens to generate; -1: no limit.",
+        "Maximum tokens to generate",
         Group.END,
         short="n",
+        common=True,
+        if_unset="-1, no limit",
         metavar="TOKENS",
         must=Must("be at least 1, or -1 for no limit", lambda value: value == -1 or value >= 1),
         project=True,
@@ -119,16 +123,16 @@ class GenerationSettings:
     )
     stop: tuple[str, ...] = option(
         (),
-        "Stop before this text; repeatable.",
+        "Stop before this text; repeatable",
         Group.END,
         metavar="TEXT",
         must=Must("not be an empty text", bool),
         project=True,
     )
-    ignore_eos: bool = option(False, "Continue past the model's end tokens.", Group.END)
+    ignore_eos: bool = option(False, "Continue past the end-of-text token", Group.END)
     logprobs: int | None = option(
         None,
-        "In JSON: each step's K likeliest tokens, with natural log-probabilities.",
+        "With JSON: log-probabilities of the K likeliest tokens",
         Group.OUTPUT,
         metavar="K",
         must=at_least(0, "not be negative"),
@@ -139,7 +143,7 @@ class GenerationSettings:
 
 
 class Roll(StrEnum):
-    """What a conversation does when its window is full."""
+    """What a conversation does when the window is full."""
 
     SHIFT = "shift"
     REFILL = "refill"
@@ -147,7 +151,7 @@ class Roll(StrEnum):
 
 
 class OnLoop(StrEnum):
-    """What a generation does when its text goes round in circles."""
+    """What a generation does when the text repeats itself."""
 
     WARN = "warn"
     STOP = "stop"
@@ -155,12 +159,12 @@ class OnLoop(StrEnum):
 
 
 def random_seed() -> int:
-    """A seed that nobody chose."""
+    """A random seed."""
     return int.from_bytes(os.urandom(4))
 
 
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling values of a model's generation_config.json, by the names of SamplingSettings.
+    """Sampling values in a model's generation_config.json, by the names of SamplingSettings.
 
     A temperature counts unless `do_sample` is false, which means greedy. Values that the option
     cannot have are left out.

@@ -45,7 +45,7 @@ def said(pattern: str, command: Command) -> "re.Match[str] | None":
     return re.match(pattern, f"{command.text}  # {command.comment}")
 
 
-@of(r"mlxchat --version  #")
+@of(r"mlxchat version  #")
 def _version(seen: Seen) -> None:
     assert re.search(r"backend .+, device .+\nBLAS .+", seen.done.stdout)
 

@@ -69,9 +69,18 @@ def opens_chat(text: str) -> bool:
         return False
     at = typed.index("mlxchat")
     arguments = typed[at + 1 :]
-    if "|" in typed[:at] or "<" in arguments or NO_CHAT & set(arguments):
+    if "|" in typed[:at] or "<" in arguments or NO_CHAT & set(arguments) or asks(arguments):
         return False
     return not arguments or arguments[0] == "chat" or arguments[0].startswith("-")
+
+
+def asks(arguments: list[str]) -> bool:
+    """Whether a question is among them: quoted, and not the value of an option."""
+    before = ["", *arguments]
+    return any(
+        " " in word and each not in ("-s", "--system")
+        for each, word in zip(before, arguments, strict=False)
+    )
 
 
 def needs_no_shell(text: str) -> bool:

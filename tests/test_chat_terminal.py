@@ -3,9 +3,12 @@
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mlxchat.terminal.commands import as_command, run_command
+from mlxchat.terminal.plain_input import EndOfInput
 from scripts.tiny_model import CHAT_TEMPLATE, tiny_config, write_tiny_model
 from tests.pseudo_terminal import PseudoTerminal
 from tests.scripted_model import Scripted
@@ -97,6 +100,40 @@ def test_markdown_is_rendered_and_plain_is_as_it_is(
     assert ("```" in chat.text()) == bool(options)
     chat.send(CTRL_D)
     assert chat.ends() == 0
+
+
+def test_a_chat_starts_with_files_and_knows_the_usual_words(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`exit` and `/bye` were sent to the model, or answered with an error."""
+    (tmp_path / "a.md").write_text("Ada.")
+    monkeypatch.chdir(tmp_path)
+    chat = tiny(tiny_model, "-f", "a.md", "--no-save")
+    chat.shows(r"^a\.md: 4 characters, before your next message$")
+    chat.says("/?")
+    chat.shows("^/help +")
+    chat.says("Who?")
+    chat.send("/undo\r")
+    chat.shows("^> Ada\\.\\s+Who\\?$")
+    chat.drops_draft()
+    chat.says("/reset")
+    chat.shows_rule("a new conversation")
+    chat.send("exit\r")
+    assert chat.ends() == 0
+
+
+@pytest.mark.parametrize("line", ["/exit", "/bye", "/quit", "exit", "quit", " Quit "])
+def test_every_usual_word_leaves(line: str) -> None:
+    command = as_command(line)
+    assert command is not None
+    shown: Any = None
+    with pytest.raises(EndOfInput):
+        run_command(shown, command)
+
+
+@pytest.mark.parametrize("line", ["exit the shop", "//exit", "How do I quit?", ""])
+def test_other_lines_are_messages(line: str) -> None:
+    assert as_command(line) is None
 
 
 def test_what_is_typed_while_loading_and_replying_is_not_lost(tiny_model: Path) -> None:

@@ -114,21 +114,21 @@ def test_no_variable_changes_what_a_command_does(
         with pytest.raises(ConfigError, match=r"chat\.help is not an option of chat"):
             parameters("chat")
     else:
-        assert not parameters("chat")["version"]
+        assert parameters("chat")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("temp = 'hot'", "temp: Input should be a valid number"),
+        ("temp = 'hot'", "temp: not a number"),
         ("temp = -1", "temp: temp must be 0 or more, got -1.0"),
         ("temp = true", "temp: it takes a value, not true"),
         ("temp = [1]", "temp: it takes one value, not a list"),
-        ("max-tokens = 0.5", "max-tokens: Input should be a valid integer"),
+        ("max-tokens = 0.5", "max-tokens: not a whole number"),
         ("max-kv-size = 'big'", "max-kv-size: max-kv-size must be auto, none or a number"),
         ("max-kv-size = 0", "max-kv-size: max-kv-size must be at least 1"),
         ("roll = 'shitf'", "roll: 'shitf' is not one of 'shift', 'refill', 'stop'"),
-        ("save = 'perhaps'", "save: Input should be a valid boolean"),
+        ("save = 'perhaps'", "save: neither true nor false"),
         (
             "prefix-cache-size = 'big'",
             "prefix-cache-size: prefix-cache-size must be a size in bytes",
@@ -188,7 +188,7 @@ def test_a_project_does_not_override_a_sessions_own_settings(
     path.write_text("[chat]\nmax-kv-size = 300\ntemp = 0.0\n")
     done = run_mlxchat(*chat, stdin="hi\n")
     assert json.loads(done.stdout.splitlines()[0])["max_kv_size"] == 200
-    notice = "chat.temp; if the session has none of its own, chat.max-kv-size"
+    notice = "chat.temp; unless the session has its own: chat.max-kv-size"
     assert done.stderr == f"mlxchat: {path} sets {notice}\n"
 
 
@@ -260,7 +260,7 @@ def test_show_lists_every_setting_and_its_source(
     assert cells["chat.system"] == ["Be brief.", str(project / FILE_NAME)]
     assert cells["chat.save"] == ["true", "default"]
     assert cells["generate.stop"] == ['["END"]', "MLXCHAT_GENERATE_STOP"]
-    assert cells["generate.temp"] == ["(0.0)", "default"]
+    assert cells["generate.temp"] == ["(the model's, else 0.0)", "default"]
     assert cells["generate.max-kv-size"] == ["auto", "default"]
 
 
@@ -313,9 +313,9 @@ def test_show_in_json_keeps_the_types_of_values(project: Path, run_mlxchat: RunM
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("chat.tmep", "there is no key 'chat.tmep'; did you mean 'chat.temp'?"),
-        ("xyz", "there is no key 'xyz': `mlxchat config show` lists them"),
-        ("aliases.x", "there is no key 'aliases.x': `mlxchat config show` lists them"),
+        ("chat.tmep", "unknown key 'chat.tmep'; did you mean 'chat.temp'?"),
+        ("xyz", "unknown key 'xyz': `mlxchat config show` lists them"),
+        ("aliases.x", "unknown key 'aliases.x': `mlxchat config show` lists them"),
     ],
 )
 def test_show_refuses_an_unknown_key(
@@ -377,22 +377,22 @@ def test_set_writes_a_value_of_the_options_type(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["chat.temp"], "chat.temp needs a VALUE, or --unset to take it away"),
+        (["chat.temp"], "chat.temp needs a VALUE, or --unset to remove it"),
         (["chat.temp", "1", "--unset"], "--unset takes no VALUE, got '1'"),
         (["chat.temp", "1", "2"], "chat.temp takes one value, got 2"),
         (["model", "smollm2", "x"], "model takes one value, got 2"),
         (["chat.temp", "-1"], "chat.temp: temp must be 0 or more, got -1.0"),
         (["chat.keep", "-1"], "chat.keep: keep must not be negative, got -1"),
-        (["chat.tmep", "1"], "there is no key 'chat.tmep'; did you mean 'chat.temp'?"),
-        (["aliases", "1"], "there is no key 'aliases': `mlxchat config show` lists them"),
+        (["chat.tmep", "1"], "unknown key 'chat.tmep'; did you mean 'chat.temp'?"),
+        (["aliases", "1"], "unknown key 'aliases': `mlxchat config show` lists them"),
         (["chat.temp", "1", "--projet"], "chat.temp takes one value, got 2"),
         (
             ["--project", "chat.save", "no"],
-            "chat.save cannot be set by a project's file: leave --project out",
+            "a project's file cannot set chat.save: omit --project",
         ),
         (
             ["--project", "aliases.x", "a/b"],
-            "aliases.x cannot be set by a project's file: leave --project out",
+            "a project's file cannot set aliases.x: omit --project",
         ),
     ],
 )
@@ -452,7 +452,7 @@ def test_set_names_the_setting_that_overrides_it(
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "1")
     done = run_mlxchat("config", "set", "chat.temp", "0.3")
     assert done.returncode == 0
-    assert done.stderr == "mlxchat: MLXCHAT_CHAT_TEMP comes before it, and sets chat.temp to 1.0\n"
+    assert done.stderr == "mlxchat: MLXCHAT_CHAT_TEMP overrides it: chat.temp is 1.0\n"
 
 
 def test_unset_removes_an_invalid_key(project: Path, run_mlxchat: RunMlxchat):
@@ -527,7 +527,7 @@ def test_edit_never_installs_an_invalid_file_and_never_loses_it(
     kept, error = done.stderr.splitlines()
     assert (done.returncode, path.read_text()) == (2, "# before\n")
     assert message in error
-    assert kept.startswith(f"mlxchat: {path} is as it was; what you wrote is in ")
+    assert kept.startswith(f"mlxchat: {path} is unchanged; your edits are in ")
     assert Path(kept.rpartition(" ")[2]).read_text() == f"{text}\n"
 
 
@@ -562,7 +562,7 @@ def test_an_abandoned_edit_keeps_the_text(
     terminal.shows(r"Continue editing\?")
     terminal.send(answer)
     assert terminal.ends() == status
-    kept = terminal.written.partition("what you wrote is in ")[2].split()[0]
+    kept = terminal.written.partition("your edits are in ")[2].split()[0]
     assert Path(kept).read_text() == "model = \n"
     assert path.read_text() == "# before\n"
 
@@ -592,7 +592,7 @@ def test_edit_does_not_overwrite_a_concurrent_change(
     assert done.returncode == 2
     assert "changed by another program" in done.stderr
     assert path.read_text() == "# by another\n"
-    kept = done.stderr.partition("what you wrote is in ")[2].split()[0]
+    kept = done.stderr.partition("your edits are in ")[2].split()[0]
     assert Path(kept).read_text() == "# mine\n"
 
 

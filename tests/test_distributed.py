@@ -492,7 +492,7 @@ def test_benchmarks_of_one_machine_are_refused(
 ) -> None:
     done = two_ranks.run("bench", *what, "-m", str(models / "llama"))
     assert (done.statuses, done.err[1]) == ([2, 0], "")
-    assert done.err[0].startswith("mlxchat: error: under mlx.launch only")
+    assert done.err[0].startswith("mlxchat: error: under mlx.launch, only")
 
 
 @pytest.mark.slow
@@ -507,4 +507,4 @@ def test_input_piped_to_the_launcher_is_not_a_document(models: Path, tmp_path: P
     with ring(2, [*command, "-n", "3", "Hello"], tmp_path) as processes:
         processes[0].reads("a document")
         assert [process.ends() for process in processes] == [0, 0]
-        assert processes[0].err.startswith("mlxchat: what was piped in is not read")
+        assert processes[0].err.startswith("mlxchat: stdin is not read")

@@ -38,7 +38,7 @@ def as_it_begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None
 
 
 def generate(model: Path, *arguments: str) -> Any:
-    options = ("-n", "6", "--prefill-step-size", "16")
+    options = ("-n", "6", "--prefill-step-size", "16", "--no-newline")
     return run_in_process("generate", "-m", str(model), *ENDLESS, *options, *arguments, TEXT)
 
 

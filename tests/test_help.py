@@ -1,7 +1,9 @@
-"""What every command says of itself: that it is whole and true, and documented."""
+"""The help of every command: complete, true, short, readable at any width, and documented."""
 
+import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 import typer
 
 from mlxchat import cli
+from mlxchat.about import __version__
+from mlxchat.cli.help_text import help_page, summary
 from mlxchat.config.layers import variable_of
 from mlxchat.config.project import IGNORE_VARIABLE
 from mlxchat.errors import ExitStatus
@@ -18,12 +22,14 @@ from tests.conftest import RunMlxchat
 ROOT: Any = typer.main.get_command(cli.app)
 DOCS = docs.text()
 
-# What fits beside the margins of a terminal of 80 columns.
-MOST_COLUMNS = 78
+COLUMNS = 80
+MAX_WORDS = 10
+MAX_COMMON = 16
+MAX_LINES = 55
 
 
 def commands(command: Any = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """All commands and groups, with the words that they are called by."""
+    """All commands and groups, with their names."""
     yield " ".join(("mlxchat", *path)), command
     for name, each in getattr(command, "commands", {}).items():
         yield from commands(each, (*path, name))
@@ -41,7 +47,7 @@ def examples(command: Any) -> list[str]:
 
 
 def called(line: str) -> Iterator[list[str]]:
-    """The words behind each `mlxchat` of a line of shell."""
+    """The words after each `mlxchat` in a line of shell."""
     for call in re.findall(r"\bmlxchat\b((?:\s+(?:\"[^\"]*\"|'[^']*'|[^\s|&<>()]+))*)", line):
         yield shlex.split(call)
 
@@ -80,9 +86,9 @@ def test_every_documented_call_is_one_that_the_program_understands():
 
 
 def understood(words: list[str]) -> None:
-    """Raises a usage error for what the program does not understand."""
-    # What only shows something, and ends, is not done here.
-    if "--version" in words or "--install-completion" in words:
+    """Raise a usage error if the program does not understand the words."""
+    # These show something and exit while they are parsed.
+    if {*words} & {"--version", "-V", "--help", "--help-all", "--install-completion"}:
         return
     context = ROOT.make_context("mlxchat", list(words))
     arguments = [*context._protected_args, *context.args]
@@ -93,11 +99,9 @@ def understood(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_what_stands_at_the_end_is_shown_as_it_is_written(path: str, command: Any):
-    """A word in brackets was taken for markup, and left out."""
+def test_the_end_of_the_help_fits_a_terminal(path: str, command: Any):
     for line in command.epilog.splitlines():
-        assert len(line) <= MOST_COLUMNS
-        assert "[" not in line
+        assert len(line) <= COLUMNS
 
 
 def test_the_main_help_names_the_variables_files_and_statuses():
@@ -115,26 +119,153 @@ def test_the_main_help_names_the_variables_files_and_statuses():
 def test_options_are_grouped():
     for name in ("chat", "generate"):
         alone = {each.name for each in ROOT.commands[name].params if not panel_of(each)}
-        assert alone <= {"version", "prompt"}
+        assert alone <= {"question", "prompt"}
 
 
 def panel_of(parameter: Any) -> str | None:
     return getattr(parameter, "rich_help_panel", None)
 
 
-def test_help_in_a_pipe_has_no_colours_and_its_end_is_whole(run_mlxchat: RunMlxchat):
-    done = run_mlxchat("generate", "--help")
+def test_help_in_a_pipe_has_no_colours_and_ends_as_written(run_mlxchat: RunMlxchat):
+    """A word in brackets was taken for markup, and omitted."""
+    done = run_mlxchat("generate", "--help-all")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
-    shown = "\n".join(line.strip() for line in done.stdout.splitlines())
-    written = "\n".join(line.strip() for line in ROOT.commands["generate"].epilog.splitlines())
-    assert written in shown
+    assert done.stdout.endswith(ROOT.commands["generate"].epilog)
 
 
-def test_a_value_that_an_option_cannot_have_is_refused_in_plain_words(run_mlxchat: RunMlxchat):
+def test_an_invalid_value_is_rejected_in_plain_words(run_mlxchat: RunMlxchat):
     done = run_mlxchat("chat", "--roll", "shitf")
     assert done.returncode == 2
     assert done.stderr == (
         "mlxchat: error: Invalid value for '--roll': 'shitf' is not one of 'shift', 'refill', "
-        "'stop'. (see mlxchat --help)\n"
+        "'stop' (see mlxchat chat --help)\n"
     )
+
+
+def page(path: str, columns: int, *, everything: bool = True) -> str:
+    """A command's help in a terminal of that width."""
+    context, (name, *names) = None, path.split()
+    command = ROOT
+    for each in (name, *names):
+        command = ROOT if context is None else command.commands[each]
+        context = command.make_context(each, [], parent=context, resilient_parsing=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        return help_page(command, context, everything=everything)
+
+
+def long_names(command: Any) -> list[str]:
+    return [each for option in command.params for each in option.opts if each.startswith("--")]
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
+def test_help_never_cuts_a_name(path: str, command: Any, columns: int):
+    """In 80 columns names were cut, and in 40 three options of generate all read `--pref…`."""
+    shown = page(path, columns)
+    words = set(re.findall(r"--(?:\[no-\])?[a-z-]+", shown.partition("\nExamples:")[0]))
+    for name in long_names(command):
+        assert {name, name.replace("--", "--[no-]", 1)} & words
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
+def test_help_fits_the_terminal(path: str, command: Any, columns: int):
+    shown = page(path, columns).partition("\nExample")[0]
+    for line in shown.splitlines():
+        assert len(line) <= columns or line.startswith(("Usage: ", "       "))
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
+def test_help_shows_the_common_options_and_all_help_all_of_them(path: str, command: Any):
+    """generate --help had 133 lines."""
+    common = page(path, COLUMNS, everything=False)
+    everything = page(path, COLUMNS)
+    for odd in ("<bool>", "<str>", "[default", "default: no-", "default: none"):
+        assert odd not in everything
+    options = re.findall(r"^  (?:-\w, |    )--", common, re.MULTILINE)
+    assert len(options) <= MAX_COMMON
+    left_out = [name for name in long_names(command) if not re.search(rf"{name}\b", everything)]
+    assert [name for name in left_out if f"--[no-]{name[2:]}" not in everything] == []
+    assert len(common.splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
+def test_a_help_text_is_a_phrase_of_at_most_ten_words(path: str, command: Any):
+    texts = [each.help for each in command.params] + [summary(command)]
+    assert [text for text in texts if len(text.split()) > MAX_WORDS] == []
+    assert [each.help for each in command.params if each.help.endswith(".")] == []
+
+
+def test_a_flag_that_is_on_shows_how_to_turn_it_off():
+    shown = page("mlxchat chat", COLUMNS)
+    assert "--[no-]save " in shown
+    assert "      --offline " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        (["generate", "--nonsense"], "mlxchat generate"),
+        (["generate", "-o"], "mlxchat generate"),
+        (["--nonsense"], "mlxchat chat"),
+        (["chat", "-n", "many"], "mlxchat chat"),
+        (["cache", "warm"], "mlxchat cache warm"),
+        (["models", "nonsense"], "mlxchat models"),
+    ],
+)
+def test_a_usage_error_refers_to_the_commands_own_help(
+    arguments: list[str], path: str, run_mlxchat: RunMlxchat
+):
+    """It referred to `mlxchat --help`, which does not have the command's options."""
+    done = run_mlxchat(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"(see {path} --help)\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"), [("many", "not a whole number"), ("1.5", "not a whole number")]
+)
+def test_a_usage_error_has_none_of_pydantics_phrases(
+    value: str, wrong: str, run_mlxchat: RunMlxchat
+):
+    """It said "Input should be a valid integer, unable to parse string as an integer"."""
+    done = run_mlxchat("generate", "--max-tokens", value)
+    assert done.stderr == (
+        f"mlxchat: error: Invalid value for '-n' / '--max-tokens': {wrong} "
+        "(see mlxchat generate --help)\n"
+    )
+
+
+def test_an_option_of_the_other_command_is_named(run_mlxchat: RunMlxchat):
+    done = run_mlxchat("Why is the sky blue?", "--ignore-eos")
+    assert done.stderr == (
+        "mlxchat: error: No such option: --ignore-eos; it is an option of `mlxchat generate` "
+        "(see mlxchat chat --help)\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models"], ["generate", "--help-all"]])
+def test_help_into_a_closed_pipe_is_silent(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """`mlxchat --help | true` exited with status 1."""
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "argv", ["mlxchat", *arguments])
+    monkeypatch.setattr(cli, "terminate_by_exception", lambda: None)
+    with os.fdopen(write, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert ended.value.code == ExitStatus.BROKEN_PIPE
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["-V"], ["version"]])
+def test_the_version_has_three_spellings(arguments: list[str], run_mlxchat: RunMlxchat):
+    done = run_mlxchat(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"mlxchat {__version__} (mlx ")

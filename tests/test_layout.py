@@ -79,8 +79,8 @@ ORDER: dict[str, list[str]] = {
         *("startup", "stream", "measure"),
     ],
     "terminal": [
-        *("", "modes", "stream", "spelling", "table", "terms", "manual_page", "pager", "screen"),
-        *("chart", "report", "bench_progress", "bench_table"),
+        *("", "modes", "stream", "spelling", "table", "terms", "manual_page", "pager", "help_page"),
+        *("screen", "chart", "report", "bench_progress", "bench_table"),
         *("ask", "messages", "clipboard", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
@@ -88,8 +88,9 @@ ORDER: dict[str, list[str]] = {
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("group", "listing", "confirm", "version", "completion", "options", "configured"),
-        *("key_completion", "setup", "run", "generate"),
+        *("help_text", "group", "listing", "confirm", "version", "completion", "options"),
+        *("usage_errors", "configured", "key_completion", "question"),
+        *("setup", "run", "generate"),
         *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
         *("sessions", "bench_run", "bench", "doctor", "help", ""),
     ],

@@ -235,7 +235,7 @@ def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, meta
     check_window(model, 10, notices.append)
     assert len(notices) == 1
     assert automatic_window(model, notices.append) == 512
-    assert notices[1].startswith("beside its weights the model has room for 27 tokens only")
+    assert notices[1].startswith("after the weights, memory has room for only 27 tokens")
 
 
 def test_a_snapshot_is_read_although_metal_recommends_no_more(

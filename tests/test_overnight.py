@@ -57,7 +57,7 @@ def uninterrupted(*begin: str) -> bytes:
     """The output of an undisturbed run; the same for all tests that begin the same way."""
     with TemporaryDirectory() as directory:
         whole = Path(directory, "whole")
-        done = run_in_process("generate", "-o", str(whole), *begin, TEXT)
+        done = run_in_process("generate", "-o", str(whole), "--no-newline", *begin, TEXT)
         assert done.returncode == 0, done.stderr
         return _parts(whole)
 
@@ -102,7 +102,7 @@ class Night:
     def ends(self) -> None:
         done = run_in_process("generate", *self._arguments())
         assert done.returncode == 0, done.stderr
-        assert done.stderr == "" or "has ended already" in done.stderr
+        assert done.stderr == "" or "has already ended" in done.stderr
         assert json.loads((self.directory / "run.json").read_text())["ended"] == "length"
 
 
@@ -272,7 +272,7 @@ def test_the_text_never_exceeds_its_limit(
     assert 690 < len(first) <= 700
     code, stderr = run.go_on()
     assert code == 0
-    assert stderr.endswith("has ended already: bytes\n")
+    assert stderr.endswith("has already ended: bytes\n")
     assert generate_here(*run.resumed, "--max-bytes", "1.2kB") == (0, "")
     assert run.written().startswith(first)
     assert 1190 < len(run.written()) <= 1200
@@ -393,14 +393,17 @@ def test_a_nudge_leads_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> N
     [
         (["--until", "25:00"], "--until must be a local time"),
         (["--for", "8"], "--for must be a positive duration"),
-        (["--for", "8h", "--until", "07:00"], "give one of them"),
+        (["--for", "8h", "--until", "07:00"], "cannot be combined"),
         (["--max-bytes", "lots"], "--max-bytes must be a size in bytes"),
         (["--rotate", "1MB"], "--rotate needs a file"),
         (["--checkpoint", "x", "--checkpoint-every", "0"], "at least 1 token"),
-        (["--checkpoint", "x", "--json"], "--json goes with neither --checkpoint nor --max-bytes"),
+        (
+            ["--checkpoint", "x", "--json"],
+            "--json cannot be combined with --checkpoint or --max-bytes",
+        ),
         (["--resume", "nowhere"], "no checkpoint in nowhere"),
-        (["--resume", "nowhere", "--temp", "1"], "leave --temp out"),
-        (["--resume", "nowhere", "hello"], "leave the prompt out"),
+        (["--resume", "nowhere", "--temp", "1"], "omit --temp"),
+        (["--resume", "nowhere", "hello"], "omit the prompt"),
     ],
 )
 def test_invalid_options_are_refused_before_anything_else(

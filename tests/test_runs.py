@@ -3,6 +3,7 @@
 import errno
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from mlxchat.app.begin import begin, resume
 from mlxchat.app.observer import Observer
-from mlxchat.errors import DeviceError, SnapshotBroken, UsageError
+from mlxchat.app.run import Run
+from mlxchat.errors import CacheError, DeviceError, SnapshotBroken, UsageError
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop
 from mlxchat.store.snapshot import Snapshot
@@ -42,6 +44,49 @@ def test_a_run_can_be_iterated_and_ends_with_its_figures(request_for: Make) -> N
     assert sum(piece.token is not None for piece in pieces) >= 40
     assert (run.stats.generated_tokens, run.stats.finish_reason) == (40, "length")
     assert "".join(piece.text for piece in pieces) == whole(request_for())
+
+
+# Without its control tokens, which decoding omits.
+HEAD = "system\nBe brief.\nuser\n"
+
+
+def kept_text(run: Run) -> str:
+    """The text of the tokens that the window never evicts."""
+    ledger = run._begun.ledger
+    return run.model.tokenizer.decode(ledger.ids[: ledger.keep].tolist())
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(0, HEAD), (4, HEAD), (30, f"{HEAD}The s")])
+def test_a_long_document_does_not_evict_the_system_prompt(
+    request_for: Make, keep: int, kept: str
+) -> None:
+    """Only the first four tokens stayed, and the rest of the system prompt was evicted."""
+    request = request_for(raw=False, system="Be brief.")
+    with begin(replace(request, setup=replace(request.setup, keep=keep))) as run:
+        run.write()
+        assert run.stats.evicted_tokens > 0
+        assert kept_text(run) == kept
+
+
+def test_a_resumed_run_keeps_the_system_prompt_as_well(request_for: Make, tmp_path: Path) -> None:
+    night = tmp_path / "night"
+    options = {"raw": False, "system": "Be brief."}
+    long = Overnight(checkpoint=night, checkpoint_every=5)
+    with begin(request_for(long, **options)) as run:
+        list(islice(run, 12))
+    with resume(night) as run:
+        run.write()
+        assert kept_text(run) == HEAD
+    assert (night / "output.txt").read_text() == whole(request_for(**options))
+
+
+def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) -> None:
+    with pytest.raises(CacheError) as refused:
+        begin(request_for(raw=False, system="Be brief. " * 10))
+    assert str(refused.value) == (
+        "the system prompt and the template take 116 of the window's 64 tokens: max_kv_size must "
+        "be larger"
+    )
 
 
 def test_a_run_that_is_left_is_resumed_from_its_checkpoint(

@@ -264,7 +264,7 @@ def test_a_signal_leaves_checkpoints_intact(
     process.communicate(timeout=100)
     assert process.returncode == 130
     assert run_in_process("generate", "--resume", str(tmp_path / "night")).returncode == 0
-    whole = ("-o", str(tmp_path / "whole"))
+    whole = ("-o", str(tmp_path / "whole"), "--no-newline")
     assert run_in_process("generate", *model, *options, *whole, "Hello " * 20).returncode == 0
     assert (tmp_path / "night" / "output.txt").read_text() == (tmp_path / "whole").read_text()
 

@@ -46,7 +46,7 @@ def test_raw_text_has_no_format(run: Run) -> None:
     assert done.stdout.startswith("analysisHm, duck?assistantfinalYes!")
     refused = run("generate", "--raw", "--think", "hide", "hello")
     assert refused.returncode == 2
-    assert "which --raw leaves out" in refused.stderr
+    assert "which --raw bypasses" in refused.stderr
 
 
 def test_a_piped_chat_and_a_session_contain_only_answers_if_thoughts_are_hidden(run: Run) -> None:

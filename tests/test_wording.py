@@ -153,13 +153,13 @@ REQUESTS: list[tuple[Callable[[], object], str, str]] = [
     # A refused call, and its message in Python and on the command line.
     (
         lambda: Request(logprobs=3),
-        "logprobs needs events=True: text has no place for log-probabilities",
-        "--logprobs needs --json: text has no place for log-probabilities",
+        "logprobs needs events=True: text has no room for log-probabilities",
+        "--logprobs needs --json: text has no room for log-probabilities",
     ),
     (
         lambda: Request(raw=True, template_args={"a": 1}),
-        "think and template_args need the chat template, which raw leaves out",
-        "--think and --template-arg need the chat template, which --raw leaves out",
+        "think and template_args need the chat template, which raw bypasses",
+        "--think and --template-arg need the chat template, which --raw bypasses",
     ),
     (
         lambda: Request(blocks=("a.md",), setup=Setup(prefix_cache=False)),
@@ -168,8 +168,8 @@ REQUESTS: list[tuple[Callable[[], object], str, str]] = [
     ),
     (
         lambda: Overnight(until=datetime.now(), lasting_s=1),
-        "until and lasting_s both say when to end: give one of them",
-        "--until and --for both say when to end: give one of them",
+        "until and lasting_s cannot be combined",
+        "--until and --for cannot be combined",
     ),
     (
         lambda: Overnight(rotate_bytes=100),

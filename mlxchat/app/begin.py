@@ -10,7 +10,7 @@ from typing import BinaryIO, TypedDict, Unpack
 from mlxchat.app.checkpoints import continued
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
-from mlxchat.app.prompt import encode, read
+from mlxchat.app.prompt import count_pinned, encode, read
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
@@ -66,7 +66,13 @@ def begin(
             stack.callback(checkpoint.close)
         output = _new_file(request, stack) or sink or NoSink()
         blocks = bool(request.blocks)
-        loaded = open_model(request.setup, observer, blocks=blocks, ranks=ranks)
+        loaded = open_model(
+            request.setup,
+            observer,
+            blocks=blocks,
+            ranks=ranks,
+            count_pinned=lambda tokenizer: count_pinned(request, tokenizer),
+        )
         prompt = encode(request, document, loaded.model.tokenizer, observer)
         for notice in prompt.notices:
             observer.warn(notice)

@@ -1,6 +1,7 @@
 """A model that is ready to generate: loaded, with its window fitted and an empty cache."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from mlxchat.app.blocks import check_model
 from mlxchat.app.observer import Observer
@@ -16,9 +17,12 @@ from mlxchat.app.ranks import Ranks
 from mlxchat.app.watch import Begun
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.chat.ledger import Ledger
+from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
+from mlxchat.text.tokens import Tokenizer
+from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,13 @@ def open_model(
     *,
     blocks: bool = False,
     ranks: Ranks | None = None,
+    count_pinned: Callable[[Tokenizer], int] = lambda _: 0,
 ) -> Loaded:
     """Find the model that `setup` names, load it, and fit its window.
 
     With `blocks`, a model whose blocks cannot be joined is refused before its weights are read.
-    Raises MlxchatError for everything a user can fix.
+    A window keeps at least the first `count_pinned` tokens. Raises MlxchatError for everything a
+    user can fix.
     """
     observer = observer or Observer()
     setup.check()
@@ -62,9 +68,25 @@ def open_model(
     check = check_model if blocks else None
     with observer.waiting(f"loading {found.name} …"):
         model = load_model(setup, found, observer.warn, check, ranks)
-        settings = fit_window(setup, model, observer.warn)
+        settings = _keeping(fit_window(setup, model, observer.warn), count_pinned(model.tokenizer))
         cache = model.make_cache(settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
         observer.warn(POSITIONS_RUN_ON)
     sampling = setup.sampling_settings(recommended(model.generation_config))
     return Loaded(str(found.directory.resolve()), model, settings, sampling, cache)
+
+
+def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
+    """The settings with at least `pinned` kept tokens. Raises CacheError if the window has no room
+    for more."""
+    window = settings.max_kv_size
+    if window is None or pinned <= settings.keep:
+        return settings
+    if window <= pinned:
+        raise CacheError(
+            "the system prompt and the template take "
+            f"{pinned:,} of the window's {window:,} tokens: ",
+            Field("max_kv_size"),
+            " must be larger",
+        )
+    return replace(settings, keep=pinned)

@@ -3,6 +3,7 @@
 from typing import BinaryIO
 
 from mlxchat.app.observer import Observer
+from mlxchat.chat.rendering import Rendering
 from mlxchat.request import Request
 from mlxchat.text.documents import Input, name_of, read_input
 from mlxchat.text.parts import Part, encode_parts
@@ -12,6 +13,16 @@ from mlxchat.text.tokens import Prompt, Tokenizer
 def read(request: Request, piped: BinaryIO | None) -> Input:
     """The documents and the prompt as one text. Raises InputError."""
     return read_input(request.prompt, request.files, piped, request.blocks)
+
+
+def count_pinned(request: Request, tokenizer: Tokenizer) -> int:
+    """The tokens before the documents, such as the system prompt, which a window must not evict.
+
+    Raises TemplateError.
+    """
+    if request.raw:
+        return 0
+    return Rendering(tokenizer, request.system, request.variables(), {}).count_pinned()
 
 
 def encode(request: Request, document: Input, tokenizer: Tokenizer, observer: Observer) -> Prompt:

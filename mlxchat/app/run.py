@@ -73,6 +73,7 @@ class Run:
         self._pieces: Generator[Piece] | None = None
         self._generation: Generation | None = None
         self._watch: Watch | None = None
+        self._last_character = ""
         self._is_over = False
         self._error: MlxchatError | None = None
 
@@ -129,7 +130,20 @@ class Run:
     def finish(self) -> None:
         """End the output, after the last piece."""
         self.write_end()
+        if self._lacks_newline():
+            self._sink.write("\n")
         self._sink.end()
+
+    def _lacks_newline(self) -> bool:
+        """Whether the last line of the text needs an end, for programs that read lines.
+
+        The file of a run with a checkpoint holds the text alone: another process may continue it,
+        whatever ended it here, and has to come to the same bytes as a single run.
+        """
+        if self._request.events or not self._request.newline or self._checkpoint is not None:
+            return False
+        has_room = self._watch is not None and self._watch.has_room(1)
+        return self._last_character not in ("", "\n") and has_room
 
     def __enter__(self) -> Self:
         return self
@@ -182,6 +196,7 @@ class Run:
             if not beside.watch.take(token, token.text if self._request.events else text):
                 break
             self._sink.write(text)
+            self._last_character = text[-1:] or self._last_character
             yield Piece(text, token)
 
     def _text_of(self, token: Token, written: ThoughtsAsText) -> str:

@@ -120,11 +120,16 @@ class Watch:
             self._tokens += 1
             self._reading = None
             self._watch_loop(token.id)
-        self._bytes += len(written.encode("utf-8", "replace"))
-        if self._max_bytes is not None and self._bytes > self._max_bytes:
+        size_bytes = len(written.encode("utf-8", "replace"))
+        if not self.has_room(size_bytes):
             self.ended = "bytes"
             return False
+        self._bytes += size_bytes
         return True
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much more text stays within the maximum."""
+        return self._max_bytes is None or self._bytes + size_bytes <= self._max_bytes
 
     def status(self) -> Status:
         return Status(

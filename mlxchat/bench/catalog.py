@@ -42,29 +42,28 @@ class Entry:
 
 BENCHES = (
     # First, before this process holds weights: it starts processes that load their own.
-    Entry("startup", "Seconds to --help, and to the first token, cold and warm.", compares=True),
+    Entry("startup", "Measure the time to --help and to the first token.", compares=True),
     Entry(
         "prefill",
-        "Tokens a second and peak memory of reading a prompt, by step size and length.",
+        "Measure prompt processing: tokens per second and peak memory.",
         compares=True,
     ),
     Entry(
         "decode",
-        "Tokens a second and memory during generation, and the loop's own cost per token. Under "
-        "mlx.launch, the time ranks spend on communication.",
+        "Measure generation: tokens per second and memory.",
         compares=True,
         on_ranks=True,
     ),
-    Entry("chat", "Time to the first token, turn by turn, for each way to make room."),
+    Entry("chat", "Measure the time to the first token of each turn."),
     Entry(
         "stream",
-        "Perplexity of a long text, by position, compared with recomputing each window.",
+        "Measure the perplexity of a long text by position.",
         compares=True,
         reads_text=True,
     ),
-    Entry("memory", "Memory over a long generation at a fixed window."),
-    Entry("prefix", "Time that the prefix cache saves, and disk space it takes.", reads_text=True),
-    Entry("blocks", "What blocks save, and what they cost in quality.", reads_text=True),
+    Entry("memory", "Measure memory during a long generation."),
+    Entry("prefix", "Measure what the prefix cache saves and takes on disk.", reads_text=True),
+    Entry("blocks", "Measure what blocks save, and their cost in quality.", reads_text=True),
 )
 
 

@@ -1,11 +1,12 @@
 """The command line: parse, call, render, exit status. The only importer of Typer.
 
-Commands import what they need when they run, so that help is there at once.
+Commands import what they need when they run, so that help appears immediately.
 """
 
 import os
 import sys
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, NoReturn
 
 import typer
@@ -15,68 +16,108 @@ from mlxchat import platform
 from mlxchat.cli import completion
 from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
-from mlxchat.cli.chat import chat
+from mlxchat.cli.chat import IMPLIED, chat
 from mlxchat.cli.config import config_app
-from mlxchat.cli.configured import FROM_PYDANTIC, Configured
+from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
 from mlxchat.cli.generate import generate
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.help import EPILOG as HELP_EPILOG
 from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
+from mlxchat.cli.question import check_question
 from mlxchat.cli.sessions import session_app
-from mlxchat.cli.version import VersionOption
+from mlxchat.cli.usage_errors import explain
+from mlxchat.cli.version import VersionOption, version
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
 from mlxchat.failures import device_failures
 from mlxchat.terminal.messages import show_error
 from mlxchat.terminal.signals import Terminated, terminate_by_exception
 
-# Commands that run a model on all ranks; the others run on rank 0 alone.
+# Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
 
-GROUP_OPTIONS = {"-h", "--help", "--version", "--install-completion", "--show-completion"}
+COMPLETION_HELP = {
+    "install_completion": "Install completion for this shell",
+    "show_completion": "Show the completion script for this shell",
+}
+GROUP_OPTIONS = {*HELP_NAMES, "-V", "--version", "--install-completion", "--show-completion"}
 
 EPILOG = """\
 Examples:
   mlxchat
+  mlxchat "Why is the sky blue?"
+  cat report.txt | mlxchat "Summarize this in three sentences."
   mlxchat -c
-  cat README.md | mlxchat generate -n 100 "What is this program for?"
-  mlxchat doctor
+  mlxchat models list
 
 Environment:
-  MLXCHAT_MODEL                  the model where -m is not given
-  MLXCHAT_CHAT_TEMP, …           any option of chat, by its long name
-  MLXCHAT_GENERATE_TEMP, …       any option of generate
-  MLXCHAT_NO_PROJECT             if set, no project's file is read
+  MLXCHAT_MODEL               default model
+  MLXCHAT_CHAT_TEMP, …        any option of `mlxchat chat`
+  MLXCHAT_GENERATE_TEMP, …    any option of `mlxchat generate`
+  MLXCHAT_NO_PROJECT          ignore the .mlxchat.toml of projects
   HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE
-                                 the hub: its cache, access, place; no network
-  VISUAL, EDITOR, NO_COLOR       as everywhere
+                              as in Hugging Face's own tools
+  VISUAL, EDITOR, NO_COLOR    as in other programs
 
 Files:
-  config.toml                    what you have configured: mlxchat config path
-  .mlxchat.toml                  the same of a project: mlxchat config show
+  config.toml                 your configuration: mlxchat config path
+  .mlxchat.toml               a project's configuration: mlxchat config show
 
 Exit status:
-  0    done
-  1    failed: one line on stderr says what, and what to do
-  2    the command line, a variable or a file of configuration makes no sense
-  3    the text went round in circles, and --on-loop stop was given
-  130, 143, 129, 141
-       ended by Ctrl-C, SIGTERM, SIGHUP; stdout was closed
+  0                           success
+  1                           failure: stderr has the reason in one line
+  2                           usage or configuration error
+  3                           the text repeats itself, with --on-loop stop
+  130, 143, 129               stopped by Ctrl-C, SIGTERM, SIGHUP
+  141                         stdout was closed
 """
 
 
 class ChatByDefault(Group):
-    """`mlxchat`, and `mlxchat --max-kv-size 512`, are `mlxchat chat` with those options."""
+    """Without a command, the arguments are those of `mlxchat chat`."""
+
+    def get_params(self, ctx: Any) -> Any:
+        parameters = super().get_params(ctx)
+        for each in parameters:
+            # Typer adds these itself.
+            each.help = COMPLETION_HELP.get(each.name, each.help)
+        return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Where a shell asks what may follow, nothing is not yet a chat.
-        nothing_yet = not args and not ctx.resilient_parsing
-        if nothing_yet or (args and args[0].startswith("-") and args[0] not in GROUP_OPTIONS):
+        if self._is_for_chat(ctx, args):
+            ctx.meta[IMPLIED] = True
+            if args and not args[0].startswith("-"):
+                # A mistyped command gets a hint even if its options are unknown to chat.
+                words = takewhile(lambda each: not each.startswith("-"), args)
+                check_question(list(words), self)
             args = ["chat", *args]
         return super().parse_args(ctx, args)
+
+    def _is_for_chat(self, ctx: Any, args: list[str]) -> bool:
+        if ctx.resilient_parsing:
+            # While a shell completes a line, the first word may still become a command.
+            return bool(args) and args[0].startswith("-") and args[0] not in GROUP_OPTIONS
+        return not args or not (args[0] in self.commands or args[0] in GROUP_OPTIONS)
+
+    def help_parameters(self, ctx: Any) -> list[Any]:
+        """Those of chat, then the group's own."""
+        own = self.get_params(ctx)
+        names = {each.name for each in own}
+        chat_command: Any = self.commands["chat"]
+        return [*(each for each in chat_command.params if each.name not in names), *own]
+
+    def is_common(self, parameter: Any) -> bool:
+        chat_command: Any = self.commands["chat"]
+        if parameter in chat_command.params:
+            return chat_command.is_common(parameter)
+        return parameter.name not in COMPLETION_HELP
+
+    def usages(self, ctx: Any) -> list[str]:
+        name = ctx.command_path
+        return [f"{name} [OPTIONS] [QUESTION]", f"{name} COMMAND [OPTIONS] [ARGUMENTS]"]
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         found = super().shell_complete(ctx, incomplete)
@@ -89,11 +130,10 @@ class ChatByDefault(Group):
         return [*found, *(item for item in options if item.value not in known)]
 
 
-app = typer.Typer(
+app = App(
     name="mlxchat",
     cls=ChatByDefault,
-    help="Chat and text generation in the terminal with MLX that never has to stop. Without a "
-    "command: chat.",
+    help="Chat with a language model, or ask it one question.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
@@ -107,17 +147,17 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(doctor)
 app.command("help", epilog=HELP_EPILOG)(help_)
+app.command(epilog="Example: mlxchat version")(version)
 
 
 @app.callback()
-def set_up(context: typer.Context, version: VersionOption = False) -> None:
+def set_up(context: typer.Context, show_version: VersionOption = False) -> None:
     if platform.launched_rank() and context.invoked_subcommand not in TOGETHER:
-        # Under mlx.launch, one is enough.
         raise typer.Exit(ExitStatus.OK)
 
 
 def main() -> None:
-    """Run the program and exit. Every error that a user can meet is one line and a status."""
+    """Run the program and exit. Every error a user can cause is one line and an exit status."""
     platform.occupy_standard_streams()
     if completion.asked():
         completion.answer(app)
@@ -127,9 +167,9 @@ def main() -> None:
     sys.exit(_status())
 
 
-def _leave_at_once(status: ExitStatus) -> NoReturn:
-    """End where MLX's threads may still wait for a rank that is gone: they must not outlive what
-    the interpreter takes down at its end. All of ours is closed by now."""
+def _exit_immediately(status: ExitStatus) -> NoReturn:
+    """Exit while MLX's threads may still wait for a lost rank: they must not run during the
+    interpreter's shutdown. Our own files are closed by now."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -142,20 +182,19 @@ def _status() -> int:
         with device_failures():
             return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
     except MlxchatError as error:
-        # What all ranks find wrong, one tells.
+        # An error that all ranks find is shown once.
         own = isinstance(error, RanksError | DeviceError)
         if not isinstance(error, ClosedPipe) and (leads or own):
             show_error(error)
         if isinstance(error, RanksError):
-            _leave_at_once(error.exit_status)
+            _exit_immediately(error.exit_status)
         return error.exit_status
     except TyperException as error:
-        # A group without a command has shown its help, and has nothing to add.
-        if leads and (message := error.format_message()):
-            show_error(f"{message.replace(FROM_PYDANTIC, '')} (see mlxchat --help)")
+        if leads:
+            show_error(explain(error, sys.argv[1:], typer.main.get_command(app)))
         return error.exit_code
     except OSError as error:
-        # Where ours can happen they are told apart; Typer cannot write a shell's file.
+        # Ours are MlxchatErrors; this is Typer failing to write a shell's file.
         show_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return ExitStatus.FAILURE
     except (KeyboardInterrupt, typer.Abort):

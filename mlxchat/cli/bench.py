@@ -1,4 +1,4 @@
-"""`mlxchat bench`: what this program claims of itself, measured on the reader's own machine."""
+"""`mlxchat bench`: measures what the documentation claims, on the user's own machine."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mlxchat.bench.catalog import BENCHES, Entry
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.options import some_of, with_options
 from mlxchat.options import Group as Heading
 
@@ -15,26 +15,26 @@ ALL = "all"
 
 
 class AllByDefault(Group):
-    """`mlxchat bench`, and `mlxchat bench --quick`, are `mlxchat bench all` with those options."""
+    """Without a command, the options are those of `mlxchat bench all`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+        if not args or (args[0].startswith("-") and args[0] not in HELP_NAMES):
             args = [ALL, *args]
         return super().parse_args(ctx, args)
 
 
-bench_app = typer.Typer(
+bench_app = App(
     cls=AllByDefault,
-    help="Measure, on this machine and your model, what the README claims. Without a command: all.",
+    help="Measure speed, memory and quality on this machine.",
     epilog="Example: mlxchat bench prefill --quick --against mlx-lm",
 )
 
-MEASURE = "What to measure"
+MEASURE = "Measurement"
 AgainstOption = Annotated[
     Literal["mlx-lm"] | None,
     typer.Option(
-        help="Measure this beside it, on the same weights, the two in turn.",
-        show_default="nothing",
+        help="Also measure mlx-lm, on the same weights",
+        show_default=False,
         rich_help_panel=MEASURE,
     ),
 ]
@@ -42,8 +42,8 @@ TextOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Text to read, - for stdin.",
-        show_default="the longest found on this machine: it says which",
+        help="Text to read, - for stdin",
+        show_default="the longest one found",
         rich_help_panel=MEASURE,
     ),
 ]
@@ -51,7 +51,7 @@ QuickOption = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="Less of everything, for about a minute: enough to see that it works.",
+        help="Measure less, for about a minute",
         rich_help_panel=MEASURE,
     ),
 ]
@@ -60,9 +60,8 @@ JsonFileOption = Annotated[
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Append JSON Lines to FILE, one a figure, with machine and versions; - writes them to "
-        "stdout instead of tables.",
-        show_default="none",
+        help="Append JSON Lines to FILE; - writes only them",
+        show_default=False,
         rich_help_panel=Heading.OUTPUT,
     ),
 ]
@@ -70,15 +69,15 @@ PlotOption = Annotated[
     str | None,
     typer.Option(
         metavar="DIR",
-        help="Draw charts into DIR, as SVG and PNG, with the extra: pip install 'mlxchat\\[plot]'.",
-        show_default="none",
+        help="Draw charts in DIR (needs the extra mlxchat[plot])",
+        show_default=False,
         rich_help_panel=Heading.OUTPUT,
     ),
 ]
 
 
 def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
-    """A command with the options that mean something to the sub-bench."""
+    """A command with the options that apply to the sub-bench."""
 
     def command(
         against: AgainstOption = None,
@@ -103,7 +102,7 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
 
     names = ("model", "offline", "device", "dtype", "pipeline", "quiet")
     with_options(some_of("generate", *names))(command)
-    # Typer makes an option of each parameter that the signature shows.
+    # Typer makes an option of each parameter in the signature.
     special = {"against": entry.compares, "text": entry.reads_text, "pipeline": entry.on_ranks}
     shown = inspect.signature(command)
     meant = [each for name, each in shown.parameters.items() if special.get(name, True)]
@@ -119,4 +118,4 @@ def _add(entry: Entry, entries: tuple[Entry, ...]) -> None:
 
 for _entry in BENCHES:
     _add(_entry, (_entry,))
-_add(Entry(ALL, "Each of them in turn.", compares=True, reads_text=True), BENCHES)
+_add(Entry(ALL, "Run all benchmarks (the default).", compares=True, reads_text=True), BENCHES)

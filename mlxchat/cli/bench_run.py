@@ -1,4 +1,4 @@
-"""What `mlxchat bench` does: each sub-bench in turn, reported even if interrupted."""
+"""Runs `mlxchat bench`: each benchmark in turn, reported even if interrupted."""
 
 import shlex
 import sys
@@ -25,7 +25,7 @@ from mlxchat.wording import Message
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """The options as they were given."""
+    """The options of the command."""
 
     entries: tuple[Entry, ...]
     model: str | None
@@ -53,8 +53,8 @@ class BenchRequest:
 
 
 def run_benches(request: BenchRequest) -> int:
-    """Measure, and return the exit status: one of several that cannot be measured is told, and
-    does not keep the others from it. Raises MlxchatError for all that a user can mend."""
+    """Measure, and return the exit status. If one of several fails, its error is shown and the
+    others run. Raises MlxchatError for everything a user can fix."""
     led = lead_or_follow(lambda ranks: _run_benches(request, ranks), ignore_signals)
     return led or ExitStatus.OK
 
@@ -63,8 +63,8 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     check_ranks(ranks, pipeline=request.pipeline)
     if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
-            "under mlx.launch only mlxchat bench decode can be run, without --against: the others "
-            "measure one machine"
+            "under mlx.launch, only `mlxchat bench decode` without --against works: the other "
+            "benchmarks measure one machine"
         )
     messages = Messages(request.quiet)
     report = BenchReport.prepare(request.json_file, request.plot, messages)
@@ -74,8 +74,8 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     machine = this_machine()
     if machine.is_busy:
         messages.note(
-            f"this machine is busy (load {machine.load} on {machine.cores} cores): of what is "
-            "measured now, only ratios mean much"
+            f"this machine is busy (load {machine.load} on {machine.cores} cores): trust only the "
+            "ratios"
         )
     progress = BenchProgress(request.quiet)
     status = ExitStatus.OK

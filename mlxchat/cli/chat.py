@@ -1,53 +1,83 @@
-"""`mlxchat chat`, and `mlxchat` alone: a conversation without end."""
+"""`mlxchat chat`, and `mlxchat` alone: a conversation, or the answer to one question."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from mlxchat import platform
 from mlxchat.cli.options import COMMANDS, ChatShown, build, given_names, with_options
-from mlxchat.cli.version import VersionOption
+from mlxchat.cli.question import check_question
+from mlxchat.errors import UsageError
+
+# Set if the command line does not name `chat`.
+IMPLIED = f"{__name__}.implied"
 
 EPILOG = """\
 Examples:
-  mlxchat --max-kv-size 512
+  mlxchat
   mlxchat -c
-  mlxchat chat --session holidays -s "You answer in one sentence."
-  mlxchat chat --temp 0 --stats < turns.txt
+  mlxchat "Why is the sky blue?"
+  mlxchat -c "And why is it red in the evening?"
+  cat report.txt | mlxchat "Summarize this in three sentences."
+  mlxchat chat --session holidays -f plan.md -s "Answer in one sentence."
 
-In the chat, /help lists its commands; Ctrl-C stops a reply, Ctrl-D leaves.
+In a chat, /help lists the commands, Ctrl-C stops a reply, Ctrl-D exits.
 
-Environment and files:
-  Every option can be configured: --max-kv-size as the variable
-  MLXCHAT_CHAT_MAX_KV_SIZE, or by `mlxchat config set chat.max-kv-size`.
-  `mlxchat config show chat` shows what is in effect. Chats are saved as
-  sessions: `mlxchat session list`.
+Input from a pipe:
+  With a QUESTION, the input is a document, placed before it. Without one,
+  each line is a turn, as text or as JSON with "role" (user or system) and
+  "content".
 
-Exit status: 0 done, 1 failed, 2 usage error, 130, 143 and 129 ended by
-Ctrl-C, SIGTERM and SIGHUP, 141 output closed.
+Configuration:
+  Every option can be configured: set the variable MLXCHAT_CHAT_MAX_KV_SIZE,
+  or run `mlxchat config set chat.max-kv-size 4096`. `mlxchat config show chat`
+  shows the current values. Chats are saved as sessions: `mlxchat session list`.
+
+Exit status:
+  0 success, 1 failure, 2 usage error, 130, 143 and 129 stopped by Ctrl-C,
+  SIGTERM and SIGHUP, 141 output closed
 """
 
 
 @with_options(COMMANDS["chat"])
-def chat(context: typer.Context, version: VersionOption = False, **values: Any) -> None:
-    """Chat in the terminal; or, with a pipe, answer one turn a line.
-
-    A line of a pipe may be JSON with role ("user" or "system") and content.
-    """
-    if platform.launched_rank() == 0 and platform.stdin_stays_open() and not values["events"]:
+def chat(
+    context: typer.Context,
+    question: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="QUESTION", help="Ask this and exit; - reads it from stdin", show_default=False
+        ),
+    ] = None,
+    **values: Any,
+) -> None:
+    """Chat with a model, or ask it one question."""
+    if question is not None:
+        _check(question, context)
+    elif platform.launched_rank() == 0 and platform.stdin_stays_open() and not values["events"]:
         from mlxchat.terminal.own_terminal import has_terminal_elsewhere, run_again_in_terminal
 
         if has_terminal_elsewhere():
             raise typer.Exit(run_again_in_terminal())
-    # Here, after the parsing: what follows imports MLX.
+    # Imported only now, after parsing: these import MLX.
     from mlxchat.cli.chat_run import run
     from mlxchat.cli.setup import setup_of
     from mlxchat.request import ChatOptions
     from mlxchat.settings import GenerationSettings
 
     generation = build(GenerationSettings, values, logprobs=0 if values["events"] else None)
-    chosen = given_names(context)
+    chosen = given_names(context) - {"question"}
     options = build(
         ChatOptions, values, setup=setup_of(values), generation=generation, chosen=chosen
     )
-    raise typer.Exit(run(options, build(ChatShown, values)))
+    shown = build(ChatShown, values)
+    raise typer.Exit(run(options, shown, None if question is None else question[0]))
+
+
+def _check(words: list[str], context: typer.Context) -> None:
+    """Raises UsageError."""
+    if context.meta.get(IMPLIED):
+        check_question(words, context.find_root().command)
+    if len(words) > 1:
+        raise UsageError(f'quote the question: mlxchat chat "{" ".join(words)}"')
+    if not words[0].strip():
+        raise UsageError("the question is empty")

@@ -1,6 +1,8 @@
-"""What `mlxchat chat` does with its options: open the chat, and let a person or a pipe talk."""
+"""Runs `mlxchat chat`: opens the chat for a person, a pipe, or one question."""
 
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from mlxchat import paths
 from mlxchat.app.chat import Chat
@@ -11,27 +13,35 @@ from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import ChatOptions
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.signals import ignore_signals
-from mlxchat.text.documents import piped_stdin, read_turns
+from mlxchat.text.documents import (
+    SEPARATOR,
+    STDIN,
+    Input,
+    Spoken,
+    is_stdin_left_unread,
+    piped_stdin,
+    read_input,
+    read_turns,
+)
 
 
-def run(options: ChatOptions, shown: ChatShown) -> int:
-    """Chat, and return the exit status. Raises MlxchatError for all that a user can mend."""
-    # Whatever can be refused is refused before anything takes time.
+def run(options: ChatOptions, shown: ChatShown, question: str | None = None) -> int:
+    """Chat, and return the exit status. Raises MlxchatError for everything a user can fix."""
+    # Reject what can be rejected before anything takes time.
     options.setup.check()
     if shown.latest and shown.session is not None:
-        raise UsageError("--continue is the latest session, --session NAME another: give one")
+        raise UsageError("--continue cannot be combined with --session")
     if not shown.save and (shown.latest or shown.session is not None):
-        raise UsageError("--no-save goes with neither --continue nor --session")
-    status = lead_or_follow(lambda ranks: _run(options, shown, ranks), ignore_signals)
+        raise UsageError("--no-save cannot be combined with --continue or --session")
+    status = lead_or_follow(lambda ranks: _run(options, shown, question, ranks), ignore_signals)
     return status or ExitStatus.OK
 
 
-def _run(options: ChatOptions, shown: ChatShown, ranks: Ranks | None) -> int:
+def _run(options: ChatOptions, shown: ChatShown, question: str | None, ranks: Ranks | None) -> int:
     messages = Messages(shown.quiet)
-    on_terminal = sys.stdin is not None and sys.stdin.isatty() and not shown.events
-    stdin = None if on_terminal else piped_stdin(to_its_end=False)
-    if not on_terminal and stdin is None:
-        raise UsageError("there are no turns to answer: pipe them in, one a line")
+    turns = _turns(shown, question, messages)
+    attached = _attached(shown.files, messages) if question is None else []
+    on_terminal = turns is None
     with Chat.open(
         options,
         session=shown.session,
@@ -39,25 +49,73 @@ def _run(options: ChatOptions, shown: ChatShown, ranks: Ranks | None) -> int:
         save=shown.save,
         ranks=ranks,
         find=lambda setup: find_model(setup, messages),
-        # On a terminal they are shown between the replies.
+        # On a terminal, notices appear between the replies.
         notify=None if on_terminal else messages.warn,
         note=None if on_terminal else messages.note,
     ) as chat:
-        if stdin is None:
-            return _talk_on_terminal(chat, options, shown, messages)
+        if turns is None:
+            return _talk_on_terminal(chat, options, shown, attached, messages)
         from mlxchat.terminal.piped_chat import PipedChat, PipeOptions
 
-        hides = options.think != "on"
-        pipe = PipeOptions(shown.events, hides, shown.stats)
-        return PipedChat(chat, pipe, messages).run(read_turns(stdin))
+        pipe = PipeOptions(shown.events, options.think != "on", shown.stats)
+        texts = [text for _, text in attached]
+        return PipedChat(chat, pipe, messages).run(_with_attached(texts, turns))
+
+
+def _turns(shown: ChatShown, question: str | None, messages: Messages) -> Iterable[Spoken] | None:
+    """The question, or the turns from a pipe; None on a terminal."""
+    if question is not None:
+        if is_stdin_left_unread():
+            messages.warn(
+                "stdin is not read, because mlx.launch does not report its end: use -f FILE"
+            )
+        document = read_input(question, shown.files, piped_stdin())
+        _warn(document, messages)
+        return [Spoken("user", document.text)]
+    if sys.stdin is not None and sys.stdin.isatty() and not shown.events:
+        return None
+    stdin = piped_stdin(to_its_end=False)
+    if stdin is None:
+        raise UsageError("nothing to answer: pass a QUESTION, or pipe in turns, one a line")
+    if STDIN in shown.files:
+        raise UsageError("-f - needs a QUESTION: without one, stdin holds the turns")
+    return read_turns(stdin)
+
+
+def _attached(files: Sequence[str], messages: Messages) -> list[tuple[str, str]]:
+    """The names and texts of files, to go before the first message."""
+    documents = [(path, read_input(None, [path], None)) for path in files]
+    for _, document in documents:
+        _warn(document, messages)
+    return [(path, document.text) for path, document in documents]
+
+
+def _with_attached(texts: Sequence[str], turns: Iterable[Spoken]) -> Iterator[Spoken]:
+    """The turns, the first message of the user after the texts."""
+    waiting = list(texts)
+    for turn in turns:
+        if waiting and turn.role == "user":
+            yield replace(turn, text=SEPARATOR.join([*waiting, turn.text]))
+            waiting.clear()
+        else:
+            yield turn
+
+
+def _warn(document: Input, messages: Messages) -> None:
+    for notice in document.notices:
+        messages.warn(notice)
 
 
 def _talk_on_terminal(
-    chat: Chat, options: ChatOptions, shown: ChatShown, messages: Messages
+    chat: Chat,
+    options: ChatOptions,
+    shown: ChatShown,
+    attached: Sequence[tuple[str, str]],
+    messages: Messages,
 ) -> int:
     from mlxchat.terminal.chat_screen import ScreenOptions
     from mlxchat.terminal.repl import Repl
 
     history = paths.history_file() if shown.save else None
-    screen = ScreenOptions(shown.plain, options.think, shown.stats, history)
+    screen = ScreenOptions(shown.plain, options.think, shown.stats, history, tuple(attached))
     return Repl(chat, screen, messages).run()

@@ -1,7 +1,7 @@
-"""What Tab completes in a shell: models, sessions, prefixes.
+"""Shell completion: models, sessions, prefixes.
 
-The user waits for it, so nothing here imports MLX; and whatever goes wrong, nothing is written into
-the line being typed. If nothing fits, the shell offers files.
+It must be quick, so nothing here imports MLX. Errors never write to the line being typed. If there
+is no match, the shell completes file names.
 """
 
 import os
@@ -21,13 +21,13 @@ Names = Iterable[str | tuple[str, str]]
 
 
 def asked() -> bool:
-    """Whether it is a shell that runs this process, to complete a line."""
+    """Whether a shell runs this process to complete a line."""
     return os.environ.get(VARIABLE, "").startswith("complete_")
 
 
 def answer(app: Callable[..., object]) -> None:
-    """Tell the shell, and exit. What goes wrong is not the shell's business."""
-    # Help that is wrapped would be several answers.
+    """Answer the shell, and exit. Errors are not shown."""
+    # Wrapped help would count as several answers.
     os.environ["COLUMNS"] = str(WIDE)
     with redirect_stderr(StringIO()), suppress(Exception, KeyboardInterrupt):
         if os.environ[VARIABLE] == "complete_bash":
@@ -36,7 +36,7 @@ def answer(app: Callable[..., object]) -> None:
 
 
 def _join_options_with_their_values() -> None:
-    """Take `=` out, which bash makes a word of its own: --model=smo is as --model smo."""
+    """Remove `=`, which bash treats as a word: --model=smo becomes --model smo."""
     words = os.environ.get("COMP_WORDS", "").split("\n")
     place = int(os.environ.get("COMP_CWORD", "0"))
     for at in range(len(words) - 1, 1, -1):
@@ -50,7 +50,7 @@ def _join_options_with_their_values() -> None:
 
 
 def quietly(names: Callable[P, Names]) -> Callable[P, list[str | tuple[str, str]]]:
-    """No names where they cannot be had: a broken file is told when a command is run."""
+    """No names if there is an error: a command reports it when it runs."""
 
     @wraps(names)
     def quiet(*arguments: P.args, **named: P.kwargs) -> list[str | tuple[str, str]]:
@@ -62,7 +62,7 @@ def quietly(names: Callable[P, Names]) -> Callable[P, list[str | tuple[str, str]
 
 
 def _spelled(name: str | tuple[str, str]) -> str | tuple[str, str]:
-    """As it must be typed: bash takes what it is told as it is, others quote it themselves."""
+    """The name as it must be typed: bash does not quote it, other shells do."""
     if os.environ.get(VARIABLE) != "complete_bash":
         return name
     text = name if isinstance(name, str) else name[0]
@@ -71,7 +71,7 @@ def _spelled(name: str | tuple[str, str]) -> str | tuple[str, str]:
 
 @quietly
 def complete_model(incomplete: str) -> Names:
-    """All names that a model can be meant by; a path is the shell's own to complete."""
+    """All names of models; the shell completes paths itself."""
     if incomplete.startswith(("/", ".", "~")):
         return []
     from mlxchat.models.names import all_names

@@ -1,4 +1,4 @@
-"""`mlxchat config`: what is set, where it comes from, and changing it."""
+"""`mlxchat config`: shows and changes the configuration."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from mlxchat.cli.configured import (
     option_value,
     read_setting,
 )
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import App
 from mlxchat.cli.key_completion import complete_key, complete_shown_key, complete_value
 from mlxchat.cli.listing import write, write_json_lines, write_table
 from mlxchat.config.file import (
@@ -38,9 +38,8 @@ from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.terminal.spelling import as_keys
 from mlxchat.wording import Message
 
-config_app = typer.Typer(
-    cls=Group,
-    help="Show what is configured and where it comes from; set, edit and find the files.",
+config_app = App(
+    help="Show and change the configuration.",
     no_args_is_help=True,
     epilog="""\
 Examples:
@@ -48,16 +47,16 @@ Examples:
   mlxchat config set chat.max-kv-size 4096
   mlxchat config show chat
 
-The first of these that says something counts: the flag; the variable, such as
-MLXCHAT_CHAT_TEMP; .mlxchat.toml of the project; your config.toml.
+Precedence: the flag, then the variable, such as MLXCHAT_CHAT_TEMP, then the
+project's .mlxchat.toml, then your config.toml.
 
-A project's file is not trusted: it may only say how a model answers, and a
-notice says when it does. MLXCHAT_NO_PROJECT=1 leaves it out.
+A project's file is not trusted: it may only set how a model answers, and a
+notice reports it. MLXCHAT_NO_PROJECT=1 ignores it.
 """,
 )
 
 NEW_FILE = """\
-# What mlxchat does if no flag says otherwise. `mlxchat config show` lists all keys.
+# Defaults of mlxchat. `mlxchat config show` lists all keys.
 #
 # model = "qwen3-4b"
 #
@@ -77,14 +76,14 @@ ProjectOption = Annotated[
     bool,
     typer.Option(
         "--project",
-        help="The file of this project, .mlxchat.toml, instead of your own.",
+        help="Use the project's .mlxchat.toml, not your own file",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A setting in effect. `value` None: nothing is set, and `if_unset` says what happens then."""
+    """A setting in effect; if `value` is None, `if_unset` describes the default."""
 
     key: str
     value: Any
@@ -104,16 +103,18 @@ def show(
         str | None,
         typer.Argument(
             metavar="KEY",
-            help="One key, chat.temp, or a table of them, chat.",
+            help="Key, such as chat.temp, or table, such as chat",
             autocompletion=complete_shown_key,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON Lines.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write JSON Lines instead of text")
+    ] = False,
 ) -> None:
-    """Show every setting that is in effect, and the variable or file that it comes from.
+    """Show all settings in effect, and where they come from.
 
-    A value in parentheses is what happens if nothing is set. When piped: a line each,
-    tab-separated: key, value, source.
+    A value in parentheses describes the default. In a pipe, each line has key, value and source,
+    separated by tabs.
     """
     rows = list(_rows(context))
     if key is not None:
@@ -136,7 +137,7 @@ def set_value(
         str,
         typer.Argument(
             metavar="KEY",
-            help="model, aliases.NAME, chat.OPTION or generate.OPTION.",
+            help="model, aliases.NAME, chat.OPTION or generate.OPTION",
             autocompletion=complete_key,
         ),
     ],
@@ -144,19 +145,19 @@ def set_value(
         list[str] | None,
         typer.Argument(
             metavar="VALUE…",
-            help="Several only if the option can be repeated.",
+            help="Several values only for a repeatable option",
             autocompletion=complete_value,
         ),
     ] = None,
     unset: Annotated[
-        bool, typer.Option("--unset", help="Take the key away.", show_default=False)
+        bool, typer.Option("--unset", help="Remove the key", show_default=False)
     ] = False,
     project: ProjectOption = False,
 ) -> None:
-    """Set a key in the configuration file, or take it away; comments and the rest stay.
+    """Set or remove a key in the configuration file.
 
-    The value is checked as the option itself would. A project's file may only say how a model
-    answers: model, system prompt, window, sampling, when to end.
+    The value is checked like that of the option; comments and other keys stay. A project's file
+    may only set how a model answers: model, system prompt, window, sampling, stopping.
     """
     from mlxchat import paths
 
@@ -167,7 +168,7 @@ def set_value(
         _unset(context, path, key)
     else:
         if not values:
-            raise UsageError(f"{key} needs a VALUE, or --unset to take it away")
+            raise UsageError(f"{key} needs a VALUE, or --unset to remove it")
         _set(context, path, _parsed(context, key), values, project)
 
 
@@ -175,7 +176,7 @@ def set_value(
 def edit(context: typer.Context, project: ProjectOption = False) -> None:
     """Edit the configuration file with $VISUAL or $EDITOR.
 
-    It is a copy that is edited; it replaces the file only when there is nothing wrong with it.
+    You edit a copy, which replaces the file once it has no errors.
     """
     from mlxchat import paths
     from mlxchat.terminal.draft import Draft
@@ -195,16 +196,17 @@ def edit(context: typer.Context, project: ProjectOption = False) -> None:
                 raise wrong
     except (MlxchatError, KeyboardInterrupt):
         if draft.changed:
-            Messages().warn(f"{path} is as it was; what you wrote is in {draft.keep()}")
+            Messages().warn(f"{path} is unchanged; your edits are in {draft.keep()}")
         raise
-    Messages().note(f"nothing was changed in {path}")
+    Messages().note(f"{path} is unchanged")
 
 
 @config_app.command(epilog="Example: cat $(mlxchat config path)")
 def path(project: ProjectOption = False) -> None:
-    """Write the path of your configuration file, whether or not it is there yet.
+    """Show the path of the configuration file.
 
-    With --project that of the project's file which is in effect here; status 1 if there is none.
+    The file may not exist yet. With --project, show the project's file in effect here, or exit with
+    status 1 if there is no such file.
     """
     from mlxchat import paths
     from mlxchat.errors import ExitStatus
@@ -215,7 +217,7 @@ def path(project: ProjectOption = False) -> None:
     write(f"{found}\n")
 
 
-# What is in effect
+# Settings in effect
 
 
 def _rows(context: typer.Context) -> Iterator[Row]:
@@ -243,11 +245,11 @@ def _row_of(key: str, setting: Setting | None, if_unset: str, value: Any) -> Row
 
 
 def _chosen(rows: Sequence[Row], key: str) -> list[Row]:
-    """The row of the key, or those of the table. Raises UsageError."""
+    """The row of a key, or the rows of a table. Raises UsageError."""
     wanted = key.replace("_", "-")
     found = [row for row in rows if row.key in (key, wanted) or row.key.startswith(f"{wanted}.")]
     if not found:
-        raise UsageError(f"there is no key {key!r}" + _meant(key, [row.key for row in rows]))
+        raise UsageError(f"unknown key {key!r}" + _meant(key, [row.key for row in rows]))
     return found
 
 
@@ -269,7 +271,7 @@ def _set(
 
     dotted = ".".join(key)
     if project and not may_be_set(dotted):
-        raise UsageError(f"{dotted} cannot be set by a project's file: leave --project out")
+        raise UsageError(f"a project's file cannot set {dotted}: omit --project")
     value = _checked(context, key, values, project)
     if project and key[0] in COMMANDS:
         refuse_what_projects_may_not(ConfigFile(path, options={key[0]: {key[1]: value}}))
@@ -281,7 +283,7 @@ def _set(
 
 
 def _unset(context: typer.Context, path: Path, text: str) -> None:
-    """What is wrong in a file can be taken away as well."""
+    """Remove a key, even an invalid one."""
     from mlxchat.config.edit import unset_key
     from mlxchat.terminal.messages import Messages
 
@@ -294,7 +296,7 @@ def _unset(context: typer.Context, path: Path, text: str) -> None:
 
 
 def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
-    """The key as the tables lead to it. Raises UsageError."""
+    """The key as a path of TOML tables. Raises UsageError."""
     table, _, name = text.partition(".")
     if text == "model" or (table == "aliases" and name):
         return (table, name) if name else (table,)
@@ -302,7 +304,7 @@ def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
         names = names_of(_root(context).commands[table])
         if name.replace("_", "-") in names:
             return table, names[name.replace("_", "-")]
-    raise UsageError(f"there is no key {text!r}" + _meant(text, keys_of(_root(context))))
+    raise UsageError(f"unknown key {text!r}" + _meant(text, keys_of(_root(context))))
 
 
 def _spellings(context: typer.Context, key: tuple[str, ...]) -> list[str]:
@@ -315,7 +317,7 @@ def _spellings(context: typer.Context, key: tuple[str, ...]) -> list[str]:
 def _checked(
     context: typer.Context, key: tuple[str, ...], values: Sequence[str], project: bool
 ) -> Any:
-    """The value as TOML has it. Raises UsageError, and ModelError for a model that there is not."""
+    """The value as TOML stores it. Raises UsageError, and ModelError for an unknown model."""
     dotted = ".".join(key)
     option = None
     if key[0] in COMMANDS:
@@ -331,12 +333,12 @@ def _checked(
         raise UsageError(f"{dotted}: {as_keys(error)}") from error
     if key[1] == "max-kv-size" and value.isdecimal():
         return int(value)
-    # An enumeration's member is a text to TOML.
+    # TOML stores an enumeration's member as text.
     return str(value) if isinstance(value, str) else value
 
 
 def _checked_model(key: tuple[str, ...], name: str, project: bool) -> str:
-    """The name, as any directory understands it. Raises ModelError, ConfigError, UsageError."""
+    """The name as valid from any directory. Raises ModelError, ConfigError, UsageError."""
     from mlxchat.models.locate import lasting_name, leads_to_files, locate
 
     aliases = dict(read_user_config().aliases)
@@ -361,7 +363,7 @@ def _report_what_comes_before(context: typer.Context, path: Path, dotted: str) -
         return
     Messages().note(f"set in {path}")
     if row is not None and row.where != str(path):
-        Messages().warn(f"{row.where} comes before it, and sets {dotted} to {_as_text(row.value)}")
+        Messages().warn(f"{row.where} overrides it: {dotted} is {_as_text(row.value)}")
 
 
 # Editing

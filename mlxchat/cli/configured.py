@@ -1,34 +1,33 @@
-"""Commands whose options can be configured: what is set if no flag says otherwise.
+"""Commands whose options can be configured: environment and files set what no flag does.
 
-An option is known by its first long name without dashes, `max-kv-size`, and its key has the
-command before it, `chat.max-kv-size`.
+An option's name is its first long flag without dashes, `max-kv-size`; its key begins with the
+command, `chat.max-kv-size`.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperOption
 from typer.exceptions import TyperException
 
+from mlxchat.cli.group import Command
 from mlxchat.cli.options import COMMANDS
+from mlxchat.cli.usage_errors import in_words
 from mlxchat.config.layers import Config, Layer, Level, Setting, read_config
 from mlxchat.errors import ConfigError, UsageError
 from mlxchat.request import CHAT
 from mlxchat.terminal.spelling import as_keys
 
-# Options that a session has of its own.
+# Options that a session stores.
 OF_SESSIONS = {"system", *(each.name for each in CHAT.values() if each.saved)}
 
-# What pydantic, by which Typer checks values, puts before what is wrong with one.
-FROM_PYDANTIC = "Value error, "
 
-
-class Configured(TyperCommand):
-    """`chat` and `generate`: options that are not given come from the configuration."""
+class Configured(Command):
+    """`chat` and `generate`: the configuration sets the options that are not given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Completion asks for names, and must not fail if a file is broken.
+        # Completion needs only names, and must not fail on a broken file.
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         wrong: ConfigError | None = None
@@ -38,7 +37,7 @@ class Configured(TyperCommand):
             ctx.default_map = {options[name].name: each.value for name, each in settings.items()}
             ctx.meta[__name__] = settings
         except ConfigError as error:
-            # Help is there all the same, and so is what is wrong with the command line.
+            # Help still works, and an error in the command line comes first.
             wrong = error
         rest = super().parse_args(ctx, args)
         if wrong is not None:
@@ -51,8 +50,8 @@ class Configured(TyperCommand):
 
 
 def configurable(command: Any) -> dict[str, TyperOption]:
-    """The options that can be configured, by the names that they are known by: all but those that
-    only show something and end, as --version does."""
+    """The configurable options by name: all except those that show something and exit, such as
+    --help."""
     return {
         _long_names(each)[0]: each
         for each in command.params
@@ -61,7 +60,7 @@ def configurable(command: Any) -> dict[str, TyperOption]:
 
 
 def names_of(command: Any) -> dict[str, str]:
-    """All names that the options can be written by, with those that they are known by."""
+    """Every spelling of the options, with the name it stands for."""
     return {
         name: known
         for known, option in configurable(command).items()
@@ -70,8 +69,8 @@ def names_of(command: Any) -> dict[str, str]:
 
 
 def keys_of(root: Any) -> list[str]:
-    """All keys of the program, whose group `root` is, but those of aliases, which are the user's
-    to name."""
+    """All keys of the program, of which `root` is the group, except those of aliases, which users
+    choose."""
     return [
         "model",
         *(f"{name}.{each}" for name in COMMANDS for each in configurable(root.commands[name])),
@@ -79,9 +78,9 @@ def keys_of(root: Any) -> list[str]:
 
 
 def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]:
-    """What is set for the command's options, checked, in the form that Typer takes.
+    """The configured values of the command's options, checked, as Typer takes them.
 
-    The model for all commands is left to `models.resolve`, which knows where its name came from.
+    `models.resolve` handles the model for all commands, since it reports where its name comes from.
     Raises ConfigError.
     """
     settings = {
@@ -96,14 +95,14 @@ def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]
 
 
 def check_layer(layer: Layer, root: Any, context: Any) -> None:
-    """Raise ConfigError for what no command of the program, whose group `root` is, could take."""
+    """Raise ConfigError for a value that no command of the group `root` accepts."""
     for command in COMMANDS:
         configured(root.commands[command], Config((layer,), {}), context)
 
 
 def read_setting(option: TyperOption, name: str, setting: Setting, context: Any) -> Any:
-    """The value of a setting by the option's own type. Raises ConfigError naming its place
-    if the option cannot have it."""
+    """The value of a setting in the option's own type. Raises ConfigError naming its place if it is
+    invalid."""
     try:
         return option_value(option, name, setting.value, context)
     except UsageError as error:
@@ -111,9 +110,9 @@ def read_setting(option: TyperOption, name: str, setting: Setting, context: Any)
 
 
 def option_value(option: TyperOption, name: str, written: Any, context: Any) -> Any:
-    """What is written in a file, a variable or on the command line, as the option's own type.
+    """The option's value, from a file, a variable or the command line.
 
-    Raises UsageError for what the option cannot have.
+    Raises UsageError if it is invalid.
     """
     if isinstance(written, list) and not option.multiple:
         raise UsageError("it takes one value, not a list")
@@ -124,7 +123,7 @@ def option_value(option: TyperOption, name: str, written: Any, context: Any) -> 
     try:
         value = option.process_value(context, written)
     except TyperException as error:
-        raise UsageError(error.message.removeprefix(FROM_PYDANTIC)) from error
+        raise UsageError(in_words(error.message)) from error
     for options in COMMANDS.values():
         if option.name in options and options[option.name].name == name:
             options[option.name].value_of(value)
@@ -132,7 +131,7 @@ def option_value(option: TyperOption, name: str, written: Any, context: Any) -> 
 
 
 def _as_parameter(option: TyperOption, setting: Setting) -> Setting:
-    """A single value of an option that can be repeated is a list of one."""
+    """Wrap a single value of a repeatable option in a list."""
     if not option.multiple or isinstance(setting.value, list):
         return setting
     return replace(setting, value=[setting.value])
@@ -143,7 +142,7 @@ def _long_names(option: TyperOption) -> list[str]:
 
 
 def _report_project(command: Any, context: Any) -> None:
-    """Say what a project's file has decided: nobody here need know of it."""
+    """Report what a project's file sets, since the user may not know of it."""
     from mlxchat.terminal.messages import Messages
 
     settings: Mapping[str, Setting] = context.meta.get(__name__, {})
@@ -160,6 +159,6 @@ def _report_project(command: Any, context: Any) -> None:
     perhaps = [each.key for name, each in followed.items() if resumes and name in OF_SESSIONS]
     parts = [", ".join(each.key for each in followed.values() if each.key not in perhaps)]
     if perhaps:
-        parts.append(f"if the session has none of its own, {', '.join(perhaps)}")
+        parts.append(f"unless the session has its own: {', '.join(perhaps)}")
     where = next(iter(followed.values())).where
     Messages(context.params["quiet"]).warn(f"{where} sets {'; '.join(filter(None, parts))}")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")]
 
 
 def agrees(question: str, *, yes: bool) -> bool:

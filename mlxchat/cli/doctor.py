@@ -1,4 +1,4 @@
-"""`mlxchat doctor`: is everything as it should be, and if not, what to do."""
+"""`mlxchat doctor`: checks the installation and suggests fixes."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -27,13 +27,15 @@ CONFIGURATION = "configuration"
 
 def doctor(
     context: typer.Context,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the hub.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON Lines.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact the hub")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write JSON Lines instead of text")
+    ] = False,
 ) -> None:
-    """Examine this machine, the caches, the configuration and the terminal; say what to mend.
+    """Check the machine, caches, configuration and terminal, and suggest fixes.
 
-    A line each: ok, warning or problem, with what to do. When piped: tab-separated: verdict, topic,
-    what was found, what to do. Nothing is changed, and a token is never shown.
+    Each line is ok, a warning or a problem with its fix. In a pipe, the columns are separated by
+    tabs: verdict, topic, finding, fix. Nothing is changed, and access tokens are never shown.
     """
     from mlxchat.doctor import Verdict, examine
     from mlxchat.terminal.messages import Messages
@@ -107,7 +109,7 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
 
 
 def _prefix_cache_bytes(context: typer.Context) -> int:
-    """The maximum size of the prefix cache; the default if what is configured cannot be read."""
+    """The maximum size of the prefix cache; the default if the configuration is unreadable."""
     option = options_of(Setup)["prefix_cache_bytes"]
     root: Any = context.find_root().command
     try:

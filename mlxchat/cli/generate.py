@@ -1,11 +1,10 @@
-"""`mlxchat generate`: reads a pipe, writes a pipe."""
+"""`mlxchat generate`: reads a pipe or files, writes to a pipe or a file."""
 
 from typing import Annotated, Any
 
 import typer
 
 from mlxchat.cli.options import COMMANDS, Shown, build, given_names, with_options
-from mlxchat.cli.version import VersionOption
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, options_of
 from mlxchat.wording import Field
@@ -14,18 +13,18 @@ EPILOG = """\
 Examples:
   cat report.txt | mlxchat generate "Summarize this in three sentences."
   mlxchat generate -f a.md -f b.md -n 300 "What do these two disagree on?"
-  mlxchat generate --block a.md --block b.md "Which of the two is newer?"
   mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
   mlxchat generate --ignore-eos --checkpoint night --until 07:00 "A saga."
   mlxchat generate --resume night
 
-Environment and files:
-  Every option but PROMPT can be configured: --max-tokens as the variable
-  MLXCHAT_GENERATE_MAX_TOKENS, or by `mlxchat config set generate.max-tokens`.
-  `mlxchat config show generate` shows what is in effect.
+Configuration:
+  Every option can be configured: set the variable MLXCHAT_GENERATE_TEMP, or
+  run `mlxchat config set generate.temp 0.7`. `mlxchat config show generate`
+  shows the current values.
 
-Exit status: 0 done, 1 failed, 2 usage error, 3 ended by --on-loop stop,
-130, 143 and 129 ended by Ctrl-C, SIGTERM and SIGHUP, 141 output closed.
+Exit status:
+  0 success, 1 failure, 2 usage error, 3 stopped by --on-loop stop, 130, 143
+  and 129 stopped by Ctrl-C, SIGTERM and SIGHUP, 141 output closed
 """
 
 
@@ -33,31 +32,35 @@ Exit status: 0 done, 1 failed, 2 usage error, 3 ended by --on-loop stop,
 def generate(
     context: typer.Context,
     prompt: Annotated[
-        str | None, typer.Argument(help="Instruction; it goes after all documents.")
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help="Instruction, placed after the documents; - is stdin",
+            show_default=False,
+        ),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Resume from a checkpoint, with all the options that the run began with.",
-            show_default="none",
+            help="Resume a run from its checkpoint",
+            show_default=False,
             rich_help_panel=Group.OVERNIGHT,
         ),
     ] = None,
-    version: VersionOption = False,
     **values: Any,
 ) -> None:
-    """Generate text after a prompt, documents, or both: reads a pipe, writes a pipe."""
-    # Here, after the parsing: what follows imports MLX.
+    """Generate text from a prompt, documents, or both."""
+    # Imported only now, after parsing: these import MLX.
     from mlxchat.cli.run import resume_run, run
     from mlxchat.cli.setup import setup_of
     from mlxchat.request import Overnight, Request
 
     if resume is not None:
-        shown, changes = _given_anew(context)
+        shown, changes = _given_again(context)
         raise typer.Exit(resume_run(resume, shown, **changes))
     if values["raw"]:
-        # What is configured is meant for the chat template.
+        # Configured values are meant for the chat template.
         given = given_names(context)
         values |= dict.fromkeys({"system", "think", "template_args"} - given)
     request = build(
@@ -71,9 +74,9 @@ def generate(
     raise typer.Exit(run(request, build(Shown, values)))
 
 
-def _given_anew(context: typer.Context) -> tuple[dict[str, Any], Any]:
-    """The options beside --resume: what is shown, and what changes of the run. Raises UsageError
-    for what its text depends on."""
+def _given_again(context: typer.Context) -> tuple[dict[str, Any], Any]:
+    """The options given with --resume: those of Shown, and those that change the run. Raises
+    UsageError for an option that the text depends on."""
     from mlxchat.app.begin import Changes
 
     options = COMMANDS["generate"]
@@ -86,5 +89,5 @@ def _given_anew(context: typer.Context) -> tuple[dict[str, Any], Any]:
             changes[name] = options[name].value_of(context.params[name])
         else:
             wrong = Field(name) if name in options else "the prompt"
-            raise UsageError("--resume continues with the run's own options: leave ", wrong, " out")
+            raise UsageError("--resume uses the options of the run: omit ", wrong)
     return shown, changes

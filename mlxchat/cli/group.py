@@ -1,18 +1,133 @@
-"""A command that has commands."""
+"""Typer's commands and groups, with help of our own: `--help` shows what people use, `--help-all`
+everything."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from typer.core import TyperGroup, TyperOption
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.exceptions import TyperException
+
+from mlxchat.cli.help_text import help_page, usage_of
+from mlxchat.errors import ExitStatus
+
+HELP_NAMES = ("-h", "--help", "--help-all")
 
 
-class Group(TyperGroup):
-    """Typer's, but quicker to the help of its commands."""
+def _show_help(context: typer.Context, option: Any, wanted: bool) -> None:
+    # A shell that completes a line must not run it.
+    if wanted and not context.resilient_parsing:
+        _write_help(context, everything="--help-all" in option.opts)
+        context.exit()
+
+
+def _write_help(context: Any, *, everything: bool) -> None:
+    from mlxchat.terminal.text_output import Stdout
+
+    Stdout().write(help_page(context.command, context, everything=everything))
+
+
+def _help_options() -> list[Any]:
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def command(
+        help_: Annotated[
+            bool,
+            typer.Option(
+                *HELP_NAMES[:2],
+                callback=_show_help,
+                is_eager=True,
+                expose_value=False,
+                help="Show this page",
+            ),
+        ] = False,
+        help_all: Annotated[
+            bool,
+            typer.Option(
+                HELP_NAMES[2],
+                callback=_show_help,
+                is_eager=True,
+                expose_value=False,
+                help="Show all options",
+            ),
+        ] = False,
+    ) -> None:
+        """Never run: Typer makes its parameters into options."""
+
+    return typer.main.get_command(app).params
+
+
+HELP_OPTIONS = _help_options()
+
+
+class _Helped:
+    """Common to commands and groups."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return HELP_OPTIONS[0]
 
     def get_params(self, ctx: Any) -> Any:
-        """The options. A flag that is not given is False: of None Typer cannot tell that it is
-        one, and imports pydantic to find out, a third of the time that help takes."""
+        return [*super().get_params(ctx), HELP_OPTIONS[1]]  # type: ignore[misc]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(help_page(self, ctx, everything=False))
+
+    def help_parameters(self, ctx: Any) -> list[Any]:
+        """The parameters that help describes."""
+        return self.get_params(ctx)
+
+    def is_common(self, parameter: Any) -> bool:
+        """Whether `--help` shows the parameter; its declaration may leave it to `--help-all`."""
+        command: Any = self
+        declared = getattr(command.callback, "declared", {}).get(parameter.name)
+        return declared is None or declared.common
+
+    def usages(self, ctx: Any) -> list[str]:
+        command: Any = self
+        arguments = [usage_of(each) for each in command.params if isinstance(each, TyperArgument)]
+        if hasattr(command, "commands"):
+            arguments = ["COMMAND", "[ARGUMENTS]"]
+        return [" ".join([ctx.command_path, "[OPTIONS]", *arguments])]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except TyperException as error:
+            # The parser leaves out which command it is.
+            if getattr(error, "ctx", None) is None:
+                vars(error)["ctx"] = ctx
+            raise
+
+
+class Command(_Helped, TyperCommand):
+    """A command."""
+
+
+class Group(_Helped, TyperGroup):
+    """A command that has commands."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options. A flag that is not given is False: of None, Typer cannot tell that it is a
+        flag, and imports pydantic to find out, which takes a third of the time of `--help`."""
         options = super().get_params(ctx)
         for option in options:
             if isinstance(option, TyperOption) and option.is_flag and option.default is None:
                 option.default = False
         return options
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            _write_help(ctx, everything=False)
+            ctx.exit(ExitStatus.USAGE)
+        return super().parse_args(ctx, args)
+
+
+class App(typer.Typer):
+    """Typer's, whose groups and commands are ours."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"cls": Group, **options})
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
+        return super().command(name, **{"cls": Command, **options})

@@ -29,7 +29,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str | tuple[
 Topic = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PAGE", help="A page of the manual, or a command.", autocompletion=complete_topic
+        metavar="PAGE", help="Page of the manual, or command", autocompletion=complete_topic
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""What Tab completes after `mlxchat config`: keys and their values."""
+"""Shell completion for `mlxchat config`: keys and their values."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def complete_key(context: typer.Context, incomplete: str) -> Names:
 
 @quietly
 def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
-    """Keys of `config show`, which takes whole tables as well."""
+    """Keys of `config show`, which also takes tables."""
     return [
         *COMMANDS,
         *keys_of(context.find_root().command),
@@ -27,7 +27,7 @@ def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
 
 @quietly
 def complete_value(context: typer.Context, incomplete: str) -> Names:
-    """Values of the key that is there already."""
+    """Values of the key on the command line."""
     table, _, name = str(context.params.get("key")).partition(".")
     if table in ("model", "aliases") or name == "model":
         return complete_model(incomplete)

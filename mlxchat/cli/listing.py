@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text")]
 
 
 def write(text: str) -> None:

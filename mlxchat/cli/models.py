@@ -8,7 +8,7 @@ import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
 from mlxchat.cli.confirm import Yes, agrees
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import App
 from mlxchat.cli.listing import Json, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from mlxchat.models.inventory import Choice, Entry
     from mlxchat.models.locate import Located
 
-models_app = typer.Typer(
-    cls=Group,
+models_app = App(
     help="List, download, remove and inspect models; set the default one.",
     no_args_is_help=True,
     epilog="""\
@@ -37,7 +36,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Hub id, alias, .gguf file, directory.",
+        help="Alias, Hub ID, .gguf file or directory",
         autocompletion=complete_model,
     ),
 ]
@@ -45,7 +44,7 @@ NameHere = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Hub id, alias, .gguf file, or as `models list` calls it.",
+        help="Alias, Hub ID, .gguf file or name in `models list`",
         autocompletion=complete_model_here,
     ),
 ]
@@ -58,13 +57,14 @@ CHOICE_NUMBERS = ("PARAMETERS", "SIZE", "MEMORY")
 @models_app.command("list", epilog="Example: mlxchat models list --all")
 def list_models(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also models to download, and whether they fit.")
+        bool, typer.Option("--all", help="Also models to download, and whether they fit")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the models on this disk; with --all, also those of the catalogue.
+    """List the models on this disk.
 
-    When piped: one line each, tab-separated, in the order of the table's columns.
+    --all adds the models of the catalogue. In a pipe, each line has the columns of the table,
+    separated by tabs.
     """
     from mlxchat.models import inventory
 
@@ -84,9 +84,9 @@ def list_models(
 
 @models_app.command(epilog="Example: mlxchat models pull mlx-community/Llama-3.2-1B-Instruct-4bit")
 def pull(name: Name) -> None:
-    """Download, resume or update a model, or convert a .gguf file; prints its directory.
+    """Download or update a model, or convert a .gguf file.
 
-    Complete files are kept.
+    Complete files are kept. The model's directory is printed.
     """
     from mlxchat.errors import UsageError
     from mlxchat.models import hub
@@ -108,7 +108,7 @@ def pull(name: Name) -> None:
 
 @models_app.command(epilog="Example: mlxchat models rm mlx-community/Qwen3-8B-4bit")
 def rm(name: NameHere, yes: Yes = False) -> None:
-    """Delete a downloaded model, or the conversion of a .gguf file.
+    """Delete a downloaded or converted model.
 
     Your own directories and files are never deleted.
     """
@@ -124,7 +124,7 @@ def rm(name: NameHere, yes: Yes = False) -> None:
 
 @models_app.command(epilog="Example: mlxchat models info qwen3-4b")
 def info(name: Name, as_json: Json = False) -> None:
-    """Show a model's size, quantization, context, cache size, and whether it fits.
+    """Show a model's size and context, and whether it fits.
 
     Asks the hub about a model that is not on this disk; downloads nothing.
     """
@@ -142,11 +142,11 @@ def default(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="Model to use from now on.", autocompletion=complete_model
+            metavar="NAME", help="Model to use from now on", autocompletion=complete_model
         ),
     ] = None,
     unset: Annotated[
-        bool, typer.Option("--unset", help="Remove the default.", show_default=False)
+        bool, typer.Option("--unset", help="Remove the default", show_default=False)
     ] = False,
 ) -> None:
     """Show or set the default model, in your configuration file.

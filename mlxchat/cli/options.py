@@ -1,4 +1,4 @@
-"""Options as Typer knows them, made from their declarations; and the command line's own."""
+"""Declared options as Typer options, and the options that only the command line has."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,14 +20,12 @@ Options = Mapping[str, Option]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a run shows besides its text; `stats` None is on a terminal only."""
+    """What a run shows besides its text; `stats` None means only on a terminal."""
 
-    quiet: bool = option(
-        False, "No progress, warnings or stats on stderr.", Group.OUTPUT, short="q"
-    )
+    quiet: bool = option(False, "Show no progress, warnings or statistics", Group.OUTPUT, short="q")
     stats: bool | None = option(
         None,
-        "A closing line of figures on stderr.",
+        "Show statistics on stderr at the end",
         Group.OUTPUT,
         if_unset="on a terminal",
     )
@@ -35,50 +33,55 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ChatShown:
-    """Which session a chat is, and what it shows."""
+    """Which session a chat uses, what it begins with, and what it shows."""
 
     latest: bool = option(
         False,
-        "Resume the last session.",
+        "Continue the last session",
         Group.SESSION,
+        common=True,
         name="continue",
         short="c",
         negatable=False,
     )
     session: str | None = option(
         None,
-        "Resume a session, or begin one of that name.",
+        "Continue or create the session NAME",
         Group.SESSION,
+        common=True,
         metavar="NAME",
-        if_unset="a new one, named after the time",
+        if_unset="a new one",
         completes="session",
     )
-    save: bool = option(
-        True, "Save the chat as it goes; otherwise nothing is left on the disk.", Group.SESSION
+    save: bool = option(True, "Save the chat as a session", Group.SESSION, common=True)
+    files: tuple[str, ...] = same_as(
+        request.Request, "files", help="Attach a document; repeatable", if_unset=None
     )
-    plain: bool = option(False, "Do not render replies as Markdown.", Group.OUTPUT)
+    plain: bool = option(False, "Show replies as plain text, not Markdown", Group.OUTPUT)
     events: bool = same_as(request.Request, "events")
     quiet: bool = same_as(Shown, "quiet")
     stats: bool = same_as(
         Shown,
         "stats",
         default=False,
-        help="A line of figures on stderr after each reply.",
+        help="Show statistics on stderr after each reply",
         if_unset=None,
     )
 
 
 def _left_to_the_model(options: Options) -> Options:
-    """Sampling options: a model's own recommendation comes before the defaults."""
+    """The options, but sampling has no default value: the model's recommendation comes first."""
     return {
-        name: replace(each, default=None, if_unset=each.if_unset or str(each.default))
+        name: replace(
+            each, default=None, if_unset=each.if_unset or f"the model's, else {each.default}"
+        )
         if name in options_of(SamplingSettings)
         else each
         for name, each in options.items()
     }
 
 
-# The options of the two commands that can be configured, by field.
+# The options of the two configurable commands, by field.
 COMMANDS: dict[str, Options] = {
     "chat": _left_to_the_model(request.CHAT | options_of(ChatShown)),
     "generate": _left_to_the_model(request.GENERATE | options_of(Shown)),
@@ -90,7 +93,7 @@ def some_of(command: str, *names: str) -> Options:
 
 
 def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options beside its own parameters; it takes them as `**values`."""
+    """Add the options to a command's own parameters; it takes them as `**values`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [
@@ -101,15 +104,15 @@ def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[.
         keyword = [each.replace(kind=each.KEYWORD_ONLY) for each in own]
         declared = [_parameter(each) for each in options.values()]
         shown = inspect.Signature(sorted([*keyword, *declared], key=_place))
-        # Typer makes an option of each parameter that the signature shows.
-        vars(command)["__signature__"] = shown
+        # Typer makes an option of each parameter in the signature; help looks at `declared`.
+        vars(command).update(__signature__=shown, declared=options)
         return command
 
     return decorate
 
 
 def build(kind: type[T], values: Mapping[str, Any], **others: Any) -> T:
-    """The dataclass, with those of its options that have a value. Raises UsageError."""
+    """The dataclass, from those of its options that have a value. Raises UsageError."""
     written = {
         name: each.value_of(values[name])
         for name, each in options_of(kind).items()
@@ -119,7 +122,7 @@ def build(kind: type[T], values: Mapping[str, Any], **others: Any) -> T:
 
 
 def given_names(context: typer.Context) -> frozenset[str]:
-    """Names of the parameters that are on the command line, and no defaults of any kind."""
+    """Names of the parameters given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return frozenset(
         name
@@ -129,7 +132,7 @@ def given_names(context: typer.Context) -> frozenset[str]:
 
 
 def _place(parameter: inspect.Parameter) -> int:
-    """In the order of help's headings; without one, first."""
+    """The place of its heading in help; a parameter without one comes first."""
     if not hasattr(parameter.annotation, "__metadata__"):
         return -1
     heading = parameter.annotation.__metadata__[0].rich_help_panel
@@ -143,7 +146,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         metavar=option.metavar or "|".join(option.choices) or None,
         autocompletion=COMPLETIONS.get(option.completes),
         help=option.help,
-        show_default=(option.if_unset or "none") if default in (None, ()) else True,
+        show_default=option.if_unset or default not in (None, ()),
         rich_help_panel=str(option.group),
     )
     return inspect.Parameter(
@@ -162,7 +165,7 @@ def _flags(option: Option) -> list[str]:
 
 
 def _type(option: Option, *, optional: bool) -> Any:
-    """The type of what is written."""
+    """The type that Typer converts the written value to."""
     if option.many:
         return list[str] | None
     written: Any = str if option.parse is not None else option.type

@@ -9,16 +9,15 @@ import typer
 
 from mlxchat.cli.completion import complete_prefix
 from mlxchat.cli.confirm import Yes, agrees
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import App
 from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 from mlxchat.cli.options import some_of, with_options
 
 if TYPE_CHECKING:
     from mlxchat.store.prefix_index import PrefixIndex, StoredPrefix
 
-cache_app = typer.Typer(
-    cls=Group,
-    help="Manage the prefix cache: long prompts and blocks that are read only once.",
+cache_app = App(
+    help="Manage the prefix cache of long prompts and blocks.",
     no_args_is_help=True,
     epilog="""\
 Examples:
@@ -59,7 +58,7 @@ def list_prefixes(as_json: Json = False) -> None:
 
 @cache_app.command(epilog="Example: mlxchat cache info")
 def info() -> None:
-    """Show the size of the cache, by model, and its directory."""
+    """Show the size of the cache and its directory."""
     from mlxchat import paths
     from mlxchat.units import format_bytes
 
@@ -85,9 +84,7 @@ def info() -> None:
 def rm(
     ids: Annotated[
         list[str],
-        typer.Argument(
-            metavar="ID…", help="As `cache list` shows them.", autocompletion=complete_prefix
-        ),
+        typer.Argument(metavar="ID…", help="IDs in `cache list`", autocompletion=complete_prefix),
     ],
     yes: Yes = False,
 ) -> None:
@@ -122,16 +119,17 @@ def clear(yes: Yes = False) -> None:
 @cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
 @with_options(WARM)
 def warm(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Document, - for stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Document, - for stdin")],
     block: Annotated[
-        bool, typer.Option("--block", help="Store a block, for `mlxchat generate --block`.")
+        bool, typer.Option("--block", help="Store a block, for `mlxchat generate --block`")
     ] = False,
     **values: Any,
 ) -> None:
-    """Read a document now, so that `mlxchat generate -f FILE "question"` starts immediately.
+    """Read a document now, so that later questions start immediately.
 
-    Use the same model, system prompt, --template-arg and --dtype later. With --block, the later
-    command is `mlxchat generate --block FILE`, alone or with other blocks.
+    Ask them with `mlxchat generate -f FILE "question"`, and the same model, system prompt,
+    --template-arg and --dtype. With --block, use `mlxchat generate --block FILE`, alone or with
+    other blocks.
     """
     from mlxchat.cli.setup import setup_of
     from mlxchat.cli.warm import warm as warm_up

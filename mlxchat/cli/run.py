@@ -1,4 +1,4 @@
-"""`mlxchat generate`: a run, with what it shows of itself on a terminal, and its exit status."""
+"""Runs `mlxchat generate`: its text, its progress on a terminal, and its exit status."""
 
 from pathlib import Path
 from typing import Unpack
@@ -19,13 +19,13 @@ from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
 
 
 def run(request: Request, shown: Shown) -> int:
-    """Generate, and return the exit status. Raises MlxchatError for all that a user can mend."""
+    """Generate, and return the exit status. Raises MlxchatError for everything a user can fix."""
     led = lead_or_follow(lambda ranks: _run(request, shown, ranks), ignore_signals)
     return led or ExitStatus.OK
 
 
 def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[Changes]) -> int:
-    """Continue the run in a checkpoint; `shown` are fields of `Shown` that are given anew."""
+    """Continue the run in a checkpoint; `shown` are fields of `Shown` to change."""
     led = lead_or_follow(lambda ranks: _resume(directory, shown, changes, ranks), ignore_signals)
     return led or ExitStatus.OK
 
@@ -37,21 +37,20 @@ def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
     with begin(request, observer, sink=sink, piped=piped_stdin(), ranks=ranks) as begun:
         if is_stdin_left_unread():
             messages.warn(
-                "what was piped in is not read, since mlx.launch does not pass on where it ends: "
-                "give it with -f FILE"
+                "stdin is not read, because mlx.launch does not report its end: use -f FILE"
             )
         stopped = _generate(begun, messages)
     return _report(begun, messages, shown, stopped)
 
 
 def _resume(
-    directory: str, anew: dict[str, bool | None], changes: Changes, ranks: Ranks | None
+    directory: str, given: dict[str, bool | None], changes: Changes, ranks: Ranks | None
 ) -> int:
     with saved_run(Path(directory), **changes) as saved:
-        shown = Shown(**{**saved.request.kept, **anew})  # type: ignore[arg-type]
+        shown = Shown(**{**saved.request.kept, **given})  # type: ignore[arg-type]
         messages = Messages(shown.quiet)
         if saved.ended is not None:
-            messages.warn(f"the run in {directory} has ended already: {saved.ended}")
+            messages.warn(f"the run in {directory} has already ended: {saved.ended}")
             return ExitStatus.LOOP if saved.ended == "loop" else ExitStatus.OK
         with saved.resume(observer_of(messages), ranks=ranks) as begun:
             stopped = _generate(begun, messages)
@@ -59,7 +58,7 @@ def _resume(
 
 
 def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
-    """Write the whole run; return the exit status of the signal that stopped it, if one did."""
+    """Write the whole run; return the exit status of the signal that stopped it, if any."""
     with (
         StopRequest() as stop,
         StatusRequest() as status,

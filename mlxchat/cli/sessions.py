@@ -8,11 +8,10 @@ import typer
 
 from mlxchat.cli.completion import complete_session
 from mlxchat.cli.confirm import Yes, agrees
-from mlxchat.cli.group import Group
+from mlxchat.cli.group import App
 from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 
-session_app = typer.Typer(
-    cls=Group,
+session_app = App(
     help="List, show, rename, remove, export, verify and search saved chats.",
     no_args_is_help=True,
     epilog="""\
@@ -26,7 +25,7 @@ Each session is a directory that only you can read: mlxchat help files
 )
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Session.", autocompletion=complete_session)
+    str, typer.Argument(metavar="NAME", help="Session", autocompletion=complete_session)
 ]
 COLUMNS = ("NAME", "USED", "TURNS", "BEGINS", "FORGOTTEN", "SIZE", "MODEL")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
@@ -65,9 +64,7 @@ def show(name: Name, as_json: Json = False) -> None:
 
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")
-def rename(
-    name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="New name.")]
-) -> None:
+def rename(name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="New name")]) -> None:
     """Rename a session."""
     from mlxchat.store.session_list import rename as rename_session
 
@@ -79,7 +76,7 @@ def rename(
 def rm(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME…", help="Sessions.", autocompletion=complete_session),
+        typer.Argument(metavar="NAME…", help="Sessions", autocompletion=complete_session),
     ],
     yes: Yes = False,
 ) -> None:
@@ -101,10 +98,10 @@ def rm(
 def export(
     name: Name,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="New file, .md or .jsonl; - for stdout.")
+        Path, typer.Argument(metavar="FILE", help="New file, .md or .jsonl; - for stdout")
     ],
 ) -> None:
-    """Export a session to a file: .jsonl for JSON Lines, else Markdown."""
+    """Export a session as Markdown or JSON Lines."""
     from mlxchat.chat.transcript import export_markdown, save
     from mlxchat.store.session_list import read_session
 
@@ -121,10 +118,13 @@ def export(
 
 @session_app.command(epilog="Example: mlxchat session search whale")
 def search(
-    word: Annotated[str, typer.Argument(metavar="WORD", help="Text to find, in any case.")],
+    word: Annotated[str, typer.Argument(metavar="WORD", help="Text to find, in any case")],
     as_json: Json = False,
 ) -> None:
-    """Search all sessions, forgotten turns included; exit status 1 if nothing is found."""
+    """Search all sessions, forgotten turns included.
+
+    The exit status is 1 if nothing is found.
+    """
     from mlxchat.errors import ExitStatus
     from mlxchat.store.session_list import Find
     from mlxchat.store.session_list import search as search_sessions

@@ -1,4 +1,4 @@
-"""The options that every command that runs a model has, as what `app` opens a model with."""
+"""From a command's options to the Setup and Observer that `app` opens a model with."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from mlxchat.terminal.spelling import as_flags
 
 
 def setup_of(values: Mapping[str, Any]) -> Setup:
-    """Those of a command's options that a model is opened with. Raises UsageError."""
+    """The Setup in a command's options. Raises UsageError."""
     sampling = {
         name: each.value_of(values.get(name)) for name, each in options_of(SamplingSettings).items()
     }
@@ -26,7 +26,7 @@ def setup_of(values: Mapping[str, Any]) -> Setup:
 
 
 def observer_of(messages: Messages) -> Observer:
-    """What `app` reports, on the terminal."""
+    """Shows on the terminal what `app` reports."""
     return Observer(
         warn=messages.warn,
         note=messages.note,
@@ -39,7 +39,7 @@ def observer_of(messages: Messages) -> Observer:
 
 
 def find_model(setup: Setup, messages: Messages) -> ResolvedModel:
-    """The model's files; asks on the terminal and shows a download's progress there."""
+    """Find the model's files; questions and download progress appear on the terminal."""
     return opening.find_model(
         setup, messages.warn, terminal_question(), show_progress=not messages.quiet
     )

@@ -1,4 +1,4 @@
-"""`--version`: what is installed, and what it computes with."""
+"""`--version`, `-V` and `mlxchat version`: what is installed, and what it computes with."""
 
 from typing import Annotated
 
@@ -8,10 +8,8 @@ from mlxchat import platform
 from mlxchat.about import __version__
 
 
-def _show(context: typer.Context, wanted: bool) -> None:
-    # A shell that completes what follows --version does not want to know.
-    if not wanted or context.resilient_parsing:
-        return
+def version() -> None:
+    """Show the version and the device."""
     import importlib.metadata
 
     platform.require_supported_system()
@@ -19,12 +17,16 @@ def _show(context: typer.Context, wanted: bool) -> None:
     typer.echo(f"mlxchat {__version__} ({versions})")
     typer.echo(f"backend {platform.backend_name()}, device {platform.device_name()}")
     typer.echo(f"BLAS {platform.blas_name()}")
-    raise typer.Exit
+
+
+def _show(context: typer.Context, wanted: bool) -> None:
+    # A shell that completes a line must not run it.
+    if wanted and not context.resilient_parsing:
+        version()
+        raise typer.Exit
 
 
 VersionOption = Annotated[
     bool,
-    typer.Option(
-        "--version", callback=_show, is_eager=True, help="Show versions, device and BLAS, and exit."
-    ),
+    typer.Option("-V", "--version", callback=_show, is_eager=True, help="Show the version"),
 ]

@@ -32,7 +32,7 @@ def automatic_window(model: Model, notify: Notify) -> int | None:
         return model.context_length
     if fitting < LEAST_WINDOW:
         _report_shortage(
-            f"beside its weights the model has room for {fitting} tokens only, at {token_bytes:,} "
+            f"after the weights, memory has room for only {fitting} tokens, at {token_bytes:,} "
             "bytes each: close other programs or choose a smaller model",
             notify,
         )

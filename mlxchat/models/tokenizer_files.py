@@ -70,7 +70,7 @@ def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise ModelUnsupported(
-            f"the tokenizer in {directory} is Python code of its own ({type(tokenizer).__name__}); "
+            f"the tokenizer in {directory} is custom Python code ({type(tokenizer).__name__}); "
             "mlxchat needs a tokenizer.json"
         )
     return backend

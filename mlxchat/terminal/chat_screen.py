@@ -40,12 +40,16 @@ Answer = Callable[..., Generator[Said]]
 
 @dataclass(frozen=True, slots=True)
 class ScreenOptions:
-    """Options of the display: `think` is on, off or hide; replies are `plain` text or Markdown."""
+    """Options of the display: `think` is on, off or hide; replies are `plain` text or Markdown.
+
+    `attached` are names and texts of files to put before the first message.
+    """
 
     plain: bool = False
     think: str = "on"
     stats: bool = False
     history_file: Path | None = None
+    attached: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,11 @@ class ChatScreen:
         """Let the user change the text in an editor. Raises InputError."""
         with self.released():
             return self.editor.edit(text)
+
+    def attach_given_files(self) -> None:
+        """Attach the files that were given when the chat was started."""
+        for name, text in self._options.attached:
+            self.attach(name, text)
 
     def attach(self, name: str, text: str) -> None:
         """Put the text of a file before the next message."""

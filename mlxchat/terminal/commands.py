@@ -56,6 +56,10 @@ class Command:
 
 COMMANDS: dict[str, Command] = {}
 
+# What people type from habit.
+OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
+EXIT_WORDS = {"exit", "quit"}
+
 
 def _nothing(_: ChatScreen, __: str) -> Iterable[str]:
     return ()
@@ -71,11 +75,18 @@ def command(
     return add
 
 
+def as_command(text: str) -> str | None:
+    """The command that a typed line is, or None for a message. `//` begins a message."""
+    if text.strip().lower() in EXIT_WORDS:
+        return "/exit"
+    return text if text.startswith("/") and not text.startswith("//") else None
+
+
 def run_command(shown: ChatScreen, line: str) -> str | None:
     """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
     command, with the nearest one."""
     name, _, argument = line.partition(" ")
-    found = COMMANDS.get(name)
+    found = COMMANDS.get(OTHER_NAMES.get(name, name))
     if found is None:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"

@@ -109,7 +109,7 @@ class PipedChat:
                 for piece in self._pieces(reply, stop):
                     self._stdout.write(piece)
         except DeviceError:
-            self._stdout.end()
+            self._stdout.end_line()
             raise
         stats = self._conversation.stats
         assert stats is not None

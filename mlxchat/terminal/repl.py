@@ -11,7 +11,7 @@ from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, Sn
 from mlxchat.failures import device_failures
 from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import KNOWN, run_command
+from mlxchat.terminal.commands import KNOWN, as_command, run_command
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.typeahead import held_typeahead
@@ -47,6 +47,7 @@ class Repl:
         self._shown.screen.say(f"{self._chat.model_name} · /help for commands · Ctrl-D to leave")
         self._shown.say_notices()
         self._shown.show_last_exchange()
+        self._shown.attach_given_files()
         draft = ""
         with suppress(EndOfInput):
             while True:
@@ -83,8 +84,9 @@ class Repl:
 
     def _obey(self, text: str) -> str:
         """Run the command or send the message; return a draft for the next prompt."""
-        if text.startswith("/") and not text.startswith("//"):
-            return run_command(self._shown, text) or ""
+        command = as_command(text)
+        if command is not None:
+            return run_command(self._shown, command) or ""
         message = text.removeprefix("/") if text[:2] == "//" else text
         self._shown.say(self._shown.with_attached(message))
         return ""

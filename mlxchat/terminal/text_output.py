@@ -43,10 +43,13 @@ class Stdout:
             raise
         self._last = text[-1]
 
-    def end(self) -> None:
-        """On a terminal, leave the cursor at the start of a line."""
-        if self.is_terminal and self._last != "\n":
+    def end_line(self) -> None:
+        """Write a newline unless the text ends with one."""
+        if self._last != "\n":
             self.write("\n")
+
+    def end(self) -> None:
+        """Everything has been written already."""
 
 
 def _abandon_stdout() -> None:

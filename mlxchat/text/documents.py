@@ -55,6 +55,8 @@ def read_input(
     `-` names it, and then comes before the files. `stdin` is None for a terminal. Raises UsageError
     if there is nothing to read but blocks, InputError for input that is not text.
     """
+    if prompt == STDIN:
+        prompt, files = None, (*files, STDIN)
     named = [*files, *blocks]
     if named.count(STDIN) > 1:
         raise UsageError("only one - is allowed: standard input can be read only once")

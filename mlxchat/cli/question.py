@@ -1,0 +1,91 @@
+"""`mlxchat "question"`: tells a question from a mistyped command.
+
+A question is quoted, so it has spaces; or it has a character that no command has. A single word is
+a question only after `mlxchat chat`, or next to a piped document.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from mlxchat.errors import UsageError
+
+COMMAND_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+PATH_BEGINNINGS = ("/", "./", "../", "~/")
+CLOSE = 0.7
+MIN_PREFIX = 3
+
+
+def check_question(words: Sequence[str], root: Any) -> None:
+    """Raise UsageError if the words after `mlxchat` are not meant as a question.
+
+    `root` is the program's group of commands.
+    """
+    paths = list(_paths(root))
+    text = " ".join(words[0].split())
+    if text in paths:
+        raise UsageError(
+            f"{text} is a command: run `mlxchat {text}`, with its options after it; to ask it, "
+            f'use `mlxchat chat "{text}"`'
+        )
+    if len(words) == 1 and (words[0] != text or " " in text):
+        return
+    if len(words) == 1:
+        _check_word(text, paths)
+        return
+    hint = _did_you_mean(text, paths)
+    question = " ".join(words)
+    raise UsageError(
+        f'unknown command {text!r}{hint}; to ask a question, quote it: mlxchat "{question}"'
+    )
+
+
+def _check_word(word: str, paths: Sequence[str]) -> None:
+    if not word:
+        raise UsageError("the question is empty")
+    # Unlike Path.exists, this takes a word of any length.
+    if os.path.isdir(word) or _is_model(word):  # noqa: PTH112
+        raise UsageError(f"{word} is a model: to chat with it, use `mlxchat -m {word}`")
+    if word.startswith(PATH_BEGINNINGS) or os.path.exists(word):  # noqa: PTH110
+        raise UsageError(
+            f'{word} is a path: to ask about a file, use `mlxchat -f {word} "question"`'
+        )
+    if not COMMAND_WORD.fullmatch(word):
+        return
+    hint = _did_you_mean(word, paths)
+    if not hint and _has_document():
+        return
+    raise UsageError(f"unknown command {word!r}{hint}; to ask it, use `mlxchat chat {word}`")
+
+
+def _paths(command: Any, before: tuple[str, ...] = ()) -> Iterator[str]:
+    """The words of every command: `models`, `models list`."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield " ".join((*before, name))
+        yield from _paths(each, (*before, name))
+
+
+def _did_you_mean(word: str, paths: Sequence[str]) -> str:
+    lowered = word.lower()
+    commands = [each for each in paths if " " not in each]
+    inner = [each for each in paths if each.endswith(f" {lowered}")]
+    begun = [each for each in commands if each.startswith(lowered) and len(word) >= MIN_PREFIX]
+    meant = begun or get_close_matches(lowered, commands, n=1, cutoff=CLOSE) or inner
+    return f" (did you mean {' or '.join(f'`mlxchat {each}`' for each in meant)}?)" if meant else ""
+
+
+def _is_model(word: str) -> bool:
+    from mlxchat.cli.completion import complete_model
+
+    if word.startswith(PATH_BEGINNINGS) or os.path.exists(word):  # noqa: PTH110
+        return False
+    return bool(HUB_ID.fullmatch(word)) or word in complete_model(word)
+
+
+def _has_document() -> bool:
+    from mlxchat.text.documents import piped_stdin
+
+    return piped_stdin() is not None

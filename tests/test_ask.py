@@ -1,0 +1,215 @@
+"""`mlxchat "question"`: one answer, saved like any chat; and what is not taken for a question."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from mlxchat import cli
+from mlxchat.cli.question import check_question
+from mlxchat.errors import UsageError
+from mlxchat.store.session_list import listing, read_session
+from tests.conftest import RunMlxchat
+
+ROOT: Any = typer.main.get_command(cli.app)
+
+
+@pytest.fixture(autouse=True)
+def default_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
+    monkeypatch.setenv("MLXCHAT_CHAT_MAX_TOKENS", "5")
+    monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "0")
+
+
+def asked() -> list[list[str]]:
+    """What the user said in every session, the latest session first."""
+    return [[turn.user for turn in read_session(each.name).turns] for each in listing()]
+
+
+def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout(
+    run_mlxchat: RunMlxchat,
+) -> None:
+    done = run_mlxchat("Why is the sky blue?")
+    assert (done.returncode, done.stderr) == (0, "")
+    (session,) = listing()
+    (turn,) = read_session(session.name).turns
+    assert turn.user == "Why is the sky blue?"
+    assert done.stdout == turn.reply + "\n" * (not turn.reply.endswith("\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-n 3 'Why so?'",
+        "'Why so?' -n 3",
+        "'Why so?' --max-tokens=3",
+        "-s 'Be brief.' -n 3 'Why so?'",
+        "chat 'Why so?'",
+        "chat -n 3 'Why so?'",
+        "-- 'Why so?'",
+    ],
+)
+def test_options_go_before_or_after_the_question(line: str, run_mlxchat: RunMlxchat) -> None:
+    done = run_mlxchat(*shlex.split(line))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert asked() == [["Why so?"]]
+
+
+def test_continue_asks_in_the_last_session_and_saves_there(run_mlxchat: RunMlxchat) -> None:
+    for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):
+        assert run_mlxchat(*arguments).returncode == 0
+    assert asked() == [["one question", "another question", "a third one"]]
+
+
+def test_a_named_session_is_asked_and_without_saving_nothing_is_left(
+    run_mlxchat: RunMlxchat,
+) -> None:
+    assert run_mlxchat("--no-save", "a question").returncode == 0
+    assert listing() == []
+    assert run_mlxchat("--session", "mine", "a question").returncode == 0
+    assert [each.name for each in listing()] == ["mine"]
+
+
+def test_a_piped_document_goes_before_the_question(run_mlxchat: RunMlxchat) -> None:
+    assert run_mlxchat("Summarize", stdin="A report.\n").returncode == 0
+    assert run_mlxchat("Any errors?", stdin="").returncode == 0
+    assert asked() == [["Any errors?"], ["A report.\n\n\nSummarize"]]
+
+
+def test_files_go_before_the_question(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("One.")
+    (tmp_path / "b.md").write_text("Two.")
+    files = ["-f", str(tmp_path / "a.md"), "-f", str(tmp_path / "b.md")]
+    assert run_mlxchat(*files, "Which is newer?").returncode == 0
+    assert run_mlxchat("Which is newer?", "-f", "-", stdin="Three.").returncode == 0
+    assert asked() == [["Three.\n\nWhich is newer?"], ["One.\n\nTwo.\n\nWhich is newer?"]]
+
+
+def test_a_dash_reads_the_question_itself_from_a_pipe(
+    run_mlxchat: RunMlxchat, tmp_path: Path
+) -> None:
+    """Without it, each line of the pipe is a turn."""
+    (tmp_path / "a.md").write_text("One.")
+    done = run_mlxchat("-", "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert asked() == [["One.\n\nWho?\nAnd why?\n"]]
+    assert "pipe" in run_mlxchat("-").stderr
+
+
+def test_events_report_the_answer(run_mlxchat: RunMlxchat) -> None:
+    done = run_mlxchat("a question", "--json")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (events[0]["event"], events[-1]["event"]) == ("start", "done")
+    assert events[-1]["turn"] == 1
+
+
+def test_a_file_that_cannot_be_read_is_reported_before_a_model_is_loaded(
+    run_mlxchat: RunMlxchat,
+) -> None:
+    done = run_mlxchat("-m", "no-such-model", "-f", "missing.md", "a question")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "missing.md" in done.stderr
+    assert listing() == []
+
+
+NOT_ASKED = [
+    # What is typed, and the beginning and the end of the error.
+    ("hello", "unknown command 'hello'; to ask it, use `mlxchat chat hello`"),
+    ("cht", "unknown command 'cht' (did you mean `mlxchat chat`?); to ask it, use `mlxchat chat…"),
+    ("Sesion", "unknown command 'Sesion' (did you mean `mlxchat session`?); …"),
+    ("gen", "unknown command 'gen' (did you mean `mlxchat generate`?); …"),
+    ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
+    ("modles list --json", "unknown command 'modles' (did you mean `mlxchat models`?); …"),
+    ("-n 3 hello", "unknown command 'hello'; …"),
+    ("-q doctor", "doctor is a command: run `mlxchat doctor`, with its options after it; …"),
+    ("'models list'", "models list is a command: run `mlxchat models list`, …"),
+    ("' chat '", "chat is a command: run `mlxchat chat`, …"),
+    (
+        "why is it so",
+        "unknown command 'why'; to ask a question, quote it: mlxchat \"why is it so\"",
+    ),
+    ("chat why so", 'quote the question: mlxchat chat "why so"'),
+    ("''", "the question is empty"),
+    ("chat '  '", "the question is empty"),
+    ("smollm2", "smollm2 is a model: to chat with it, use `mlxchat -m smollm2`"),
+    ("org/tiny-4bit", "org/tiny-4bit is a model: to chat with it, use `mlxchat -m org/tiny-4bit`"),
+    ("a.md", 'a.md is a path: to ask about a file, use `mlxchat -f a.md "question"`'),
+    (
+        "'-5 + 3 is what?'",
+        "No such option: -5; before a question that begins with a dash, put -- (see mlxchat chat…",
+    ),
+    ("'a question' --xyzzy", "No such option: --xyzzy (see mlxchat chat --help)"),
+]
+
+
+@pytest.mark.parametrize(("line", "error"), NOT_ASKED)
+def test_what_is_no_question_is_refused_with_a_hint(
+    line: str,
+    error: str,
+    run_mlxchat: RunMlxchat,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mistyped command must not load a model and be answered."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.md").write_text("One.")
+    (tmp_path / "model").mkdir()
+    done = run_mlxchat(*shlex.split(line))
+    assert (done.returncode, done.stdout) == (2, "")
+    expected = f"mlxchat: error: {error}".split("…")[0]
+    assert done.stderr.startswith(expected)
+    assert error.endswith("…") or done.stderr == f"{expected}\n"
+    assert listing() == []
+
+
+@pytest.mark.parametrize("word", ["hello?", "2+2=", "你好吗" * 200, "don't", "über"])
+def test_a_single_word_that_no_command_could_be_is_a_question(word: str) -> None:
+    check_question([word], ROOT)
+
+
+def test_after_the_command_any_word_is_a_question(run_mlxchat: RunMlxchat) -> None:
+    assert run_mlxchat("chat", "hello").returncode == 0
+    assert asked() == [["hello"]]
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    read, write = os.pipe()
+    os.close(write)
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield
+
+
+@pytest.mark.parametrize(("word", "is_question"), [("Summarize", True), ("cht", False)])
+def test_a_word_next_to_a_pipe_is_a_question_unless_it_is_close_to_a_command(
+    word: str, is_question: bool, piped: None
+) -> None:
+    if is_question:
+        check_question([word], ROOT)
+    else:
+        with pytest.raises(UsageError):
+            check_question([word], ROOT)
+
+
+def test_help_is_no_question() -> None:
+    with pytest.raises(UsageError):
+        check_question(["hepl", "window"], ROOT)
+
+
+def test_files_go_before_the_first_turn_of_a_pipe(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("One.")
+    done = run_mlxchat("chat", "-f", str(tmp_path / "a.md"), stdin="Who?\nWhy?\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert asked() == [["One.\n\nWho?", "Why?"]]
+    refused = run_mlxchat("chat", "-f", "-", stdin="Who?\n")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "mlxchat: error: -f - needs a QUESTION: without one, stdin holds the turns\n",
+    )

@@ -1,0 +1,84 @@
+"""Help and messages use none of the constructions that read as translated."""
+
+import re
+from typing import Any
+
+import pytest
+import typer
+
+from mlxchat import cli
+from tests.test_layout import modules, texts
+
+# The construction, and what to write.
+WORST = {
+    r"\bbehind\b": "after",
+    r"\b(is|are|was|were|be) told\b": "is reported",
+    r"\bsays so\b": "reports it",
+    r"\bgo(es)? on (with|from|where)\b": "continues",
+    r"\blets? (it|them) go on\b": "continues",
+    r"\b(who|some|no)body\b|\bwhoever\b": "users; or the passive",
+    r"\bat (its|their) most\b|\bmost tokens\b": "maximum",
+    r"\banew\b": "again, from scratch",
+    r"\bbeside\b": "next to, compared with",
+    r"\bmakes? no sense\b|\bis no value\b": "is invalid",
+    r"\bthere (is|are) (none|nobody)\b|\bthat there (is|are) not\b": "no models yet; unknown",
+    r"\b(of|on) its own\b": "its own",
+    r"\bas it were\b|\bfor ever\b": "(nothing)",
+    r"\bround in circles\b": "repeats itself",
+    r"\bwhat (is|was|are|were) (held|kept|wrong|configured|generated|said)\b": "a noun",
+    r"\b(take|taken|takes) away\b": "remove",
+    r"\bmend\b": "fix",
+}
+
+# Files with messages that still have to be rewritten.
+TO_REWRITE = {"terminal.commands", "terminal.chat_screen"}
+
+
+def flaws(text: str) -> dict[str, str]:
+    return {each: WORST[each] for each in WORST if re.search(each, text, re.IGNORECASE)}
+
+
+def test_no_message_has_a_construction_that_reads_as_translated() -> None:
+    found = {
+        (name, text): wrong
+        for name, path in modules()
+        if name not in TO_REWRITE
+        for text in texts(path.read_text())
+        if (wrong := flaws(text))
+    }
+    assert found == {}
+
+
+def help_texts(command: Any, path: str = "mlxchat") -> dict[str, str]:
+    """All words of a command's help and of the commands in it."""
+    own = [command.help, command.epilog, *(each.help for each in command.params)]
+    inner = getattr(command, "commands", {})
+    return {path: "\n".join(filter(None, own))} | {
+        at: text
+        for name, each in inner.items()
+        for at, text in help_texts(each, f"{path} {name}").items()
+    }
+
+
+def test_no_help_has_a_construction_that_reads_as_translated() -> None:
+    found = help_texts(typer.main.get_command(cli.app))
+    assert {name: wrong for name, text in found.items() if (wrong := flaws(text))} == {}
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "there is nobody to ask: confirm with --yes",
+        "cut at its most tokens: /continue lets it go on",
+        "the checkpoint's facts make no sense",
+        "forget everything and begin anew",
+        "show what is configured",
+    ],
+)
+def test_the_worst_sentences_are_found(sentence: str) -> None:
+    assert flaws(sentence)
+
+
+@pytest.mark.parametrize("sentence", ["the latest session", "Nobel's body", "100 tokens at most"])
+def test_ordinary_sentences_are_not(sentence: str) -> None:
+    assert not flaws(sentence)

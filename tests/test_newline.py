@@ -1,0 +1,82 @@
+"""The last line of what `mlxchat generate` writes has an end, so that `wc -l` and `read` see it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxchat.app import opening
+from scripts.tiny_model import CHAT_TEMPLATE
+from tests.conftest import RunMlxchat
+from tests.scripted_model import Scripted
+from tests.scripted_program import load_scripted
+
+WHOLE = "One line.\nTwo."
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "load_directory", load_scripted)
+
+
+def model_saying(text: str, directory: Path) -> str:
+    return str(Scripted(CHAT_TEMPLATE, (), f"{text}<|im_end|>").write(directory / "model"))
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "written"),
+    [
+        (WHOLE, [], f"{WHOLE}\n"),
+        (f"{WHOLE}\n", [], f"{WHOLE}\n"),
+        (f"{WHOLE}\n\n", [], f"{WHOLE}\n\n"),
+        ("", [], ""),
+        (WHOLE, ["--no-newline"], WHOLE),
+        (WHOLE, ["-n", "3"], "One\n"),
+        (WHOLE, ["--max-bytes", "5"], "One l"),
+        (WHOLE, ["--max-bytes", "14"], WHOLE),
+        (WHOLE, ["--max-bytes", "15"], f"{WHOLE}\n"),
+        (WHOLE, ["--stop", "Two"], "One line.\n"),
+    ],
+)
+def test_the_output_ends_with_one_newline(
+    text: str, options: list[str], written: str, run_mlxchat: RunMlxchat, tmp_path: Path
+) -> None:
+    """`generate … | while read line` lost the last line. It is the same in a file, and no limit on
+    the size is exceeded for it."""
+    arguments = ["generate", "-m", model_saying(text, tmp_path), *options]
+    done = run_mlxchat(*arguments, "Hello")
+    assert (done.returncode, done.stdout, done.stderr) == (0, written, "")
+    done = run_mlxchat(*arguments, "-o", str(tmp_path / "out.txt"), "Hello")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "out.txt").read_text() == written
+
+
+def test_events_have_only_the_models_own_newlines(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
+    done = run_mlxchat("generate", "-m", model_saying(WHOLE, tmp_path), "--json", "Hello")
+    assert done.stdout.endswith("}\n")
+    assert json.loads(done.stdout.splitlines()[-1])["text"] == WHOLE
+
+
+def test_the_files_of_a_rotated_output_end_with_one_newline_together(
+    run_mlxchat: RunMlxchat, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.txt"
+    arguments = ["-m", model_saying(WHOLE, tmp_path), "--rotate", "7", "-o", str(out)]
+    assert run_mlxchat("generate", *arguments, "Hello").returncode == 0
+    parts = [out, *sorted(tmp_path.glob("out.0*.txt"))]
+    assert "".join(each.read_text() for each in parts) == f"{WHOLE}\n"
+    assert all(each.stat().st_size <= 7 for each in parts)
+
+
+def test_a_checkpoints_output_is_the_text_alone_whenever_it_is_resumed(
+    run_mlxchat: RunMlxchat, tmp_path: Path
+) -> None:
+    """A newline written at the end of the first part would have to be in the middle of the whole,
+    or be missing if the process died right before it."""
+    model, night = model_saying(WHOLE, tmp_path), str(tmp_path / "night")
+    begun = run_mlxchat("generate", "-m", model, "-n", "4", "--checkpoint", night, "Hello")
+    assert (begun.returncode, begun.stderr) == (0, "")
+    assert (tmp_path / "night/output.txt").read_text() == WHOLE[:4]
+    resumed = run_mlxchat("generate", "--resume", night, "-n", "-1")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert (tmp_path / "night/output.txt").read_text() == WHOLE
