@@ -270,7 +270,7 @@ def test_a_new_session_whose_name_is_taken_meanwhile_still_gets_a_snapshot(
         assert chat.notices == []
 
 
-def test_a_file_of_messages_is_resumed_in_a_new_session(options: Options, tmp_path: Path) -> None:
+def test_a_file_of_messages_starts_a_new_session(options: Options, tmp_path: Path) -> None:
     transcript.save(tmp_path / "talk.jsonl", "Be kind.", [Turn("who?", "me")])
     with Chat.open(options(), session="mine") as chat:
         say(chat, "one")
@@ -334,7 +334,7 @@ def test_a_conversation_that_cannot_begin_has_failed(
         assert chat.has_failed
 
 
-def test_a_session_is_not_left_locked_if_its_model_cannot_be_found(options: Options) -> None:
+def test_a_session_is_unlocked_if_its_model_cannot_be_found(options: Options) -> None:
     with Chat.open(options(), session="mine") as chat:
         say(chat, "hello")
     elsewhere = ChatOptions(Setup("./nothing-there"))
@@ -343,6 +343,6 @@ def test_a_session_is_not_left_locked_if_its_model_cannot_be_found(options: Opti
     Session.open("mine").close()
 
 
-def test_there_has_to_be_a_session_to_continue(options: Options) -> None:
+def test_continuing_without_a_session_is_an_error(options: Options) -> None:
     with pytest.raises(SessionError, match="no sessions to continue"):
         Chat.open(options(), latest=True)

@@ -399,7 +399,7 @@ def test_other_families_roll_and_undo(family: str) -> None:
     assert len(conversation.turns) == 9
 
 
-def test_usage_adds_up_to_what_is_held() -> None:
+def test_usage_adds_up_to_the_cache() -> None:
     """The rows of /context came to a few tokens more than the total below them."""
     conversation = make_conversation(300, system="Be brief.")
     for number in range(3):
@@ -717,7 +717,7 @@ def test_a_reply_ends_before_it_would_push_out_a_pinned_turn() -> None:
     assert conversation.turns[-1].reply == before
 
 
-def test_what_is_recalled_is_each_line_forgotten_or_not() -> None:
+def test_recall_finds_lines_in_all_turns() -> None:
     conversation = make_conversation(None)
     conversation.turns[:] = [
         Turn("My name is Ada.\nI live in Paris.", "Hello Ada!", forgotten=True),

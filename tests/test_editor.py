@@ -237,7 +237,7 @@ def test_tab_completes_the_argument_of_a_command(tmp_path: Path) -> None:
     terminal.shows("^got '/hello two words'$")
 
 
-def test_the_toolbar_changes_while_nobody_types_and_is_not_obeyed(tmp_path: Path) -> None:
+def test_the_toolbar_updates_without_typing_and_is_not_interpreted(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(r"^redraw \d+␛\[5m$")
     first = re.search(r"redraw \d+", terminal.text())

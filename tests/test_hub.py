@@ -236,7 +236,7 @@ def test_info_falls_back_on_the_catalogue(monkeypatch: pytest.MonkeyPatch, run_p
     assert (lines["size"], lines["here"]) == ("2.28 GB", "no")
 
 
-def test_a_hub_in_trouble_is_told(fake_hub: FakeHub, run_program: RunMlxchat):
+def test_a_server_error_of_the_hub_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (503, b"busy")
     assert pull_error(run_program) == (
         f"{fake_hub.endpoint} answered 503 for org/tiny: try again later"

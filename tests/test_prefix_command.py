@@ -224,7 +224,7 @@ def test_removing_a_prefix_keeps_pages_shared_with_another(
 
 
 @pytest.mark.parametrize("command", [["list"], ["info"], ["clear", "-y"], ["rm", "-y", "ffff"]])
-def test_where_nothing_can_be_kept_that_is_said(
+def test_an_unusable_cache_directory_is_reported(
     command: list[str], run_mlxchat: RunMlxchat
 ) -> None:
     directory = paths.prefix_cache_dir()
