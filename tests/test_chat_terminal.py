@@ -109,7 +109,7 @@ def test_a_chat_starts_with_files_and_knows_the_usual_words(
     (tmp_path / "a.md").write_text("Ada.")
     monkeypatch.chdir(tmp_path)
     chat = tiny(tiny_model, "-f", "a.md", "--no-save")
-    chat.shows(r"^a\.md: 4 characters, before your next message$")
+    chat.shows(r"^attached a\.md \(4 characters\)$")
     chat.says("/?")
     chat.shows("^/help +")
     chat.says("Who?")
@@ -117,7 +117,7 @@ def test_a_chat_starts_with_files_and_knows_the_usual_words(
     chat.shows("^> Ada\\.\\s+Who\\?$")
     chat.drops_draft()
     chat.says("/reset")
-    chat.shows_rule("a new conversation")
+    chat.shows_rule("new conversation")
     chat.send("exit\r")
     assert chat.ends() == 0
 

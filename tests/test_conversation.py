@@ -696,7 +696,7 @@ def test_a_message_that_would_push_out_a_pinned_turn_is_refused() -> None:
     say(conversation, "remember me")
     say(conversation, "and forget me")
     conversation.pin(1)
-    with pytest.raises(WindowFull, match="does not fit beside the pinned turns"):
+    with pytest.raises(WindowFull, match="does not fit next to the pinned turns"):
         say(conversation, "x" * 250)
     assert len(conversation.retained) == 2
     check_in_step(conversation)
@@ -712,7 +712,7 @@ def test_a_reply_ends_before_it_would_push_out_a_pinned_turn() -> None:
     assert conversation.turns[-1].finish_reason == "length"
     assert "remember me" in conversation.model.tokenizer.decode(conversation.held_ids)
     before = conversation.turns[-1].reply
-    with pytest.raises(WindowFull, match="beside the pinned turns"):
+    with pytest.raises(WindowFull, match="next to the pinned turns"):
         list(conversation.continue_reply())
     assert conversation.turns[-1].reply == before
 

@@ -257,7 +257,7 @@ class View:
         )
         if is_too_long(ids, window) and self._pinned_turns():
             raise WindowFull(
-                f"this message does not fit beside the pinned turns in a window of {window:,} "
+                f"this message does not fit next to the pinned turns in a window of {window:,} "
                 "tokens: shorten it, or ",
                 Action("unpin", "unpin them"),
             )
@@ -279,7 +279,7 @@ class View:
         """The error for a reply that has no room left to continue in."""
         window = f"the window of {self.settings.max_kv_size:,} tokens is full"
         if self.roll is not Roll.STOP:
-            return WindowFull(f"{window} beside the pinned turns: ", Action("unpin", "unpin them"))
+            return WindowFull(f"{window} next to the pinned turns: ", Action("unpin", "unpin them"))
         return WindowFull(
             f"{window}, and ",
             Field("roll"),
