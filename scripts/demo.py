@@ -35,6 +35,7 @@ SAID = (
     "What is the capital of Italy?",
     "What is the largest planet?",
     "What color is the sky?",
+    "/recall code",
     "/recall code #1",
     "What is the code of the door?",
 )

@@ -66,7 +66,9 @@ def session(model: str) -> pyte.Screen:
             settle(child, stream, screen)
         shown = pyte.Screen(COLUMNS, LINES)
         shown.buffer, shown.cursor = screen.buffer, screen.cursor
-        child.close(force=True)
+        child.send("\x04")
+        child.expect(pexpect.EOF)
+        child.close()
     return shown
 
 

@@ -21,7 +21,7 @@ def test_the_demo_forgets_recalls_and_reads_a_document_once(ordinary_terminal: N
     recalled = shown.partition("> /recall")
     assert "Rome" in recalled[0]
     assert "Jupiter" in recalled[0]
-    assert re.search("1 turn forgotten|forgot turn 1", recalled[0])
+    assert "forgot turn 1" in recalled[0]
     assert "4071" in recalled[2].partition("What is the code")[2]
     assert "312 meters" in shown
     assert "Tom Hale" in shown
