@@ -26,6 +26,14 @@ def test_every_page_is_listed() -> None:
     assert sorted(PAGES) == sorted(path.stem for path in docs.MANUAL.glob("*.md"))
 
 
+def test_the_readme_lists_every_page_with_its_title_and_summary() -> None:
+    listed = re.findall(
+        r"^- \[(.+)\]\(mlxchat/manual/(\w+)\.md\): (.+)$", docs.text(), re.MULTILINE
+    )
+    pages = {name: read_page(name).split("\n\n", 2) for name in PAGES}
+    assert listed == [(title[2:], name, about) for name, (title, about, _) in pages.items()]
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_begins_with_a_title_and_a_short_summary(name: str) -> None:
     title, about, _ = read_page(name).split("\n\n", 2)
