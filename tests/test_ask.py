@@ -211,5 +211,5 @@ def test_files_go_before_the_first_turn_of_a_pipe(run_mlxchat: RunMlxchat, tmp_p
     refused = run_mlxchat("chat", "-f", "-", stdin="Who?\n")
     assert (refused.returncode, refused.stderr) == (
         2,
-        "mlxchat: error: -f - needs a QUESTION: without one, stdin holds the turns\n",
+        "mlxchat: error: --file - needs a QUESTION: without one, stdin holds the turns\n",
     )

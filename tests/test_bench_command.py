@@ -22,8 +22,8 @@ from mlxchat.bench.catalog import BENCHES, Entry
 from mlxchat.bench.memory import SampleFigures
 from mlxchat.bench.startup import seconds_to_output
 from mlxchat.bench.subject import Subject
-from mlxchat.cli import bench_run
-from mlxchat.cli.bench_run import BenchRequest
+from mlxchat.terminal import run_bench
+from mlxchat.terminal.run_bench import BenchRequest
 from tests import docs
 from tests.conftest import RunMlxchat, made_once
 from tests.in_process import run_in_process
@@ -382,7 +382,7 @@ def test_one_failing_benchmark_does_not_stop_the_others(
             yield [SampleFigures(6, 7, 8, 9, 10)]
 
     benches = {"one": Fails(), "two": Works()}
-    monkeypatch.setattr(bench_run, "load", benches.__getitem__)
+    monkeypatch.setattr(run_bench, "load", benches.__getitem__)
     request = BenchRequest(
         entries=tuple(Entry(name, "") for name in benches),
         model=str(tiny_model),
@@ -397,7 +397,7 @@ def test_one_failing_benchmark_does_not_stop_the_others(
         plot=None,
         quiet=False,
     )
-    assert bench_run.run_benches(request) == 1
+    assert run_bench.run_benches(request) == 1
     shown = capsys.readouterr()
     assert shown.err == ("mlxchat: error: bench one: MLX failed: [malloc] Unable to allocate\n")
     found = [json.loads(line) for line in shown.out.splitlines()]

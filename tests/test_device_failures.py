@@ -11,13 +11,13 @@ import pytest
 
 import mlxchat.cli as program
 from mlxchat.chat.conversation import Conversation
-from mlxchat.cli.run import resume_run
 from mlxchat.engine.generate import Token
 from mlxchat.errors import DeviceError, ModelBroken
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.models.weights import fitting
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.terminal.run_generate import resume_run
 from tests.test_conversation import check_in_step, make_model
 
 FULL = (

@@ -12,10 +12,10 @@ import typer
 
 from mlxchat import cli
 from mlxchat.about import __version__
-from mlxchat.cli.help_text import help_page, summary
 from mlxchat.config.layers import variable_of
 from mlxchat.config.project import IGNORE_VARIABLE
 from mlxchat.errors import ExitStatus
+from mlxchat.terminal.help_text import help_page, summary
 from tests import docs
 from tests.conftest import RunMlxchat
 

@@ -30,7 +30,7 @@ ORDER: dict[str, list[str]] = {
             "amounts",
             "template_args",
         ),
-        *("request", "platform", "paths", "units", "progress", "handlers"),
+        *("request", "shown", "platform", "paths", "units", "progress", "handlers"),
     ],
     "files": ["disk", "atomic", "append", "lock", ""],
     "manual": [""],
@@ -85,14 +85,14 @@ ORDER: dict[str, list[str]] = {
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
         *("window_chart", "signals", "chat_screen", "commands", "repl", "piped_chat"),
+        *("help_text", "listing", "model_table", "observing"),
+        *("run_generate", "run_chat", "run_bench", "run_warm", "run_verify"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
-        *("help_text", "group", "listing", "confirm", "version", "completion", "options"),
-        *("usage_errors", "configured", "key_completion", "question"),
-        *("setup", "run", "generate"),
-        *("chat_run", "chat", "models", "config", "warm", "prefix_commands", "verify_session"),
-        *("sessions", "bench_run", "bench", "doctor", "help", ""),
+        *("group", "shared_options", "version", "completion", "options", "usage_errors"),
+        *("configured", "key_completion", "question", "setup", "generate", "chat", "models"),
+        *("config", "prefix_commands", "sessions", "bench", "doctor", "help", ""),
     ],
 }
 
@@ -248,7 +248,14 @@ def typed_words(source: str) -> list[str]:
 # Modules that show chat commands or run programs.
 SPELL_THEM = {
     *("terminal.chat_screen", "terminal.clipboard", "terminal.commands", "terminal.editor"),
-    *("terminal.repl", "terminal.spelling", "bench.startup", "bench.theirs", "bench.chat"),
+    *(
+        "terminal.help_text",
+        "terminal.repl",
+        "terminal.spelling",
+        "bench.startup",
+        "bench.theirs",
+        "bench.chat",
+    ),
 }
 
 

@@ -87,7 +87,7 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
         plot: PlotOption = None,
         **values: Any,
     ) -> None:
-        from mlxchat.cli.bench_run import BenchRequest, run_benches
+        from mlxchat.terminal.run_bench import BenchRequest, run_benches
 
         request = BenchRequest(
             entries=entries,

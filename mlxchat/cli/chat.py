@@ -5,9 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat import platform
-from mlxchat.cli.options import COMMANDS, ChatShown, build, given_names, with_options
+from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
+from mlxchat.shown import ChatShown
 
 # Set if the command line does not name `chat`.
 IMPLIED = f"{__name__}.implied"
@@ -59,10 +60,10 @@ def chat(
         if has_terminal_elsewhere():
             raise typer.Exit(run_again_in_terminal())
     # Imported only now, after parsing: these import MLX.
-    from mlxchat.cli.chat_run import run
     from mlxchat.cli.setup import setup_of
     from mlxchat.request import ChatOptions
     from mlxchat.settings import GenerationSettings
+    from mlxchat.terminal.run_chat import run
 
     generation = build(GenerationSettings, values, logprobs=0 if values["events"] else None)
     chosen = given_names(context) - {"question"}

@@ -18,7 +18,6 @@ from mlxchat.cli.configured import (
 )
 from mlxchat.cli.group import App
 from mlxchat.cli.key_completion import complete_key, complete_shown_key, complete_value
-from mlxchat.cli.listing import write, write_json_lines, write_table
 from mlxchat.config.file import (
     COMMANDS,
     ConfigFile,
@@ -35,6 +34,7 @@ from mlxchat.config.project import (
     refuse_what_projects_may_not,
 )
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
+from mlxchat.terminal.listing import write, write_json_lines, write_table
 from mlxchat.terminal.spelling import as_keys
 from mlxchat.wording import Message
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlxchat.cli.configured import check_layer, names_of
-from mlxchat.cli.listing import write, write_json_lines
 from mlxchat.config.file import read_user_config
 from mlxchat.config.layers import Level, environment, layer_of, read_config
 from mlxchat.config.project import (
@@ -18,6 +17,7 @@ from mlxchat.config.project import (
 from mlxchat.errors import ConfigError, ExitStatus, UsageError
 from mlxchat.options import options_of
 from mlxchat.request import Setup
+from mlxchat.terminal.listing import write, write_json_lines
 
 if TYPE_CHECKING:
     from mlxchat.doctor import Finding

@@ -4,9 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.options import COMMANDS, Shown, build, given_names, with_options
+from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, options_of
+from mlxchat.shown import Shown
 from mlxchat.wording import Field
 
 EPILOG = """\
@@ -52,9 +53,9 @@ def generate(
 ) -> None:
     """Generate text from a prompt, documents, or both."""
     # Imported only now, after parsing: these import MLX.
-    from mlxchat.cli.run import resume_run, run
     from mlxchat.cli.setup import setup_of
     from mlxchat.request import Overnight, Request
+    from mlxchat.terminal.run_generate import resume_run, run
 
     if resume is not None:
         shown, changes = _given_again(context)

@@ -8,8 +8,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
-from mlxchat.cli.help_text import help_page, usage_of
 from mlxchat.errors import ExitStatus
+from mlxchat.terminal.help_text import help_page, usage_of
 
 HELP_NAMES = ("-h", "--help", "--help-all")
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.listing import write
 from mlxchat.errors import UsageError
 from mlxchat.manual import PAGES, read_page, summary
+from mlxchat.terminal.listing import write
 
 EPILOG = """\
 Examples:

@@ -1,19 +1,15 @@
 """`mlxchat models`: list, download, remove and describe models; set the default one."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
-from mlxchat.cli.confirm import Yes, agrees
 from mlxchat.cli.group import App
-from mlxchat.cli.listing import Json, write, write_json_lines, write_table
+from mlxchat.cli.shared_options import Json, Yes, agrees
+from mlxchat.terminal.listing import write
 
 if TYPE_CHECKING:
-    from mlxchat.models.describe import ModelFacts
-    from mlxchat.models.inventory import Choice, Entry
     from mlxchat.models.locate import Located
 
 models_app = App(
@@ -48,10 +44,6 @@ NameHere = Annotated[
         autocompletion=complete_model_here,
     ),
 ]
-COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
-NUMBERS = ("SIZE", "PARAMETERS", "CONTEXT", "KV/TOKEN")
-CHOICE_COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS")
-CHOICE_NUMBERS = ("PARAMETERS", "SIZE", "MEMORY")
 
 
 @models_app.command("list", epilog="Example: mlxchat models list --all")
@@ -67,19 +59,16 @@ def list_models(
     separated by tabs.
     """
     from mlxchat.models import inventory
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.model_table import write_choices, write_entries
 
     if everything:
-        choices = inventory.list_choices()
-        if as_json:
-            write_json_lines(map(asdict, choices))
-        else:
-            _write_choices(choices)
+        write_choices(inventory.list_choices(), as_json=as_json)
         return
     entries = inventory.list_models()
-    if as_json:
-        write_json_lines([_entry_as_json(entry) for entry in entries])
-    else:
-        _write_table(entries)
+    write_entries(entries, as_json=as_json)
+    if not entries:
+        Messages().note("no models yet: `mlxchat models list --all` shows what can be downloaded")
 
 
 @models_app.command(epilog="Example: mlxchat models pull mlx-community/Llama-3.2-1B-Instruct-4bit")
@@ -205,16 +194,13 @@ def _write_local_info(name: str, *, as_json: bool) -> None:
     from mlxchat.models.describe import describe
     from mlxchat.models.resolve import resolve_model
     from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.model_table import write_model
 
     resolved = resolve_model(
         name, offline=True, ask=None, notify=Messages().note, show_progress=False
     )
     facts = describe(resolved.name, resolved.directory)
-    directory = str(resolved.directory)
-    if as_json:
-        write_json_lines([asdict(facts) | {"here": "yes", "directory": directory}])
-    else:
-        _write_facts([*_facts_as_rows(facts), ("directory", directory)])
+    write_model(facts, directory=str(resolved.directory), hint="", as_json=as_json)
 
 
 def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
@@ -223,6 +209,7 @@ def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
     from mlxchat.models.describe import describe_remote
     from mlxchat.models.inventory import known_choice
     from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.model_table import write_choice, write_model
     from mlxchat.wording import Message
 
     try:
@@ -232,16 +219,10 @@ def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
         if choice is None:
             raise
         Messages().warn(Message(error))
-        if as_json:
-            write_json_lines([asdict(choice)])
-        else:
-            _write_facts(_choice_as_rows(choice))
+        write_choice(choice, as_json=as_json)
         return
-    if as_json:
-        write_json_lines([asdict(facts) | {"here": "no", "directory": None}])
-    else:
-        pull = f"no: `mlxchat models pull {hub_id}` downloads it"
-        _write_facts([*_facts_as_rows(facts), ("here", pull)])
+    hint = f"no: `mlxchat models pull {hub_id}` downloads it"
+    write_model(facts, directory=None, hint=hint, as_json=as_json)
 
 
 def _locate(name: str) -> "Located":
@@ -249,104 +230,3 @@ def _locate(name: str) -> "Located":
     from mlxchat.models.locate import locate
 
     return locate(name, read_user_config().aliases)
-
-
-def _write_table(entries: Sequence["Entry"]) -> None:
-    from mlxchat.terminal.messages import Messages
-    from mlxchat.wording import Message
-
-    write_table(COLUMNS, [_entry_as_row(entry) for entry in entries], NUMBERS, cut=())
-    if not entries:
-        Messages().note("no models yet: `mlxchat models list --all` shows what can be downloaded")
-    for entry in entries:
-        if entry.problem is not None:
-            Messages().note(Message(f"{entry.name}: ", entry.problem))
-
-
-def _write_choices(choices: Sequence["Choice"]) -> None:
-    rows = [_choice_as_row(each) for each in choices]
-    write_table(CHOICE_COLUMNS, rows, CHOICE_NUMBERS, cut=())
-
-
-def _write_facts(rows: Sequence[tuple[str, str]]) -> None:
-    from mlxchat.terminal import visible
-
-    width = max(len(label) for label, _ in rows)
-    write("".join(f"{label:{width}}  {visible(value)}\n" for label, value in rows))
-
-
-def _entry_as_row(entry: "Entry") -> list[str]:
-    from mlxchat.units import format_bytes
-
-    facts = entry.facts
-    if facts is None:
-        return [entry.name, format_bytes(entry.size_bytes), "", "", "", "", "?"]
-    return [
-        entry.name,
-        format_bytes(entry.size_bytes),
-        _count(facts.parameters),
-        facts.quantization,
-        str(facts.context_length or ""),
-        format_bytes(facts.kv_bytes_per_token),
-        "yes" if facts.fits else "no",
-    ]
-
-
-def _entry_as_json(entry: "Entry") -> dict[str, Any]:
-    from mlxchat.terminal.spelling import as_flags
-
-    facts = asdict(entry.facts) if entry.facts is not None else {"name": entry.name}
-    problem = None if entry.problem is None else as_flags(entry.problem)
-    return facts | {"size_bytes": entry.size_bytes, "problem": problem}
-
-
-def _choice_as_row(choice: "Choice") -> list[str]:
-    from mlxchat.units import format_bytes
-
-    needed_bytes = choice.memory_needed_bytes
-    return [
-        choice.name,
-        format_bytes(choice.size_bytes),
-        "" if needed_bytes is None else format_bytes(needed_bytes),
-        {True: "yes", False: "no", None: "?"}[choice.fits],
-        choice.here,
-        "" if choice.parameters is None else _count(choice.parameters),
-    ]
-
-
-def _choice_as_rows(choice: "Choice") -> list[tuple[str, str]]:
-    name, size, memory, fits, here, parameters = _choice_as_row(choice)
-    return [
-        ("name", name),
-        ("repository", choice.hub_id or ""),
-        ("parameters", parameters),
-        ("size", size),
-        ("fits here", f"{fits}, needs {memory}"),
-        ("here", here),
-    ]
-
-
-def _facts_as_rows(facts: "ModelFacts") -> list[tuple[str, str]]:
-    from mlxchat.units import format_bytes
-
-    context = f"{facts.context_length:,} tokens" if facts.context_length else "unknown"
-    fits = "yes" if facts.fits else "no"
-    return [
-        ("name", facts.name),
-        ("type", facts.model_type),
-        ("parameters", _count(facts.parameters)),
-        ("size", format_bytes(facts.size_bytes)),
-        ("quantization", facts.quantization),
-        ("context", context),
-        ("KV per token", format_bytes(facts.kv_bytes_per_token)),
-        ("fits here", f"{fits}, needs {format_bytes(facts.memory_needed_bytes)}"),
-    ]
-
-
-def _count(number: int) -> str:
-    """As model names spell it: 135M, 1.2B."""
-    for size, unit in ((1e9, "B"), (1e6, "M")):
-        if number >= size:
-            value = number / size
-            return f"{value:.0f}{unit}" if value >= 100 else f"{value:.1f}{unit}"
-    return str(number)

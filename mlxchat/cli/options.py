@@ -1,72 +1,22 @@
-"""Declared options as Typer options, and the options that only the command line has."""
+"""Declared options as Typer options."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from mlxchat import request
 from mlxchat.cli.completion import complete_model, complete_session
-from mlxchat.options import Group, Option, option, options_of, same_as
+from mlxchat.options import Group, Option, options_of
 from mlxchat.settings import SamplingSettings
+from mlxchat.shown import ChatShown, Shown
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}
 
 T = TypeVar("T")
 Options = Mapping[str, Option]
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a run shows besides its text; `stats` None means only on a terminal."""
-
-    quiet: bool = option(False, "Show no progress, warnings or statistics", Group.OUTPUT, short="q")
-    stats: bool | None = option(
-        None,
-        "Show statistics on stderr at the end",
-        Group.OUTPUT,
-        if_unset="on a terminal",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ChatShown:
-    """Which session a chat uses, what it begins with, and what it shows."""
-
-    latest: bool = option(
-        False,
-        "Continue the last session",
-        Group.SESSION,
-        common=True,
-        name="continue",
-        short="c",
-        negatable=False,
-    )
-    session: str | None = option(
-        None,
-        "Continue or create the session NAME",
-        Group.SESSION,
-        common=True,
-        metavar="NAME",
-        if_unset="a new one",
-        completes="session",
-    )
-    save: bool = option(True, "Save the chat as a session", Group.SESSION, common=True)
-    files: tuple[str, ...] = same_as(
-        request.Request, "files", help="Attach a document; repeatable", if_unset=None
-    )
-    plain: bool = option(False, "Show replies as plain text, not Markdown", Group.OUTPUT)
-    events: bool = same_as(request.Request, "events")
-    quiet: bool = same_as(Shown, "quiet")
-    stats: bool = same_as(
-        Shown,
-        "stats",
-        default=False,
-        help="Show statistics on stderr after each reply",
-        if_unset=None,
-    )
 
 
 def _left_to_the_model(options: Options) -> Options:

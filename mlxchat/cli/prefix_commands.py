@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_prefix
-from mlxchat.cli.confirm import Yes, agrees
 from mlxchat.cli.group import App
-from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
 from mlxchat.cli.options import some_of, with_options
+from mlxchat.cli.shared_options import Json, Yes, agrees
+from mlxchat.terminal.listing import minute, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
     from mlxchat.store.prefix_index import PrefixIndex, StoredPrefix
@@ -132,7 +132,7 @@ def warm(
     other blocks.
     """
     from mlxchat.cli.setup import setup_of
-    from mlxchat.cli.warm import warm as warm_up
+    from mlxchat.terminal.run_warm import warm as warm_up
 
     template_args = WARM["template_args"].value_of(values["template_args"] or [])
     warm_up(

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_session
-from mlxchat.cli.confirm import Yes, agrees
 from mlxchat.cli.group import App
-from mlxchat.cli.listing import Json, minute, write, write_json_lines, write_table
+from mlxchat.cli.shared_options import Json, Yes, agrees
+from mlxchat.terminal.listing import minute, write, write_json_lines, write_table
 
 session_app = App(
     help="List, show, rename, remove, export, verify and search saved chats.",
@@ -151,7 +151,7 @@ def verify(name: Name) -> None:
 
     They differ slightly if turns were evicted: what remains was computed with them in view.
     """
-    from mlxchat.cli.verify_session import verify_session
+    from mlxchat.terminal.run_verify import verify_session
 
     write(verify_session(name))
 

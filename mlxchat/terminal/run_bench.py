@@ -13,12 +13,12 @@ from mlxchat.bench.catalog import Entry, load
 from mlxchat.bench.machine import this_machine
 from mlxchat.bench.measure import measure
 from mlxchat.bench.subject import Subject
-from mlxchat.cli.setup import find_model
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
 from mlxchat.request import Setup
 from mlxchat.terminal.bench_progress import BenchProgress
 from mlxchat.terminal.bench_report import BenchReport
 from mlxchat.terminal.messages import Messages, show_error
+from mlxchat.terminal.observing import find_model
 from mlxchat.terminal.signals import ignore_signals
 from mlxchat.wording import Message
 
@@ -63,8 +63,8 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     check_ranks(ranks, pipeline=request.pipeline)
     if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
-            "under mlx.launch, only `mlxchat bench decode` without --against works: the other "
-            "benchmarks measure one machine"
+            "under mlx.launch, only the decode benchmark works, without a comparison: the others "
+            "measure one machine"
         )
     messages = Messages(request.quiet)
     report = BenchReport.prepare(request.json_file, request.plot, messages)

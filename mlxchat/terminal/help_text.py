@@ -7,8 +7,6 @@ them, under headings.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from typer.core import TyperArgument, TyperOption
-
 from mlxchat.options import Group
 from mlxchat.terminal.help_page import (
     Section,
@@ -48,7 +46,7 @@ def summary(command: Any) -> str:
 def name_of(parameter: Any, *, everything: bool = False) -> str:
     """An option as it is typed, `-m, --model MODEL`, or an argument; other names on a page of
     `everything`."""
-    if isinstance(parameter, TyperArgument):
+    if _is_argument(parameter):
         return parameter.metavar or (parameter.name or "").upper()
     long = [each for each in parameter.opts if each.startswith("--")]
     short = [each for each in parameter.opts if not each.startswith("--")]
@@ -59,7 +57,7 @@ def name_of(parameter: Any, *, everything: bool = False) -> str:
     return f"{'' if short else '    '}{names}{value}"
 
 
-def usage_of(argument: TyperArgument) -> str:
+def usage_of(argument: Any) -> str:
     """An argument in a usage line: in brackets if it may be left out."""
     name = name_of(argument)
     return name if argument.required else f"[{name}]"
@@ -80,8 +78,8 @@ def _usage(command: Any, context: Any) -> str:
 
 
 def _sections(command: Any, parameters: Sequence[Any], everything: bool) -> Iterator[Section]:
-    arguments = [each for each in parameters if isinstance(each, TyperArgument) and each.help]
-    options = [each for each in parameters if isinstance(each, TyperOption)]
+    arguments = [each for each in parameters if _is_argument(each) and each.help]
+    options = [each for each in parameters if not _is_argument(each)]
     commands = getattr(command, "commands", {})
     if commands:
         yield Section("Commands", [(name, summary(each)) for name, each in commands.items()])
@@ -98,22 +96,26 @@ def _sections(command: Any, parameters: Sequence[Any], everything: bool) -> Iter
         yield Section(heading, rows)
 
 
-def _under(heading: str, options: Sequence[TyperOption]) -> list[TyperOption]:
+def _under(heading: str, options: Sequence[Any]) -> list[Any]:
     return [each for each in options if (each.rich_help_panel or OPTIONS) == heading]
 
 
-def _headings(options: Sequence[TyperOption]) -> list[str]:
+def _headings(options: Sequence[Any]) -> list[str]:
     found = dict.fromkeys(str(each.rich_help_panel or OPTIONS) for each in options)
     order = [*map(str, Group)]
     known = [each for each in order if each in found]
     return [*known, *(each for each in found if each not in order)]
 
 
+def _is_argument(parameter: Any) -> bool:
+    return parameter.param_type_name == "argument"
+
+
 def _more(context: Any, columns: int) -> str:
     return format_paragraph(f"All options and more: {context.command_path} --help-all", columns)
 
 
-def _placeholder(option: TyperOption) -> str:
+def _placeholder(option: Any) -> str:
     if option.metavar:
         return option.metavar
     if option.type_descriptor.choices:

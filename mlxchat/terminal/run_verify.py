@@ -1,8 +1,8 @@
 """What `mlxchat session verify` prints."""
 
 from mlxchat.app import verify
-from mlxchat.cli.setup import observer_of
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.observing import observer_of
 from mlxchat.units import count, format_bytes
 
 

@@ -6,16 +6,17 @@ from typing import Unpack
 from mlxchat.app.begin import Changes, begin, saved_run
 from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.app.run import Run
-from mlxchat.cli.options import Shown
-from mlxchat.cli.setup import observer_of
 from mlxchat.errors import ExitStatus
 from mlxchat.request import Request
+from mlxchat.shown import Shown
 from mlxchat.terminal.figures import stats_line, status_line
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
+from mlxchat.wording import Field, Message
 
 
 def run(request: Request, shown: Shown) -> int:
@@ -37,7 +38,10 @@ def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
     with begin(request, observer, sink=sink, piped=piped_stdin(), ranks=ranks) as begun:
         if is_stdin_left_unread():
             messages.warn(
-                "stdin is not read, because mlx.launch does not report its end: use -f FILE"
+                Message(
+                    "stdin is not read, because mlx.launch does not report its end: use ",
+                    Field("files"),
+                )
             )
         stopped = _generate(begun, messages)
     return _report(begun, messages, shown, stopped)

@@ -3,11 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
-
-import typer
-
-Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text")]
+from typing import Any
 
 
 def write(text: str) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlxchat.app import warm as app
-from mlxchat.cli.setup import observer_of
 from mlxchat.errors import ExitStatus
 from mlxchat.request import Setup
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.observing import observer_of
 from mlxchat.text.documents import STDIN, piped_stdin
 
 

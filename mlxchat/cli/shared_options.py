@@ -1,9 +1,10 @@
-"""The question before something is deleted, downloaded or replaced."""
+"""Options that several commands have, and the question that --yes answers."""
 
 from typing import Annotated
 
 import typer
 
+Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")]
 
 

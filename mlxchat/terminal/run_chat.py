@@ -7,11 +7,11 @@ from dataclasses import replace
 from mlxchat import paths
 from mlxchat.app.chat import Chat
 from mlxchat.app.ranks import Ranks, lead_or_follow
-from mlxchat.cli.options import ChatShown
-from mlxchat.cli.setup import find_model
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import ChatOptions
+from mlxchat.shown import ChatShown
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.observing import find_model
 from mlxchat.terminal.signals import ignore_signals
 from mlxchat.text.documents import (
     SEPARATOR,
@@ -23,16 +23,13 @@ from mlxchat.text.documents import (
     read_input,
     read_turns,
 )
+from mlxchat.wording import Field, Message
 
 
 def run(options: ChatOptions, shown: ChatShown, question: str | None = None) -> int:
     """Chat, and return the exit status. Raises MlxchatError for everything a user can fix."""
     # Reject what can be rejected before anything takes time.
     options.setup.check()
-    if shown.latest and shown.session is not None:
-        raise UsageError("--continue cannot be combined with --session")
-    if not shown.save and (shown.latest or shown.session is not None):
-        raise UsageError("--no-save cannot be combined with --continue or --session")
     status = lead_or_follow(lambda ranks: _run(options, shown, question, ranks), ignore_signals)
     return status or ExitStatus.OK
 
@@ -67,7 +64,10 @@ def _turns(shown: ChatShown, question: str | None, messages: Messages) -> Iterab
     if question is not None:
         if is_stdin_left_unread():
             messages.warn(
-                "stdin is not read, because mlx.launch does not report its end: use -f FILE"
+                Message(
+                    "stdin is not read, because mlx.launch does not report its end: use ",
+                    Field("files"),
+                )
             )
         document = read_input(question, shown.files, piped_stdin())
         _warn(document, messages)
@@ -78,7 +78,9 @@ def _turns(shown: ChatShown, question: str | None, messages: Messages) -> Iterab
     if stdin is None:
         raise UsageError("nothing to answer: pass a QUESTION, or pipe in turns, one a line")
     if STDIN in shown.files:
-        raise UsageError("-f - needs a QUESTION: without one, stdin holds the turns")
+        raise UsageError(
+            Field("files", STDIN), " needs a QUESTION: without one, stdin holds the turns"
+        )
     return read_turns(stdin)
 
 
