@@ -1,6 +1,6 @@
 """A device that fails during a chat, in a terminal or a pipe: nothing shown is lost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Said
 from mlxchat.errors import ExitStatus
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings
@@ -133,11 +134,11 @@ def test_a_second_ctrl_c_leaves_a_last_event(
 ) -> None:
     say = Conversation.say
 
-    def interrupted(self: Conversation, *given: Any, **how: Any) -> Any:
-        yield from islice(say(self, *given, **how), 2)
+    def interrupted(reply: Generator[Said]) -> Generator[Said]:
+        yield from islice(reply, 2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Conversation, "say", interrupted)
+    monkeypatch.setattr(Conversation, "say", lambda *given, **how: interrupted(say(*given, **how)))
     done = run_in_process("chat", "-m", str(tiny_model), "--no-save", "--json", stdin="one\n")
     assert done.returncode == ExitStatus.INTERRUPTED
     *tokens, last = events_of(done.stdout)[1:]

@@ -412,7 +412,7 @@ def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
         part.write_bytes(part.read_bytes()[:-1] + b"?")
     again = two_ranks.run("generate", "--resume", str(cut), "-n", "150")
     assert again.statuses == [0, 0]
-    assert "rank 1 does not have its shard of the snapshot: beginning" in again.err[0]
+    assert "rank 1 does not have its shard of the snapshot: starting again" in again.err[0]
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
 
 

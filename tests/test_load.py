@@ -315,7 +315,7 @@ def test_the_automatic_window_is_the_context_or_as_much_as_fits(
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(1100 * token_bytes / 0.7))
     assert automatic_window(model, print) == 1024
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 100 * token_bytes)
-    with pytest.raises(NotEnoughMemory, match="room for 70 tokens"):
+    with pytest.raises(NotEnoughMemory, match="room for only 70 tokens"):
         automatic_window(model, print)
     with pytest.raises(NotEnoughMemory, match="1,000 tokens"):
         check_window(model, 1000, print)

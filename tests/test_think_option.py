@@ -132,7 +132,7 @@ def test_harmony_in_a_terminal(harmony: Path) -> None:
     assert chat.ends() == 0
     for marker in ("analysis", "final", "<|"):
         assert marker not in chat.written
-    found = re.search(r"mlxchat --session (\S+)", chat.written)
+    found = re.search(r"mlxchat --session ([\w-]+)", chat.written)
     assert found is not None
     again = Chat(str(harmony), "--session", found[1], program=PROGRAM)
     again.shows("^> again\nHm, duck\\?\n\nYes!$")
