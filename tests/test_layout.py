@@ -79,7 +79,7 @@ ORDER: dict[str, list[str]] = {
         *("startup", "stream", "measure"),
     ],
     "terminal": [
-        *("", "modes", "stream", "spelling", "table", "terms", "manual_page", "pager", "help_page"),
+        *("", "modes", "stream", "spelling", "table", "manual_page", "pager", "help_page"),
         *("screen", "chart", "report", "bench_progress", "bench_table"),
         *("ask", "messages", "clipboard", "own_terminal", "restore", "moving", "progress"),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),

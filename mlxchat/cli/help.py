@@ -1,6 +1,5 @@
 """`mlxchat help`: the pages of the manual, one of them, or the options of a command."""
 
-import shutil
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import typer
 
 from mlxchat.errors import UsageError
 from mlxchat.manual import PAGES, read_page, summary
+from mlxchat.terminal.help_page import Section, format_sections, terminal_columns
 from mlxchat.terminal.listing import write
 
 EPILOG = """\
@@ -17,9 +17,6 @@ Examples:
   mlxchat help window
   mlxchat help session rm
 """
-
-# Long enough for a line of prose when nobody says how wide the page is.
-PIPE_COLUMNS = 80
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
@@ -49,18 +46,15 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
 
 
 def _list(context: typer.Context) -> str:
-    from mlxchat.terminal.terms import format_terms
-
-    columns = _columns()
-    pages = format_terms([(name, summary(name)) for name in PAGES], columns)
-    commands = format_terms(
-        [
-            ("mlxchat help PAGE", "shows a page"),
-            ("mlxchat COMMAND --help", f"shows the options of {', '.join(_commands(context))}"),
-        ],
-        columns,
-    )
-    return f"{pages}\n{commands}"
+    more = [
+        ("mlxchat help PAGE", "Show a page"),
+        ("mlxchat COMMAND --help", f"Show the options of {', '.join(_commands(context))}"),
+    ]
+    pages = [(name, summary(name)) for name in PAGES]
+    columns = terminal_columns()
+    # Apart, so that the pages' summaries need no more room than their names leave.
+    parts = (Section("Pages", pages), Section("More", more))
+    return "\n".join(format_sections([each], columns) for each in parts)
 
 
 def _show_page(name: str) -> None:
@@ -69,9 +63,9 @@ def _show_page(name: str) -> None:
 
     markdown = read_page(name)
     in_pager = sys.stdout is not None and sys.stdout.isatty() and has_pager()
-    if in_pager and page(render_page(markdown, _columns(), has_escapes=True)):
+    if in_pager and page(render_page(markdown, terminal_columns(), has_escapes=True)):
         return
-    write(render_page(markdown, _columns(), has_escapes=False))
+    write(render_page(markdown, terminal_columns(), has_escapes=False))
 
 
 def _show_command(context: typer.Context, words: list[str]) -> None:
@@ -101,7 +95,3 @@ def _unknown(group: list[str], word: str, known: Iterable[str]) -> UsageError:
 def _commands(context: typer.Context) -> list[str]:
     root: Any = context.find_root().command
     return [name for name in root.commands if name != "help"]
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
