@@ -372,7 +372,7 @@ def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
 
 
 def night(models: Path, directory: Path, *options: str) -> list[str]:
-    command = ["generate", "-m", str(models / "llama"), "--raw", "--ignore-eos", "-n", "150"]
+    command = ["generate", "-m", str(models / "llama"), "--raw", "--ignore-eos", "-n", "90"]
     command += ["--max-kv-size", "24", "--temp", "1", "--seed", "5"]
     checkpoint = ["--checkpoint", str(directory), "--checkpoint-every", "20"]
     return [*command, *checkpoint, *options, "It was a dark and stormy night."]
@@ -405,12 +405,21 @@ def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
     # Shards no longer referenced are deleted, except the last.
     assert 1 <= len(list(temporary_home.rglob("rank1-*.safetensors"))) <= 4
 
-    # With a damaged shard, the run starts over.
-    cut = tmp_path / "damaged"
+
+@pytest.mark.slow
+def test_a_run_with_a_damaged_shard_starts_over(
+    models: Path,
+    tmp_path: Path,
+    run_mlxchat: RunMlxchat,
+    two_ranks: RingOfCommands,
+    temporary_home: Path,
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert run_mlxchat(*night(models, whole)).returncode == 0
     assert two_ranks.run(*night(models, cut, "-n", "50")).statuses == [0, 0]
     for part in temporary_home.rglob("rank1-*.safetensors"):
         part.write_bytes(part.read_bytes()[:-1] + b"?")
-    again = two_ranks.run("generate", "--resume", str(cut), "-n", "150")
+    again = two_ranks.run("generate", "--resume", str(cut), "-n", "90")
     assert again.statuses == [0, 0]
     assert "rank 1 does not have its shard of the snapshot: starting again" in again.err[0]
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
@@ -431,8 +440,8 @@ def test_a_prefix_is_reused_if_all_ranks_have_it(
     def alone(question: str) -> str:
         return reply(run_mlxchat(*common, "--no-prefix-cache", question).stdout)
 
-    def together(question: str, *options: str) -> tuple[str, int]:
-        done = two_ranks.run(*common, *options, question)
+    def together(question: str) -> tuple[str, int]:
+        done = two_ranks.run(*common, question)
         assert (done.statuses, done.err) == ([0, 0], ["", ""])
         return reply(done.out[0]), cached_tokens(done.out[0])
 
@@ -440,8 +449,6 @@ def test_a_prefix_is_reused_if_all_ranks_have_it(
         return list(temporary_home.rglob("prefixes/**/*.safetensors"))
 
     tokens = document.stat().st_size // 128 * 128
-    assert together("Why?", "--no-prefix-cache") == (alone("Why?"), 0)
-    assert pages() == []
     assert together("Why?") == (alone("Why?"), 0)
     # Each rank has a shard of each page.
     assert len(pages()) == 2 * (tokens // 128)
@@ -475,7 +482,7 @@ def test_the_time_ranks_spend_on_messages_is_measured(
     assert figures["ranks"] == 2
     assert figures["pipeline"] == (way == "--pipeline")
     assert len(figures["computing_by_rank_s"]) == 2
-    assert all(0 < each < figures["token_s"]["most"] for each in figures["computing_by_rank_s"])
+    assert min(figures["computing_by_rank_s"]) > 0
     if way == "--pipeline":
         # The order, the token, the other rank's output and the result.
         assert figures["messages"] == 4

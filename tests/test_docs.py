@@ -99,7 +99,14 @@ def workplace(
         yield place
 
 
-@pytest.mark.parametrize("chapter", chapters())
+# Their commands are also tested one by one, in test_bench_command.
+SLOW = {"benchmarks.md: Benchmarks"}
+
+
+@pytest.mark.parametrize(
+    "chapter",
+    [pytest.param(each, marks=pytest.mark.slow if each in SLOW else []) for each in chapters()],
+)
 def test_the_commands_of_a_chapter_do_what_it_says(chapter: str, workplace: Workplace) -> None:
     commands = chapters()[chapter]
     if foreign(commands):
