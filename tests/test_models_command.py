@@ -97,7 +97,7 @@ def test_list_leaves_out_what_writes_no_text(tiny_model: Path, run_mlxchat: RunM
     (entry,) = listed(run_mlxchat)
     assert entry["name"] == "org/newer"
     assert entry["problem"] == (
-        "model type 'not_yet_known' is not one that the installed mlx-lm knows"
+        "the installed mlx-lm does not support the model type 'not_yet_known'"
     )
 
 
@@ -181,7 +181,7 @@ def test_list_all_fits_80_columns_without_breaking_a_name() -> None:
     [
         ({"bits": 4, "group_size": 64}, "4-bit, group 64"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "4-bit, group 32, mxfp4"),
-        ({"bits": 4, "group_size": 64, "lm_head": {"bits": 8}}, "32.0 bits a weight"),
+        ({"bits": 4, "group_size": 64, "lm_head": {"bits": 8}}, "32.0 bits per weight"),
         (None, "float32"),
     ],
 )
