@@ -273,4 +273,5 @@ def test_a_prompt_larger_than_the_window_is_refused() -> None:
     network = build("llama")
     cache = make_cache(network, 128, 4)
     assert join_refusal(cache, 128, 128) is None
-    assert join_refusal(cache, 129, 128) == "the prompt is 129 tokens and the window holds 128"
+    refusal = "the prompt (129 tokens) is larger than the window (128)"
+    assert join_refusal(cache, 129, 128) == refusal

@@ -16,6 +16,7 @@ from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.app.sinks import FileSink, NoSink, Sink
 from mlxchat.cache.layers import windows
+from mlxchat.engine.blocks import larger_than_window
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop
 from mlxchat.store.checkpoint import Checkpoint
@@ -173,6 +174,6 @@ def _warn_of_eviction(prompt_tokens: int, loaded: Loaded, observer: Observer) ->
     window = loaded.settings.max_kv_size
     if window is not None and prompt_tokens > window and windows(loaded.cache):
         observer.warn(
-            f"the prompt is {prompt_tokens:,} tokens and the window holds {window:,}: the first "
-            f"{loaded.settings.keep:,} and the latest stay, {prompt_tokens - window:,} are evicted"
+            f"{larger_than_window(prompt_tokens, window)}: the first {loaded.settings.keep:,} and "
+            f"the latest stay, {prompt_tokens - window:,} are evicted"
         )

@@ -37,7 +37,7 @@ from mlxchat.chat.turn import Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.generate import Token
-from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
+from mlxchat.errors import CacheError, MlxchatError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
@@ -46,7 +46,7 @@ from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.saved import read_messages
 from mlxchat.store.session import Session
-from mlxchat.store.session_names import as_saved, check_name, names_by_use
+from mlxchat.store.session_names import already_exists, as_saved, check_name, names_by_use
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.tokens import Tokenizer
 from mlxchat.wording import Action, Field, Message
@@ -393,7 +393,7 @@ class Chat:
             return
         check_name(name)
         if (found := as_saved(name)) in names_by_use():
-            raise SessionError(f"session {found!r} already exists: choose another name")
+            raise already_exists(found)
         self._keeper = Keeper(Session.open(name, create=True), self._notify)
         self._describe()
 

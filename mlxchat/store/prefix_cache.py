@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
-from mlxchat.cache.layers import leaves, recurrent_states, windows
+from mlxchat.cache import Cache, run_lazily
+from mlxchat.cache.block import slice_refusal
+from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.placement import Entries, Placement
 from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import SnapshotBroken
@@ -60,15 +61,11 @@ class PrefixCache:
 
     def refusal(self, cache: Cache) -> str | None:
         """Why prefixes of such a cache cannot be stored; None if they can."""
-        for leaf in leaves(cache):
-            if isinstance(leaf, ChunkCache):
-                return "this model attends within chunks"
-            if type(leaf) is not WindowCache and not recurrent_states([leaf]):
-                return f"this model uses a {type(leaf).__name__}"
+        refusal = slice_refusal(cache)
         states = recurrent_states(cache)
         if any(state.left_padding is not None or state.lengths is not None for state in states):
-            return "its prompts are padded"
-        return None
+            return refusal or "its prompts are padded"
+        return refusal
 
     def fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """Fill the empty cache with the longest stored prefix of `ids: (T,)`; return its length.

@@ -19,6 +19,7 @@ from mlxchat.store import unfinished_reply
 from mlxchat.store.journal import Journal
 from mlxchat.store.session_names import (
     TRANSCRIPT,
+    already_exists,
     as_saved,
     check_name,
     directory_of,
@@ -158,7 +159,7 @@ def _check_free(name: str, own: str | None = None) -> None:
     """Raises SessionError if a session other than `own` has the name, in upper or lower case."""
     found = as_saved(name)
     if found != own and _exists(path_of(found)):
-        raise SessionError(f"session {found!r} already exists: choose another name")
+        raise already_exists(found)
 
 
 def _exists(path: Path) -> bool:

@@ -49,6 +49,10 @@ def check_name(name: str) -> None:
         )
 
 
+def already_exists(name: str) -> SessionError:
+    return SessionError(f"session {name!r} already exists: choose another name")
+
+
 def is_name(name: str) -> bool:
     return (
         len(name) <= MAX_NAME_CHARS
