@@ -1,6 +1,6 @@
 """A hub on 127.0.0.1 that works with huggingface_hub's snapshot_download, and can misbehave.
 
-It serves files from memory, counts requests and, if told to, truncates a file, stalls or refuses.
+It serves files from memory and counts requests. It can truncate a file, stall, or refuse requests.
 It has no Xet storage: files are sent over plain HTTP.
 """
 

@@ -46,7 +46,7 @@ def an_object(**properties: Any) -> dict[str, Any]:
     }
 
 
-SPREAD = an_object(median=AMOUNT, least=AMOUNT, most=AMOUNT, runs={"type": "integer", "minimum": 1})
+SPREAD = an_object(median=AMOUNT, min=AMOUNT, max=AMOUNT, runs={"type": "integer", "minimum": 1})
 OPTIONAL_SPREAD = {"oneOf": [SPREAD, {"type": "null"}]}
 SIDE = {"enum": ["mlxchat", "mlx-lm"]}
 

@@ -27,7 +27,7 @@ from mlxchat.text.tokens import Prompt
 
 LIMIT_BYTES = 1 << 40
 STEP = 512
-MOST_TEXT_TOKENS = 60_000
+MAX_TEXT_TOKENS = 60_000
 SYSTEM = "Answer questions about the documents."
 
 PREFILL, BLOCKS = "prefill", "blocks"
@@ -133,7 +133,7 @@ class _Run:
         self.amounts = amounts
         self.model: Model = subject.model
         self.facts = _facts(amounts.facts)
-        ids = subject.text_ids((DOCUMENTS + 1) * amounts.document, MOST_TEXT_TOKENS)
+        ids = subject.text_ids((DOCUMENTS + 1) * amounts.document, MAX_TEXT_TOKENS)
         # Far apart, so that no document continues another.
         starts = np.linspace(0, len(ids) - amounts.document, DOCUMENTS + 1).astype(int)
         texts = [self._decoded(ids[start : start + amounts.document]) for start in starts]

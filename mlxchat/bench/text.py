@@ -9,7 +9,7 @@ from mlxchat.text.documents import piped_stdin, read_input
 from mlxchat.wording import Field
 
 # Upper bound for texts that the tokenizer was made for.
-MOST_CHARS_A_TOKEN = 16
+MAX_CHARS_PER_TOKEN = 16
 
 # Prose that comes with macOS (Perl, Vim) or with Linux (Vim, Debian's licences).
 FILES = (

@@ -55,12 +55,12 @@ def check_room(rendering: Rendering, settings: CacheSettings) -> int:
             if pinned == kept
             else [f"{kept} kept tokens (", Field("keep"), ")"]
         )
-        least = kept + 2 * RESERVE
+        minimum = kept + 2 * RESERVE
         raise WindowTooSmall(
             Field("max_kv_size", window),
             " is too small for ",
             *needed_for,
-            f": use {least} or more",
+            f": use {minimum} or more",
         )
     return pinned
 

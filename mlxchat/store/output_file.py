@@ -293,14 +293,14 @@ def _later_volumes(path: Path, volume: int, size: int, rotate_bytes: int | None)
     """
     if rotate_bytes is None:
         return []
-    least = min(_soft_bytes(rotate_bytes), rotate_bytes - LONGEST_CHARACTER + 1)
+    minimum = min(_soft_bytes(rotate_bytes), rotate_bytes - LONGEST_CHARACTER + 1)
     later: list[Path] = []
     for number in count(volume + 1):
         following = volume_path(path, number)
         if not os.path.lexists(following):
             break
         following_size = _file_size(following)
-        if size < least or following.is_symlink() or following_size is None:
+        if size < minimum or following.is_symlink() or following_size is None:
             raise OutputError(
                 f"{following} was not written by this run, which needs the name: move it away"
             )

@@ -132,8 +132,8 @@ class PrefixCache:
         """Keys of the pages that the cache could be filled from; none if it is not empty."""
         if self.refusal(cache) is not None or not _is_untouched(cache):
             return []
-        most = _reusable_tokens(cache, window, len(ids) - 1)
-        return page_keys(self._print, ids[:most], PAGE)
+        reusable = _reusable_tokens(cache, window, len(ids) - 1)
+        return page_keys(self._print, ids[:reusable], PAGE)
 
     def _fillable_chain(self, keys: Sequence[str]) -> list[Page]:
         # If nothing can be stored, do not even create the directory.
