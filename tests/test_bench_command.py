@@ -125,7 +125,7 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         known_ttft_s=AMOUNT,
     ),
     ("prefix", "disk"): an_object(
-        stored_tokens=COUNT, bytes_a_token=AMOUNT, read_back_tokens_per_s=SPREAD
+        stored_tokens=COUNT, bytes_per_token=AMOUNT, read_back_tokens_per_s=SPREAD
     ),
     ("prefix", "trie"): an_object(
         prompts=COUNT,

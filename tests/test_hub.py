@@ -121,7 +121,7 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
 ):
     """The library alone would wait for files in progress: minutes on a slow line."""
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
-    fake_hub.seconds_a_chunk = 0.1
+    fake_hub.seconds_per_chunk = 0.1
     process = subprocess.Popen(
         [sys.executable, "-m", "mlxchat", "models", "pull", "org/tiny"],
         stdout=subprocess.PIPE,
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     assert listed["problem"] == "partly downloaded: run `mlxchat models pull org/tiny` to resume"
 
     fake_hub.sent_names.clear()
-    fake_hub.seconds_a_chunk = 0
+    fake_hub.seconds_per_chunk = 0
     assert run_program("models", "pull", "org/tiny").returncode == 0
     assert cached_snapshot("org/tiny") is not None
     assert fake_hub.sent_names == ["model.safetensors"]

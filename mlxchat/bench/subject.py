@@ -1,5 +1,5 @@
-"""What is measured: the model, the text, with or without mlx-lm, quickly or in full. Anything slow
-is loaded on first use."""
+"""The subject of a benchmark: the model, the text, with or without mlx-lm, quick or full.
+Anything slow is loaded on first use."""
 
 from collections.abc import Callable
 from functools import cached_property

@@ -49,8 +49,8 @@ class SharedCache(Cache):
 
 
 class Leader(nn.Module):
-    """A network divided among the ranks: `own` is this rank's shard. `pipelined` tells whether
-    that is some of the layers, rather than a part of each.
+    """A network divided among the ranks: `own` is this rank's shard. `pipelined`: whether the shard
+    is whole layers, rather than a share of each.
 
     Called like any network. For one token it returns the logits. For several, as in prefill, it
     returns nothing, and the cache's state has been evaluated.
@@ -112,7 +112,6 @@ def run_shard(
     evaluated, so all ranks evaluate the same: the logits for one token, else the cache's state.
     """
     # Launching also waits if too much has been launched already.
-    # Launching waits as well if too much has been launched before.
     with ranks.timeout():
         ids = ranks.share(tokens)
         logits = shard(ids, cache=cache)

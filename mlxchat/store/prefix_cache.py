@@ -228,8 +228,8 @@ def _is_untouched(cache: Cache) -> bool:
 
 
 def _reusable_tokens(cache: Cache, window: int | None, tokens: int) -> int:
-    """How many of the first tokens are stored the same whatever the steps. After that, kept tokens
-    or a layer have been moved, or what a token saw depends on where its step began."""
+    """The number of first tokens whose stored form does not depend on the steps. After that, kept
+    tokens or a layer have been moved, or the tokens that one could see depend on its step."""
     limits = [tokens] if window is None else [tokens, window]
     for each in windows(cache):
         if each.max_size is not None and each.keep:

@@ -1,7 +1,7 @@
 """A session: a chat saved as it goes, in a separate directory, open in one process at a time.
 
-`journal` defines the transcript and `snapshot` the snapshot. `session_names` knows where a session
-is stored; `session_list` deals with all sessions together.
+`journal` defines the transcript and `snapshot` the snapshot. `session_names` has the directory of a
+session; `session_list` deals with all sessions together.
 """
 
 import os
@@ -47,7 +47,7 @@ class Session:
 
     @classmethod
     def open(cls, name: str, create: bool = False) -> Self:
-        """Open a session to continue it; if there is none and `create`, start one of that name.
+        """Open a session to continue it; with `create`, start one if it does not exist.
 
         Raises SessionError: not found, invalid name, open elsewhere, damaged.
         """

@@ -1,4 +1,4 @@
-"""Where sessions are stored and what they may be called. Light: shell completion imports it.
+"""The names and directories of sessions. Light, because shell completion imports it.
 
 `session` decides what a session contains.
 """

@@ -31,7 +31,7 @@ from mlxchat.units import beginning, count
 # Characters of the last message shown when a session resumes; it may contain files.
 MAX_SHOWN_CHARS = 2_000
 
-# Suggests arguments for a command of the chat, given what is typed of them.
+# Suggests arguments for a chat command, given their typed beginning.
 Suggest = Callable[["ChatScreen", str, str], Iterable[str]]
 
 # Starts a reply, as `Chat.say` does; takes the options of `Watching` and `on_end`.
