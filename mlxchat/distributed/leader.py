@@ -1,6 +1,6 @@
-"""Rank 0's side: a network and caches that make the other ranks do the same as they do.
+"""Rank 0's side: a network and caches whose operations run on all ranks.
 
-Callers need not know. The other ranks are sent an order before each forward pass, and all ranks
+Callers use them like any others. The other ranks are sent an order before each forward pass, and all ranks
 then launch it alike: `mx.eval` of the result needs nothing more from another rank.
 """
 
