@@ -1,7 +1,7 @@
 """Rank 0's side: a network and caches whose operations run on all ranks.
 
-Callers use them like any others. The other ranks are sent an order before each forward pass, and all ranks
-then launch it alike: `mx.eval` of the result needs nothing more from another rank.
+Callers use them like any others. The other ranks are sent an order before each forward pass, and
+all ranks then launch it alike: `mx.eval` of the result needs nothing more from another rank.
 """
 
 from __future__ import annotations
