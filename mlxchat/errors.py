@@ -19,9 +19,9 @@
     ├── SnapshotError      1   an unusable snapshot or checkpoint
     │   ├── SnapshotBroken     truncated, corrupted, or not a snapshot
     │   └── SnapshotMismatch   made with a different model or different settings
-    ├── RanksError         1   another rank: gone, hanging or incompatible
+    ├── RanksError         1   another rank: lost, hanging or incompatible
     └── OutputError        1   stdout or a file cannot be written
-        └── ClosedPipe   141   the reader of stdout is gone, as with `head`: reported by status only
+        └── ClosedPipe   141   the reader closed stdout, as `head` does: reported by status only
 
 Each message is one line that names the field and the value and says what to do. `cli` spells fields
 as flags, prints the message and exits.

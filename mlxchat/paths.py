@@ -1,4 +1,4 @@
-"""Where mlxchat keeps its files: configuration, history, sessions, converted models."""
+"""The paths of mlxchat's files: configuration, history, sessions, converted models."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from mlxchat.wording import Field
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a run shows besides its text; `stats` None means only on a terminal."""
+    """The notices and figures that a run shows; `stats` None means only on a terminal."""
 
     quiet: bool = option(False, "Show no progress, warnings or statistics", Group.OUTPUT, short="q")
     stats: bool | None = option(

@@ -4,8 +4,8 @@
 
 system      whether the system prompt still works at the last turn: the log-probability of the name
             it sets, with and without the prompt pinned
-divergence  mean KL divergence (nats a token) of shift's next-token distributions from refill's, on
-            the user's turns of the same conversation
+divergence  mean KL divergence (nats per token) of shift's next-token distributions from refill's,
+            on the user's turns of the same conversation
 
 The questions are those of `mlxchat bench chat`, which measures what a turn takes.
 """
@@ -77,7 +77,7 @@ def divergence(model: Model, window: int, turns: int) -> None:
 
 
 def _mean(values: list[float]) -> str:
-    return f"{statistics.mean(values):.4f} nats a token" if values else "none"
+    return f"{statistics.mean(values):.4f} nats per token" if values else "none"
 
 
 def _logprobs(logits: mx.array) -> mx.array:

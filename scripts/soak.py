@@ -102,7 +102,7 @@ def report(samples: list[dict[str, float]], tokens: int) -> None:
     settled = [s for s in samples if s["tokens"] > tokens / 10]
     slope = np.polyfit([s["tokens"] for s in settled], [s["rss"] for s in settled], 1)[0]
     print(
-        f"memory slope {slope:.3f} bytes a token; open files {settled[0]['files']:.0f} to "
+        f"memory slope {slope:.3f} bytes per token; open files {settled[0]['files']:.0f} to "
         f"{settled[-1]['files']:.0f}; speed of the last tenth {rates[-1] / rates[0]:.3f} times "
         "the first's, by CPU time"
     )

@@ -104,7 +104,7 @@ def embedded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def temporary_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """No test reads or writes the developer's own settings and caches."""
+    """Keep tests away from the developer's settings and caches."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
         if name.startswith(("MLXCHAT_", "HF_")):

@@ -1,4 +1,4 @@
-"""Checks what the documentation promises of its commands, by a pattern for each kind."""
+"""Checks that commands do what the documentation says, with a pattern for each kind."""
 
 import json
 import re

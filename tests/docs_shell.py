@@ -32,7 +32,7 @@ UNTIL_THE_MORNING = {"--checkpoint", "--resume", "--until", "--for"}
 
 # Characters that a shell interprets.
 SHELLS_OWN = re.compile(r"[$`*?~<>|&;(){}\n]|\w=")
-# What asks the hub, whose library reads the environment once, or imports mlx-lm.
+# Commands that use the hub, whose library reads the environment once, or import mlx-lm.
 NEED_A_PROCESS = {"models", "doctor", "-m", "--model", "--against", *NO_CHAT}
 
 
@@ -87,19 +87,19 @@ def needs_no_shell(text: str) -> bool:
     """Whether it is a single call of the program that ends by itself."""
     typed = words(text)
     bare = QUOTED_OR_COMMENT.sub("", text)
-    if typed[0] != "mlxchat" or SHELLS_OWN.search(bare) or goes_on_all_night(text):
+    if typed[0] != "mlxchat" or SHELLS_OWN.search(bare) or runs_until_stopped(text):
         return False
     return NEED_A_PROCESS.isdisjoint(typed)
 
 
-def goes_on_all_night(text: str) -> bool:
+def runs_until_stopped(text: str) -> bool:
     return bool(UNTIL_THE_MORNING & set(words(text)))
 
 
 def _run(text: str, directory: Path) -> Done:
     out, err = directory.parent / "stdout", directory.parent / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
-        if goes_on_all_night(text):
+        if runs_until_stopped(text):
             status = _run_until_it_writes(text, directory, stdout, stderr)
         else:
             with _started(text, directory, stdout, stderr) as process:

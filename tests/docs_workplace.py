@@ -1,4 +1,4 @@
-"""What a reader of the documentation has: a home, a directory, models, documents, a hub.
+"""The surroundings of a reader of the documentation: a home, a directory, models, documents, a hub.
 
 Everything that the commands name is created first.
 """
@@ -28,7 +28,7 @@ DOCUMENT_BYTES = 1500
 DOCUMENT = re.compile(r"[\w./*-]+\.(?:txt|md|rst|log|csv|html|json|jsonl)")
 WRITTEN = ("-o", "--output", "--json", "--metrics", ">", ">>", "tee")
 
-MOST_TOKENS = 8
+MAX_TOKENS = 8
 
 # Words in capitals stand for the reader's own.
 MODEL_ON_THE_HUB = "mlx-community/Tiny-4bit"
@@ -62,8 +62,8 @@ class Workplace:
             "PYTHONPATH": str(ROOT),
             "EDITOR": "true",
             "MLXCHAT_MODEL": str(self._model),
-            "MLXCHAT_CHAT_MAX_TOKENS": str(MOST_TOKENS),
-            "MLXCHAT_GENERATE_MAX_TOKENS": str(MOST_TOKENS),
+            "MLXCHAT_CHAT_MAX_TOKENS": str(MAX_TOKENS),
+            "MLXCHAT_GENERATE_MAX_TOKENS": str(MAX_TOKENS),
             "MLXCHAT_GENERATE_STATS": "true",
             "HF_HOME": str(self.home / "huggingface"),
             "HF_ENDPOINT": self._hub.endpoint,

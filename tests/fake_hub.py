@@ -1,6 +1,6 @@
 """A hub on 127.0.0.1 that works with huggingface_hub's snapshot_download, and can misbehave.
 
-It serves files from memory, counts requests and, if told to, truncates a file, stalls or refuses.
+It serves files from memory and counts requests. It can truncate a file, stall, or refuse requests.
 It has no Xet storage: files are sent over plain HTTP.
 """
 
@@ -65,7 +65,7 @@ class FakeHub:
 
     repos: dict[str, FakeRepo] = field(default_factory=dict)
     cut_off_after_bytes: dict[str, int] = field(default_factory=dict)
-    seconds_a_chunk: float = 0.0
+    seconds_per_chunk: float = 0.0
     always_answer: tuple[int, bytes] | None = None
     requests: list[str] = field(default_factory=list)
     sent_names: list[str] = field(default_factory=list)
@@ -182,9 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_slowly(self, body: bytes) -> None:
         for start in range(0, len(body), CHUNK_BYTES):
             self.wfile.write(body[start : start + CHUNK_BYTES])
-            if self.hub.seconds_a_chunk:
+            if self.hub.seconds_per_chunk:
                 self.wfile.flush()
-                time.sleep(self.hub.seconds_a_chunk)
+                time.sleep(self.hub.seconds_per_chunk)
 
 
 def put_in_cache(hub_cache: Path, repo_id: str, files: dict[str, bytes]) -> Path:

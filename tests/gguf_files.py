@@ -188,7 +188,7 @@ class TinyGguf:
 
     def write(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, self.arch)
-        writer.kv_data[0].clear()  # the architecture, which the metadata has
+        writer.kv_data[0].clear()  # the architecture, as in the metadata
         for key, value in self.metadata.items():
             _add(writer, key, value)
         for name, (stored, kind) in self.tensors.items():

@@ -1,4 +1,4 @@
-"""A saved chat from Python: turns are saved before they are shown, resumed exactly, not printed."""
+"""A saved chat from Python: turns are saved before they are shown, and resumed exactly."""
 
 import errno
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def test_a_chat_is_saved_and_resumed_where_it_ended(
 def test_a_cache_that_cannot_be_saved_is_reported_once(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure of another rank or of the device was reported every time, its end never."""
+    """A failure of another rank or of the device was reported every time, and its end never."""
     write = Snapshot.write
     full = iter([True, True, False, True])
 
@@ -153,7 +153,7 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
     assert resumed() == (320, Roll.STOP, {"mood": "calm"})
     setup = Setup(window=400, keep=0)
     assert resumed(setup=setup, template_args={"a": 1}) == (400, Roll.STOP, {"a": 1})
-    # A command line knows that a default was typed.
+    # The command line can tell that a default was typed.
     assert resumed(roll=Roll.SHIFT, chosen=frozenset({"roll"})) == (400, Roll.SHIFT, {"a": 1})
 
 
@@ -239,8 +239,8 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
 def test_a_renamed_session_resumes_without_prefill(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snapshots went on to the directory of the old name, which had gone: after `/save NAME` every
-    one failed with "No such file or directory", and resuming read the whole transcript again."""
+    """Snapshots were still written to the directory of the old name: after `/save NAME` every one
+    failed with "No such file or directory", and resuming read the whole transcript again."""
     monkeypatch.setattr("mlxchat.app.session.SNAPSHOT_EVERY", 1)
     with Chat.open(options(), session="old") as chat:
         say(chat, "one")
@@ -310,7 +310,7 @@ def test_a_model_can_load_and_fail_in_the_background(
 def test_a_window_too_small_for_the_template_is_refused_before_any_weights_are_read(
     options: Options, tmp_path: Path
 ) -> None:
-    """It was refused at every message, each time after the whole model had been loaded."""
+    """It was refused after every message, once the whole model had been loaded again."""
     model = write_tiny_model(tmp_path / "model")
     (model / "model.safetensors").unlink()
     setup = Setup(str(model), window=150, keep=0)
@@ -324,8 +324,8 @@ def test_a_window_too_small_for_the_template_is_refused_before_any_weights_are_r
 def test_a_conversation_that_cannot_begin_has_failed(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window fitted to the machine is known only with the model: it was refused again and again,
-    at every message."""
+    """A window fitted to the machine is known only once the model is loaded: it was refused after
+    every message."""
     monkeypatch.setattr("mlxchat.app.opening.automatic_window", lambda *_: 100)
     setup = replace(options().setup, window="auto")
     with Chat.open(options(setup=setup), session="mine") as chat:

@@ -125,7 +125,7 @@ def test_a_spread_is_the_median_minimum_and_maximum(values: list[float]) -> None
     middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     found = Spread.of(values)
     assert found.median == pytest.approx(middle)
-    assert (found.least, found.most, found.runs) == (ordered[0], ordered[-1], n)
+    assert (found.min, found.max, found.runs) == (ordered[0], ordered[-1], n)
 
 
 def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:
@@ -171,7 +171,7 @@ def test_infinity_and_nan_are_null_in_a_record() -> None:
     )
     (line,) = lines(found, circumstances)
     record = json.loads(line)
-    assert record["figures"]["seconds"] == {"median": None, "least": 0.1, "most": None, "runs": 2}
+    assert record["figures"]["seconds"] == {"median": None, "min": 0.1, "max": None, "runs": 2}
     assert record["machine"] == asdict(this_machine()) | {"load": record["machine"]["load"]}
 
 

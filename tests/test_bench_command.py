@@ -46,7 +46,7 @@ def an_object(**properties: Any) -> dict[str, Any]:
     }
 
 
-SPREAD = an_object(median=AMOUNT, least=AMOUNT, most=AMOUNT, runs={"type": "integer", "minimum": 1})
+SPREAD = an_object(median=AMOUNT, min=AMOUNT, max=AMOUNT, runs={"type": "integer", "minimum": 1})
 OPTIONAL_SPREAD = {"oneOf": [SPREAD, {"type": "null"}]}
 SIDE = {"enum": ["mlxchat", "mlx-lm"]}
 
@@ -125,7 +125,7 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         known_ttft_s=AMOUNT,
     ),
     ("prefix", "disk"): an_object(
-        stored_tokens=COUNT, bytes_a_token=AMOUNT, read_back_tokens_per_s=SPREAD
+        stored_tokens=COUNT, bytes_per_token=AMOUNT, read_back_tokens_per_s=SPREAD
     ),
     ("prefix", "trie"): an_object(
         prompts=COUNT,

@@ -22,7 +22,7 @@ BARS = Chart(
     "speed",
     "Reading",
     "step",
-    "tokens a second",
+    "tokens per second",
     "bars",
     series(
         [
@@ -69,7 +69,7 @@ def test_in_a_pipe_a_table_is_tab_separated_with_headers() -> None:
 
 def test_bars_start_at_zero_and_are_proportional_to_their_values() -> None:
     assert draw_chart(BARS, 60) == (
-        "Reading: tokens a second, by step\n"
+        "Reading: tokens per second, by step\n"
         "         64  512 tokens    █████████████▌               40.0\n"
         "             4,232 tokens  ██████▊                      20.0\n"
         "all at once  512 tokens    ███████████████████████████  80.0\n"

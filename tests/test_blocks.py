@@ -207,17 +207,17 @@ def test_a_narrow_window_holds_no_more_than_in_prefill(family: str) -> None:
     network, step = build(family), 16
     native = min(w.max_size for w in windows(make_cache(network)) if w.max_size is not None)
     assert native < min(LENGTHS), "the test needs blocks longer than the window"
-    most: list[int] = []
+    largest: list[int] = []
 
     class Watched(Kept):
         def load(self, head: np.ndarray, ids: np.ndarray) -> Block | None:
-            most.append(max(w.size() for w in windows(cache) if w.max_size == native))
+            largest.append(max(w.size() for w in windows(cache) if w.max_size == native))
             return super().load(head, ids)
 
     cache = make_cache(network)
     prompt = prompt_of([0, 1, 2])
     BlockReader(prompt, Watched())(network, cache, prompt.ids, step_size=step)
-    assert max(most) <= native + step - 1
+    assert max(largest) <= native + step - 1
 
 
 def test_progress_reaches_the_total_and_never_goes_back() -> None:
@@ -273,4 +273,5 @@ def test_a_prompt_larger_than_the_window_is_refused() -> None:
     network = build("llama")
     cache = make_cache(network, 128, 4)
     assert join_refusal(cache, 128, 128) is None
-    assert join_refusal(cache, 129, 128) == "the prompt is 129 tokens and the window holds 128"
+    refusal = "the prompt (129 tokens) is larger than the window (128)"
+    assert join_refusal(cache, 129, 128) == refusal

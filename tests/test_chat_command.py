@@ -1,4 +1,4 @@
-"""`mlxchat chat` with a pipe: one turn a line in, replies or events out."""
+"""`mlxchat chat` with a pipe: one turn per line in, replies or events out."""
 
 import json
 import signal
@@ -74,7 +74,7 @@ def test_events_have_the_turns_number_and_follow_the_schema(
 
 
 def test_a_resumed_session_counts_its_turns_on(tiny_model: Path) -> None:
-    """Each process began with turn 1, in its events and in its figures."""
+    """Each process started from turn 1, in its events and in its figures."""
     options = ("chat", "-m", str(tiny_model), "-n", "2", "--session", "mine", "--stats", "--json")
     run_in_process(*options, stdin="one\ntwo\n")
     done = run_in_process(*options, stdin="three\nfour\n")
@@ -105,7 +105,7 @@ def test_messages_may_be_json_and_the_system_prompt_may_change(
     assert len(ends) == 2
 
 
-def test_a_role_without_a_voice_is_refused_with_its_line(
+def test_an_unknown_role_is_refused_with_its_line_number(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     done = run_mlxchat(
@@ -119,7 +119,7 @@ def test_a_role_without_a_voice_is_refused_with_its_line(
     )
 
 
-def test_stats_tell_what_each_turn_cost(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+def test_stats_report_the_cost_of_each_turn(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "3", "--stats", stdin="a\nb\n")
     lines = done.stderr.splitlines()
     assert len(lines) == 2
@@ -128,7 +128,7 @@ def test_stats_tell_what_each_turn_cost(run_mlxchat: RunMlxchat, tiny_model: Pat
     assert "stopped: length" in lines[1]
 
 
-def test_what_is_forgotten_is_said_in_scripts_too(
+def test_forgotten_turns_are_reported_in_pipes_too(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     done = run_mlxchat(
@@ -143,7 +143,7 @@ def test_what_is_forgotten_is_said_in_scripts_too(
     assert larger.returncode == 0
 
 
-def test_a_full_window_ends_it_where_nothing_may_be_forgotten(
+def test_a_full_window_ends_a_chat_that_may_not_forget(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     done = run_mlxchat(
@@ -164,7 +164,7 @@ def test_a_full_window_ends_it_where_nothing_may_be_forgotten(
         (["--think", "hard"], 2, "--think"),
     ],
 )
-def test_what_makes_no_sense_is_one_clear_line(
+def test_invalid_input_is_reported_in_one_line(
     arguments: list[str],
     status: int,
     complaint: str,
@@ -193,9 +193,7 @@ def test_a_model_without_a_chat_template_cannot_chat(
     assert "no chat template" in done.stderr
 
 
-def test_text_is_answered_as_it_is_even_if_it_looks_like_json(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
+def test_text_that_looks_like_json_is_a_message(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     done = run_mlxchat(
         *["chat", "-m", str(tiny_model), "-n", "1", "--json"], stdin='{"x": 1}\n{broken\n'
     )
@@ -206,7 +204,7 @@ def test_text_is_answered_as_it_is_even_if_it_looks_like_json(
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
 )
-def test_a_signal_while_it_waits_for_a_line_ends_it_at_once(
+def test_a_signal_while_waiting_for_a_line_ends_it_immediately(
     number: signal.Signals, status: int, tiny_model: Path
 ) -> None:
     process = subprocess.Popen(
@@ -230,7 +228,7 @@ def test_a_signal_while_it_waits_for_a_line_ends_it_at_once(
         stream.close()
 
 
-def test_a_signal_during_a_reply_ends_it_with_what_it_has(tiny_model: Path) -> None:
+def test_a_signal_during_a_reply_keeps_the_text_so_far(tiny_model: Path) -> None:
     process = subprocess.Popen(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""How a chat draws its tokens if nothing is chosen, and what it does if a reply repeats itself."""
+"""A chat's default sampling, and replies that repeat themselves."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -88,14 +88,14 @@ def test_thoughts_turned_off_change_the_recommendation(
         ({"temperature": -1, "top_k": -1, "top_p": 7, "min_p": True}, GENERAL),
     ],
 )
-def test_generation_config_comes_before_the_family(
+def test_generation_config_overrides_the_family(
     configured: Configured, generation_config: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     model = configured("tiny", "llama", **generation_config)
     assert chat_sampling(model, think=True) == expected
 
 
-def test_every_family_has_values_that_can_be_used() -> None:
+def test_every_family_has_valid_values() -> None:
     for family in FAMILIES:
         for values in (family.thinking, family.plain):
             assert SamplingSettings(**values).temp > 0 or not values
@@ -108,8 +108,8 @@ def opened(model: Path, **sampling: Any) -> Chat:
 
 
 def test_a_chat_samples_unless_greedy_is_chosen(tiny_model: Path) -> None:
-    """A model without sampling values was silently greedy: a first chat, in which `clear` was
-    typed, repeated one sentence until Ctrl-C."""
+    """A model without sampling values was silently greedy: typing `clear` into a first chat
+    produced one sentence over and over until Ctrl-C."""
     with opened(tiny_model) as chat:
         assert asdict(chat.conversation.sampling).items() >= GENERAL.items()
         assert chat.notices == []
@@ -120,7 +120,7 @@ def test_a_chat_samples_unless_greedy_is_chosen(tiny_model: Path) -> None:
         assert (chat.conversation.sampling.temp, chat.conversation.sampling.top_k) == (0.8, 3)
 
 
-def test_a_chat_that_is_greedy_by_its_makers_will_says_so(tmp_path: Path) -> None:
+def test_a_chat_reports_a_model_that_asks_for_greedy_sampling(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "m", generation_config={"do_sample": False})
     with opened(model) as chat:
         assert chat.conversation.sampling.temp == 0
@@ -133,7 +133,7 @@ def test_a_chat_that_is_greedy_by_its_makers_will_says_so(tmp_path: Path) -> Non
         assert chat.notices == []
 
 
-def test_another_model_brings_its_own_recommendation_and_leaves_what_was_set(
+def test_changing_models_changes_all_sampling_that_was_not_set(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     other = write_tiny_model(tmp_path / "m", generation_config={"temperature": 0.3, "top_k": 9})
@@ -170,7 +170,7 @@ REPEATING = Scripted("{% for m in messages %}[{{ m.content }}]{% endfor %}", (),
 
 @pytest.fixture
 def repeating(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Chat:
-    """A chat with a model that never ends its reply, and says nothing new in it."""
+    """A chat with a model that repeats itself and never ends its reply."""
     monkeypatch.setattr(app_chat, "load_model", lambda *_, **__: REPEATING.model())
     return opened(tiny_model)
 
@@ -185,7 +185,7 @@ def test_a_reply_that_repeats_itself_is_stopped_and_kept(repeating: Chat) -> Non
         assert (turn.reply, turn.finish_reason) == (text, "loop")
         assert (stats.finish_reason, chat.notices) == ("loop", [notice])
         assert 400 < stats.generated_tokens < 500
-        # It can be continued, for another while.
+        # It can be continued until it repeats itself again.
         list(chat.continue_reply())
         assert len(chat.conversation.turns[-1].reply) > 800
         assert chat.notices == [notice, notice]
@@ -207,7 +207,7 @@ def test_a_retry_differs(tiny_model: Path) -> None:
 
 
 def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
-    """At --temp 0, /retry gave the same reply again without a word."""
+    """At --temp 0, /retry silently gave the same reply again."""
     with opened(tiny_model, temp=0.0) as chat:
         chat.set(max_tokens=20)
         list(chat.say("hello"))

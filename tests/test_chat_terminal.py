@@ -1,4 +1,4 @@
-"""The chat as a person has it: a real pseudo-terminal, a real model, every key."""
+"""The chat as a user sees it: a real pseudo-terminal, a real model, every key."""
 
 import signal
 import sys
@@ -51,7 +51,7 @@ def test_a_real_conversation(
     chat.send("/undo\r")
     chat.shows_draft("one\ntwo\nthree")
     chat.drops_draft()
-    # Ctrl-C in the middle of a reply keeps what was said of it.
+    # Ctrl-C in the middle of a reply keeps the text so far.
     chat.says("/set max-tokens 500")
     chat.send("Write a very long story about a whale.\r")
     chat.shows("story about a whale[^$]*\n.*[a-z]{3,} [a-z]+")
@@ -62,7 +62,7 @@ def test_a_real_conversation(
     chat.says("/retry")
     chat.shows("^> /retry[^$]*stopped at 12 tokens")
     chat.resize(60, 30)
-    # The window overflows, and it is shown where memory begins.
+    # The window overflows, and a rule shows the forgotten turns.
     chat.says("Tell me about bread, please, in a few words.")
     chat.says("Tell me about rope, please, in a few words.")
     chat.shows_rule(r'forgot turn 1 "The capital of France is" \(\d+ tokens\)')
@@ -89,7 +89,7 @@ CODE = "Of course:\n\n```python\ndef add(a, b):\n    return a + b\n```\n"
     [((), r"^ *def add\(a, b\):$"), (("--plain",), r"^```python\ndef add\(a, b\):$")],
     ids=["rendered", "plain"],
 )
-def test_markdown_is_rendered_and_plain_is_as_it_is(
+def test_markdown_is_rendered_and_plain_output_is_unchanged(
     options: tuple[str, ...], shown: str, tmp_path: Path
 ) -> None:
     model = Scripted(CHAT_TEMPLATE, (), f"{CODE}<|im_end|>").write(tmp_path / "model")
@@ -102,7 +102,7 @@ def test_markdown_is_rendered_and_plain_is_as_it_is(
     assert chat.ends() == 0
 
 
-def test_a_chat_starts_with_files_and_knows_the_usual_words(
+def test_a_chat_starts_with_files_and_accepts_the_usual_words(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`exit` and `/bye` were sent to the model, or answered with an error."""
@@ -123,7 +123,7 @@ def test_a_chat_starts_with_files_and_knows_the_usual_words(
 
 
 @pytest.mark.parametrize("line", ["/exit", "/bye", "/quit", "exit", "quit", " Quit "])
-def test_every_usual_word_leaves(line: str) -> None:
+def test_every_usual_word_ends_the_chat(line: str) -> None:
     command = as_command(line)
     assert command is not None
     shown: Any = None
@@ -170,10 +170,10 @@ def test_the_terminal_interprets_nothing_the_model_writes(tmp_path: Path) -> Non
     assert chat.ends() == 0
 
 
-def test_commands_answer_and_unknown_ones_suggest_the_nearest(
+def test_commands_work_and_unknown_ones_suggest_the_nearest(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # By short names, so that no answer is broken over two lines.
+    # Short names, so that no answer wraps.
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("the notes")
     chat = tiny(tiny_model, "-s", "Be brief.")
@@ -220,7 +220,7 @@ def test_commands_answer_and_unknown_ones_suggest_the_nearest(
     assert chat.ends() == 0
 
 
-def test_history_is_there_in_the_next_chat(tiny_model: Path) -> None:
+def test_history_lasts_into_the_next_chat(tiny_model: Path) -> None:
     chat = tiny(tiny_model)
     chat.says("remember this")
     chat.send(CTRL_D)
@@ -232,7 +232,7 @@ def test_history_is_there_in_the_next_chat(tiny_model: Path) -> None:
     assert chat.ends() == 0
 
 
-def test_another_model_goes_on_with_the_same_conversation(tiny_model: Path) -> None:
+def test_another_model_continues_the_conversation(tiny_model: Path) -> None:
     chat = tiny(tiny_model)
     chat.says("hello")
     chat.says(f"/model {tiny_model}")
@@ -256,7 +256,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> 
 
 
 def test_a_window_too_small_for_the_template_ends_it_before_the_prompt(tiny_model: Path) -> None:
-    """It was reported in answer to each message, and the chat went on."""
+    """It was reported after every message, and the chat continued."""
     chat = PseudoTerminal(
         [sys.executable, "-m", "mlxchat", "-m", str(tiny_model), "--max-kv-size", "16"]
     )
@@ -265,7 +265,7 @@ def test_a_window_too_small_for_the_template_ends_it_before_the_prompt(tiny_mode
     assert ">" not in chat.text()
 
 
-def test_a_signal_at_the_prompt_ends_it_and_leaves_the_terminal_sane(tiny_model: Path) -> None:
+def test_a_signal_at_the_prompt_ends_it_and_restores_the_terminal(tiny_model: Path) -> None:
     chat = tiny(tiny_model)
     chat.says("hello")
     chat.child.kill(signal.SIGTERM)
@@ -278,30 +278,30 @@ import pathlib, sys, time
 from mlxchat.app import chat
 from mlxchat.cli import main
 
-def load_when_told(*args, **kwargs):
-    while not told.exists():
+def load_when_allowed(*args, **kwargs):
+    while not may_load.exists():
         time.sleep(0.01)
     return load(*args, **kwargs)
 
-told = pathlib.Path(sys.argv.pop(1))
-load, chat.load_model = chat.load_model, load_when_told
+may_load = pathlib.Path(sys.argv.pop(1))
+load, chat.load_model = chat.load_model, load_when_allowed
 main()
 """
 
 
-def test_keys_and_late_reports_during_a_command_are_not_echoed_into_its_answer(
+def test_keys_and_late_reports_during_a_command_are_not_echoed(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    """On a slow line the terminal's report of its cursor, asked for by one prompt, arrived after
-    it: `^[[3;1R` was the beginning of the answer."""
-    told = tmp_path / "told"
-    command = [sys.executable, "-c", LOADING_SLOWLY, str(told), "-m", str(tiny_model)]
+    """On a slow line, the terminal's cursor report for one prompt arrived after it, and the answer
+    began with `^[[3;1R`."""
+    may_load = tmp_path / "may_load"
+    command = [sys.executable, "-c", LOADING_SLOWLY, str(may_load), "-m", str(tiny_model)]
     chat = PseudoTerminal(command)
     chat.shows(PROMPT)
     chat.send("/undo\r")
     chat.shows("loading")
     chat.send("\x1b[3;1Rahead")
-    told.touch()
+    may_load.touch()
     chat.shows("^no messages yet$")
     chat.shows("^> ahead$")
     assert "^[[" not in chat.written
@@ -310,20 +310,20 @@ def test_keys_and_late_reports_during_a_command_are_not_echoed_into_its_answer(
     assert chat.ends() == 0
 
 
-def test_ctrl_d_during_a_command_leaves_after_it(tiny_model: Path, tmp_path: Path) -> None:
-    """The terminal, which edited lines between two prompts, made a null byte of it."""
-    told = tmp_path / "told"
-    command = [sys.executable, "-c", LOADING_SLOWLY, str(told), "-m", str(tiny_model)]
+def test_ctrl_d_during_a_command_ends_the_chat_after_it(tiny_model: Path, tmp_path: Path) -> None:
+    """The terminal, in line mode between two prompts, turned it into a null byte."""
+    may_load = tmp_path / "may_load"
+    command = [sys.executable, "-c", LOADING_SLOWLY, str(may_load), "-m", str(tiny_model)]
     chat = PseudoTerminal(command)
     chat.shows(PROMPT)
     chat.send("/undo\r")
     chat.shows("loading")
     chat.send(CTRL_D)
-    told.touch()
+    may_load.touch()
     assert chat.ends() == 0
 
 
-def test_an_editor_started_by_a_command_has_the_terminal_as_it_was(
+def test_an_editor_started_by_a_command_gets_the_original_terminal_modes(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     editor = tmp_path / "editor"
@@ -356,8 +356,8 @@ main()
 """
 
 
-def test_ctrl_c_before_the_prompt_has_the_keys_is_not_the_end(tiny_model: Path) -> None:
-    """One that came as a reply had just ended took the whole conversation with it."""
+def test_ctrl_c_just_before_the_prompt_does_not_end_the_chat(tiny_model: Path) -> None:
+    """Ctrl-C just after the end of a reply ended the whole chat."""
     chat = PseudoTerminal([sys.executable, "-c", INTERRUPTED, "-m", str(tiny_model), "-n", "1"])
     chat.shows(PROMPT)
     chat.send("hello\r")
@@ -367,7 +367,7 @@ def test_ctrl_c_before_the_prompt_has_the_keys_is_not_the_end(tiny_model: Path) 
 
 
 @pytest.mark.parametrize("variable", [("TERM", "dumb"), ("NO_COLOR", "1")], ids=["dumb", "plain"])
-def test_without_cursor_or_colour_it_stops_retries_undoes_and_forgets_as_well(
+def test_a_dumb_terminal_can_stop_retry_undo_and_forget(
     variable: tuple[str, str], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*variable)

@@ -74,15 +74,15 @@ def line_for(shell: str, *words: str) -> dict[str, str]:
 @pytest.fixture(params=["bash", "zsh", "fish"])
 def ask(request: pytest.FixtureRequest, run: Run) -> Ask:
     """The completions each shell gets."""
-    return lambda *words: names_told(request.param, run(line_for(request.param, *words)))
+    return lambda *words: completed_names(request.param, run(line_for(request.param, *words)))
 
 
 @pytest.fixture
 def bash(run: Run) -> Ask:
-    return lambda *words: names_told("bash", run(line_for("bash", *words)))
+    return lambda *words: completed_names("bash", run(line_for("bash", *words)))
 
 
-def names_told(shell: str, done: "subprocess.CompletedProcess[str]") -> list[str]:
+def completed_names(shell: str, done: "subprocess.CompletedProcess[str]") -> list[str]:
     """The names, without their descriptions. Nothing may go to stderr."""
     assert (done.returncode, done.stderr) == (0, "")
     if shell != "zsh":
@@ -107,7 +107,7 @@ def write_config(text: str) -> None:
 def test_a_process_answers_each_shell(shell: str):
     make_session("holidays")
     line = line_for(shell, "session", "show", "h")
-    assert names_told(shell, run_process(line)) == ["holidays"]
+    assert completed_names(shell, run_process(line)) == ["holidays"]
 
 
 def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
@@ -265,7 +265,7 @@ def test_the_script_for_a_shell_is_shown(shell: str):
         "import sys; from mlxchat.cli import main\n"
         f"sys.argv = ['mlxchat', '--show-completion', '{shell}']; main()"
     )
-    # Typer guesses the shell from the parent processes unless told not to.
+    # By default, Typer guesses the shell from the parent processes.
     done = run_process({"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}, program)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"_MLXCHAT_COMPLETE=complete_{shell}" in done.stdout

@@ -108,7 +108,7 @@ def test_every_option_has_a_variable(project: Path, monkeypatch: pytest.MonkeyPa
 def test_no_variable_changes_what_a_command_does(
     project: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ):
-    """A container's recipe may well set MLXCHAT_VERSION."""
+    """A container may well set MLXCHAT_VERSION."""
     monkeypatch.setenv(variable, "1")
     if variable == "MLXCHAT_CHAT_HELP":
         with pytest.raises(ConfigError, match=r"chat\.help is not an option of chat"):
@@ -166,7 +166,7 @@ def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it(
     assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: not valid TOML: ")
 
 
-def test_a_projects_file_is_never_followed_silently(
+def test_settings_from_a_projects_file_are_always_reported(
     project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
     path = project / FILE_NAME

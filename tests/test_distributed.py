@@ -142,7 +142,7 @@ def test_ranks_load_a_model_that_overflows_in_bfloat16(
     options = ["generate", "-m", str(directory), "--dtype", "stored", "--raw", "-n", "5", "Hello"]
     done = two_ranks.run(*options)
     assert done.statuses == [0, 0]
-    message = f"mlxchat: {directory} overflows in float16: holding it in bfloat16\n"
+    message = f"mlxchat: {directory} overflows in float16: using bfloat16\n"
     assert done.err == [message, ""]
 
 

@@ -1,5 +1,5 @@
-"""Every command in README.md and the manual runs as a reader would run it, or is listed here with
-the reason why not.
+"""Every command in README.md and the manual runs as a reader would run it, or is listed here with a
+reason.
 
 The commands come from the pages themselves, so a new one runs without a change here. One chapter is
 one test with its own home and directory, and its commands run in order.
@@ -17,7 +17,7 @@ from scripts.tiny_model import tiny_config, write_tiny_model
 from tests import docs
 from tests.docs import Command
 from tests.docs_checks import CHECKS, Seen, said
-from tests.docs_shell import Done, goes_on_all_night
+from tests.docs_shell import Done, runs_until_stopped
 from tests.docs_workplace import DOCUMENT_BYTES, Workplace
 from tests.fake_hub import FakeHub
 
@@ -66,9 +66,9 @@ def is_part(commands: list[Command], whole: list[Command]) -> bool:
 
 
 def complaint(command: Command, done: Done) -> str | None:
-    """What is wrong with the result."""
-    told_to_end = goes_on_all_night(command.text)
-    expected = {ExitStatus.TERMINATED, ExitStatus.OK} if told_to_end else {ExitStatus.OK}
+    """The problem with the result, if any."""
+    runs_all_night = runs_until_stopped(command.text)
+    expected = {ExitStatus.TERMINATED, ExitStatus.OK} if runs_all_night else {ExitStatus.OK}
     if "head" in command.programs:
         expected |= {ExitStatus.BROKEN_PIPE}
     written = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
@@ -143,7 +143,7 @@ def foreign(commands: Iterable[Command]) -> list[str]:
     ]
 
 
-def test_every_command_is_run_or_there_is_a_reason_why_not() -> None:
+def test_every_command_is_run_or_has_a_reason_not_to() -> None:
     assert len(COMMANDS) > 50
     assert foreign(filter(is_run, COMMANDS)) == []
 
@@ -189,7 +189,7 @@ def test_a_command_that_does_not_work_fails(
         check(Command(text, "", "", "", 7), workplace)
 
 
-def test_a_command_that_does_other_than_is_said_fails(workplace: Workplace) -> None:
+def test_a_command_that_contradicts_the_documentation_fails(workplace: Workplace) -> None:
     with pytest.raises(AssertionError):
         check(Command("mlxchat models list", "", "", "", 7), workplace)
     with pytest.raises(AssertionError):

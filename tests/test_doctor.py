@@ -294,7 +294,7 @@ def test_a_path_set_by_a_project_is_a_problem(
     assert only(hub.model()).verdict is Verdict.PROBLEM
 
 
-def test_without_any_model_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch):
+def test_without_any_model_it_shows_how_to_get_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hub, "embedded_model", lambda: None)
     assert as_flags(only(hub.model()).fix) == "run `mlxchat models pull NAME`"
 

@@ -304,7 +304,7 @@ def test_ctrl_c_in_the_editor_goes_to_the_editor(
     terminal.shows("^got 'fine'$")
 
 
-def test_an_editor_that_fails_keeps_the_text_and_says_why(
+def test_an_editor_that_fails_keeps_the_text_and_shows_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VISUAL", "/no/such/editor")
@@ -388,7 +388,7 @@ def test_a_draft_on_a_dumb_terminal_is_shown_and_sent_by_an_empty_line(tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_termination_signal_leaves_the_prompt_in_any_state(number: int, tmp_path: Path) -> None:
-    """A SIGHUP while the prompt was drawn was swallowed, and the user asked to press Enter."""
+    """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter."""
     body = f"""
 from mlxchat.terminal.signals import Terminated, terminate_by_exception
 from mlxchat.terminal.editor import Editor
@@ -427,7 +427,7 @@ def test_the_end_of_plain_input_leaves_the_chat(tmp_path: Path) -> None:
 
 
 def test_a_paste_is_one_message_also_on_a_dumb_terminal(tmp_path: Path) -> None:
-    """There a paste arrives as if typed, so each line of a paragraph used to become a turn."""
+    """There, a paste looks like typing, so each line of a paragraph became a turn."""
     terminal = Terminal(tmp_path, "chat(PlainInput())")
     terminal.shows(PROMPT)
     # Without a newline at its end, it is sent with Enter, however much later.
@@ -448,7 +448,7 @@ def test_a_paste_is_one_message_also_on_a_dumb_terminal(tmp_path: Path) -> None:
 
 
 def test_a_paste_right_after_the_prompt_is_one_message(tmp_path: Path) -> None:
-    """If it arrived before the program waited for it, it was taken for lines typed ahead."""
+    """If it arrived before the program read the input, it was treated as lines typed ahead."""
     body = """
 from mlxchat.terminal import plain_input
 def write_and_dawdle(self, text):

@@ -136,7 +136,7 @@ def test_a_prompt_longer_than_the_window_works_and_reports_evicted_tokens(
         stdin="x" * 1000,
     )
     assert done.returncode == 0
-    assert "1,000 tokens and the window holds 32" in done.stderr
+    assert "(1,000 tokens) is larger than the window (32)" in done.stderr
     assert "968 are evicted" in done.stderr
     last = events(done.stdout)[-1]
     assert last["evicted_tokens"] == 1009 - 32
@@ -262,7 +262,7 @@ def test_a_closed_stdout_is_one_clear_line(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
-def test_other_closed_streams_do_not_matter(closed: str, tiny_model: Path) -> None:
+def test_other_streams_may_be_closed(closed: str, tiny_model: Path) -> None:
     command = " ".join([*GENERATE, "-m", str(tiny_model), "-n", "2", "Hello", closed])
     done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -366,7 +366,7 @@ def _options(command: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def test_version_tells_what_it_computes_with(run_mlxchat: RunMlxchat) -> None:
+def test_version_reports_the_packages_and_the_device(run_mlxchat: RunMlxchat) -> None:
     for arguments in (["--version"], ["version"]):
         done = run_mlxchat(*arguments)
         assert done.returncode == 0

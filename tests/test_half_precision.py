@@ -101,12 +101,14 @@ def test_a_model_that_overflows_is_loaded_in_bfloat16_with_a_notice(tmp_path: Pa
     tiny = scaled(scaled(tiny_gguf("llama", Kind.F16), "ffn_up", 1e3), "ffn_down", 1e3)
     directory = imported(tiny, tmp_path)
     model, notices = load(directory)
-    assert notices == ["tiny overflows in float16: holding it in bfloat16"]
+    assert notices == ["tiny overflows in float16: using bfloat16"]
     assert floating_dtypes(model.network) == {mx.bfloat16}
     assert mx.all(mx.isfinite(logits(model))).item()
     # An explicit float16 is respected, with a warning.
     model, notices = load(directory, "float16")
-    assert notices == ["tiny overflows in float16, so its text will be noise: choose another dtype"]
+    assert notices == [
+        "tiny overflows in float16, so its output will be noise: choose another dtype"
+    ]
     assert model.dtype == mx.float16
 
 

@@ -1,4 +1,4 @@
-"""The help of every command: complete, true, short, readable at any width, and documented."""
+"""The help of every command: complete, correct, short, readable at any width, and documented."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def called(line: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_every_command_says_what_it_does_and_gives_an_example(path: str, command: Any):
+def test_every_command_has_a_description_and_an_example(path: str, command: Any):
     assert command.help
     assert command.help.strip().partition("\n")[0].endswith(".")
     assert examples(command)
@@ -61,7 +61,7 @@ def test_every_command_says_what_it_does_and_gives_an_example(path: str, command
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_every_option_and_argument_says_what_it_is(path: str, command: Any):
+def test_every_option_and_argument_has_help(path: str, command: Any):
     unexplained = [each.name for each in command.params if not each.help]
     assert unexplained == []
 
@@ -72,13 +72,13 @@ def test_every_command_is_documented(path: str, command: Any):
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_every_example_is_one_that_the_program_understands(path: str, command: Any):
+def test_the_program_understands_every_example(path: str, command: Any):
     for line in examples(command):
         for words in called(line):
             understood(words)
 
 
-def test_every_documented_call_is_one_that_the_program_understands():
+def test_the_program_understands_every_documented_call():
     calls = [words for command in docs.read() for words in called(command.text)]
     assert len(calls) > 40
     for words in calls:
@@ -127,7 +127,7 @@ def panel_of(parameter: Any) -> str | None:
 
 
 def test_help_in_a_pipe_has_no_colours_and_ends_as_written(run_mlxchat: RunMlxchat):
-    """A word in brackets was taken for markup, and omitted."""
+    """A word in brackets was omitted because it was treated as markup."""
     done = run_mlxchat("generate", "--help-all")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout

@@ -121,7 +121,7 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
 ):
     """The library alone would wait for files in progress: minutes on a slow line."""
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
-    fake_hub.seconds_a_chunk = 0.1
+    fake_hub.seconds_per_chunk = 0.1
     process = subprocess.Popen(
         [sys.executable, "-m", "mlxchat", "models", "pull", "org/tiny"],
         stdout=subprocess.PIPE,
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     assert listed["problem"] == "partly downloaded: run `mlxchat models pull org/tiny` to resume"
 
     fake_hub.sent_names.clear()
-    fake_hub.seconds_a_chunk = 0
+    fake_hub.seconds_per_chunk = 0
     assert run_program("models", "pull", "org/tiny").returncode == 0
     assert cached_snapshot("org/tiny") is not None
     assert fake_hub.sent_names == ["model.safetensors"]
@@ -171,9 +171,9 @@ def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_sna
     )
     assert (done.returncode, done.stdout) == (1, "")
     message = done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
-    assert message.startswith("the download of org/tiny broke off: ")
+    assert message.startswith("the download of org/tiny failed: ")
     assert message.endswith(
-        "; complete files are kept: run `mlxchat models pull org/tiny` to resume"
+        "; finished files are kept: run `mlxchat models pull org/tiny` to resume"
     )
     assert cached_snapshot("org/tiny") is None
 
@@ -246,8 +246,8 @@ def test_a_server_error_of_the_hub_is_reported(fake_hub: FakeHub, run_program: R
 def test_a_login_page_instead_of_the_hub_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     fake_hub.always_answer = (200, b"<html>Welcome to the hotel</html>")
     assert pull_error(run_program) == (
-        f"{fake_hub.endpoint} did not answer as a hub does: check for a login page of this "
-        "network, a proxy, or a wrong HF_ENDPOINT"
+        f"{fake_hub.endpoint} does not answer like a hub: check for a network login page, a "
+        "proxy, or a wrong HF_ENDPOINT"
     )
 
 
@@ -256,7 +256,7 @@ def test_the_offline_variable_forbids_a_pull(
 ):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert pull_error(run_program) == (
-        "HF_HUB_OFFLINE forbids asking the hub for org/tiny: unset it"
+        "HF_HUB_OFFLINE is set: unset it to ask the hub for org/tiny"
     )
     assert fake_hub.requests == []
 
@@ -267,7 +267,7 @@ def test_a_model_larger_than_the_disk_is_refused_before_downloading(
     fake_hub.repos["org/tiny"].claimed_bytes["model.safetensors"] = 10**18
     message = pull_error(run_program)
     assert message.startswith(f"org/tiny needs 1000000 TB, but {hub_cache_dir()} has ")
-    assert message.endswith(" free: make room, or set HF_HOME to a larger disk")
+    assert message.endswith(" free: make space, or set HF_HOME to a larger disk")
     assert not hub_cache_dir().exists()
     assert fake_hub.sent_names == []
 
@@ -288,7 +288,7 @@ def test_a_repository_without_safetensors_is_refused_before_downloading(
     [
         (
             errno.ENOSPC,
-            "{cache} is full: make room, or set HF_HOME to a larger disk; complete files are "
+            "{cache} is full: make space, or set HF_HOME to a larger disk; finished files are "
             "kept: download it again to resume",
         ),
         (errno.EACCES, "cannot write to {cache}: Permission denied"),

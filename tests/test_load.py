@@ -92,9 +92,9 @@ def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
     notices: list[str] = []
     model = load_directory(directory, "tiny", dtype="auto", notify=notices.append)
     assert any("scales" in name for name, _ in named_parameters(model.network))
-    assert "stored form" in notices[0]
+    assert "stored dtype" in notices[0]
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 1000)
-    with pytest.raises(NotEnoughMemory, match="of memory are free"):
+    with pytest.raises(NotEnoughMemory, match="is free: choose a smaller model"):
         load(directory)
     with pytest.raises(NotEnoughMemory):
         load(directory, "float16")
@@ -184,12 +184,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[MlxchatError], str]] = {
     "other shapes": (
         lambda d: edit_json(d / "config.json", intermediate_size=96),
         ModelBroken,
-        "do not fit",
+        "do not match",
     ),
     "more layers": (
         lambda d: edit_json(d / "config.json", num_hidden_layers=3),
         ModelBroken,
-        "do not fit",
+        "do not match",
     ),
     "no weights": (lambda d: (d / "model.safetensors").unlink(), ModelBroken, "no weights"),
     "empty weights": (
@@ -315,7 +315,7 @@ def test_the_automatic_window_is_the_context_or_as_much_as_fits(
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(1100 * token_bytes / 0.7))
     assert automatic_window(model, print) == 1024
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 100 * token_bytes)
-    with pytest.raises(NotEnoughMemory, match="room for only 70 tokens"):
+    with pytest.raises(NotEnoughMemory, match="memory for only 70 tokens"):
         automatic_window(model, print)
     with pytest.raises(NotEnoughMemory, match="1,000 tokens"):
         check_window(model, 1000, print)

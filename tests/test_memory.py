@@ -229,13 +229,13 @@ def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, meta
     notices: list[str] = []
     check_window(model, 1000, notices.append)
     assert notices == [
-        "a window of 1,000 tokens takes 256 kB on this model and 10.0 kB are free: use "
+        "a window of 1,000 tokens needs 256 kB with this model, 10.0 kB is free: use "
         "max_kv_size='auto' or a smaller window"
     ]
     check_window(model, 10, notices.append)
     assert len(notices) == 1
     assert automatic_window(model, notices.append) == 512
-    assert notices[1].startswith("after the weights, memory has room for only 27 tokens")
+    assert notices[1].startswith("the weights leave memory for only 27 tokens")
 
 
 def test_a_snapshot_is_read_although_metal_recommends_no_more(

@@ -17,7 +17,7 @@ from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
 
-# Of scripts.tiny_model's default: 2 layers, 2 key-value heads of 8 values, float32.
+# scripts.tiny_model's default has 2 layers, 2 key-value heads of 8 values, float32.
 TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
 
 
@@ -29,7 +29,7 @@ def cached_tiny(tiny_model: Path) -> Path:
 
 
 def listed(run_mlxchat: RunMlxchat) -> list[dict[str, object]]:
-    """What `list --json` writes, without the embedded model that may be installed."""
+    """The output of `list --json`, without the embedded model that may be installed."""
     done = run_mlxchat("models", "list", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     entries = [json.loads(line) for line in done.stdout.splitlines()]
@@ -50,7 +50,7 @@ def on_terminal(*arguments: str, answer: str | None = None, columns: int = 100) 
     return str(child.before).replace("\r\n", "\n")
 
 
-def test_list_tells_the_facts_of_a_cached_model(cached_tiny: Path, run_mlxchat: RunMlxchat):
+def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path, run_mlxchat: RunMlxchat):
     (entry,) = listed(run_mlxchat)
     size_bytes = sum(path.stat().st_size for path in cached_tiny.iterdir())
     weight_bytes = 4 * int(str(entry["parameters"]))
@@ -86,7 +86,7 @@ def test_list_writes_columns_to_a_pipe_and_a_table_to_a_terminal(
     assert shown[2].split()[0] == "org/tiny"
 
 
-def test_list_leaves_out_what_writes_no_text(tiny_model: Path, run_mlxchat: RunMlxchat):
+def test_list_omits_models_that_do_not_generate_text(tiny_model: Path, run_mlxchat: RunMlxchat):
     files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
     encoder = {"model_type": "bert", "architectures": ["BertModel"]}
     put_in_cache(
@@ -97,7 +97,7 @@ def test_list_leaves_out_what_writes_no_text(tiny_model: Path, run_mlxchat: RunM
     (entry,) = listed(run_mlxchat)
     assert entry["name"] == "org/newer"
     assert entry["problem"] == (
-        "model type 'not_yet_known' is not one that the installed mlx-lm knows"
+        "the installed mlx-lm does not support the model type 'not_yet_known'"
     )
 
 
@@ -109,14 +109,14 @@ def test_list_shows_a_broken_model_with_its_problem(cached_tiny: Path, run_mlxch
 
 
 def test_a_name_on_the_disk_cannot_write_to_the_terminal(run_mlxchat: RunMlxchat):
-    """A directory may be called anything; its name must not set the terminal's title."""
+    """A directory's name may contain escape sequences, which must not set the terminal's title."""
     write_tiny_model(paths.imported_models_dir() / "evil\x1b]0;title\x07\tname")
     assert listed(run_mlxchat)[0]["name"] == "evil\x1b]0;title\x07\tname"
     row = run_mlxchat("models", "list").stdout.splitlines()[0]
     assert row.startswith("evil␛]0;title␇ name\t")
 
 
-def test_info_writes_the_facts(cached_tiny: Path, run_mlxchat: RunMlxchat):
+def test_info_shows_the_facts(cached_tiny: Path, run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "info", "org/tiny")
     lines = dict(line.split("  ", 1) for line in done.stdout.splitlines())
     facts = {label.strip(): value.strip() for label, value in lines.items()}
@@ -137,7 +137,7 @@ def test_info_writes_the_facts(cached_tiny: Path, run_mlxchat: RunMlxchat):
     assert facts["directory"] == str(cached_tiny)
 
 
-def test_list_all_shows_the_catalogue_and_what_else_is_here(
+def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(
     cached_tiny: Path, run_mlxchat: RunMlxchat
 ):
     known = CATALOG[0]
@@ -161,7 +161,7 @@ def test_list_all_shows_the_catalogue_and_what_else_is_here(
     )
 
 
-def test_list_all_says_what_fits(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
+def test_list_all_shows_which_models_fit(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(platform, "on_gpu", lambda: True)
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(10e9))
     rows = [line.split("\t") for line in run_mlxchat("models", "list", "--all").stdout.splitlines()]
@@ -181,14 +181,14 @@ def test_list_all_fits_80_columns_without_breaking_a_name() -> None:
     [
         ({"bits": 4, "group_size": 64}, "4-bit, group 64"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "4-bit, group 32, mxfp4"),
-        ({"bits": 4, "group_size": 64, "lm_head": {"bits": 8}}, "32.0 bits a weight"),
+        ({"bits": 4, "group_size": 64, "lm_head": {"bits": 8}}, "32.0 bits per weight"),
         (None, "float32"),
     ],
 )
-def test_quantization_is_told_in_words(
+def test_quantization_is_described_in_words(
     tmp_path: Path, quantization: dict[str, object] | None, words: str
 ):
-    """The headers say float32 throughout; what is told of them comes from the configuration."""
+    """The headers all say float32; the description comes from the configuration."""
     directory = write_tiny_model(tmp_path / "model")
     config = tiny_config() | {"quantization": quantization}
     (directory / "config.json").write_text(json.dumps(config))
@@ -211,13 +211,13 @@ def test_keys_and_values_have_the_dtype_of_most_of_the_floating_weights(
     mx.save_safetensors(str(directory / "model.safetensors"), arrays)
     monkeypatch.setattr(platform, "on_gpu", lambda: True)
     describe("x", directory)
-    # On a CPU the weights become float32, and keys and values with them.
+    # On a CPU, the weights become float32, and so do keys and values.
     monkeypatch.setattr(platform, "on_gpu", lambda: False)
     describe("x", directory)
     assert dtypes == [mx.bfloat16, mx.float32]
 
 
-def test_a_model_that_needs_more_than_is_free_does_not_fit(
+def test_a_model_larger_than_the_free_memory_does_not_fit(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     needed_bytes = describe("x", tiny_model).memory_needed_bytes
@@ -228,10 +228,10 @@ def test_a_model_that_needs_more_than_is_free_does_not_fit(
         assert describe("x", tiny_model).fits is fits
 
 
-def test_rm_removes_a_model_of_the_hub_and_nothing_else(
+def test_rm_removes_one_model_from_the_hubs_cache(
     cached_tiny: Path, tiny_model: Path, run_mlxchat: RunMlxchat
 ):
-    """A copy of a repository has the same commits; asked for one, the library took the other."""
+    """A copy of a repository has the same commits, and the library deleted the copy instead."""
     other = put_in_cache(hub_cache_dir(), "org/other", {"config.json": b"{}"})
     assert other.name == cached_tiny.name
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
@@ -256,7 +256,7 @@ def test_rm_asks_on_a_terminal(cached_tiny: Path):
     assert not repo_dir("org/tiny").exists()
 
 
-def test_rm_without_a_terminal_wants_yes(cached_tiny: Path, run_mlxchat: RunMlxchat):
+def test_rm_without_a_terminal_needs_yes(cached_tiny: Path, run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "rm", "org/tiny")
     assert done.returncode == 2
     assert done.stderr == "mlxchat: error: not a terminal: pass --yes to confirm\n"
@@ -270,7 +270,7 @@ def test_rm_removes_a_conversion(run_mlxchat: RunMlxchat):
     assert paths.imported_models_dir().is_dir()
 
 
-def test_rm_never_removes_a_directory_of_the_user(tiny_model: Path, run_mlxchat: RunMlxchat):
+def test_rm_never_removes_the_users_own_directory(tiny_model: Path, run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "rm", "--yes", str(tiny_model))
     assert done.returncode == 2
     assert done.stderr == (
@@ -279,13 +279,13 @@ def test_rm_never_removes_a_directory_of_the_user(tiny_model: Path, run_mlxchat:
     assert (tiny_model / "config.json").is_file()
 
 
-def test_rm_says_when_there_is_nothing_to_remove(run_mlxchat: RunMlxchat):
+def test_rm_reports_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
     assert done.returncode == 1
     assert done.stderr == "mlxchat: error: org/tiny is not on this disk\n"
 
 
-def test_pull_has_nothing_to_do_for_a_directory(tiny_model: Path, run_mlxchat: RunMlxchat):
+def test_pull_does_nothing_for_a_directory(tiny_model: Path, run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "pull", str(tiny_model))
     assert done.returncode == 2
     assert "is on this disk: nothing to download" in done.stderr
@@ -303,8 +303,8 @@ def test_default_is_shown_set_and_unset(run_mlxchat: RunMlxchat):
     assert run_mlxchat("models", "default").stdout == ""
 
 
-def test_default_refuses_a_model_that_is_not_here(run_mlxchat: RunMlxchat):
-    """It took any hub id, and the next chat began with a download, or an error offline."""
+def test_default_refuses_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat):
+    """It accepted any hub id, and the next chat started with a download, or an error offline."""
     done = run_mlxchat("models", "default", "org/tiny")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -318,7 +318,7 @@ def test_default_offers_a_download_on_a_terminal(tiny_model: Path, monkeypatch: 
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     with FakeHub({"org/tiny": FakeRepo(files)}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        # The library would draw a bar for the one file that is read.
+        # The library would draw a bar for the single file that is read.
         assert on_terminal("info", "org/tiny").startswith("name ")
         assert not repo_dir("org/tiny").exists()
         assert "default model" not in on_terminal("default", "org/tiny", answer="n")
@@ -326,7 +326,7 @@ def test_default_offers_a_download_on_a_terminal(tiny_model: Path, monkeypatch: 
     assert repo_dir("org/tiny").is_dir()
 
 
-def test_default_keeps_a_path_that_holds_from_everywhere(
+def test_default_stores_an_absolute_path(
     tiny_model: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(str(Path.cwd()))
@@ -336,7 +336,7 @@ def test_default_keeps_a_path_that_holds_from_everywhere(
     assert run_mlxchat("models", "default").stdout == f"{tiny_model}\n"
 
 
-def test_default_refuses_a_name_that_means_nothing(run_mlxchat: RunMlxchat):
+def test_default_refuses_an_unknown_name(run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "default", "smolm2")
     assert done.returncode == 1
     assert "did you mean smollm2?" in done.stderr

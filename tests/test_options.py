@@ -1,4 +1,4 @@
-"""An option is declared once, and everything by which people set it follows."""
+"""Flags, help, variables and keys follow from a single declaration of an option."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -51,7 +51,7 @@ class Planted:
 
 
 def planted(*arguments: str) -> Planted:
-    """What a command with these options makes of the command line."""
+    """The options as parsed by a command."""
     app = typer.Typer()
     made: list[Planted] = []
 
@@ -109,7 +109,7 @@ def test_a_string_is_read_as_the_fields_type() -> None:
             options[name].value_of_text(text)
 
 
-def test_an_option_of_two_dataclasses_is_declared_in_one() -> None:
+def test_an_option_shared_by_two_dataclasses_is_declared_in_one() -> None:
     @dataclass
     class Other:
         length_m: float = same_as(Planted, "length_m", help="How long the other is.")

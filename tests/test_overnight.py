@@ -25,11 +25,11 @@ TEXT = "The sea was calm, and nothing moved. "
 ENDLESS = ["--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size", "64"]
 
 
-def generate(*arguments: str, most_blocks: int | None = None) -> "subprocess.Popen[str]":
-    """It can write at most `most_blocks` of 512 bytes to a file."""
+def generate(*arguments: str, max_blocks: int | None = None) -> "subprocess.Popen[str]":
+    """It can write at most `max_blocks` of 512 bytes to a file."""
     command = [sys.executable, "-m", "mlxchat", "generate", *arguments]
-    if most_blocks is not None:
-        command = ["sh", "-c", f'ulimit -f {most_blocks}; exec "$@"', "sh", *command]
+    if max_blocks is not None:
+        command = ["sh", "-c", f'ulimit -f {max_blocks}; exec "$@"', "sh", *command]
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -75,7 +75,7 @@ class Night:
         ]
         self.resumed = ["--resume", str(directory)]
 
-    def go_on(self) -> tuple[int, str]:
+    def run_to_end(self) -> tuple[int, str]:
         """Start or resume it in this process, until it ends."""
         return generate_here(*self._arguments())
 
@@ -255,8 +255,8 @@ def test_a_run_ends_on_time_and_continues_the_next_night(
     assert generate_here("--for", "0.4s", *run.checkpointed) == (0, "")
     first = run.written()
     assert first
-    # Its time is up: it ends immediately until it is given more.
-    assert run.go_on() == (0, "")
+    # Its time is up: it ends immediately unless it gets more.
+    assert run.run_to_end() == (0, "")
     code, _ = generate_here(*run.resumed, "--for", "1h")
     assert code == 0
     assert run.written().startswith(first)
@@ -267,10 +267,10 @@ def test_the_text_never_exceeds_its_limit(
     tiny_model: Path, run_mlxchat: RunMlxchat, night: Callable[..., Night]
 ) -> None:
     run = night(-1, "--max-bytes", "700")
-    assert run.go_on() == (0, "")
+    assert run.run_to_end() == (0, "")
     first = run.written()
     assert 690 < len(first) <= 700
-    code, stderr = run.go_on()
+    code, stderr = run.run_to_end()
     assert code == 0
     assert stderr.endswith("has already ended: bytes\n")
     assert generate_here(*run.resumed, "--max-bytes", "1.2kB") == (0, "")
@@ -285,7 +285,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(
 ) -> None:
     """Checkpoints are larger than this text, so they fail first, and the run continues."""
     run = night(1500)
-    code, stderr = finish(run.start(most_blocks=4))
+    code, stderr = finish(run.start(max_blocks=4))
     assert code == 1
     assert "cannot write a checkpoint" in stderr
     assert stderr.endswith("output.txt: File too large\n")
@@ -305,7 +305,7 @@ def test_a_damaged_state_is_detected_and_the_text_is_the_same(
     damaged = bytearray(state.read_bytes())
     damaged[-100] ^= 1
     state.write_bytes(damaged)
-    code, stderr = run.go_on()
+    code, stderr = run.run_to_end()
     assert code == 0
     assert "wrong checksum: starting again from the prompt" in stderr
     assert run.written() == run.expected()
@@ -318,7 +318,7 @@ def test_output_changed_by_another_program_is_not_continued(night: Callable[...,
     process.send_signal(signal.SIGTERM)
     finish(process)
     (run.directory / "output.txt").write_text("mine now")
-    code, stderr = run.go_on()
+    code, stderr = run.run_to_end()
     assert code == 1
     assert "of the checkpoint's" in stderr
     assert run.written() == b"mine now"
@@ -335,7 +335,7 @@ def test_another_model_with_the_same_name_is_refused(
     finish(process)
     before = run.written()
     write_tiny_model(model, seed=9)
-    code, stderr = run.go_on()
+    code, stderr = run.run_to_end()
     assert code == 1
     assert stderr.endswith("state.safetensors was made with different weights\n")
     assert run.written() == before

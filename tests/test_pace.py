@@ -36,12 +36,14 @@ class SlowDevice:
         self._now_s += self.latency_s + self.token_s * tokens.shape[1]
         return self.network(tokens, cache=cache)
 
-    def read(self, pace: Pace, tokens: int = len(PROMPT), most: int = 512) -> list[int]:
+    def read(self, pace: Pace, tokens: int = len(PROMPT), step_size: int = 512) -> list[int]:
         """The sizes of the steps in which `tokens` tokens are read."""
         self.steps.clear()
         network: Any = self
         assert (
-            prefill(network, make_cache(self.network), PROMPT[:tokens], step_size=most, pace=pace)
+            prefill(
+                network, make_cache(self.network), PROMPT[:tokens], step_size=step_size, pace=pace
+            )
             == tokens
         )
         return list(self.steps)
@@ -74,8 +76,8 @@ def test_a_token_may_exceed_the_time_of_a_step(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_users_step_size_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SlowDevice(monkeypatch, 0.01, 0.001)
-    assert device.read(Pace(64), 300, most=100) == [64, 36, 100, 100]
-    assert device.read(Pace(512), 20, most=7) == [7, 7, 6]
+    assert device.read(Pace(64), 300, step_size=100) == [64, 36, 100, 100]
+    assert device.read(Pace(512), 20, step_size=7) == [7, 7, 6]
 
 
 def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(

@@ -108,7 +108,7 @@ def test_texts_that_differ_within_a_character_share_the_part_before(
 ) -> None:
     """A byte is a token here: the last shared page ends between two bytes of a character."""
     same = "." * (9 * PAGE)
-    for letters in ("\u00e9", "\u00ea"):  # they have their first byte in common
+    for letters in ("\u00e9", "\u00ea"):  # the first byte is the same
         document.write_text(same + letters * 700)
         fresh = ask("What?", "--no-prefix-cache")
         known = ask("What?")

@@ -103,7 +103,7 @@ def test_the_marker_of_each_further_thought_is_flagged() -> None:
 
 
 def test_several_thoughts_stay_apart_in_sessions_and_exports(tmp_path: Path) -> None:
-    """They ran into one another: "…is one.Or two?"."""
+    """They were joined without a break: "…is one.Or two?"."""
     first, second = "<|channel|>analysis<|message|>Hm.", "<|channel|>analysis<|message|>Duck?"
     reply = HARMONY.reply.replace(
         "<|channel|>analysis<|message|>Hm, duck?", f"{first}<|end|><|start|>assistant{second}"
@@ -331,7 +331,7 @@ def test_markers_typed_by_a_user_stay_text(scripted: Scripted) -> None:
 
 
 def test_an_unfinished_thought_is_not_an_answer(scripted: Scripted) -> None:
-    """Later turns continue as if it had been closed."""
+    """Later turns treat it as if it had been closed."""
     begun = scripted.backend().encode(scripted.reply.partition("duck?")[0] + "duck?").ids
     conversation = converse(scripted, max_tokens=len(begun))
     say(conversation, "hello")

@@ -291,7 +291,7 @@ def test_a_silent_hub_leads_to_the_embedded_model(scene: Scene):
     scene.hub_answers = False
     assert scene.resolve(ask=scene.answer(True)) == ResolvedModel("smollm2", scene.converted)
     assert scene.told == [
-        "no recommended model was looked up: cannot reach the hub",
+        "cannot look up a recommended model: cannot reach the hub",
         "using the small embedded model smollm2; configure a default to use another",
     ]
     assert scene.questions == []

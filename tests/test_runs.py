@@ -89,9 +89,7 @@ def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) ->
     )
 
 
-def test_a_run_that_is_left_is_resumed_from_its_checkpoint(
-    request_for: Make, tmp_path: Path
-) -> None:
+def test_an_abandoned_run_resumes_from_its_checkpoint(request_for: Make, tmp_path: Path) -> None:
     night = tmp_path / "night"
     with begin(request_for(Overnight(checkpoint=night, checkpoint_every=5))) as run:
         left = "".join(piece.text for piece in islice(run, 12))
@@ -139,7 +137,7 @@ def test_a_run_ends_before_its_text_has_too_many_bytes(request_for: Make, tmp_pa
     assert 10 < file.stat().st_size <= 20
 
 
-def test_the_status_of_a_run_can_be_asked_while_it_runs(request_for: Make, tmp_path: Path) -> None:
+def test_the_status_of_a_run_is_available_while_it_runs(request_for: Make, tmp_path: Path) -> None:
     with begin(request_for(Overnight(checkpoint=tmp_path / "n", checkpoint_every=5))) as run:
         list(islice(run, 12))
         status = run.status()
@@ -148,7 +146,7 @@ def test_the_status_of_a_run_can_be_asked_while_it_runs(request_for: Make, tmp_p
     assert not status.saved.reading
 
 
-def test_a_device_that_fails_leaves_the_text_and_the_checkpoint_before(
+def test_a_device_failure_keeps_the_text_and_the_previous_checkpoint(
     request_for: Make, tmp_path: Path
 ) -> None:
     night = tmp_path / "night"
@@ -217,13 +215,13 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
     assert sorted(set(saved)) == [0, 5, 25]
 
 
-def test_what_a_run_reports_goes_to_its_observer(request_for: Make) -> None:
+def test_a_run_reports_to_its_observer(request_for: Make) -> None:
     warned: list[str] = []
     long = Request(request_for().setup, TEXT * 9, raw=True, max_tokens=1)
     with begin(long, Observer(warn=warned.append)) as run:
         run.write()
     assert len(warned) == 1
-    assert "the window holds 64" in warned[0]
+    assert "is larger than the window (64)" in warned[0]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Stop texts: found across token boundaries and not shown; nothing else is held back for good."""
+"""Stop texts: found across token boundaries and not shown; all other text is shown."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def test_the_text_before_the_first_stop_text_is_shown(
         assert len(shown) <= ends
 
 
-def test_text_that_only_begins_like_a_stop_text_is_shown_once_known() -> None:
+def test_text_that_only_begins_like_a_stop_text_is_shown() -> None:
     matcher = StopTexts(["END"])
     assert [matcher.add(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
     assert matcher.finish() == "E"

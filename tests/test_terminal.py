@@ -74,7 +74,7 @@ def test_the_closing_line_shows_every_figure() -> None:
         stats, finish_reason="interrupted", prefilled_tokens=512, generated_tokens=0, ttft_s=0.0
     )
     early = replace(early, kv_tokens=512, evicted_tokens=0, decode_tokens_per_s=0.0)
-    # What never happened has no rate: it used to be "0.0 tok/s".
+    # A stage that did not run has no rate. It used to be "0.0 tok/s".
     assert stats_line(early) == (
         "prompt 4,232 tokens, 512 read, 593.9 tok/s · KV 512 tokens, 201 MB · evicted 0 "
         "· peak memory 1.23 GB · stopped: interrupted"

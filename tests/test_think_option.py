@@ -1,4 +1,4 @@
-"""`--think` and `--template-arg` through the program: the output, and what sessions remember."""
+"""`--think` and `--template-arg` in the program: the output, and the saved session."""
 
 import json
 import re

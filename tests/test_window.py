@@ -279,7 +279,7 @@ class CountedShift(KeyShift):
 
 
 COUNTED = CountedShift(dims=1, traditional=False, base=1.0, scale=1.0)
-MOST_ROTATIONS = 8
+MAX_ROTATIONS = 8
 
 
 @pytest.mark.parametrize("keep", [0, 4])
@@ -288,7 +288,7 @@ def test_no_key_is_ever_rotated_more_than_a_few_times(seed: int, keep: int) -> N
     """Each forgotten turn used to rotate everything after it, and a pinned turn without end."""
     rng = np.random.default_rng(seed)
     cache = WindowCache(32, keep, shift=COUNTED, position_limit=64)
-    most = 0.0
+    largest = 0.0
     for _ in range(400):
         held = cache.size()
         operation, n = rng.choice(["feed", "decode", "rewind", "evict"]), int(rng.integers(1, 12))
@@ -304,10 +304,10 @@ def test_no_key_is_ever_rotated_more_than_a_few_times(seed: int, keep: int) -> N
                 cache.update_and_fetch(new, new)
         if cache.keys is not None and cache.values is not None:
             assert cache.keys.shape == cache.values.shape
-            most = max(most, float(np.array(cache.keys).max()))
+            largest = max(largest, float(np.array(cache.keys).max()))
         assert cache.offset < 64
         assert cache._originals.tokens <= cache.size()
-    assert 1 <= most <= MOST_ROTATIONS
+    assert 1 <= largest <= MAX_ROTATIONS
 
 
 def test_a_window_must_be_larger_than_the_kept_tokens() -> None:

@@ -1,4 +1,4 @@
-"""What the commands do, from Python too. Prints nothing, and knows no terminal.
+"""What the commands do, for Python callers too. Prints nothing and uses no terminal.
 
 A run is one generation with everything that belongs to it: the model with a window that fits this
 machine, prompts that were read before, blocks, an output file, limits and checkpoints.

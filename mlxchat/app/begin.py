@@ -16,6 +16,7 @@ from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.app.sinks import FileSink, NoSink, Sink
 from mlxchat.cache.layers import windows
+from mlxchat.engine.blocks import larger_than_window
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop
 from mlxchat.store.checkpoint import Checkpoint
@@ -38,7 +39,7 @@ class Changes(TypedDict, total=False):
 
 
 # A run that has ended continues if the limit that ended it is given again.
-MENDS = {"bytes": "max_bytes", "length": "max_tokens", "loop": "on_loop"}
+REMEDIES = {"bytes": "max_bytes", "length": "max_tokens", "loop": "on_loop"}
 
 
 def begin(
@@ -51,7 +52,7 @@ def begin(
 ) -> Run:
     """Read the prompt and load the model; iterating over the run generates the text.
 
-    The text goes to the request's output file if it has one, else to `sink`. `piped` is a document
+    The text is written to the request's output file, if any, else to `sink`. `piped` is a document
     to be read before the files. Raises MlxchatError for everything a user can fix.
     """
     observer = observer or Observer()
@@ -78,7 +79,7 @@ def begin(
             observer.warn(notice)
         _warn_of_eviction(len(prompt.ids), loaded, observer)
         if checkpoint is not None:
-            observer.note(f"the text goes to {request.overnight.output_path()}")
+            observer.note(f"writing the text to {request.overnight.output_path()}")
             checkpoint.begin(record_of(request, loaded), prompt.ids)
         return Run(
             request,
@@ -143,7 +144,7 @@ def saved_run(directory: Path, **changes: Unpack[Changes]) -> Generator[SavedRun
     try:
         record = checkpoint.run
         ended = record.ended
-        if ended is not None and MENDS.get(ended) in changes:
+        if ended is not None and REMEDIES.get(ended) in changes:
             ended = None
         yield SavedRun(directory, checkpoint, request_of(record, directory, changes), ended)
     finally:
@@ -173,6 +174,6 @@ def _warn_of_eviction(prompt_tokens: int, loaded: Loaded, observer: Observer) ->
     window = loaded.settings.max_kv_size
     if window is not None and prompt_tokens > window and windows(loaded.cache):
         observer.warn(
-            f"the prompt is {prompt_tokens:,} tokens and the window holds {window:,}: the first "
-            f"{loaded.settings.keep:,} and the latest stay, {prompt_tokens - window:,} are evicted"
+            f"{larger_than_window(prompt_tokens, window)}: the first {loaded.settings.keep:,} and "
+            f"the latest stay, {prompt_tokens - window:,} are evicted"
         )

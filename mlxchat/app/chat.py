@@ -1,11 +1,11 @@
-"""A chat with a model, saved as it goes: what `mlxchat chat` does, from Python. Nothing is shown.
+"""A chat with a model, saved as it goes: `mlxchat chat` for Python callers. Prints nothing.
 
     options = ChatOptions(Setup("smollm2", window=512), system="Be brief.")
     with Chat.open(options, session="holidays") as chat:
         for said in chat.say("Where shall we go?"):
             print(said.text, end="", flush=True)
 
-The next `Chat.open(session="holidays")` resumes it, with the same model and window, where it was.
+The next `Chat.open(session="holidays")` resumes it with the same model and window.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mlxchat.chat.turn import Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.generate import Token
-from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
+from mlxchat.errors import CacheError, MlxchatError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
@@ -46,7 +46,7 @@ from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.saved import read_messages
 from mlxchat.store.session import Session
-from mlxchat.store.session_names import as_saved, check_name, names_by_use
+from mlxchat.store.session_names import already_exists, as_saved, check_name, names_by_use
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.tokens import Tokenizer
 from mlxchat.wording import Action, Field, Message
@@ -122,7 +122,7 @@ class Chat:
         notify: Notify | None = None,
         note: Notify | None = None,
     ) -> Self:
-        """Open the session of that name, creating it if there is none; the latest one; or a new
+        """Open the session of that name, creating it if necessary; the latest one; or a new
         one. `find` finds the model's files; `note` gets less important notices.
 
         Raises SessionError, UsageError, and the errors of finding a model.
@@ -287,9 +287,9 @@ class Chat:
     def say(
         self, text: str, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
     ) -> Generator[Said]:
-        """Say it; the iterator returned yields the reply, as `Conversation.say` does. A reply that
-        repeats itself is stopped, unless `stop_loops` is False. `on_end` is called when the reply
-        has ended, before the turn is saved."""
+        """Send a message and return an iterator over the reply, as `Conversation.say` does. A reply
+        that repeats itself is stopped, unless `stop_loops` is False. `on_end` is called when the
+        reply has ended, before the turn is saved."""
         return self._saved(self.conversation.say(text, **_stopping(watching)), on_end)
 
     def retry(
@@ -378,11 +378,11 @@ class Chat:
 
     @property
     def session(self) -> Session | None:
-        """Where the chat is saved."""
+        """The session that the chat is saved in, or None."""
         return self._keeper.session
 
     def save(self) -> None:
-        """Save all changes; `say` and its relatives save by themselves."""
+        """Save all changes; `say`, `retry` and the like do so themselves."""
         if self._conversation is not None:
             self._keeper.record(self._conversation)
 
@@ -393,7 +393,7 @@ class Chat:
             return
         check_name(name)
         if (found := as_saved(name)) in names_by_use():
-            raise SessionError(f"session {found!r} already exists: choose another name")
+            raise already_exists(found)
         self._keeper = Keeper(Session.open(name, create=True), self._notify)
         self._describe()
 

@@ -1,4 +1,4 @@
-"""The JSON Lines that `--json` writes: one object a line, documented in manual/json.md."""
+"""The JSON Lines that `--json` writes, one object per line, as documented in manual/json.md."""
 
 import io
 import json

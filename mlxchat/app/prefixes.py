@@ -11,7 +11,7 @@ from mlxchat.store.prefix_cache import PrefixCache, has_room
 from mlxchat.text.spans import TokenIds
 
 # A shorter prompt is read faster than it is found.
-LEAST_TOKENS = 1_024
+MIN_TOKENS = 1_024
 LABEL_CHARS = 80
 
 
@@ -37,7 +37,7 @@ class Prefixes:
     ) -> tuple[int, OnHeld | None]:
         """Fill the empty cache with the known prefix of `ids: (T,)`; return its number of tokens,
         and a function to call with the ids of each step that is prefilled."""
-        if not self._wanted or len(ids) < LEAST_TOKENS:
+        if not self._wanted or len(ids) < MIN_TOKENS:
             return 0, None
         directory = paths.prefix_cache_dir()
         if self._open is None or self._open[0] is not model:

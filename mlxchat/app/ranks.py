@@ -39,7 +39,7 @@ def lead_or_follow(
     try:
         return lead(ranks)
     except BaseException as error:
-        # Signals too: once one rank is gone, the launcher ends the others.
+        # Signals too: once one rank has ended, the launcher ends the others.
         if not ranks.is_loss(error):
             raise
         raise ranks.lost() from error

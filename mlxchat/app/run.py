@@ -137,8 +137,8 @@ class Run:
     def _lacks_newline(self) -> bool:
         """Whether the last line of the text needs an end, for programs that read lines.
 
-        The file of a run with a checkpoint holds the text alone: another process may continue it,
-        whatever ended it here, and has to come to the same bytes as a single run.
+        The file of a run with a checkpoint contains only the text: another process may continue the
+        run, and must produce the same bytes as a single one.
         """
         if self._request.events or not self._request.newline or self._checkpoint is not None:
             return False
@@ -161,11 +161,11 @@ class Run:
         with ExitStack() as stack:
             if self._request.overnight.keeps_awake:
                 stack.enter_context(keep_awake())
-            beside = self._beside(should_stop, on_prefill, stack)
-            generation = _generation(self._request, self._loaded, self._prompt.ids, beside)
+            callbacks = self._callbacks(should_stop, on_prefill, stack)
+            generation = _generation(self._request, self._loaded, self._prompt.ids, callbacks)
             self._generation = generation
             try:
-                yield from self._written(beside, generation)
+                yield from self._written(callbacks, generation)
             except OutputError:
                 # The end could not be written either.
                 raise
@@ -178,11 +178,11 @@ class Run:
                 self.write_end()
                 raise
             on_over()
-            if beside.checkpointer is not None:
-                self.saved = beside.checkpointer.leave(generation.resume_point, self.stats)
+            if callbacks.checkpointer is not None:
+                self.saved = callbacks.checkpointer.leave(generation.resume_point, self.stats)
             self._is_over = True
 
-    def _written(self, beside: "_Beside", generation: Generation) -> Iterator[Piece]:
+    def _written(self, callbacks: "_Callbacks", generation: Generation) -> Iterator[Piece]:
         if self._request.events:
             text = self._events.start(_start_facts(self._loaded, self._prompt.ids))
             self._sink.write(text)
@@ -190,10 +190,10 @@ class Run:
         for token in generation:
             # Text that appears only at the end is withheld if another run continues.
             is_end = token.id is None and generation.resume_point is not None
-            if is_end and beside.checkpointer is not None and beside.watch.stopped:
+            if is_end and callbacks.checkpointer is not None and callbacks.watch.stopped:
                 break
-            text = self._text_of(token, beside.written)
-            if not beside.watch.take(token, token.text if self._request.events else text):
+            text = self._text_of(token, callbacks.written)
+            if not callbacks.watch.take(token, token.text if self._request.events else text):
                 break
             self._sink.write(text)
             self._last_character = text[-1:] or self._last_character
@@ -204,9 +204,9 @@ class Run:
             return written.add(token.text, token.thought)
         return "" if token.thought and self._request.hides_thoughts else self._events.token(token)
 
-    def _beside(
+    def _callbacks(
         self, should_stop: ShouldStop | None, on_prefill: Progress, stack: ExitStack
-    ) -> "_Beside":
+    ) -> "_Callbacks":
         request, loaded, begun, observer = self._request, self._loaded, self._begun, self._observer
         reader = block_reader(
             request.setup,
@@ -242,11 +242,11 @@ class Run:
             )
         how = {"settings": request.generation_settings(), "reader": reader}
         how["pace"] = pace_of(loaded.model.network, begun, self._checkpoint)
-        return _Beside(watch, checkpointer, begun, record, on_prefill, written, how)
+        return _Callbacks(watch, checkpointer, begun, record, on_prefill, written, how)
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
+class _Callbacks:
     """The callbacks of a generation, and how it begins (`how`)."""
 
     watch: Watch
@@ -274,22 +274,24 @@ class _Beside:
         return self.watch.loop.sampling(self.begun.sampling, point.generated)
 
 
-def _generation(request: Request, loaded: Loaded, prompt: TokenIds, beside: _Beside) -> Generation:
-    begun = beside.begun
-    how: dict[str, Any] = beside.how | {
+def _generation(
+    request: Request, loaded: Loaded, prompt: TokenIds, callbacks: _Callbacks
+) -> Generation:
+    begun = callbacks.begun
+    how: dict[str, Any] = callbacks.how | {
         "prefill_step_size": loaded.settings.prefill_step_size,
-        "on_prefill": beside.read,
-        "on_held": beside.held,
-        "should_stop": beside.watch.should_stop,
+        "on_prefill": callbacks.read,
+        "on_held": callbacks.held,
+        "should_stop": callbacks.watch.should_stop,
         "reply": loaded.model.tokenizer.reader(None if request.raw else prompt),
         "pause_every": request.overnight.pause_every(),
-        "on_pause": beside.pause,
+        "on_pause": callbacks.pause,
     }
     point = begun.resume_point
     if point is None:
         how |= {"sampling": begun.sampling, "cached_tokens": begun.prefilled}
         return Generation(loaded.model, prompt, begun.cache, **how)
-    how["sampling"] = beside.watch.loop.sampling(begun.sampling, point.generated)
+    how["sampling"] = callbacks.watch.loop.sampling(begun.sampling, point.generated)
     return Generation.resume(loaded.model, point, begun.cache, **how)
 
 

@@ -37,7 +37,7 @@ SNAPSHOTS_KEPT = 10
 def open_session(
     name: str | None = None, *, latest: bool = False, save: bool = True
 ) -> Session | None:
-    """Open the session of that name, creating it if there is none; the latest one; or a new one.
+    """Open the session of that name, creating it if necessary; the latest one; or a new one.
     None if nothing is to be saved.
 
     Raises SessionError.

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, NoReturn
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
-from mlxchat.app.prefixes import LEAST_TOKENS, Prefixes
+from mlxchat.app.prefixes import MIN_TOKENS, Prefixes
 from mlxchat.engine.loops import OnHeld, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, InputError
@@ -49,9 +49,9 @@ def warm(
         prompt = encode_parts(tokenizer, [part], system, variables=args)
         return Warmed(name, *_read_block(setup, loaded, prompt, observer))
     ids = tokenizer.prompt(text, system, variables=args).ids
-    if len(ids) < LEAST_TOKENS:
+    if len(ids) < MIN_TOKENS:
         raise InputError(
-            f"{name} is {len(ids):,} tokens: below {LEAST_TOKENS:,} it is read again as quickly"
+            f"{name} is {len(ids):,} tokens: below {MIN_TOKENS:,} it is read again as quickly"
         )
     return Warmed(name, len(ids), _read_prefix(setup, loaded, ids, observer, name))
 

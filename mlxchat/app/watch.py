@@ -23,7 +23,7 @@ from mlxchat.store.output_file import Position
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where a run begins or continues.
+    """The state in which a run begins or continues.
 
     `loop` is a state of `Loop`, `steps` the sizes of the steps that read the first `prefilled`
     tokens, and `in_thought` whether the text so far ends within a thought.
@@ -128,7 +128,7 @@ class Watch:
         return True
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much more text stays within the maximum."""
+        """Whether `size_bytes` more stay within the maximum."""
         return self._max_bytes is None or self._bytes + size_bytes <= self._max_bytes
 
     def status(self) -> Status:

@@ -1,6 +1,6 @@
-"""What blocks save, and what they cost in quality. Joins documents in every order and compares with
-ordinary prefill of the same tokens: the time to the first token, the predictions of a question's
-tokens, and whether the model still knows facts planted in the documents.
+"""The time that blocks save, and their cost in quality. Joins documents in every order and compares
+with ordinary prefill of the same tokens: the time to the first token, the predictions of a
+question's tokens, and whether the model still knows facts planted in the documents.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from mlxchat.text.tokens import Prompt
 
 LIMIT_BYTES = 1 << 40
 STEP = 512
-MOST_TEXT_TOKENS = 60_000
+MAX_TEXT_TOKENS = 60_000
 SYSTEM = "Answer questions about the documents."
 
 PREFILL, BLOCKS = "prefill", "blocks"
@@ -133,7 +133,7 @@ class _Run:
         self.amounts = amounts
         self.model: Model = subject.model
         self.facts = _facts(amounts.facts)
-        ids = subject.text_ids((DOCUMENTS + 1) * amounts.document, MOST_TEXT_TOKENS)
+        ids = subject.text_ids((DOCUMENTS + 1) * amounts.document, MAX_TEXT_TOKENS)
         # Far apart, so that no document continues another.
         starts = np.linspace(0, len(ids) - amounts.document, DOCUMENTS + 1).astype(int)
         texts = [self._decoded(ids[start : start + amounts.document]) for start in starts]
@@ -212,10 +212,10 @@ class _Run:
 
     def _expected(self, cache: Cache, order: Sequence[int]) -> mx.array:
         """Log-probabilities `(T, V)` after each of the question's tokens."""
-        ids = self._behind_documents(order, self.question)[: self.amounts.question]
+        ids = self._after_documents(order, self.question)[: self.amounts.question]
         return self._logprobs(cache, ids)
 
-    def _behind_documents(self, order: Sequence[int], question: str) -> TokenIds:
+    def _after_documents(self, order: Sequence[int], question: str) -> TokenIds:
         prompt = self._prompt(order, question)
         return prompt.ids[prompt.blocks[-1][1] :]
 
@@ -229,7 +229,7 @@ class _Run:
         found: list[float] = []
         tokenizer = self.model.tokenizer
         for fact in self.facts:
-            asked = self._behind_documents(range(DOCUMENTS), fact.question)
+            asked = self._after_documents(range(DOCUMENTS), fact.question)
             opening = tokenizer.encode(fact.opening)
             answer = tokenizer.encode(f"{fact.opening} {fact.colour}")[len(opening) :]
             ids = np.concatenate([asked, opening, answer])

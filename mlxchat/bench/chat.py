@@ -158,15 +158,15 @@ def _rendered(model: Model, turns: Sequence[Turn]) -> Sequence[int]:
 
 def tables(found: Sequence[TurnFigures]) -> Sequence[Table]:
     """The first turns, except the very first, and the last ones."""
-    most = max(each.turn for each in found)
-    ends = min(10, max(most // 3, 1))
+    last_turn = max(each.turn for each in found)
+    ends = min(10, max(last_turn // 3, 1))
     rows = [
         (way, name, *_cells([each for each in part if each.turn in turns]))
         for way in WAYS
         if (part := [each for each in found if each.way == way])
         for name, turns in (
             (_from_to(2, 1 + ends), range(2, 2 + ends)),
-            (_from_to(most - ends + 1, most), range(most - ends + 1, most + 1)),
+            (_from_to(last_turn - ends + 1, last_turn), range(last_turn - ends + 1, last_turn + 1)),
         )
         if any(each.turn in turns for each in part)
     ]
@@ -174,7 +174,7 @@ def tables(found: Sequence[TurnFigures]) -> Sequence[Table]:
     forgotten = max(each.forgotten_turns for each in found)
     return [
         Table(
-            f"A conversation of {most} turns at a window of {window}; medians",
+            f"A conversation of {last_turn} turns at a window of {window}; medians",
             ("WAY", "TURNS", "OWN TOKENS", "PREFILLED", "FIRST TOKEN S", "RANGE", "COUNTED"),
             tuple(rows),
             (

@@ -318,7 +318,7 @@ def charts(found: Sequence[Found]) -> Sequence[Chart]:
         return Chart(name, title, "tokens generated", y, "lines", series(points))
 
     drawn = [
-        chart("decode-speed", "Generating", "tokens a second", "tokens_per_s", 1),
+        chart("decode-speed", "Generating", "tokens per second", "tokens_per_s", 1),
         chart("decode-memory", "Active memory", "MB", "active_memory_bytes", 1e6),
     ]
     overheads = [

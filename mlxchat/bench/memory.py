@@ -102,7 +102,7 @@ def _in_words(found: Sequence[SampleFigures]) -> Iterator[str]:
         yield (
             f"From token {settled[0].tokens:,} on, {name} memory is {min(sizes) / 1e6:,.2f} to "
             f"{max(sizes) / 1e6:,.2f} MB, {figure(100 * (max(sizes) / min(sizes) - 1))}% apart; "
-            f"from first to last {figure(slope)} bytes a token."
+            f"from first to last {figure(slope)} bytes per token."
         )
 
 

@@ -25,8 +25,8 @@ class Spread:
     """The runs of one side: median, minimum, maximum, and their number."""
 
     median: float
-    least: float
-    most: float
+    min: float
+    max: float
     runs: int
 
     @classmethod
@@ -87,6 +87,6 @@ def verdict(ratio: Spread | None, more: str, less: str) -> str:
         return ""
     if abs(ratio.median - 1) <= TIE:
         return "tie"
-    if ratio.least <= 1 <= ratio.most:
+    if ratio.min <= 1 <= ratio.max:
         return "unclear"
     return more if ratio.median > 1 else less

@@ -62,7 +62,7 @@ def _lines(axes: Any, chart: Chart) -> None:
     for series in chart.series:
         xs = [point.x for point in series.points]
         axes.plot(xs, [point.y for point in series.points], marker=".", label=_plain(series.label))
-        lows, highs = ([getattr(p, end) for p in series.points] for end in ("least", "most"))
+        lows, highs = ([getattr(p, end) for p in series.points] for end in ("min", "max"))
         axes.fill_between(xs, lows, highs, alpha=0.2)
 
 
@@ -76,8 +76,8 @@ def _bars(axes: Any, chart: Chart) -> None:
         ]
         values = [point.y for point in series.points]
         errors = [
-            [point.y - point.least for point in series.points],
-            [point.most - point.y for point in series.points],
+            [point.y - point.min for point in series.points],
+            [point.max - point.y for point in series.points],
         ]
         axes.bar(places, values, width, yerr=errors, capsize=2, label=_plain(series.label))
     axes.set_xticks(range(len(names)), [_plain(name) for name in names])

@@ -178,9 +178,9 @@ def charts(found: Sequence[PrefillFigures]) -> Sequence[Chart]:
             )
             for each in found
         ]
-        return Chart(name, title, "tokens a step", y, "bars", series(points))
+        return Chart(name, title, "tokens per step", y, "bars", series(points))
 
     return [
-        chart("prefill-speed", "Reading a prompt", "tokens a second", "tokens_per_s", 1),
+        chart("prefill-speed", "Reading a prompt", "tokens per second", "tokens_per_s", 1),
         chart("prefill-memory", "Peak memory of reading a prompt", "MB", "peak_memory_bytes", 1e6),
     ]

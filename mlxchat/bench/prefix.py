@@ -66,7 +66,7 @@ class DiskFigures:
     kind: ClassVar[str] = "disk"
 
     stored_tokens: int
-    bytes_a_token: float
+    bytes_per_token: float
     read_back_tokens_per_s: Spread
 
 
@@ -210,8 +210,8 @@ def _question_table(asked: Sequence[QuestionFigures], disk: Sequence[DiskFigures
         for each in asked
     ]
     notes = [
-        f"{each.bytes_a_token:,.0f} bytes a token on the disk; read back at "
-        f"{figure(each.read_back_tokens_per_s.median)} tokens a second "
+        f"{each.bytes_per_token:,.0f} bytes per token on the disk; read back at "
+        f"{figure(each.read_back_tokens_per_s.median)} tokens per second "
         f"({range_of(each.read_back_tokens_per_s)})."
         for each in disk
     ]

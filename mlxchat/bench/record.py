@@ -1,8 +1,6 @@
 """One line for each figure, with the circumstances of its measurement, for programs that track
 figures over time. manual/benchmarks.md documents the fields."""
 
-import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +9,7 @@ from typing import Any
 
 from mlxchat.bench.machine import Machine
 from mlxchat.errors import OutputError
-from mlxchat.files import append_line, open_to_append, reported_as
+from mlxchat.files import append_line, json_line, open_to_append, reported_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ def lines(found: Sequence[Any], circumstances: Circumstances) -> Iterator[str]:
     """JSON objects, one per figure, without line ends."""
     for figures in found:
         record = asdict(circumstances) | {"kind": figures.kind, "figures": asdict(figures)}
-        yield json.dumps(_for_json(record), ensure_ascii=False, allow_nan=False)
+        yield json_line(record)
 
 
 class RecordFile:
@@ -50,10 +48,3 @@ class RecordFile:
         with reported_as(OutputError, f"write {self._path}"):
             for record in records:
                 append_line(self._path, record)
-
-
-def _for_json(value: Any) -> Any:
-    """Replace infinity and NaN, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _for_json(each) for name, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

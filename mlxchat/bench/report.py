@@ -37,13 +37,13 @@ class Point:
 
     x: float | str
     y: float
-    least: float
-    most: float
+    min: float
+    max: float
 
     @classmethod
     def of(cls, x: float | str, spread: Spread, unit: float = 1.0) -> "Point":
         """In multiples of the spread's unit: 1e6 for megabytes."""
-        return cls(x, spread.median / unit, spread.least / unit, spread.most / unit)
+        return cls(x, spread.median / unit, spread.min / unit, spread.max / unit)
 
     @classmethod
     def single(cls, x: float | str, y: float) -> "Point":
@@ -91,7 +91,7 @@ def range_of(spread: Spread | None, unit: float = 1.0) -> str:
     """From minimum to maximum; empty for a single run."""
     if spread is None or spread.runs < 2:
         return ""
-    return f"{figure(spread.least / unit)}–{figure(spread.most / unit)}"
+    return f"{figure(spread.min / unit)}–{figure(spread.max / unit)}"
 
 
 def middle(spread: Spread | None, unit: float = 1.0) -> str:

@@ -1,5 +1,5 @@
-"""What is measured: the model, the text, with or without mlx-lm, quickly or in full. Anything slow
-is loaded on first use."""
+"""The subject of a benchmark: the model, the text, with or without mlx-lm, quick or full.
+Anything slow is loaded on first use."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mlxchat.bench.paired import Tick
-from mlxchat.bench.text import MOST_CHARS_A_TOKEN, Text, find_text, read_text
+from mlxchat.bench.text import MAX_CHARS_PER_TOKEN, Text, find_text, read_text
 from mlxchat.errors import InputError
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
@@ -71,16 +71,17 @@ class Subject:
         once = self.model.tokenizer.encode("\n".join(SENTENCES) + "\n")
         return np.resize(once, count)
 
-    def text_ids(self, least: int, most: int) -> TokenIds:
-        """The first ids of the text, at most `most`.
+    def text_ids(self, min_tokens: int, max_tokens: int) -> TokenIds:
+        """The first ids of the text, at most `max_tokens`.
 
-        Raises InputError if there are fewer than `least`.
+        Raises InputError if there are fewer than `min_tokens`.
         """
         text = self._text
-        ids = self.model.tokenizer.encode(text.text[: most * MOST_CHARS_A_TOKEN])[:most]
-        if len(ids) < least:
+        beginning = text.text[: max_tokens * MAX_CHARS_PER_TOKEN]
+        ids = self.model.tokenizer.encode(beginning)[:max_tokens]
+        if len(ids) < min_tokens:
             raise InputError(
-                f"{text.source} has only {len(ids):,} of the {least:,} tokens needed: "
+                f"{text.source} has only {len(ids):,} of the {min_tokens:,} tokens needed: "
                 "give a longer one with ",
                 Field("text"),
             )

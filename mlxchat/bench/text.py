@@ -9,7 +9,7 @@ from mlxchat.text.documents import piped_stdin, read_input
 from mlxchat.wording import Field
 
 # Upper bound for texts that the tokenizer was made for.
-MOST_CHARS_A_TOKEN = 16
+MAX_CHARS_PER_TOKEN = 16
 
 # Prose that comes with macOS (Perl, Vim) or with Linux (Vim, Debian's licences).
 FILES = (
@@ -21,7 +21,7 @@ FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """`source` describes where it comes from."""
+    """A text and the name of its source."""
 
     source: str
     text: str
@@ -35,7 +35,7 @@ def read_text(path: str) -> Text:
 
 
 def find_text(candidates: Sequence[Callable[[], Iterator[Text]]] | None = None) -> Text:
-    """The longest known text on this machine. Raises InputError if there is none."""
+    """The longest known text on this machine. Raises InputError if none is found."""
     found = [text for candidate in candidates or (pydoc_topics, files) for text in candidate()]
     if not found:
         raise InputError("found no long text on this machine: give one with ", Field("text"))

@@ -125,7 +125,7 @@ def same_weights(subject: Subject) -> Path:
     (target / "config.json").write_text(json.dumps(config))
     file = target / "model.safetensors"
     mx.save_safetensors(str(file), weights, {"format": "mlx"})
-    # Only what is on the disk can be evicted from memory, for a cold start.
+    # Only data on the disk can be evicted from memory, for a cold start.
     with file.open("rb") as written:
         force_to_disk(written.fileno(), full=False)
     return target

@@ -60,12 +60,18 @@ class BlockRecorder:
 
 def block_refusal(cache: Sequence[LayerCache]) -> str | None:
     """Why blocks cannot be joined to a cache of these types; None if they may be."""
+    if recurrent_states(cache):
+        return "this model has recurrent layers, whose state cannot be joined"
+    return slice_refusal(cache)
+
+
+def slice_refusal(cache: Sequence[LayerCache]) -> str | None:
+    """Why a text's keys and values cannot be copied from a cache of these types; None if they can.
+    Ignores recurrent layers, which have none."""
     for leaf in leaves(cache):
         if isinstance(leaf, ChunkCache):
             return "this model attends within chunks"
-        if recurrent_states([leaf]):
-            return "this model has recurrent layers, whose state cannot be joined"
-        if type(leaf) is not WindowCache:
+        if type(leaf) is not WindowCache and not recurrent_states([leaf]):
             return f"this model uses a {type(leaf).__name__}"
     return None
 

@@ -1,4 +1,4 @@
-"""Attention masks for a window's next tokens: boolean `(N, T)`, true where a row may look."""
+"""Attention masks for a window's next tokens: boolean `(N, T)`, true for the visible entries."""
 
 import mlx.core as mx
 

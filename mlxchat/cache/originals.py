@@ -2,7 +2,7 @@
 
 A key rotated repeatedly in half precision drifts. Tokens at the front of a window move often, so
 their keys are stored once, at their original position, and each copy in the window is rotated from
-those. `window` decides which tokens are stored and where they go.
+those. `window` decides which tokens are stored, and at which positions.
 """
 
 from __future__ import annotations

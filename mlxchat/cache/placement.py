@@ -23,7 +23,7 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a window's entries are, and where the next one goes.
+    """The slots of a window's entries, and the slot of the next one.
 
     Each entry returns to its own slot of the ring, so that sums run in the same order and logits
     agree to the bit. `originals` has the token count and position of each run.

@@ -31,7 +31,7 @@ NO_SINK = -1e4
 # One layer's keys and values of one token, `(1, H_kv, 1, D)`; None if the model does not use it.
 Stored = tuple[mx.array, mx.array] | None
 
-# Returns what the model's windows hold after its first token, run at a position.
+# Returns the contents of the model's windows after its first token, run at a position.
 RunAt = Callable[[int], Sequence[Stored]]
 
 

@@ -137,8 +137,8 @@ class WindowCache:
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
         """The mask for the next N tokens, before they are added.
 
-        Returns None (all visible), "causal", or a boolean array `(N, T)`, true where a row may
-        look. A `window_size` smaller than ours narrows the view to that many latest tokens, kept
+        Returns None (all visible), "causal", or a boolean array `(N, T)`, true for the visible
+        entries. A `window_size` smaller than ours narrows the view to that many latest tokens, kept
         ones included: for a layer with a sliding window that shares this cache.
         """
         if window_size is not None and self.max_size is not None and window_size >= self.max_size:

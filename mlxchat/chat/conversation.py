@@ -187,7 +187,7 @@ class Conversation:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know about how the template was interpreted."""
+        """Notices for the user about the interpretation of the template."""
         return self.view.rendering.notices
 
     @property
@@ -431,7 +431,7 @@ class Conversation:
         if self.roll is Roll.STOP and window is not None:
             room: int | None = window - prompt_tokens
         else:
-            room = self.view.room_beside_pins(prompt_tokens - len(self.view.prompt))
+            room = self.view.room_next_to_pins(prompt_tokens - len(self.view.prompt))
         if room is None:
             return settings
         if room < 1:

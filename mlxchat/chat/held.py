@@ -1,6 +1,6 @@
 """The contents of the window: the cache, its ledger, and the turns they were filled for.
 
-`view` decides what should be in it. Here that is compared with what is, and the difference evicted.
+`view` decides which turns belong in the cache; this file evicts the others.
 """
 
 from __future__ import annotations

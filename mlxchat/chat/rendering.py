@@ -19,7 +19,7 @@ NOTHING = np.empty(0, np.int32)
 
 @dataclass(slots=True)
 class Rendering:
-    """What the template receives besides the turns. The user's own `template_args` override
+    """The template's input in addition to the turns. The user's `template_args` override
     `variables`. `notices` come from the latest rendering."""
 
     tokenizer: Tokenizer

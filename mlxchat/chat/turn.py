@@ -58,11 +58,11 @@ class Forgot:
     message: str = ""
 
     @classmethod
-    def whole(cls, gone: Sequence[Turn], tokens: int, turns: Sequence[Turn]) -> Self:
-        """The `gone` ones among all `turns`."""
-        ids = {id(turn) for turn in gone}
+    def whole(cls, forgotten: Sequence[Turn], tokens: int, turns: Sequence[Turn]) -> Self:
+        """For the `forgotten` ones among all `turns`."""
+        ids = {id(turn) for turn in forgotten}
         numbers = tuple(number for number, turn in enumerate(turns, 1) if id(turn) in ids)
-        return cls(len(gone), tokens, numbers, gone[0].user)
+        return cls(len(forgotten), tokens, numbers, forgotten[0].user)
 
     @property
     def text(self) -> str:

@@ -29,7 +29,7 @@ from mlxchat.settings import CacheSettings, Roll
 from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Action, Field
 
-# Stands for a message that is still to be written.
+# Placeholder for a message that is not written yet.
 EMPTY = Turn("a")
 
 
@@ -55,12 +55,12 @@ def check_room(rendering: Rendering, settings: CacheSettings) -> int:
             if pinned == kept
             else [f"{kept} kept tokens (", Field("keep"), ")"]
         )
-        least = kept + 2 * RESERVE
+        minimum = kept + 2 * RESERVE
         raise WindowTooSmall(
             Field("max_kv_size", window),
             " is too small for ",
             *needed_for,
-            f": use {least} or more",
+            f": use {minimum} or more",
         )
     return pinned
 
@@ -233,18 +233,18 @@ class View:
         if is_too_long(ids, self.settings.max_kv_size):
             ids = self._forget_until_it_fits(on_encode)
         before = [turn for turn in self._turns if id(turn) in known]
-        gone = [turn for turn in before if turn.forgotten]
-        if gone:
+        forgotten = [turn for turn in before if turn.forgotten]
+        if forgotten:
             tokens = len(self.render(before, on_encode)) - len(ids)
             if self.roll is Roll.REFILL:
                 self.restart()
             else:
                 self._held.evict(ids, tokens)
-            yield Forgot.whole(gone, self._at_most_in_view(tokens), self._turns)
+            yield Forgot.whole(forgotten, self._at_most_in_view(tokens), self._turns)
         self.prompt = ids
 
     def _at_most_in_view(self, tokens: int) -> int:
-        """Of a turn larger than the window, most tokens left before the turn does."""
+        """If a turn is larger than the window, most of its tokens leave before the turn does."""
         window = self.settings.max_kv_size
         return tokens if window is None else min(tokens, window - self.ledger.keep)
 
@@ -267,7 +267,7 @@ class View:
         """All but the one that is being answered."""
         return [turn for turn in self._turns.retained[:-1] if turn.pinned]
 
-    def room_beside_pins(self, written: int) -> int | None:
+    def room_next_to_pins(self, written: int) -> int | None:
         """How many tokens may follow those `written` of a reply before it would push out a pinned
         turn; None: any number."""
         window, pinned = self.settings.max_kv_size, self._pinned_turns()
@@ -336,7 +336,7 @@ class View:
         return window is not None and len(self.ledger) >= window
 
     def forget_oldest_in_place(self) -> Forgot | None:
-        """Evict the oldest turn while the last one is being answered; None if there is none or it
+        """Evict the oldest turn while the last one is being answered; None if no turn is left or it
         cannot be evicted."""
         oldest = next(iter(may_be_forgotten(self._turns.retained)), None)
         if oldest is None:

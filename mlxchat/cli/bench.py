@@ -1,4 +1,4 @@
-"""`mlxchat bench`: measures what the documentation claims, on the user's own machine."""
+"""`mlxchat bench`: measures the documented figures on the user's machine."""
 
 import inspect
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from io import StringIO
 from typing import ParamSpec
 
 VARIABLE = "_MLXCHAT_COMPLETE"
-MOST_PREFIXES = 50
+MAX_PREFIXES = 50
 WIDE = 10_000
 
 P = ParamSpec("P")
@@ -102,5 +102,5 @@ def complete_prefix(incomplete: str) -> Names:
     directory = paths.prefix_cache_dir()
     if not directory.is_dir():
         return []
-    prefixes = PrefixIndex(directory).prefixes()[:MOST_PREFIXES]
+    prefixes = PrefixIndex(directory).prefixes()[:MAX_PREFIXES]
     return [(each.key[:12], f"{each.tokens:,} tokens of {each.model}") for each in prefixes]

@@ -108,8 +108,8 @@ class Group(_Helped, TyperGroup):
     """A command that has commands."""
 
     def get_params(self, ctx: Any) -> Any:
-        """The options. A flag that is not given is False: of None, Typer cannot tell that it is a
-        flag, and imports pydantic to find out, which takes a third of the time of `--help`."""
+        """The options. A flag that is not given is False: given None, Typer imports pydantic to
+        find out that it is a flag, which takes a third of the time of `--help`."""
         options = super().get_params(ctx)
         for option in options:
             if isinstance(option, TyperOption) and option.is_flag and option.default is None:

@@ -44,7 +44,7 @@ WARM = some_of(
 
 @cache_app.command("list", epilog="Example: mlxchat cache list")
 def list_prefixes(as_json: Json = False) -> None:
-    """List the prefixes and blocks, the last used first.
+    """List the prefixes and blocks, most recently used first.
 
     When piped: one line each, tab-separated, in the order of the table's columns.
     """

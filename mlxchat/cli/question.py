@@ -1,4 +1,4 @@
-"""`mlxchat "question"`: tells a question from a mistyped command.
+"""`mlxchat "question"`: distinguish a question from a mistyped command.
 
 A question is quoted, so it has spaces; or it has a character that no command has. A single word is
 a question only after `mlxchat chat`, or next to a piped document.

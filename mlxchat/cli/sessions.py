@@ -33,7 +33,7 @@ NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
 
 @session_app.command("list", epilog="Example: mlxchat session list --json")
 def list_sessions(as_json: Json = False) -> None:
-    """List the sessions, the last used first.
+    """List the sessions, most recently used first.
 
     When piped: one line each, tab-separated, in the order of the table's columns.
     """
@@ -80,7 +80,7 @@ def rm(
     ],
     yes: Yes = False,
 ) -> None:
-    """Delete sessions for good."""
+    """Delete sessions permanently."""
     from mlxchat.store.session_list import remove
     from mlxchat.store.session_names import directory_of
     from mlxchat.units import count
@@ -88,7 +88,7 @@ def rm(
     # Nothing is deleted if one of them does not exist.
     names = list(dict.fromkeys(directory_of(name).name for name in names))
     what = f"session {names[0]}" if len(names) == 1 else f"{count(len(names), 'session')}"
-    if agrees(f"Delete {what} for good?", yes=yes):
+    if agrees(f"Permanently delete {what}?", yes=yes):
         for name in names:
             remove(name)
         write(f"deleted {', '.join(names)}\n")

@@ -1,4 +1,4 @@
-"""`--version`, `-V` and `mlxchat version`: what is installed, and what it computes with."""
+"""`--version`, `-V` and `mlxchat version`: the installed versions, the device and the BLAS."""
 
 from typing import Annotated
 

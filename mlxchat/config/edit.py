@@ -1,6 +1,6 @@
 """Edit a configuration file: set one key, or replace it all after an editor. Comments are kept.
 
-The new text is parsed before it is written; if it does not say what was meant, nothing is written.
+The new text is parsed before it is written; if it does not contain the change, nothing is written.
 """
 
 import os

@@ -109,7 +109,7 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
 
 
 class _WrongError(Exception):
-    """What is wrong with a key, without the name of the file."""
+    """The problem with a key, without the name of the file."""
 
 
 def _refuse_unknown_keys(table: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""A project's configuration file: where it is found, and what it may set.
+"""A project's configuration file: its location, and the settings it may change.
 
 It may come with a repository written by someone else, so it is not trusted. It chooses how a model
 answers and nothing else: nothing that reads or writes a file, uses the network, runs without end,
-hides a message or changes the output format. An option is allowed only if its declaration says so.
+hides a message or changes the output format. An option is allowed only if declared so.
 """
 
 import os
@@ -75,7 +75,7 @@ def _place_for_one() -> Path:
 
 
 def read_project_file() -> ConfigFile | None:
-    """Read the project's file; None if there is none. Raises ConfigError if it is invalid."""
+    """Read the project's file; None if it does not exist. Raises ConfigError if it is invalid."""
     path = find_project_file()
     if path is None:
         return None
@@ -135,7 +135,7 @@ def _directories() -> list[Path]:
 def _is_home(directory: Path) -> bool:
     try:
         return directory.samefile(Path.home())
-    except (OSError, RuntimeError):  # there is none
+    except (OSError, RuntimeError):  # no home directory
         return False
 
 

@@ -15,7 +15,7 @@ from mlxchat.distributed.saved import restore_shard, save_shard
 from mlxchat.distributed.traffic import STAGES, time_stage
 from mlxchat.models.model import Model
 
-# MLX keeps freed buffers for reuse; they are released every so many forward passes.
+# MLX keeps freed buffers for reuse; they are released after this many forward passes.
 CLEAR_EVERY = 256
 
 Load = Callable[[Ranks], Model | None]

@@ -10,8 +10,8 @@ POLL_EVERY_S = 1.0
 
 
 def end_with_launcher() -> None:
-    """If the launcher whose pipe is our stdin is killed, exit as on SIGTERM: it can no longer tell
-    us to, and nothing reads our output."""
+    """If the launcher whose pipe is our stdin is killed, exit as on SIGTERM: it can no longer stop
+    us, and nothing reads our output."""
     if not _stdin_is_pipe():
         return
     launcher = os.getppid()

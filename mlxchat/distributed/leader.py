@@ -1,7 +1,7 @@
-"""Rank 0's side: a network and caches that make the other ranks do the same as they do.
+"""Rank 0's side: a network and caches whose operations run on all ranks.
 
-Callers need not know. The other ranks are sent an order before each forward pass, and all ranks
-then launch it alike: `mx.eval` of the result needs nothing more from another rank.
+Callers use them like any others. The other ranks are sent an order before each forward pass, and
+all ranks then launch it alike: `mx.eval` of the result needs nothing more from another rank.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class SharedCache(Cache):
 
 
 class Leader(nn.Module):
-    """A network divided among the ranks: `own` is this rank's shard. `pipelined` tells whether
-    that is some of the layers, rather than a part of each.
+    """A network divided among the ranks: `own` is this rank's shard. `pipelined`: whether the shard
+    is whole layers, rather than a share of each.
 
     Called like any network. For one token it returns the logits. For several, as in prefill, it
     returns nothing, and the cache's state has been evaluated.
@@ -112,7 +112,6 @@ def run_shard(
     evaluated, so all ranks evaluate the same: the logits for one token, else the cache's state.
     """
     # Launching also waits if too much has been launched already.
-    # Launching waits as well if too much has been launched before.
     with ranks.timeout():
         ids = ranks.share(tokens)
         logits = shard(ids, cache=cache)

@@ -24,7 +24,7 @@ from mlxchat.wording import Field
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What rank 0 tells the others about a model: its name and how to load it."""
+    """Rank 0's message to the others about a model: its name and how to load it."""
 
     name: str
     device: str

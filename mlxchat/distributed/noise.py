@@ -1,4 +1,4 @@
-"""Keep MLX's messages about broken connections off stderr, where one line of ours is enough."""
+"""Keep MLX's messages about broken connections off stderr; one line of ours is enough."""
 
 import os
 import re
@@ -11,7 +11,7 @@ NOISE = re.compile(rb"\[(?:ring|jaccl)\]|[ \d]*failed with errno ")
 
 
 def hide_backend_messages() -> None:
-    """Filter what is written directly to descriptor 2; `sys.stderr` bypasses the filter."""
+    """Filter output written directly to descriptor 2; `sys.stderr` bypasses the filter."""
     sys.stderr.flush()
     real = os.dup(2)
     sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")

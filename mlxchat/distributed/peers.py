@@ -1,4 +1,4 @@
-"""The other ranks, behind the `models.model.Peers` protocol."""
+"""The other ranks, as the `models.model.Peers` protocol."""
 
 from typing import Any
 

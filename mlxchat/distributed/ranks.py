@@ -216,7 +216,7 @@ class Ranks:
         return RanksError(f"rank {gone} is gone or has lost another rank: all ranks exit")
 
     def _hanging(self) -> RanksError:
-        """The error naming the ranks that may hang: only neighbours can be told apart from here."""
+        """The error naming the ranks that may hang: this rank only sees its neighbours."""
         suspects = self._others
         if self._sockets is not None:
             silent = self._sockets.silent(RESPONSE_S)

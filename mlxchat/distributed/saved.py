@@ -33,7 +33,7 @@ def lead_saving(network: Leader, cache: SharedCache, outdated: int | None) -> in
     """Make every other rank save its shard; return the number by which the shards are known.
 
     Shards with the number `outdated` are then deleted. Raises SnapshotError if a rank could not
-    save its shard, RanksError if one is gone.
+    save its shard, RanksError if one is lost.
     """
     number = 1 + secrets.randbelow(2**31 - 1)
     ranks = network.ranks

@@ -1,4 +1,4 @@
-"""Divide a model among ranks, or say why it cannot be divided. mlx-lm does the actual work."""
+"""Divide a model among ranks, or give the reason why it cannot be divided. mlx-lm does the work."""
 
 from __future__ import annotations
 

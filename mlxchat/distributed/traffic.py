@@ -22,7 +22,7 @@ MICROSECONDS = 1e6
 Operation = Callable[..., mx.array]
 
 
-# What a token's time is spent on, by the number sent between ranks.
+# The stages of computing a token, by the number sent between ranks.
 STAGES = dict(enumerate(Spent))
 
 
@@ -35,8 +35,8 @@ class Message:
 
 
 def lead_timing(network: Leader, cache: SharedCache, spent: Spent, tokens: int) -> TokenTiming:
-    """Time, on all ranks together, what `tokens` tokens spend on `spent` after the contents of
-    `cache`, which stays unchanged. Raises RanksError if a rank is gone."""
+    """Time the stage `spent` of `tokens` tokens after the contents of `cache`, on all ranks.
+    `cache` stays unchanged. Raises RanksError if a rank is lost."""
     with network.ranks.in_step():
         number = list(Spent).index(spent)
         network.ranks.send(Order.TIME, network.number, cache.number, number, tokens)

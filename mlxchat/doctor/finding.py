@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `fix` says what to do, if anything. Both may be `Message`s."""
+    """One line. `fix` is what to do, if anything. Both may be `Message`s."""
 
     topic: str
     verdict: Verdict
@@ -39,7 +39,7 @@ def problem(topic: str, found: str, fix: str) -> Finding:
 def found_by(topic: str, check: Check) -> Iterator[Finding]:
     """The check's findings; an exception in the check becomes a finding too.
 
-    Users run this when something is broken in a way nobody foresaw.
+    Users run this when something is broken in an unexpected way.
     """
     try:
         yield from check()

@@ -36,8 +36,12 @@ def join_refusal(cache: Cache, prompt_tokens: int, window: int | None) -> str | 
     if limit is not None and prompt_tokens > limit:
         return f"this model rescales its positions beyond {limit:,} tokens"
     if window is not None and prompt_tokens > window:
-        return f"the prompt is {prompt_tokens:,} tokens and the window holds {window:,}"
+        return larger_than_window(prompt_tokens, window)
     return None
+
+
+def larger_than_window(prompt_tokens: int, window: int) -> str:
+    return f"the prompt ({prompt_tokens:,} tokens) is larger than the window ({window:,})"
 
 
 class BlockReader:

@@ -1,6 +1,6 @@
 """Generate from a prompt: the two loops combined with text, stop conditions and timing.
 
-Prints nothing, and does not care where the prompt came from.
+Prints nothing, and is independent of the prompt's source.
 """
 
 import time
@@ -53,7 +53,7 @@ class Stats:
     """The cost of a generation. Times exclude loading the model.
 
     `prefilled_tokens` are the prompt tokens computed: not cached ones, nor those left unread if the
-    generation was stopped. Rates and times of what never happened are 0.
+    generation was stopped. Rates and times of stages that did not run are 0.
     """
 
     finish_reason: str

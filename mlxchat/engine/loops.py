@@ -19,7 +19,7 @@ from mlxchat.progress import Progress
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.spans import TokenIds
 
-# MLX keeps freed buffers for reuse. Releasing them every so many tokens bounds the memory.
+# MLX keeps freed buffers for reuse. Releasing them after this many tokens bounds the memory.
 CLEAR_EVERY = 256
 
 OnHeld = Callable[[TokenIds], None]

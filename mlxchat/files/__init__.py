@@ -1,7 +1,7 @@
 """Files that survive a crash, a full disk or a power cut. All durable writing, locking and syncing
 goes through here; the callers decide what the files contain."""
 
-from mlxchat.files.append import AppendFile, append_line, open_to_append
+from mlxchat.files.append import AppendFile, append_line, json_line, open_to_append
 from mlxchat.files.atomic import remove_unfinished, write_atomically
 from mlxchat.files.disk import (
     force_to_disk,
@@ -21,6 +21,7 @@ __all__ = [
     "exclusive",
     "force_to_disk",
     "holder",
+    "json_line",
     "make_private_directory",
     "open_file",
     "open_to_append",

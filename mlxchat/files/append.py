@@ -2,10 +2,13 @@
 removes it. The reader knows how much of a file is good."""
 
 import errno
+import json
+import math
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from mlxchat.files.disk import force_to_disk, open_file, sync_directory, write_all
 
@@ -70,6 +73,17 @@ def append_line(path: Path, line: str) -> None:
         write_all(descriptor, b"\n" + data if _ends_within_a_line(descriptor) else data)
     finally:
         os.close(descriptor)
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """A JSON object without a line end. Infinity and NaN, which JSON does not have, become null."""
+    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def open_to_append(path: Path) -> int:

@@ -1,10 +1,10 @@
-"""Models known by name: aliases, and what each takes, to recommend one for a machine's memory."""
+"""The catalogue: models with an alias and their sizes, to recommend one that fits a machine."""
 
 from dataclasses import dataclass
 
 EMBEDDED_ALIAS = "smollm2"
 
-# The cache that a model is expected to need beside its weights, in tokens.
+# The memory needed by a model includes a cache of this many tokens.
 EXPECTED_CACHE_TOKENS = 8192
 
 # A recommended model leaves the other half of the memory to other programs.
@@ -15,8 +15,8 @@ FREE_MEMORY_SHARE = 0.5
 class KnownModel:
     """An instruct model in 4 bits on the hub.
 
-    `kv_bytes_per_token` is in 16 bits; layers with a sliding window count nothing. A `recommended`
-    one is offered if no model is chosen: quick for its size, and answers without long thoughts.
+    `kv_bytes_per_token` is for 16 bits, without layers that have a sliding window. A `recommended`
+    model is offered if none is chosen: it is fast for its size and answers without long thoughts.
     """
 
     alias: str
@@ -27,7 +27,7 @@ class KnownModel:
     recommended: bool = False
 
     def memory_bytes(self, *, float32: bool) -> int:
-        """The weights and an ordinary cache: as stored, or in float32 as on a CPU."""
+        """The size of the weights and a cache, as stored or in float32 as on a CPU."""
         cache_bytes = self.kv_bytes_per_token * EXPECTED_CACHE_TOKENS
         if float32:
             return 4 * self.parameters + 2 * cache_bytes
@@ -44,8 +44,8 @@ def _known(
     return KnownModel(alias, f"mlx-community/{name}", download_bytes, parameters, kv_bytes, first)
 
 
-# By memory needed. All of families that any window bounds, in 4 bits too. Sizes are those of the
-# repositories in autumn 2026; parameters and cache are what mlx-lm builds from their config.json.
+# By memory needed. Every window works with these families, also in 4 bits. Sizes are those of the
+# repositories in autumn 2026; parameters and cache sizes come from mlx-lm's model for config.json.
 CATALOG = (
     _known("qwen3.5-0.8b", "Qwen3.5-0.8B-MLX-4bit", 0.66, 752_393_024, 12_288),
     _known("lfm2.5-1.2b", "LFM2.5-1.2B-Instruct-4bit", 0.66, 1_170_340_608, 12_288),
@@ -97,6 +97,6 @@ def known_model(hub_id: str) -> KnownModel | None:
 def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[KnownModel]:
     """The recommended models that run well on a machine with `free_bytes` of memory, largest
     first; `float32` if weights are expanded, as on a CPU."""
-    most_bytes = int(FREE_MEMORY_SHARE * free_bytes)
-    fitting = [model for model in RECOMMENDED if model.fits(most_bytes, float32=float32)]
+    max_bytes = int(FREE_MEMORY_SHARE * free_bytes)
+    fitting = [model for model in RECOMMENDED if model.fits(max_bytes, float32=float32)]
     return sorted(fitting, key=lambda model: model.parameters, reverse=True)

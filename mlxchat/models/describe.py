@@ -1,4 +1,4 @@
-"""Facts about a model, from its configuration and its files' headers; weights are not read."""
+"""Facts about a model from its configuration and file headers, without reading weights."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ _SAFETENSORS_NAMES = {name: short for short, name in _DTYPE_NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The facts that `mlxchat models` shows of a model.
+    """The facts shown by `mlxchat models`.
 
     `size_bytes` is the size of its files. `memory_needed_bytes` is its weights, in the dtype that
-    suits this device, with a cache of EXPECTED_CACHE_TOKENS tokens, or of its whole context if
-    that is less; `fits` is whether this machine has that much free now.
+    suits this device, and a cache of EXPECTED_CACHE_TOKENS tokens or its context, if smaller.
+    `fits`: whether this machine has that much memory free now.
     """
 
     name: str
@@ -74,7 +74,7 @@ def describe(name: str, directory: Path) -> ModelFacts:
 
 
 def describe_remote(repo_id: str) -> ModelFacts:
-    """The same about a model on the hub, before any download. Raises what `describe` and
+    """Find the facts about a model on the hub without downloading it. Raises what `describe` and
     `hub.look_up` raise."""
     remote = hub.look_up(repo_id)
     network = build_skeleton(remote.config)
@@ -86,7 +86,7 @@ def describe_remote(repo_id: str) -> ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A model's network, never evaluated, and the figures of its files."""
+    """A model's network, never evaluated, and the sizes of its files."""
 
     network: nn.Module
     parameters: int
@@ -146,15 +146,15 @@ def _kv_bytes_per_token(network: nn.Module, dtype: mx.Dtype) -> int:
 
 
 def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], parameters: int) -> str:
-    """Such as "4-bit, group 64", or "5.1 bits a weight" if layers differ."""
+    """Such as "4-bit, group 64", or "5.1 bits per weight" if layers differ."""
     quantization = config.get("quantization") or config.get("quantization_config")
     if not isinstance(quantization, dict):
         return _plain_dtype(bytes_of_dtype)
     bits, group_size = quantization.get("bits"), quantization.get("group_size")
     mixed = any(isinstance(value, dict) for value in quantization.values())
     if mixed or bits is None or group_size is None:
-        bits_a_weight = 8 * bytes_of_dtype.total() / max(parameters, 1)
-        return f"{bits_a_weight:.1f} bits a weight"
+        bits_per_weight = 8 * bytes_of_dtype.total() / max(parameters, 1)
+        return f"{bits_per_weight:.1f} bits per weight"
     mode = quantization.get("mode", "affine")
     return f"{bits}-bit, group {group_size}" + (f", {mode}" if mode != "affine" else "")
 

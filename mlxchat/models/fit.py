@@ -1,4 +1,4 @@
-"""How large a window this machine's memory allows on a loaded model."""
+"""The largest window that fits in memory for a loaded model."""
 
 from mlxchat import platform
 from mlxchat.cache import kv_bytes_per_token
@@ -8,21 +8,21 @@ from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 from mlxchat.wording import Field, Message
 
-# What keys and values may take of the memory that the weights left free.
+# Keys and values may take this share of the memory left by the weights.
 CACHE_SHARE = 0.7
 
-# Below this a chat cannot hold a question and its answer.
-LEAST_WINDOW = 512
+# A smaller window has no room for a question and its answer.
+MIN_WINDOW = 512
 
-# Windows of a round size, so that the same machine comes to the same one from run to run.
+# Windows are rounded down, so that a machine chooses the same size in every run.
 WINDOW_MULTIPLE = 512
 
 
 def automatic_window(model: Model, notify: Notify) -> int | None:
-    """The trained context or what fits in memory, whichever is less, in tokens.
+    """The trained context or the largest window that fits in memory, whichever is smaller.
 
-    None if neither bounds it: the context is unknown and no layer's cache grows. If not even
-    LEAST_WINDOW tokens fit, raises NotEnoughMemory, or on macOS warns and returns that many.
+    None if neither is limited: the context is unknown and no layer's cache grows. If MIN_WINDOW
+    tokens do not fit, raises NotEnoughMemory, or on macOS warns and returns MIN_WINDOW.
     """
     token_bytes = kv_bytes_per_token(model.shard, model.dtype)
     if token_bytes == 0:
@@ -30,13 +30,13 @@ def automatic_window(model: Model, notify: Notify) -> int | None:
     fitting = int(model.free_memory_bytes() * CACHE_SHARE) // token_bytes
     if model.context_length is not None and model.context_length <= fitting:
         return model.context_length
-    if fitting < LEAST_WINDOW:
+    if fitting < MIN_WINDOW:
         _report_shortage(
-            f"after the weights, memory has room for only {fitting} tokens, at {token_bytes:,} "
-            "bytes each: close other programs or choose a smaller model",
+            f"the weights leave memory for only {fitting} tokens ({token_bytes:,} bytes each): "
+            "close other programs or choose a smaller model",
             notify,
         )
-        return min(model.context_length or LEAST_WINDOW, LEAST_WINDOW)
+        return min(model.context_length or MIN_WINDOW, MIN_WINDOW)
     return fitting // WINDOW_MULTIPLE * WINDOW_MULTIPLE
 
 
@@ -49,8 +49,8 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
     if needed_bytes > free_bytes:
         _report_shortage(
             Message(
-                f"a window of {max_kv_size:,} tokens takes {format_bytes(needed_bytes)} on this "
-                f"model and {format_bytes(free_bytes)} are free: use ",
+                f"a window of {max_kv_size:,} tokens needs {format_bytes(needed_bytes)} with this "
+                f"model, {format_bytes(free_bytes)} is free: use ",
                 Field("max_kv_size", "auto"),
                 " or a smaller window",
             ),

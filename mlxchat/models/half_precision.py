@@ -1,4 +1,4 @@
-"""Choosing 16 bits: float16 is more precise than bfloat16, but overflows at 65,504."""
+"""Choose a 16-bit dtype: float16 is more precise than bfloat16, but overflows at 65,504."""
 
 from typing import Any
 
@@ -14,22 +14,22 @@ OVERFLOWING = ("gemma", "recurrent_gemma")
 
 
 def overflows_float16(config: dict[str, Any]) -> bool:
-    """Whether the model's family cannot be held in float16."""
+    """Whether the model's family overflows in float16."""
     text_config = config.get("text_config") or {}
     types = (config["model_type"], text_config.get("model_type", ""))
     return any(str(each).startswith(OVERFLOWING) for each in types)
 
 
 def hold_in_bfloat16(network: nn.Module) -> None:
-    """Convert float16 weights to bfloat16, including the scales of packed ones. Shared arrays stay
-    shared."""
+    """Convert float16 weights to bfloat16, including the scales of packed weights. Shared arrays
+    stay shared."""
     weights = [each for each in named_parameters(network) if each[1].dtype == mx.float16]
     cast = {id(array): array.astype(mx.bfloat16) for _, array in weights}
     network.load_weights([(name, cast[id(array)]) for name, array in weights], strict=False)
 
 
 def turn_into_bfloat16(network: nn.Module) -> None:
-    """Like `hold_in_bfloat16`, for weights in memory: one at a time, so that only one is held
+    """Like `hold_in_bfloat16`, for evaluated weights: one at a time, so that only one is in memory
     twice."""
     arrays = {name: a for name, a in named_parameters(network) if a.dtype == mx.float16}
     sharing: dict[int, list[str]] = {}
@@ -43,14 +43,14 @@ def turn_into_bfloat16(network: nn.Module) -> None:
 
 
 def first_logits_are_finite(network: nn.Module, config: dict[str, Any]) -> bool:
-    """Whether the network can process the first token of a text, which has the largest activations.
-    Takes the time of one token.
+    """Whether the logits of a text's first token, which has the largest activations, are finite.
+    Computes one token.
 
     Source: "Massive Activations in Large Language Models", https://arxiv.org/abs/2402.17762.
     """
     begin = config.get("bos_token_id")
     token = begin if isinstance(begin, int) else 0
     logits = network(mx.array([[token]]), cache=make_prompt_cache(network))
-    # Some models exclude tokens by a logit of minus infinity.
+    # Some models exclude tokens with a logit of minus infinity.
     overflowed = mx.isnan(logits) | mx.isposinf(logits)
     return not bool(mx.any(overflowed).item())

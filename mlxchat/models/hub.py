@@ -64,7 +64,7 @@ class RemoteModel:
 
 
 def look_up(repo_id: str) -> RemoteModel:
-    """Ask the hub about a model; nothing is kept. Raises as `download` does."""
+    """Ask the hub about a model without caching anything. Raises what `download` raises."""
     files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
     _require_safetensors(repo_id, files)
     sizes = files.size_bytes
@@ -159,14 +159,14 @@ def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
     if missing_bytes and missing_bytes + SPARE_DISK_BYTES > free_bytes:
         raise HubError(
             f"{repo_id} needs {format_bytes(missing_bytes)}, but {directory} has "
-            f"{format_bytes(free_bytes)} free: make room, or set HF_HOME to a larger disk"
+            f"{format_bytes(free_bytes)} free: make space, or set HF_HOME to a larger disk"
         )
 
 
 def _fetch(repo_id: str, missing_bytes: int, show_progress: bool) -> Path:
     """Run the library's download in a thread, so that Ctrl-C can stop its workers.
 
-    By itself the library would finish every file that it has begun, gigabytes each.
+    Alone, the library would finish the files in progress, gigabytes each.
     """
     stop = Event()
     pool = ThreadPoolExecutor(max_workers=1)
@@ -237,8 +237,8 @@ def _stop_workers(stop: Event) -> None:
     stop.set()
     # A chunk is 10 MB, minutes on a slow line: closing the connections ends the wait for it.
     _library().close_session()
-    # The library's native downloader has connections of its own and a way to stop that is private.
-    # Where it is not there, Ctrl-C waits for the files that have been begun.
+    # The library's native downloader has separate connections and a private function to stop it.
+    # Without that function, Ctrl-C waits until the current files are complete.
     xet = sys.modules.get("huggingface_hub.utils._xet")
     abort = getattr(xet, "abort_xet_session", None)
     if abort is not None:
@@ -249,6 +249,6 @@ def _library() -> Any:
     import huggingface_hub
     from huggingface_hub.utils import logging
 
-    # Its warnings are paragraphs about tokens and retries. What goes wrong arrives as an exception.
+    # Its warnings are paragraphs about tokens and retries. Failures arrive as exceptions.
     logging.set_verbosity_error()
     return huggingface_hub

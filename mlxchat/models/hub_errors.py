@@ -1,4 +1,4 @@
-"""Errors on the way to the Hugging Face hub, each as one line that says what to do."""
+"""Turn errors from the Hugging Face hub into one line that says what to do."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ _REASONS: dict[type[OSError], str] = {
     TimeoutError: "no answer in time",
 }
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
-# What Python puts before the reason: "[Errno 104] Connection reset by peer".
+# Python's prefix, as in "[Errno 104] Connection reset by peer".
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -30,7 +30,7 @@ _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 def one_line_errors(repo_id: str, *, downloading: bool = False) -> Iterator[None]:
     """Turn the errors that huggingface_hub raises into HubError or ModelNotFound.
 
-    `downloading` if the hub has answered already, so that only the connection can fail.
+    `downloading`: the hub has already answered, so only the connection can fail.
     """
     from huggingface_hub.errors import (
         HTTPError,  # pyright: ignore[reportPrivateImportUsage]  httpx's or httpx2's
@@ -57,7 +57,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
-    """The error for an answer of the hub, or of a proxy in its place."""
+    """The error for an answer from the hub, or from a proxy."""
     from huggingface_hub import errors
 
     match error:
@@ -72,13 +72,13 @@ def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
                 "`hf auth login` if it is private"
             )
         case errors.OfflineModeIsEnabled():
-            return HubError(f"HF_HUB_OFFLINE forbids asking the hub for {repo_id}: unset it")
+            return HubError(f"HF_HUB_OFFLINE is set: unset it to ask the hub for {repo_id}")
         case errors.HfHubHTTPError():
             return _refusal_by_status(error.response.status_code, repo_id)
         case ValueError():
             return HubError(
-                f"{_endpoint()} did not answer as a hub does: check for a login page of this "
-                "network, a proxy, or a wrong HF_ENDPOINT"
+                f"{_endpoint()} does not answer like a hub: check for a network login page, a "
+                "proxy, or a wrong HF_ENDPOINT"
             )
     return None
 
@@ -86,7 +86,7 @@ def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
 def _refusal_by_status(status: int, repo_id: str) -> HubError:
     if status in (401, 403):
         return HubError(
-            f"{_endpoint()} refuses access to {repo_id} ({status}): log in with `hf auth login`"
+            f"{_endpoint()} denied access to {repo_id} ({status}): log in with `hf auth login`"
         )
     return HubError(f"{_endpoint()} answered {status} for {repo_id}: try again later")
 
@@ -96,7 +96,7 @@ def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
         return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HubError(
-            f"{hub_cache_dir()} is full: make room, or set HF_HOME to a larger disk; ",
+            f"{hub_cache_dir()} is full: make space, or set HF_HOME to a larger disk; ",
             *_how_to_resume(repo_id),
         )
     if error.errno in _NO_PERMISSION:
@@ -107,9 +107,7 @@ def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
 def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> HubError:
     reason = _reason(error)
     if downloading:
-        return HubError(
-            f"the download of {repo_id} broke off: {reason}; ", *_how_to_resume(repo_id)
-        )
+        return HubError(f"the download of {repo_id} failed: {reason}; ", *_how_to_resume(repo_id))
     return HubError(
         f"cannot reach {_endpoint()}: {reason}; check the network, or ",
         Action("list models", "use a model that is on this disk"),
@@ -123,7 +121,7 @@ def _reason(error: BaseException) -> str:
             if isinstance(each, kind):
                 return reason
         if isinstance(each, OSError) and each.errno in _NO_ROUTE:
-            return "there is no network"
+            return "no network"
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
     return _ERRNO.sub("", text)
 
@@ -138,7 +136,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _how_to_resume(repo_id: str) -> tuple[object, ...]:
-    return "complete files are kept: ", Action("pull", "download it again", repo_id), " to resume"
+    return "finished files are kept: ", Action("pull", "download it again", repo_id), " to resume"
 
 
 def _endpoint() -> str:

@@ -26,7 +26,7 @@ from mlxchat.wording import Action, Message
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model on this disk, with its facts or the problem that hides them."""
+    """A model on this disk, with its facts, or the problem reading them."""
 
     name: str
     size_bytes: int
@@ -41,9 +41,9 @@ def list_models() -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A model of the catalogue, or another one that is `here`: "yes", "partly" or "no".
+    """A model from the catalogue or on this disk. `here` is "yes", "partly" or "no".
 
-    `hub_id` is None for one that is not on the hub. Facts that a problem hides are None.
+    `hub_id` is None if it is not on the hub. Facts that cannot be read are None.
     """
 
     name: str
@@ -64,7 +64,7 @@ def list_choices() -> list[Choice]:
 
 
 def known_choice(hub_id: str) -> Choice | None:
-    """What the catalogue knows of a repository."""
+    """The catalogue's facts about a repository."""
     model = known_model(hub_id)
     if model is None:
         return None
@@ -72,7 +72,7 @@ def known_choice(hub_id: str) -> Choice | None:
 
 
 def _known_choice(model: KnownModel, free_bytes: int, *, float32: bool) -> Choice:
-    # Weights that do not fit in float32 stay as they are stored.
+    # Weights that do not fit in float32 keep their stored dtype.
     float32 = float32 and model.fits(free_bytes, float32=True)
     needed_bytes = model.memory_bytes(float32=float32)
     return Choice(
@@ -110,9 +110,9 @@ def _choice(entry: Entry) -> Choice:
 
 
 def removable_dir(located: Located) -> Path:
-    """The directory that mlxchat made for the model, which `remove` deletes.
+    """The model's directory, made by mlxchat or the hub's library, which `remove` deletes.
 
-    Raises ModelNotFound if it is not on this disk, UsageError for a directory of the user's own.
+    Raises ModelNotFound if it is not on this disk, UsageError for the user's own directory.
     """
     if located.kind == "directory":
         raise UsageError(f"{located.name} is your own directory: mlxchat does not delete it")
@@ -123,15 +123,15 @@ def removable_dir(located: Located) -> Path:
 
 
 def removable_bytes(located: Located) -> int:
-    """The space that removing it would free. Raises as `removable_dir` does."""
+    """The space that removing it would free. Raises what `removable_dir` raises."""
     directory = removable_dir(located)
     return cached_size_bytes(located.name) if located.path is None else directory_bytes(directory)
 
 
 def remove(located: Located) -> None:
-    """Delete the files that mlxchat or the hub's library keeps of the model.
+    """Delete the model's files, as converted by mlxchat or downloaded from the hub.
 
-    Raises as `removable_dir` does, and ModelError or HubError if it cannot be deleted.
+    Raises what `removable_dir` raises, and ModelError or HubError if it cannot be deleted.
     """
     directory = removable_dir(located)
     if located.path is None:
@@ -192,7 +192,7 @@ def _entry(name: str, directory: Path, size_bytes: int) -> Entry:
 
 
 def _is_language_model(directory: Path) -> bool:
-    """Whether the model generates text, even if we cannot run it; an encoder does not."""
+    """Whether the model generates text, unlike an encoder, even if we cannot run it."""
     try:
         config = read_config(directory)
     except ModelError:

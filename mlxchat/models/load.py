@@ -1,8 +1,8 @@
-"""A model directory in memory: the network with its weights in the wanted form, and the tokenizer.
+"""Load a model directory: the network, its weights in the right dtype, and the tokenizer.
 
-The network is mlx-lm's; so is the meaning of its configuration. Weights are handled here because
-the form they are wanted in depends on the machine, and because mlx-lm's own loader brings
-transformers in. Packings that only its loader knows go through it all the same.
+mlx-lm builds the network from its configuration. We load the weights ourselves, because the best
+dtype depends on the machine and because mlx-lm's loader imports transformers. Formats that only
+mlx-lm can unpack still go through its loader.
 """
 
 from collections.abc import Callable
@@ -50,22 +50,22 @@ DTYPES: dict[str, mx.Dtype] = {
     "bfloat16": mx.bfloat16,
     "float32": mx.float32,
 }
-# Of the free memory: mlx-lm warns of a model above the same share.
+# Larger shares of the free memory cause a warning, as in mlx-lm.
 NEARLY_ALL = 0.9
 
 
 class Sharding(Protocol):
-    """How a network is divided among `ranks` processes, of which this is one."""
+    """How a network is divided among `ranks` processes, including this one."""
 
     @property
     def ranks(self) -> int: ...
 
     def check(self, network: nn.Module) -> None:
-        """Raise ModelUnsupported if it cannot be divided so."""
+        """Raise ModelUnsupported if the network cannot be divided this way."""
         ...
 
     def apply(self, network: nn.Module) -> None:
-        """Keep this process's part of a network whose weights nothing has evaluated yet. Raises
+        """Reduce the network, whose weights are not evaluated yet, to this process's share. Raises
         ModelUnsupported."""
         ...
 
@@ -73,7 +73,7 @@ class Sharding(Protocol):
 def load(name: str | None = None, *, dtype: str = "auto", offline: bool = False) -> Model:
     """Load a model by name: a directory, a GGUF file, an alias or a hub id; None is the default.
 
-    Raises ModelError, HubError or TemplateError with what to do about it.
+    Raises ModelError, HubError or TemplateError, with a message that says what to do.
     """
     resolved = resolve_model(name, offline=offline, ask=None, notify=_silent, show_progress=False)
     return load_directory(resolved.directory, resolved.name, dtype=dtype, notify=_silent)
@@ -94,13 +94,13 @@ def load_directory(
 ) -> Model:
     """Load the model in `directory`. `dtype` is one of Setup's choices; "auto" suits the device.
 
-    `check` gets the network and the tokenizer before any weights are read, to refuse them early.
-    With a `sharding` only this rank's part of it is ever in memory, and `without_overflow` is left
-    to the caller, once all ranks have loaded theirs.
+    `check` gets the network and the tokenizer before any weights are read, so that it can refuse
+    them early. With a `sharding`, only this rank's share is ever in memory, and the caller must
+    call `without_overflow` once all ranks have loaded.
     """
     options_of(Setup)["dtype"].check(dtype)
     config = read_config(directory)
-    # First what is quick to find wrong.
+    # The quick checks first.
     tokenizer = load_tokenizer(directory, config)
     network = build_skeleton(config)
     if sharding is not None:
@@ -132,16 +132,16 @@ def load_directory(
 
 
 def without_overflow(model: Model, dtype: str, notify: Notify) -> Model:
-    """The model, turned into bfloat16 if it is in float16 and cannot be; `dtype` is what was asked
-    for. Computes a token: if the model is divided among ranks, all of them have to call this."""
+    """The model, converted to bfloat16 if it overflows in float16 and `dtype`, the user's choice,
+    allows it. Computes a token: if the model is divided among ranks, all of them must call this."""
     in_float16 = model.dtype == mx.float16
     if not in_float16 or first_logits_are_finite(model.network, model.config):
         return model
     name = model.name
     if dtype in DTYPES:
-        notify(f"{name} overflows in {dtype}, so its text will be noise: choose another dtype")
+        notify(f"{name} overflows in {dtype}, so its output will be noise: choose another dtype")
         return model
-    notify(f"{name} overflows in float16: holding it in bfloat16")
+    notify(f"{name} overflows in float16: using bfloat16")
     turn_into_bfloat16(model.network)
     return replace(model, dtype=_activation_dtype(model.network))
 
@@ -149,10 +149,9 @@ def without_overflow(model: Model, dtype: str, notify: Notify) -> Model:
 def _target_dtype(
     choice: str, parameters: int, stored_bytes: int, notify: Notify, ranks: int
 ) -> mx.Dtype | None:
-    """The dtype to hold all weights in, or None to hold them as they are stored; each of `ranks`
-    holds its share of them.
+    """The dtype for all weights, divided among `ranks`, or None to keep the stored one.
 
-    If the model would not fit, raises NotEnoughMemory, or on macOS warns.
+    If the model does not fit, raises NotEnoughMemory, or on macOS warns.
     """
     free_bytes = platform.free_memory_bytes() * ranks
     if choice in DTYPES:
@@ -165,8 +164,8 @@ def _target_dtype(
         if not platform.on_gpu():
             needed_bytes = parameters * mx.float32.size
             notify(
-                f"float32 weights would take {format_bytes(needed_bytes)}, "
-                f"{format_bytes(free_bytes)} are free: keeping the stored form, slow on a CPU"
+                f"float32 weights need {format_bytes(needed_bytes)}, "
+                f"{format_bytes(free_bytes)} is free: keeping the stored dtype, slow on a CPU"
             )
     _require_memory(stored_bytes, free_bytes, notify)
     return None
@@ -176,15 +175,15 @@ def _require_memory(needed_bytes: int, free_bytes: int, notify: Notify) -> None:
     if platform.shortage_is_certain():
         if needed_bytes > free_bytes:
             raise NotEnoughMemory(
-                f"the model's weights take {format_bytes(needed_bytes)} and "
-                f"{format_bytes(free_bytes)} of memory are free: choose a smaller or a more "
-                "strongly quantized model"
+                f"the model's weights need {format_bytes(needed_bytes)} of memory, "
+                f"{format_bytes(free_bytes)} is free: choose a smaller model or a stronger "
+                "quantization"
             )
     elif needed_bytes > NEARLY_ALL * free_bytes:
         notify(
-            f"the model's weights take {format_bytes(needed_bytes)} of the "
-            f"{format_bytes(free_bytes)} that are free for it: it may be slow, or fail; a smaller "
-            "or a more strongly quantized model would not"
+            f"the model's weights need {format_bytes(needed_bytes)} of the "
+            f"{format_bytes(free_bytes)} that is free: it may be slow or fail; consider a smaller "
+            "model or a stronger quantization"
         )
 
 
@@ -198,7 +197,7 @@ def _fill(
     wide: bool,
     sharding: Sharding | None,
 ) -> nn.Module:
-    """The network with its weights; `wide`: what would be float16 as it is stored, in bfloat16."""
+    """Load the weights into the network; `wide`: hold stored float16 weights in bfloat16."""
     with fitting(directory):
         if needs_mlx_lms_loader(config, directory):
             network = _load_with_mlx_lm(directory, target)
@@ -222,12 +221,12 @@ def _fill_with_arrays(
     *,
     wide: bool,
 ) -> None:
-    # A second reference would keep what is read in memory beside what is made of it.
+    # A second reference would keep the stored arrays in memory along with the converted ones.
     arrays = dict(given)
     given.clear()
     if target is None:
         if "mlxchat" in config:
-            # A GGUF file has its norms in float32: beside 16-bit scales all would become float32.
+            # GGUF files store norms in float32, which would promote 16-bit activations to float32.
             stored = DTYPES[config["torch_dtype"]]
             both = wide and stored == mx.float16
             arrays = _in_dtype(network, arrays, mx.bfloat16 if both else stored)
@@ -241,10 +240,10 @@ def _fill_with_arrays(
 def _packing(
     path: str, module: nn.Module, quantization: dict[str, Any], arrays: dict[str, mx.array]
 ) -> dict[str, Any] | None:
-    """Group size, bits and mode of a module's packed weight, or None where it is not packed.
+    """Group size, bits and mode of a module's packed weight, or None if it is not packed.
 
-    Named per module in the configuration, or read off the shapes: the global values need not hold
-    for every tensor.
+    From the module's entry in the configuration or from the shapes, since the global values need
+    not apply to every tensor.
     """
     if not hasattr(module, "to_quantized") or f"{path}.scales" not in arrays:
         return None
@@ -267,7 +266,7 @@ def _packing(
 def _quantize(
     network: nn.Module, quantization: dict[str, Any], arrays: dict[str, mx.array]
 ) -> None:
-    """Turn the modules whose weights are packed into their quantized kind."""
+    """Replace the modules that have packed weights with quantized ones."""
 
     def packing(path: str, module: nn.Module) -> dict[str, Any] | bool:
         return _packing(path, module, quantization, arrays) or False
@@ -284,7 +283,7 @@ def _quantize(
 def _dequantized(
     network: nn.Module, config: dict[str, Any], arrays: dict[str, mx.array]
 ) -> dict[str, mx.array]:
-    """The arrays with each packed weight unpacked, and its scales and biases gone."""
+    """The arrays with packed weights unpacked, without their scales and biases."""
     quantization = config.get("quantization") or {}
     arrays = dict(arrays)
     for path, module in network.named_modules():
@@ -302,8 +301,8 @@ def _dequantized(
 def _in_dtype(
     network: nn.Module, arrays: dict[str, mx.array], dtype: mx.Dtype
 ) -> dict[str, mx.array]:
-    """The arrays in `dtype`, except those that the model wants kept precise. What two parameters
-    share stays shared."""
+    """The arrays in `dtype`, except those that the model keeps in higher precision. Shared arrays
+    stay shared."""
     may_cast: Any = getattr(network, "cast_predicate", lambda _: True)
     cast_once: dict[int, mx.array] = {}
 
@@ -332,7 +331,7 @@ def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
 
 
 def _activation_dtype(network: nn.Module) -> mx.Dtype:
-    """That of the first floating parameter: of a packed model, its scales."""
+    """The dtype of the first floating-point parameter; in a quantized model, a scale."""
     for _, array in named_parameters(network):
         if mx.issubdtype(array.dtype, mx.floating):
             return array.dtype

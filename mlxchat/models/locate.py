@@ -1,4 +1,4 @@
-"""What a model's name means. Only reads the disk: nothing is downloaded, converted or written.
+"""Find a model by name. Only reads the disk: nothing is downloaded, converted or written.
 
 A name is tried, in this order, as a user's alias, a directory, a .gguf file, a built-in alias, a
 converted model as `mlxchat models list` shows it, and a hub id. `resolve` downloads and converts.
@@ -35,7 +35,7 @@ class Located:
 
 
 def locate(name: str, aliases: Mapping[str, str]) -> Located:
-    """Find what `name` means, given the user's `aliases`.
+    """Find the model called `name`, given the user's `aliases`.
 
     Raises ModelNotFound with the nearest name for an unknown one, ModelBroken or ModelUnsupported
     for a path to something else, ConfigError for an alias loop.
@@ -46,7 +46,7 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     located = _directory(name) or _gguf_file(name) or _built_in(name) or _imported(name)
     if located is not None:
         return located
-    # A name that exists here was meant as a path, and is not sent to the hub.
+    # A name that exists on the disk is meant as a path, so it is not sent to the hub.
     if _mode(_path(name)) is None and is_hub_id(name):
         return Located("hub", name)
     raise _explain(name, aliases)

@@ -1,4 +1,4 @@
-"""A model in memory, and what the other machines can be asked for if they hold it together."""
+"""A loaded model, and the interface to the other machines that share it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from mlxchat.text.tokens import Tokenizer
 
 
 class Spent(StrEnum):
-    """What a token's time on several machines is spent on."""
+    """The two stages of computing a token on several machines."""
 
     COMPUTING = "computing"
     MESSAGES = "messages"
@@ -25,8 +25,8 @@ class Spent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenTiming:
-    """`by_rank_s`: the median token of each rank, in seconds. `messages` and `message_bytes` are
-    those of this one, per token."""
+    """`by_rank_s`: each rank's median time per token, in seconds. `messages` and `message_bytes`:
+    sent by this rank, per token."""
 
     by_rank_s: tuple[float, ...]
     messages: int
@@ -34,7 +34,7 @@ class TokenTiming:
 
 
 class Prefixes(Protocol):
-    """The beginnings of prompts that this process has stored; see `PrefixCache`."""
+    """The prompt prefixes stored by this process; see `PrefixCache`."""
 
     limit_bytes: int
 
@@ -48,63 +48,60 @@ class Prefixes(Protocol):
 
 
 class Peers(Protocol):
-    """The other ranks, processes that hold the rest of a model. What is done to its network and to
-    a cache from `make_cache` happens on all of them. All methods raise RanksError if one is lost.
-    """
+    """The other ranks: processes that hold the rest of a model. Every call to the network, or to a
+    cache from `make_cache`, runs on all of them. All methods raise RanksError if a rank is lost."""
 
     @property
     def shard(self) -> nn.Module:
-        """What this process holds of the network."""
+        """This process's share of the network."""
         ...
 
     @property
     def ranks(self) -> int:
-        """How many processes hold it, this one included."""
+        """The number of processes, including this one."""
         ...
 
     @property
     def pipelined(self) -> bool:
-        """Whether each rank holds some of the layers, not a share of every layer."""
+        """Whether each rank holds whole layers, rather than a share of every layer."""
         ...
 
     def make_cache(self, max_kv_size: int | None, keep: int) -> Cache: ...
 
     def free_memory_bytes(self) -> int:
-        """What the rank with the least memory to spare has free."""
+        """The free memory of the rank that has the least."""
         ...
 
     def save(self, cache: Cache, outdated: int | None) -> int:
-        """Let every other rank save its shard of `cache`, and then delete the shard called
-        `outdated`. Returns the number the shards are known by. Raises SnapshotError if one could
-        not be saved."""
+        """Save every other rank's shard of `cache`, then delete the shards numbered `outdated`.
+        Returns the number of the new shards. Raises SnapshotError if one could not be saved."""
         ...
 
     def restore(self, cache: Cache, number: object) -> int:
-        """Let every other rank fill its shard of `cache`, which is restored here, with the shard
-        known by `number`, and return that. Raises SnapshotBroken if one cannot: then `cache` must
-        not be used."""
+        """Fill every other rank's shard of `cache`, already restored here, from the shards numbered
+        `number`; returns the number. Raises SnapshotBroken if a rank fails; then `cache` must not
+        be used."""
         ...
 
     def begin_prefix(
         self, prefixes: Prefixes, cache: Cache, ids: TokenIds, window: int | None
     ) -> tuple[int, Callable[[TokenIds], None] | None]:
-        """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored; return
-        how many tokens that is, and what to call with the ids of each further step."""
+        """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored. Returns
+        its length in tokens, and a function to call with the ids of each further step."""
         ...
 
     def time_token(self, cache: Cache, spent: Spent, tokens: int) -> TokenTiming:
-        """Time a stage of so many tokens after what `cache` holds, which stays as it is."""
+        """Time one stage of the next `tokens` tokens. `cache` does not change."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network ready to run, its tokenizer, and what its files say of it.
+    """A network ready to run, its tokenizer and its configuration.
 
-    `dtype` is that of its activations, so of its keys and values. `context_length` is in tokens.
-    `generation_config` holds the sampling its makers recommend, as in the file of that name, and
-    `config` the contents of config.json. `peers` hold the rest of a network that several machines
-    share.
+    `dtype` is that of the activations, so of the keys and values. `context_length` is in tokens.
+    `generation_config` and `config` are the contents of the model's files of those names. `peers`
+    hold the rest of a network shared by several machines.
     """
 
     name: str
@@ -118,20 +115,20 @@ class Model:
 
     @property
     def shard(self) -> nn.Module:
-        """What this process holds of the network: all of it, unless there are peers."""
+        """This process's share of the network: all of it, unless there are peers."""
         return self.network if self.peers is None else self.peers.shard
 
     def make_cache(self, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP) -> Cache:
-        """A cache with a window of `max_kv_size` tokens, None for no bound, of which the first
-        `keep` are never evicted. Raises CacheError if this model's past cannot be bounded so."""
+        """A cache with a window of `max_kv_size` tokens (None: unbounded). The first `keep` tokens
+        are never evicted. Raises CacheError if the model does not support such a window."""
         if self.peers is not None:
             return self.peers.make_cache(max_kv_size, keep)
         return make_cache(self.network, max_kv_size, keep)
 
     def free_memory_bytes(self) -> int:
-        """What the weights leave free, on the rank with the least to spare."""
+        """The memory left after loading the weights, on the rank that has the least."""
         if self.peers is not None:
             return self.peers.free_memory_bytes()
-        # Weights that nothing has evaluated yet will still be read.
+        # Weights that are not evaluated yet will still take memory.
         unread_bytes = max(held_bytes(self.network) - platform.mlx_memory_bytes(), 0)
         return max(platform.free_memory_bytes() - unread_bytes, 0)

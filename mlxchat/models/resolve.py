@@ -30,7 +30,7 @@ class ResolvedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """How to get a model: what is allowed, where to report. `ask` is None without a terminal."""
+    """How to get a model: permissions and callbacks. `ask` is None without a terminal."""
 
     offline: bool
     ask: Callable[[str], bool] | None
@@ -53,7 +53,7 @@ def resolve_model(
     embedded one. A model on this disk needs no network. A project's file can name neither a path
     nor a model to download, since the user has not chosen it.
 
-    Raises ModelError, HubError or ConfigError, each in one line with what to do.
+    Raises ModelError, HubError or ConfigError with a line that says what to do.
     """
     access = _Access(offline or offline_by_environment(), ask, notify, show_progress)
     if name is not None:
@@ -129,8 +129,8 @@ def _default_model(access: _Access) -> ResolvedModel:
 
 
 def _cached_one(fitting: list[KnownModel]) -> ResolvedModel | None:
-    # A smaller one on the disk comes before a larger one to download: free memory varies from day
-    # to day, and should not bring the question again.
+    # Prefer a smaller model on the disk to downloading a larger one: free memory varies from day to
+    # day, and should not cause the question again.
     for model in fitting:
         snapshot = cached_snapshot(model.hub_id)
         if snapshot is not None:
@@ -161,7 +161,7 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
     try:
         return hub.repo_size_bytes(repo_id)
     except (HubError, ModelNotFound) as error:
-        access.notify(Message("no recommended model was looked up: ", error))
+        access.notify(Message("cannot look up a recommended model: ", error))
         return None
 
 

@@ -1,7 +1,7 @@
-"""How a chat draws its tokens if the user chose nothing: as the model's makers recommend.
+"""A chat's default sampling: the settings recommended for the model.
 
-The model's generation_config.json comes first. Converted models often lack it, or its sampling
-values, so a table of families fills in what their model cards recommend.
+generation_config.json takes precedence. Converted models often lack it or its sampling values, so a
+table of families fills in the recommendations of their model cards.
 """
 
 import re
@@ -20,7 +20,7 @@ Sampling = Mapping[str, Any]
 # Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 GENERAL: Sampling = {"temp": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.05}
 
-# What transformers samples with if generation_config.json sets do_sample and no temperature.
+# transformers' temperature if generation_config.json sets do_sample and no temperature.
 TRANSFORMERS_TEMP = 1.0
 
 
@@ -47,7 +47,7 @@ def _sampling(temp: float, top_p: float = 1.0, top_k: int = 0, **more: float) ->
 
 _DENSE = ("llama", "mistral", "qwen2", "qwen3")
 
-# The first match counts: distilled models go by another family's type.
+# The first match counts, since distilled models have another family's type.
 # Source: the model card, or generation_config.json, at https://huggingface.co/ID.
 FAMILIES = (
     # deepseek-ai/DeepSeek-R1-Distill-Llama-8B, deepseek-ai/DeepSeek-R1
@@ -106,7 +106,7 @@ FAMILIES = (
 
 
 def chat_sampling(model: Model, *, think: bool) -> dict[str, Any]:
-    """Sampling for a chat, by field of SamplingSettings. `think`: thoughts are wanted.
+    """Sampling for a chat, by field of SamplingSettings. `think`: whether thoughts are on.
 
     Greedy only if generation_config.json asks for it; see `asks_for_greedy`.
     """
@@ -115,18 +115,18 @@ def chat_sampling(model: Model, *, think: bool) -> dict[str, Any]:
         return named
     family = _family_sampling(model, think=think)
     if model.generation_config.get("do_sample") is True:
-        # These makers rely on transformers' defaults for whatever they do not name.
+        # The omitted values are transformers' defaults.
         return {"temp": family.get("temp", TRANSFORMERS_TEMP)} | named
     return {**(family or GENERAL), **named}
 
 
 def asks_for_greedy(generation_config: Mapping[str, Any]) -> bool:
-    """Whether the makers want each token to be the likeliest, so that a reply may go in circles."""
+    """Whether the model's files ask for greedy sampling, so that a reply may repeat itself."""
     return recommended(generation_config).get("temp") == 0
 
 
 def _family_sampling(model: Model, *, think: bool) -> Sampling:
-    """What the table has for the model; empty if its family is not in it."""
+    """The table's sampling for the model; empty if its family is not listed."""
     name = Path(model.name).name
     thinks = "thinking" in name.lower() or (think and model.tokenizer.thinks)
     family = family_of(str(model.config.get("model_type")), name)
@@ -136,7 +136,7 @@ def _family_sampling(model: Model, *, think: bool) -> Sampling:
 
 
 def family_of(model_type: str, name: str) -> Family | None:
-    """The family of a model, by its own type before the one whose module runs it."""
+    """The model's family, by its own type or else the type whose module runs it."""
     for each in (model_type, MODULE_OF_TYPE.get(model_type, model_type)):
         for family in FAMILIES:
             if family.matches(each, name):

@@ -49,7 +49,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelBroken(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
-        raise ModelBroken(f"{path} does not hold a JSON object")
+        raise ModelBroken(f"{path} is not a JSON object")
     return value
 
 
@@ -86,7 +86,7 @@ def build_skeleton(config: dict[str, Any]) -> nn.Module:
 def _import_module(model_type: str, name: str) -> ModuleType:
     # Names of mlx-lm's modules may have hyphens, but no dots or slashes.
     if not name.replace("-", "_").isidentifier():
-        raise ModelUnsupported(f"model type {model_type!r} is not one that mlx-lm knows")
+        raise ModelUnsupported(f"mlx-lm does not support the model type {model_type!r}")
     printed = io.StringIO()
     # Only for these modules: redirecting affects all threads, including a chat's prompt.
     held = contextlib.redirect_stdout(printed) if name in PRINTS else contextlib.nullcontext()
@@ -95,7 +95,7 @@ def _import_module(model_type: str, name: str) -> ModuleType:
             return importlib.import_module(f"mlx_lm.models.{name}")
     except ModuleNotFoundError as error:
         raise ModelUnsupported(
-            f"model type {model_type!r} is not one that the installed mlx-lm knows"
+            f"the installed mlx-lm does not support the model type {model_type!r}"
         ) from error
     except SystemExit as error:
         # The module has printed which package is missing.
@@ -105,7 +105,7 @@ def _import_module(model_type: str, name: str) -> ModuleType:
 
 
 def context_length(config: dict[str, Any]) -> int | None:
-    """The trained context in tokens, or None if the configuration does not name it."""
+    """The trained context in tokens, or None if the configuration lacks it."""
     for part in (config, config.get("text_config") or {}):
         for key in ("max_position_embeddings", "max_sequence_length", "n_positions", "seq_length"):
             value = part.get(key)
@@ -120,8 +120,8 @@ def named_parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
 
 
 def parameter_count(model: nn.Module, arrays: Mapping[str, mx.array]) -> int:
-    """Number of weights of an unquantized model to be filled with `arrays`, by name. Shared arrays
-    count once, such as an embedding that is also the output head."""
+    """Number of weights of an unquantized model, given its `arrays` by name. Shared arrays count
+    once, such as an embedding that is also the output head."""
     first_name: dict[int, str] = {}
     for name, array in arrays.items():
         first_name.setdefault(id(array), name)
@@ -133,7 +133,7 @@ def parameter_count(model: nn.Module, arrays: Mapping[str, mx.array]) -> int:
 
 
 def held_bytes(model: nn.Module) -> int:
-    """Bytes of the model's weights as they are; shared arrays count once."""
+    """Bytes of the model's weights in their current dtype; shared arrays count once."""
     return sum({id(array): array.nbytes for _, array in named_parameters(model)}.values())
 
 

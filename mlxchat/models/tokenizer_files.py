@@ -1,7 +1,7 @@
-"""A tokenizer from a model directory's files.
+"""Load a tokenizer from a model directory.
 
-`tokenizers` reads tokenizer.json by itself. A directory that has none, only an older format, goes
-through transformers, which knows how to convert it and takes a second to import.
+`tokenizers` reads tokenizer.json. Older formats are converted by transformers, which takes a second
+to import.
 """
 
 import os
@@ -21,9 +21,9 @@ SPECIAL_TEXTS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
-    """Read the tokenizer, its chat template and the ids at which a reply ends.
+    """Read the tokenizer, its chat template and the ids that end a reply.
 
-    Raises ModelBroken where the files are missing or unreadable.
+    Raises ModelBroken if files are missing or unreadable.
     """
     options = _optional_json(directory / "tokenizer_config.json")
     backend = _load_backend(directory)
@@ -57,7 +57,7 @@ def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
         raise ModelBroken(
             f"{directory} holds no tokenizer: tokenizer.json or tokenizer.model is missing"
         )
-    # Without PyTorch, which this does not need, transformers says so on stderr.
+    # transformers warns on stderr if PyTorch, which is not needed here, is missing.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     from transformers import AutoTokenizer
 
@@ -77,7 +77,7 @@ def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
 
 
 def _special_texts(options: dict[str, Any], directory: Path) -> dict[str, str]:
-    """Texts of the special tokens by their names, as templates use them."""
+    """The special tokens' texts by name, for templates."""
     named = _optional_json(directory / "special_tokens_map.json") | options
     texts: dict[str, str] = {}
     for name in SPECIAL_TEXTS:

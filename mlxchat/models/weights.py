@@ -17,8 +17,8 @@ from mlxchat.errors import ModelBroken
 from mlxchat.failures import device_failures, first_line
 from mlxchat.models.skeleton import read_json
 
-# A header takes about 150 bytes per tensor: enough for half a million of them.
-MOST_HEADER_BYTES = 100_000_000
+# A header takes about 150 bytes per tensor, so this is enough for half a million tensors.
+MAX_HEADER_BYTES = 100_000_000
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -48,7 +48,7 @@ def check_safetensors(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             header_bytes = int.from_bytes(stream.read(8), "little")
-            if header_bytes > min(MOST_HEADER_BYTES, size_bytes):
+            if header_bytes > min(MAX_HEADER_BYTES, size_bytes):
                 raise ValueError("its header is larger than the file")
             header = json.loads(stream.read(header_bytes))
         spans = list(_spans(header))
@@ -87,13 +87,13 @@ def needs_mlx_lms_loader(config: dict[str, Any], directory: Path) -> bool:
 
 @contextmanager
 def fitting(directory: Path) -> Iterator[None]:
-    """Turn errors caused by weights that do not fit the model into ModelBroken."""
+    """Raise ModelBroken for errors caused by weights that do not match the model."""
     try:
         with device_failures():
             yield
     except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
         raise ModelBroken(
-            f"the weights in {directory} do not fit its config.json: {first_line(error)}"
+            f"the weights in {directory} do not match its config.json: {first_line(error)}"
         ) from error
 
 
@@ -103,8 +103,8 @@ def arrays_of(
     """The arrays for `network`, by its parameter names, lazily. Empty if only mlx-lm's loader can
     unpack them.
 
-    Call it once per network: mlx-lm's `sanitize` may change it. Without an output head in the
-    files, it removes the network's own and uses the embedding.
+    Call it only once per network: mlx-lm's `sanitize` may change the network. If the files contain
+    no output head, it removes the network's and uses the embedding.
     """
     if needs_mlx_lms_loader(config, directory):
         return {}

@@ -48,7 +48,7 @@ class DiskBlocks:
         self.error: OSError | None = None
 
     def load(self, head: TokenIds, ids: TokenIds) -> Block | None:
-        """The block of these tokens, computed after this head; None if there is none."""
+        """The block of these tokens, computed after this head; None if it is not stored."""
         with suppress(OSError):
             for row in self._index.chain([self._key(head, ids)]):
                 try:

@@ -63,7 +63,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
-        """Open it to continue. Raises UsageError if there is none, SnapshotBroken if damaged."""
+        """Open it to continue. Raises UsageError if it is missing, SnapshotBroken if damaged."""
         if not (directory / "run.json").is_file():
             raise UsageError(
                 f"no checkpoint in {directory}: start one with ", Field("checkpoint", directory)

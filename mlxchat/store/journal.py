@@ -114,7 +114,7 @@ class Journal:
         return self._file.path
 
     def record(self, system: str | None, turns: Sequence[Turn]) -> None:
-        """Append every difference from what is written, and force it to the disk. A reply in
+        """Append every change since the last call, and force it to the disk. A reply in
         progress is recorded later. Raises SessionError."""
         self.recovered, self._in_step = False, False
         self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
@@ -220,7 +220,7 @@ class Journal:
 
 
 class _Changes:
-    """The lines that turn what is written into what should be, and its contents `after` them."""
+    """The lines that bring the file up to date, and its contents `after` them."""
 
     def __init__(self, written: _Written) -> None:
         self.after = written

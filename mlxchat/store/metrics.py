@@ -1,15 +1,13 @@
-"""A file of statistics about a long run: JSON objects, one per line, appended now and then.
+"""A file of statistics about a long run: JSON objects, one per line, appended at intervals.
 
 The caller decides what they contain. Failing to write the file never ends the run.
 """
 
-import json
-import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mlxchat.files import append_line
+from mlxchat.files import append_line, json_line
 
 INTERVAL_S = 60.0
 
@@ -38,16 +36,11 @@ class MetricsFile:
         """
         self._written_s = now_s
         time = time or datetime.now().astimezone()
-        line = {"time": time.isoformat(timespec="seconds")}
-        line |= {name: _for_json(value) for name, value in facts.items()}
+        line = {"time": time.isoformat(timespec="seconds")} | facts
         try:
-            append_line(self._path, json.dumps(line, ensure_ascii=False, allow_nan=False))
+            append_line(self._path, json_line(line))
         except OSError as error:
             if not self._reported:
                 self._reported = True
                 return f"cannot write {self._path}: {error.strerror or error}"
         return None
-
-
-def _for_json(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -47,7 +47,7 @@ class Position:
 class OutputFile:
     """Text written to a file and, with `rotate_bytes`, to further volumes of at most that size.
 
-    Where a volume ends depends only on the text, not on how it is split into pieces: after the
+    The end of a volume depends only on the text, not on how it is split into pieces: after the
     first line end in the last sixteenth of `rotate_bytes`, or else after the last whole character
     that fits. This process buffers nothing, so killing it loses nothing; only `sync` protects from
     a power cut. After a failure nothing more is written, but the position that `sync` last
@@ -65,7 +65,7 @@ class OutputFile:
         self._tail = tail
         self._rotate_bytes = rotate_bytes
         # Whether the directory on the disk may not list the latest volume yet.
-        self._directory_is_behind = True
+        self._directory_is_stale = True
         self._failed = False
 
     @classmethod
@@ -158,9 +158,9 @@ class OutputFile:
         self._check_writable()
         with self._failing():
             force_to_disk(self._descriptor)
-        if self._directory_is_behind:
+        if self._directory_is_stale:
             sync_directory(self._path.parent)
-            self._directory_is_behind = False
+            self._directory_is_stale = False
         return self.position
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class OutputFile:
         self._volume += 1
         self._bytes = 0
         self._tail = b""
-        self._directory_is_behind = True
+        self._directory_is_stale = True
 
     @contextmanager
     def _failing(self, path: Path | None = None) -> Iterator[None]:
@@ -252,7 +252,7 @@ def _soft_bytes(rotate_bytes: int) -> int:
 
 
 def _file_size(path: Path) -> int | None:
-    """Size of a regular file, None if there is none. Raises OutputError for anything else."""
+    """Size of a regular file; None if it does not exist. Raises OutputError for anything else."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -293,14 +293,14 @@ def _later_volumes(path: Path, volume: int, size: int, rotate_bytes: int | None)
     """
     if rotate_bytes is None:
         return []
-    least = min(_soft_bytes(rotate_bytes), rotate_bytes - LONGEST_CHARACTER + 1)
+    minimum = min(_soft_bytes(rotate_bytes), rotate_bytes - LONGEST_CHARACTER + 1)
     later: list[Path] = []
     for number in count(volume + 1):
         following = volume_path(path, number)
         if not os.path.lexists(following):
             break
         following_size = _file_size(following)
-        if size < least or following.is_symlink() or following_size is None:
+        if size < minimum or following.is_symlink() or following_size is None:
             raise OutputError(
                 f"{following} was not written by this run, which needs the name: move it away"
             )

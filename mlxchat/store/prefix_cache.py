@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mlxchat.cache import Cache, ChunkCache, WindowCache, run_lazily
-from mlxchat.cache.layers import leaves, recurrent_states, windows
+from mlxchat.cache import Cache, run_lazily
+from mlxchat.cache.block import slice_refusal
+from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.placement import Entries, Placement
 from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import SnapshotBroken
@@ -60,15 +61,11 @@ class PrefixCache:
 
     def refusal(self, cache: Cache) -> str | None:
         """Why prefixes of such a cache cannot be stored; None if they can."""
-        for leaf in leaves(cache):
-            if isinstance(leaf, ChunkCache):
-                return "this model attends within chunks"
-            if type(leaf) is not WindowCache and not recurrent_states([leaf]):
-                return f"this model uses a {type(leaf).__name__}"
+        refusal = slice_refusal(cache)
         states = recurrent_states(cache)
         if any(state.left_padding is not None or state.lengths is not None for state in states):
-            return "its prompts are padded"
-        return None
+            return refusal or "its prompts are padded"
+        return refusal
 
     def fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """Fill the empty cache with the longest stored prefix of `ids: (T,)`; return its length.
@@ -135,8 +132,8 @@ class PrefixCache:
         """Keys of the pages that the cache could be filled from; none if it is not empty."""
         if self.refusal(cache) is not None or not _is_untouched(cache):
             return []
-        most = _reusable_tokens(cache, window, len(ids) - 1)
-        return page_keys(self._print, ids[:most], PAGE)
+        reusable = _reusable_tokens(cache, window, len(ids) - 1)
+        return page_keys(self._print, ids[:reusable], PAGE)
 
     def _fillable_chain(self, keys: Sequence[str]) -> list[Page]:
         # If nothing can be stored, do not even create the directory.
@@ -231,8 +228,8 @@ def _is_untouched(cache: Cache) -> bool:
 
 
 def _reusable_tokens(cache: Cache, window: int | None, tokens: int) -> int:
-    """How many of the first tokens are stored the same whatever the steps. After that, kept tokens
-    or a layer have been moved, or what a token saw depends on where its step began."""
+    """The number of first tokens whose stored form does not depend on the steps. After that, kept
+    tokens or a layer have been moved, or the tokens that one could see depend on its step."""
     limits = [tokens] if window is None else [tokens, window]
     for each in windows(cache):
         if each.max_size is not None and each.keep:

@@ -1,7 +1,7 @@
 """A session: a chat saved as it goes, in a separate directory, open in one process at a time.
 
-`journal` defines the transcript and `snapshot` the snapshot. `session_names` knows where a session
-is stored; `session_list` deals with all sessions together.
+`journal` defines the transcript and `snapshot` the snapshot. `session_names` has the directory of a
+session; `session_list` deals with all sessions together.
 """
 
 import os
@@ -19,6 +19,7 @@ from mlxchat.store import unfinished_reply
 from mlxchat.store.journal import Journal
 from mlxchat.store.session_names import (
     TRANSCRIPT,
+    already_exists,
     as_saved,
     check_name,
     directory_of,
@@ -46,7 +47,7 @@ class Session:
 
     @classmethod
     def open(cls, name: str, create: bool = False) -> Self:
-        """Open a session to continue it; if there is none and `create`, start one of that name.
+        """Open a session to continue it; with `create`, start one if it does not exist.
 
         Raises SessionError: not found, invalid name, open elsewhere, damaged.
         """
@@ -158,7 +159,7 @@ def _check_free(name: str, own: str | None = None) -> None:
     """Raises SessionError if a session other than `own` has the name, in upper or lower case."""
     found = as_saved(name)
     if found != own and _exists(path_of(found)):
-        raise SessionError(f"session {found!r} already exists: choose another name")
+        raise already_exists(found)
 
 
 def _exists(path: Path) -> bool:

@@ -161,7 +161,7 @@ def _bytes_in(directory: Path) -> int:
 
 @contextmanager
 def _locked(name: str) -> Iterator[Path]:
-    """The directory of a session, locked so that nobody has or can open it."""
+    """The directory of a session, locked so that no other process has it open or can open it."""
     directory = directory_of(name)
     with session_errors(f"lock session {name!r}"):
         lock = Lock(directory / LOCK, f"session {name!r}")
@@ -172,7 +172,7 @@ def _locked(name: str) -> Iterator[Path]:
 
 
 def _remove_files(directory: Path) -> None:
-    # Through a descriptor, so that nobody can put a link to another directory in its place.
+    # Through a descriptor, so that a link to another directory cannot take its place.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         with os.scandir(descriptor) as entries:

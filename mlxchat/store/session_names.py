@@ -1,4 +1,4 @@
-"""Where sessions are stored and what they may be called. Light: shell completion imports it.
+"""The names and directories of sessions. Light, because shell completion imports it.
 
 `session` decides what a session contains.
 """
@@ -47,6 +47,10 @@ def check_name(name: str) -> None:
             f"-_., at most {MAX_NAME_CHARS} characters, starting with a letter or digit and not "
             "ending with a space or dot"
         )
+
+
+def already_exists(name: str) -> SessionError:
+    return SessionError(f"session {name!r} already exists: choose another name")
 
 
 def is_name(name: str) -> bool:

@@ -39,7 +39,7 @@ class StateFile:
         """Freeze the state and start to write it; `facts` are the caller's own, as JSON.
 
         Raises SnapshotError if another rank could not save its shard, which leaves the previous
-        state intact, and RanksError if a rank is gone.
+        state intact, and RanksError if a rank is lost.
         """
         number = None
         if model.peers is not None:
@@ -58,7 +58,7 @@ class StateFile:
         """The contents of the file, in a fork of `empty`; None if there is no file.
 
         Raises what `snapshot.restore` raises, SnapshotBroken if a shard is missing, RanksError if
-        a rank is gone.
+        a rank is lost.
         """
         if not self.path.exists():
             return None

@@ -1,6 +1,6 @@
 """Measures how far a restored state is from one computed from scratch from the same tokens.
 
-If turns were evicted and keys shifted, the two differ: later tokens have seen what is gone.
+If turns were evicted and keys shifted, the two differ: later tokens have seen the evicted ones.
 """
 
 from dataclasses import dataclass

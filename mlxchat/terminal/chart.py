@@ -4,9 +4,9 @@ from mlxchat.bench.report import Chart, figure
 from mlxchat.terminal import visible
 
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-MOST_PLACES = 10
-MOST_COLUMNS = 100
-LEAST_BAR = 10
+MAX_PLACES = 10
+MAX_COLUMNS = 100
+MIN_BAR = 10
 
 
 def draw_chart(chart: Chart, columns: int) -> str:
@@ -22,15 +22,15 @@ def draw_chart(chart: Chart, columns: int) -> str:
     numbers = {key: figure(value) for key, value in values.items()}
     number_width = max(map(len, numbers.values()), default=0)
     taken = label_width + name_width + number_width + 6
-    bar_width = max(min(columns, MOST_COLUMNS) - taken, LEAST_BAR)
-    most = max(values.values(), default=0)
+    bar_width = max(min(columns, MAX_COLUMNS) - taken, MIN_BAR)
+    largest = max(values.values(), default=0)
     lines = [f"{visible(chart.title)}: {chart.y}" + (f", by {chart.x}" if chart.x else "")]
     for place, label in zip(places, labels, strict=True):
         shown = label
         for series, name in zip(chart.series, names, strict=True):
             key = place, series.label
             if key in values:
-                bar = _bar(values[key] / most * bar_width if most else 0)
+                bar = _bar(values[key] / largest * bar_width if largest else 0)
                 lines.append(
                     f"{shown:>{label_width}}  {name:{name_width}}  {bar:{bar_width}}  "
                     f"{numbers[key]:>{number_width}}"
@@ -44,10 +44,10 @@ def _places(chart: Chart) -> list[float | str]:
     found = list(dict.fromkeys(point.x for series in chart.series for point in series.points))
     if chart.kind == "lines":
         found.sort(key=float)
-    if len(found) <= MOST_PLACES:
+    if len(found) <= MAX_PLACES:
         return found
-    step = (len(found) - 1) / (MOST_PLACES - 1)
-    return [found[round(n * step)] for n in range(MOST_PLACES)]
+    step = (len(found) - 1) / (MAX_PLACES - 1)
+    return [found[round(n * step)] for n in range(MAX_PLACES)]
 
 
 def _bar(width: float) -> str:

@@ -29,9 +29,9 @@ from mlxchat.terminal.typeahead import Released
 from mlxchat.units import beginning, count
 
 # Characters of the last message shown when a session resumes; it may contain files.
-MOST_SHOWN_AGAIN = 2_000
+MAX_SHOWN_CHARS = 2_000
 
-# Suggests arguments for a command of the chat, given what is typed of them.
+# Suggests arguments for a chat command, given their typed beginning.
 Suggest = Callable[["ChatScreen", str, str], Iterable[str]]
 
 # Starts a reply, as `Chat.say` does; takes the options of `Watching` and `on_end`.
@@ -192,7 +192,7 @@ class ChatScreen:
         forgotten = sum(turn.forgotten for turn in turns)
         also = f", {forgotten:,} forgotten" if forgotten else ""
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
-        self.screen.say(f"> {beginning(turns[-1].user, MOST_SHOWN_AGAIN)}")
+        self.screen.say(f"> {beginning(turns[-1].user, MAX_SHOWN_CHARS)}")
         with self._view() if self._shows_replies else PlainView(self.terminal) as view:
             for thought in turns[-1].thoughts:
                 view.begin_another_thought()

@@ -20,7 +20,7 @@ PATIENCE_S = 3
 
 # Terminals drop longer sequences entirely. Source: 100,000 bytes are hterm's limit,
 # https://hterm.org, the smallest that is documented.
-MOST_OSC52_BYTES = 74_994
+MAX_OSC52_BYTES = 74_994
 
 
 def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
@@ -35,7 +35,7 @@ def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
         return "no clipboard here: /export writes a file"
     if os.environ.get("TMUX") and shutil.which("tmux") and _run(TMUX, copied):
         return f"copied {size} to tmux, which passes them on if the terminal supports it"
-    if len(copied) > MOST_OSC52_BYTES:
+    if len(copied) > MAX_OSC52_BYTES:
         return f"{size} are too many for a terminal's clipboard: /export writes a file"
     payload = base64.b64encode(copied).decode()
     screen.write(f"\x1b]52;c;{payload}\x07")

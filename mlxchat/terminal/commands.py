@@ -31,7 +31,7 @@ from mlxchat.units import count
 
 # A handler gets the chat and the text after the command; it may return a draft for the next prompt.
 Handler = Callable[[ChatScreen, str], str | None]
-# Suggests arguments for a command, given what is typed of them.
+# Suggests arguments for a command, given their typed beginning.
 Suggest = Callable[[ChatScreen, str], Iterable[str]]
 
 THINK = ("on", "off", "hide")
@@ -95,7 +95,7 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
 
 
 def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
-    """Arguments of the command that start with what is typed. Errors give no suggestions."""
+    """Arguments of the command that start with the typed text. Errors give no suggestions."""
     found = COMMANDS.get(name)
     if found is not None:
         with suppress(MlxchatError, OSError):
@@ -262,11 +262,11 @@ def _forget(shown: ChatScreen, argument: str) -> None:
     wanted = _number("/forget", argument, 1)
     if wanted < 1:
         raise _usage("/forget")
-    gone = shown.conversation.forget(wanted)
-    if gone == 0:
+    forgotten = shown.conversation.forget(wanted)
+    if forgotten == 0:
         raise UsageError("no turns to forget")
-    leave = "leaves" if gone == 1 else "leave"
-    shown.screen.say(f"{count(gone, 'turn')} {leave} the window with your next message")
+    leave = "leaves" if forgotten == 1 else "leave"
+    shown.screen.say(f"{count(forgotten, 'turn')} {leave} the window with your next message")
 
 
 @command("/save NAME", "name this session, or save to a .jsonl file")

@@ -96,11 +96,11 @@ class Editor:
             with handled_by(end, heeded):
                 return message_of(self._session.prompt(default=draft))
         except EOFError:
-            # Without a signal, the terminal itself is gone.
+            # Without a signal, the terminal has been closed.
             if not received:
                 raise EndOfInput from None
         except OSError:
-            # SIGHUP means that the terminal is gone and cannot be restored.
+            # SIGHUP means that the terminal has been closed and cannot be restored.
             if not received:
                 raise
         signal.raise_signal(received[0])

@@ -62,7 +62,7 @@ def turn_line(turn: int, stats: Stats, seconds: float) -> str:
 
 
 def forgotten_line(forgot: Forgot) -> str:
-    """What has left the window."""
+    """The turns that have left the window."""
     tokens = count(forgot.tokens, "token")
     if forgot.turns == 0:
         number = forgot.numbers[0]

@@ -20,7 +20,7 @@ GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with rows, each a name and what it means."""
+    """A heading with rows, each a name and its meaning."""
 
     heading: str
     rows: Sequence[tuple[str, str]]

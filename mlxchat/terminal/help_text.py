@@ -1,4 +1,4 @@
-"""What a command's help says, from its parameters: usage, examples, commands, options.
+"""The text of a command's help, from its parameters: usage, examples, commands, options.
 
 A page shows the options that are declared common, in one list; a page of `everything` shows all of
 them, under headings.

@@ -170,7 +170,7 @@ def _piece(node: SyntaxTreeNode) -> Text:
 
 
 def _destination(href: str) -> str:
-    """Where a link leads, in a reader's words: the command that shows a page, or the address."""
+    """A link's target as shown to the reader: the command that shows the page, or the address."""
     page, _, _ = href.partition("#")
     if page.endswith(".md"):
         return f" (help {page.removesuffix('.md')})"

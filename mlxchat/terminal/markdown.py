@@ -86,21 +86,21 @@ def parse(source: str) -> list[Token]:
     return [token for token in tokens if token.type != "inline" or token.children]
 
 
-def split_blocks(tokens: list[Token], is_behind: bool, number: int | None) -> Iterator[Block]:
+def split_blocks(tokens: list[Token], follows_text: bool, number: int | None) -> Iterator[Block]:
     for group in _groups(tokens, level=0):
         if group[0].type in _LISTS:
-            yield from _split_items(group, is_behind, number)
+            yield from _split_items(group, follows_text, number)
         else:
-            yield Block(group, _first_line(group), is_behind)
-        is_behind, number = True, None
+            yield Block(group, _first_line(group), follows_text)
+        follows_text, number = True, None
 
 
-def _split_items(tokens: list[Token], is_behind: bool, number: int | None) -> Iterator[Block]:
+def _split_items(tokens: list[Token], follows_text: bool, number: int | None) -> Iterator[Block]:
     opening, *items, closing = tokens
     next_number = int(opening.attrs.get("start", 1)) if number is None else number
     for item in _groups(items, level=1):
         opening_here = replace(opening, attrs={"start": next_number})
-        has_space_before = is_behind and number is None
+        has_space_before = follows_text and number is None
         group = [opening_here, *item, closing]
         yield Block(group, _first_line(item), has_space_before, number)
         next_number += 1

@@ -33,7 +33,7 @@ class Messages:
 
 
 def show_error(error: object) -> None:
-    """Show an error on a line of its own."""
+    """Show an error on a separate line."""
     _write(f"mlxchat: error: {as_flags(error)}")
 
 

@@ -13,7 +13,7 @@ _IFLAG, _LFLAG, _CC = 0, 3, 6
 
 
 def settings_of(terminal: int) -> Settings | None:
-    """The current settings; None if it is not a terminal, or is gone."""
+    """The current settings; None if it is not a terminal, or has been closed."""
     with suppress(termios.error, OSError):
         return termios.tcgetattr(terminal)
     return None

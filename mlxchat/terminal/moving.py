@@ -38,7 +38,7 @@ class MovingBar(Progress):
 
     def get_renderable(self) -> RenderableType:
         width = max(self._stderr.width - MARGIN, 1)
-        self.columns = tuple(each for each, least in self._columns.items() if width >= least)
+        self.columns = tuple(each for each, minimum in self._columns.items() if width >= minimum)
         return Constrain(super().get_renderable(), width)
 
 

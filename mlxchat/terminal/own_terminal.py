@@ -1,4 +1,4 @@
-"""A pseudo-terminal for a program whose launcher stands between it and the user's terminal.
+"""A pseudo-terminal for a program whose launcher is between it and the user's terminal.
 
 MLX's launcher reads the keyboard and forwards it through a pipe, dies on Ctrl-C, and shows output a
 tenth of a second late, split anywhere. So the program runs in a pseudo-terminal: keys come from

@@ -118,7 +118,7 @@ def run_editor(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None
     """Return `text` as saved by $VISUAL, $EDITOR or the first editor found; callable from any
     thread.
 
-    The editor gets a copy called `file_name`, whose suffix tells it the type of text. It draws on
+    The editor gets a copy called `file_name`, whose suffix shows it the type of text. It draws on
     `terminal` if given.
 
     Raises InputError if the editor cannot be started, fails, or saves something other than text.

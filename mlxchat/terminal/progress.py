@@ -152,7 +152,7 @@ class Bar(_Late):
             return True
 
     def say_anyway(self, text: str) -> None:
-        """Write a line above the bar, or on a line of its own."""
+        """Write a line above the bar, or on a separate line."""
         if not self.say(text):
             say_on_own_line(text)
 

@@ -161,7 +161,7 @@ class MarkdownView(_View):
     def _begin_answer(self) -> None:
         if not isinstance(self._part, Answer):
             self._draw(is_done=True)
-            self._part = Answer(is_behind=self._screen.has_printed)
+            self._part = Answer(follows_text=self._screen.has_printed)
 
     def _draw(self, is_done: bool = False) -> None:
         step = self._part.step(self._renderer, is_done)

@@ -116,12 +116,12 @@ class HiddenThoughts:
 class Answer:
     """The Markdown that is not printed yet; it starts with a block.
 
-    `is_behind`: there is output above it. `number` is the number of its first list item, if earlier
-    items of that list are printed; `skip` counts the printed lines of its first code block.
+    `follows_text`: there is output above it. `number` is the number of its first list item, if
+    earlier items of that list are printed; `skip` counts the printed lines of its first code block.
     """
 
     source: str = ""
-    is_behind: bool = False
+    follows_text: bool = False
     number: int | None = None
     skip: int = 0
 
@@ -131,10 +131,10 @@ class Answer:
     def step(self, renderer: Renderer, is_done: bool) -> Step:
         if is_done:
             rows = renderer.block_rows(self._blocks(self.source), self.skip)
-            return Step(rows, [], Answer(is_behind=self.is_behind or bool(rows)))
-        # An unfinished line can still become anything; whole lines never reopen a block.
+            return Step(rows, [], Answer(follows_text=self.follows_text or bool(rows)))
+        # An unfinished line may still turn into anything; whole lines never reopen a block.
         *closed, last = self._blocks(self.source[: self.source.rfind("\n") + 1]) or [None]
-        rest = self._behind(last) if last and closed else self
+        rest = self._rest_from(last) if last and closed else self
         final = renderer.block_rows([block for block in closed if block], self.skip)
         if last and last.code_lines > rest.skip:
             final += renderer.block_rows([last], rest.skip)
@@ -143,9 +143,9 @@ class Answer:
         return Step(final, live, rest)
 
     def _blocks(self, source: str) -> list[Block]:
-        return list(split_blocks(parse(source), self.is_behind, self.number))
+        return list(split_blocks(parse(source), self.follows_text, self.number))
 
-    def _behind(self, block: Block) -> "Answer":
+    def _rest_from(self, block: Block) -> "Answer":
         """The rest from `block` on, once everything before it is printed."""
         lines = self.source.split("\n")[block.first_line :]
-        return Answer("\n".join(lines), is_behind=True, number=block.number)
+        return Answer("\n".join(lines), follows_text=True, number=block.number)

@@ -5,7 +5,7 @@ import textwrap
 from mlxchat.terminal import visible
 
 _VERDICT_COLUMNS, _TOPIC_COLUMNS = 8, 17
-_LEAST_TEXT_COLUMNS = 30
+_MIN_TEXT_COLUMNS = 30
 
 
 def format_line(verdict: str, topic: str, text: str, advice: str | None, columns: int) -> str:
@@ -15,7 +15,7 @@ def format_line(verdict: str, topic: str, text: str, advice: str | None, columns
     """
     head = f"{verdict:{_VERDICT_COLUMNS}} {topic:{_TOPIC_COLUMNS}} "
     indent = " " * len(head)
-    if columns - len(head) < _LEAST_TEXT_COLUMNS:
+    if columns - len(head) < _MIN_TEXT_COLUMNS:
         # Too narrow for two columns: the text goes below.
         indent = "  "
         return (

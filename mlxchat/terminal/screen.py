@@ -1,4 +1,4 @@
-"""What a chat shows besides replies: dim notices and rules."""
+"""A chat's dim notices and rules."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from rich.text import Text
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.spelling import in_chat
 
-# What a rule needs besides its text.
+# The columns of a rule without its text.
 RULE_CELLS = 2
 
 

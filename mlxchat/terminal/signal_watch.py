@@ -1,6 +1,6 @@
 """Handles signals while the main thread is busy in MLX, possibly for minutes.
 
-Python runs signal handlers in the main thread, between two of its own instructions: none runs
+Python runs signal handlers in the main thread, between two bytecode instructions: none runs
 inside `mx.eval`. But the interpreter immediately writes each signal to a pipe, and a thread that
 reads it can print a message or end the process.
 """

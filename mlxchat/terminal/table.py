@@ -7,7 +7,7 @@ from mlxchat.terminal import visible
 
 GAP = 2
 # A column that is cut to fit is at least this wide, or left out.
-LEAST_WIDTH = 8
+MIN_WIDTH = 8
 
 
 def format_table(
@@ -83,8 +83,8 @@ def _fitted(columns: Sequence[Sequence[str]], cut: Collection[str], width: int) 
     free = width
     for i, column in enumerate(columns):
         wanted = max(map(cell_len, column))
-        least = min(LEAST_WIDTH, wanted) if column[0] in cut else wanted
-        fitting = wanted if i == 0 or wanted <= free else free if least <= free else 0
+        minimum = min(MIN_WIDTH, wanted) if column[0] in cut else wanted
+        fitting = wanted if i == 0 or wanted <= free else free if minimum <= free else 0
         widths.append(fitting)
         free -= fitting + GAP if fitting else 0
     return widths

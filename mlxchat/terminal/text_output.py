@@ -12,7 +12,7 @@ from mlxchat.terminal import visible
 class Stdout:
     """Writes and flushes piece by piece. On a terminal, control characters are made visible.
 
-    Raises ClosedPipe if the reader is gone, OutputError if stdout cannot be written.
+    Raises ClosedPipe if the reader has closed it, OutputError if it cannot be written.
     """
 
     def __init__(self) -> None:

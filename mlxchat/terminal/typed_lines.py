@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 
 from mlxchat.terminal.modes import set_to, unedited
 
-# Nobody types the next line this soon after the last; a paste has no pauses.
+# Too short for typing another line; a paste has no pauses.
 PASTE_PAUSE_S = 0.05
 
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 # Arrives as a key if the terminal was not editing lines when it was pressed.
 _END = b"\x04"
 
@@ -55,9 +55,9 @@ class TypedLines:
         return bool(self._held)
 
     def _take(self) -> bytes:
-        # A terminal that is gone counts as end of input.
+        # A closed terminal counts as end of input.
         with suppress(OSError):
-            taken = os.read(_stdin(), _MOST_BYTES)
+            taken = os.read(_stdin(), _MAX_BYTES)
             self._held += taken
             return taken
         return b""

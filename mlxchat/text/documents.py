@@ -131,7 +131,7 @@ def _message(line: str, name: str) -> tuple[str, str]:
 
 
 def name_of(path: str) -> str:
-    """What messages call the file at this path."""
+    """The name of the file at this path in messages."""
     return "standard input" if path == STDIN else path
 
 

@@ -15,7 +15,7 @@ from mlxchat.errors import InputError
 from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 
-# Characters per call of the tokenizer. Its bookkeeping takes some 150 bytes a token, which would
+# Characters per call of the tokenizer. Its bookkeeping takes some 150 bytes per token, which would
 # be gigabytes for a document of 100 MB in one piece.
 CHUNK_CHARS = 1 << 18
 

@@ -1,6 +1,6 @@
 """Prompts in parts, some of which are blocks: texts read once and cached for other prompts.
 
-The caller says which parts are blocks; their text is never searched for them. Each part is encoded
+The caller marks the parts that are blocks; text is never searched for them. Each part is encoded
 on its own, so that a block has the same ids in every prompt. Reading the ids is left to `blocks`.
 """
 

@@ -335,7 +335,7 @@ def runs(
 def place_after_prompt(
     tail: Sequence[int], markers: Markers, text_of: Callable[[Sequence[int]], str]
 ) -> Place:
-    """Where the reply to a prompt ending in `tail` begins: the template may have opened it."""
+    """The state in which a reply to a prompt ending in `tail` begins, as the template leaves it."""
     last = max((i for i, id_ in enumerate(tail) if id_ in markers.roles), default=None)
     if last is None:
         return Place.START

@@ -39,11 +39,11 @@ class StreamDecoder:
     def _final(self, text: str) -> int:
         """Number of pending tokens, with `text` their whole text, that can be shown without
         cutting a character: their own text must begin it."""
-        most = len(self._pending) - self._UNFINISHED_TOKENS
-        for n in range(most, 0, -1):
+        limit = len(self._pending) - self._UNFINISHED_TOKENS
+        for n in range(limit, 0, -1):
             if text.startswith(self._pending_text(n)):
                 return n
-        return most if most > self._MAX_PENDING else 0
+        return limit if limit > self._MAX_PENDING else 0
 
     @property
     def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

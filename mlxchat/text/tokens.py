@@ -238,7 +238,7 @@ class Tokenizer:
         ids = message.ids
         is_tagged = not probed.inline and self._replies.markers is None
         if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
-            # Its tags are plain text, which ids cannot tell from the rest.
+            # Its tags are plain text, so ids cannot distinguish them from the rest.
             ids = None
         segments = self._segments(
             None if ids is None else ids.tobytes(), message.content, message.thought

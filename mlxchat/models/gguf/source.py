@@ -34,7 +34,7 @@ class Source:
 
 
 def identify(path: Path) -> Source:
-    """Stat the file at `path`. Raises ModelNotFound if there is none."""
+    """Stat the file at `path`. Raises ModelNotFound if it does not exist."""
     try:
         resolved = path.resolve(strict=True)
         stat = resolved.stat()

@@ -11,7 +11,7 @@ from mlxchat.models.gguf.read import GgufFile
 
 PREFIX = "tokenizer.ggml"
 
-# Control tokens that end a turn even if the metadata does not say so; older files name only one.
+# Control tokens that end a turn even if the metadata does not list them; older files name only one.
 # Source: src/llama-vocab.cpp of ggml-org/llama.cpp.
 END_OF_TURN = (
     "<|eot_id|>",
@@ -52,7 +52,7 @@ def read_vocabulary(file: GgufFile, embedded_tokens: int) -> Vocabulary:
     Raises ModelBroken if its lists do not match each other or the model.
     """
     tokens = file.texts(f"{PREFIX}.tokens")
-    # Like llama.cpp: two empty tokens could not be told apart.
+    # As in llama.cpp: two empty tokens would be indistinguishable.
     tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     if not 1 <= len(tokens) <= embedded_tokens:
         raise file.broken(f"{len(tokens)} tokens but {embedded_tokens} embeddings")
