@@ -199,7 +199,7 @@ def test_commands_answer_and_unknown_ones_suggest_the_nearest(
     chat.send("//slash\r")
     chat.shows("· 2 turns")
     chat.says("/save talk")
-    chat.shows("^this session is now called 'talk'$")
+    chat.shows("^renamed this session to 'talk'$")
     chat.says("/save ./talk.jsonl")
     chat.shows("^saved to talk.jsonl$")
     chat.says("/export talk.md")

@@ -277,7 +277,7 @@ def _save(shown: ChatScreen, argument: str) -> None:
         shown.screen.say(f"saved to {path}")
         return
     shown.ready_chat().save_as(argument)
-    shown.screen.say(f"this session is now called {argument!r}")
+    shown.screen.say(f"renamed this session to {argument!r}")
 
 
 @command("/load NAME", "resume a session or a .jsonl file", lambda *_: names_by_use())
