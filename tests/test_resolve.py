@@ -187,8 +187,8 @@ def test_offline_forbids_a_download(
         ("/no/where", ModelNotFound, "/no/where does not exist"),
         ("gone.gguf", ModelNotFound, "gone.gguf does not exist"),
         ("org/gone.gguf", ModelNotFound, "org/gone.gguf does not exist"),
-        ("smolm2", ModelNotFound, "no model is called 'smolm2'; did you mean smollm2?"),
-        ("wrk", ModelNotFound, "no model is called 'wrk'; did you mean work?"),
+        ("smolm2", ModelNotFound, "no model named 'smolm2'; did you mean smollm2?"),
+        ("wrk", ModelNotFound, "no model named 'wrk'; did you mean work?"),
         (
             "empty",
             ModelBroken,
@@ -291,7 +291,7 @@ def test_a_silent_hub_leads_to_the_embedded_model(scene: Scene):
     scene.hub_answers = False
     assert scene.resolve(ask=scene.answer(True)) == ResolvedModel("smollm2", scene.converted)
     assert scene.told == [
-        "no recommended model was looked up: cannot reach the hub",
+        "could not look up a recommended model: cannot reach the hub",
         "using the small embedded model smollm2; configure a default to use another",
     ]
     assert scene.questions == []

@@ -161,7 +161,7 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
     try:
         return hub.repo_size_bytes(repo_id)
     except (HubError, ModelNotFound) as error:
-        access.notify(Message("no recommended model was looked up: ", error))
+        access.notify(Message("could not look up a recommended model: ", error))
         return None
 
 
