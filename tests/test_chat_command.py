@@ -125,7 +125,7 @@ def test_stats_tell_what_each_turn_cost(run_mlxchat: RunMlxchat, tiny_model: Pat
     assert len(lines) == 2
     assert lines[0].startswith("turn 1 · ")
     assert "prefilled 20 of 20 tokens" in lines[0]
-    assert "stopped: length" in lines[1]
+    assert "finish reason: length" in lines[1]
 
 
 def test_what_is_forgotten_is_said_in_scripts_too(
