@@ -173,6 +173,23 @@ def test_a_single_word_that_no_command_could_be_is_a_question(word: str) -> None
     check_question([word], ROOT)
 
 
+@pytest.mark.parametrize("line", ["-f a.md Summarize", "Summarize --file=a.md", "-c Summarize"])
+def test_a_word_about_a_file_or_a_session_is_a_question(
+    line: str, run_mlxchat: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mlxchat -f report.txt Summarize` was refused as an unknown command."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.md").write_text("One.")
+    assert run_mlxchat("chat", "hello").returncode == 0
+    assert run_mlxchat(*shlex.split(line)).returncode == 0
+    assert asked()[0][-1].endswith("Summarize")
+
+
+def test_a_mistyped_command_is_refused_even_with_a_file() -> None:
+    with pytest.raises(UsageError, match="did you mean `mlxchat generate`"):
+        check_question(["gen"], ROOT, ["-f", "a.md", "gen"])
+
+
 def test_after_the_command_any_word_is_a_question(run_mlxchat: RunMlxchat) -> None:
     assert run_mlxchat("chat", "hello").returncode == 0
     assert asked() == [["hello"]]

@@ -125,7 +125,7 @@ def test_stats_report_the_cost_of_each_turn(run_mlxchat: RunMlxchat, tiny_model:
     assert len(lines) == 2
     assert lines[0].startswith("turn 1 · ")
     assert "prefilled 20 of 20 tokens" in lines[0]
-    assert "stopped: length" in lines[1]
+    assert "finish reason: length" in lines[1]
 
 
 def test_forgotten_turns_are_reported_in_pipes_too(

@@ -14,7 +14,14 @@ from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.session import Session
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import COMMANDS, KNOWN, help_lines, run_command, suggestions
+from mlxchat.terminal.commands import (
+    COMMANDS,
+    KNOWN,
+    help_lines,
+    run_command,
+    suggestions,
+    without_draft,
+)
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.screen import Screen
 
@@ -173,3 +180,19 @@ def test_a_notice_longer_than_the_terminal_is_wide_is_shown_in_full(
 def test_forget_without_turns_is_refused(run: Run) -> None:
     with pytest.raises(UsageError, match="no turns to forget"):
         run("/forget 2")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("/undo", "/undo"),
+        (" /set temp 1", "/set temp 1"),
+        ("/bye", "/bye"),
+        (" and/or?", "Count to ten and/or?"),
+        ("/nonsense", "Count to ten/nonsense"),
+        ("", "Count to ten"),
+    ],
+)
+def test_a_command_typed_after_a_draft_is_a_command(typed: str, meant: str) -> None:
+    """The second of two /undo sent "Count to ten/undo" to the model."""
+    assert without_draft(f"Count to ten{typed}", "Count to ten") == meant

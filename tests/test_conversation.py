@@ -487,6 +487,17 @@ def test_text_in_a_reply_never_becomes_a_control_token() -> None:
         assert controls == [257, 258] * 3 + [257]
 
 
+def test_a_retry_does_not_report_forgotten_turns_again() -> None:
+    """Every /retry repeated that turn 1 had just been forgotten."""
+    conversation = make_conversation(300)
+    while not conversation.forgotten:
+        say(conversation, "x" * 30)
+    count = len(conversation.forgotten)
+    assert not [said for said in conversation.retry() if isinstance(said, Forgot)]
+    assert len(conversation.forgotten) == count
+    assert say(conversation, "x" * 30)
+
+
 def test_a_retry_stopped_before_its_first_token_keeps_the_old_reply() -> None:
     """The turn used to vanish, together with its old reply."""
     conversation = make_conversation()

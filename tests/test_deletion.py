@@ -84,7 +84,7 @@ def test_nothing_is_deleted_if_a_name_is_wrong(
     done = run_mlxchat("session", "rm", "--yes", "one", "onne")
     assert (done.returncode, done.stderr) == (
         1,
-        "mlxchat: error: there is no session 'onne'\n",
+        "mlxchat: error: no session named 'onne'; did you mean one?\n",
     )
     assert names_by_use() == sessions
     done = run_mlxchat("cache", "rm", "--yes", "a1", "ff")

@@ -156,7 +156,7 @@ def test_invalid_utf8_is_reported_with_its_position_unless_quiet(
 def test_stats_are_shown_on_request(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "2", "--stats", "Hello")
     assert done.stderr.startswith("prompt ")
-    assert "stopped: length" in done.stderr
+    assert "finish reason: length" in done.stderr
     assert one_line(done.stderr)
 
 

@@ -210,8 +210,8 @@ def test_an_unreachable_hub_is_an_error_that_says_what_to_do(
     """A first run offline showed "[Errno -2] Name or service not known"."""
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     assert pull_error(run_program) == (
-        f"cannot reach {endpoint}: {reason}; check the network, or use a model that is on this "
-        "disk (`mlxchat models list`)"
+        f"cannot reach {endpoint}: {reason}; check the network, or use a downloaded model "
+        "(`mlxchat models list`)"
     )
 
 

@@ -163,9 +163,9 @@ def test_help_for_a_command_shows_its_options() -> None:
     [
         (["windo"], "did you mean window?"),
         (["sesion"], "did you mean session?"),
-        (["xyzzy"], "mlxchat help shows what there is"),
+        (["xyzzy"], "see `mlxchat help`"),
         (["session", "serach"], "did you mean session search?"),
-        (["session", "xyzzy"], "mlxchat help session shows what there is"),
+        (["session", "xyzzy"], "see `mlxchat help session`"),
         (["../chat"], "did you mean chat?"),
     ],
 )
@@ -175,7 +175,7 @@ def test_an_unknown_page_is_a_usage_error_with_the_nearest_name(
     done = run_in_process("help", *words)
     name = " ".join(words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"mlxchat: error: no page or command is called {name!r}: {hint}\n"
+    assert done.stderr == f"mlxchat: error: no page or command named {name!r}; {hint}\n"
 
 
 @pytest.fixture

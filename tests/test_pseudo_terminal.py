@@ -37,7 +37,7 @@ def test_a_user_sees_the_text_and_then_the_figures_on_a_separate_line(
     *_, figures, end = screen.split("\r\n")
     assert end == ""
     assert figures.startswith("prompt ")
-    assert figures.endswith("stopped: length")
+    assert figures.endswith("finish reason: length")
 
 
 def test_the_terminal_interprets_nothing_the_model_writes(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_long_prefill_shows_tokens_rate_and_time_left_until_it_ends(
     child.sendintr()
     screen = screen_of(child)
     assert child.exitstatus == 130
-    assert "stopped: interrupted" in screen
+    assert "finish reason: interrupted" in screen
     assert "Traceback" not in screen
 
 

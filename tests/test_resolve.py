@@ -187,8 +187,8 @@ def test_offline_forbids_a_download(
         ("/no/where", ModelNotFound, "/no/where does not exist"),
         ("gone.gguf", ModelNotFound, "gone.gguf does not exist"),
         ("org/gone.gguf", ModelNotFound, "org/gone.gguf does not exist"),
-        ("smolm2", ModelNotFound, "no model is called 'smolm2'; did you mean smollm2?"),
-        ("wrk", ModelNotFound, "no model is called 'wrk'; did you mean work?"),
+        ("smolm2", ModelNotFound, "no model named 'smolm2'; did you mean smollm2?"),
+        ("wrk", ModelNotFound, "no model named 'wrk'; did you mean work?"),
         (
             "empty",
             ModelBroken,

@@ -192,7 +192,7 @@ def test_a_missing_session_is_created_only_on_request(sessions: Path) -> None:
         lambda: remove("mine"),
         lambda: rename("mine", "yours"),
     ):
-        with pytest.raises(SessionError, match="there is no session 'mine'"):
+        with pytest.raises(SessionError, match="no session named 'mine'"):
             attempt()
     assert not sessions.exists()
 
@@ -253,7 +253,7 @@ def test_a_chosen_name_taken_in_the_meantime_is_refused(
 def test_a_directory_without_a_transcript_is_reused(sessions: Path) -> None:
     (sessions / "mine").mkdir(parents=True)
     assert listing() == []
-    with pytest.raises(SessionError, match="there is no session"):
+    with pytest.raises(SessionError, match="no session named"):
         Session.open("mine")
     make_session("mine")
     assert names_by_use() == ["mine"]

@@ -335,7 +335,7 @@ def test_the_session_commands(chat: Any, tiny_model: Path, run_mlxchat: RunMlxch
     missing = run_mlxchat("session", "show", "whales")
     assert (missing.returncode, missing.stderr) == (
         1,
-        "mlxchat: error: there is no session 'whales'\n",
+        "mlxchat: error: no session named 'whales'; see `mlxchat session list`\n",
     )
     assert run_mlxchat("session", "list").stdout == ""
 
@@ -363,7 +363,7 @@ def test_a_session_resumed_in_a_terminal_shows_its_last_turn(tiny_model: Path) -
         chat.send(f"question {n} of several\r")
         chat.shows(f"^turn {n + 1} ")
     chat.send("/save voyage\r")
-    chat.shows("^this session is now called 'voyage'$")
+    chat.shows("^renamed this session to 'voyage'$")
     chat.send(CTRL_D)
     chat.shows("^saved .*; resume with: mlxchat --session voyage$")
     assert chat.ends() == 0

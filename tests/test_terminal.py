@@ -68,7 +68,7 @@ def test_the_closing_line_shows_every_figure() -> None:
     )
     assert stats_line(stats) == (
         "prompt 4,232 tokens, 593.9 tok/s · generated 128 tokens, 41.2 tok/s · first token 7.12 s "
-        "· KV 4,360 tokens, 201 MB · evicted 12 · peak memory 1.23 GB · stopped: stop"
+        "· KV 4,360 tokens, 201 MB · evicted 12 · peak memory 1.23 GB · finish reason: stop"
     )
     early = replace(
         stats, finish_reason="interrupted", prefilled_tokens=512, generated_tokens=0, ttft_s=0.0
@@ -77,8 +77,8 @@ def test_the_closing_line_shows_every_figure() -> None:
     # A stage that did not run has no rate. It used to be "0.0 tok/s".
     assert stats_line(early) == (
         "prompt 4,232 tokens, 512 read, 593.9 tok/s · KV 512 tokens, 201 MB · evicted 0 "
-        "· peak memory 1.23 GB · stopped: interrupted"
+        "· peak memory 1.23 GB · finish reason: interrupted"
     )
     assert turn_line(2, early, 3.0) == (
-        "turn 2 · 3.00 s · prefilled 512 of 4,232 tokens · stopped: interrupted"
+        "turn 2 · 3.00 s · prefilled 512 of 4,232 tokens · finish reason: interrupted"
     )

@@ -51,7 +51,7 @@ def warm(
     ids = tokenizer.prompt(text, system, variables=args).ids
     if len(ids) < MIN_TOKENS:
         raise InputError(
-            f"{name} is {len(ids):,} tokens: below {MIN_TOKENS:,} it is read again as quickly"
+            f"{name} has {len(ids):,} tokens: below {MIN_TOKENS:,}, caching saves no time"
         )
     return Warmed(name, len(ids), _read_prefix(setup, loaded, ids, observer, name))
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -248,13 +249,15 @@ class Conversation:
 
     def retry(self, **watching: Unpack[Watching]) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the
-        old reply stays. Raises what `say` raises."""
+        old reply stays. Turns that were forgotten already are not reported again. Raises what `say`
+        raises."""
         self._retries += 1
         seed = self._next_stream()
+        forgotten = {number for number, turn in enumerate(self.turns, 1) if turn.forgotten}
         old = self.undo()
         before = len(self.turns)
         reply = self._say(old.user, seed, Watch(**watching))
-        return self._or_else(reply, before, old)
+        return _without_reports_of(forgotten, self._or_else(reply, before, old))
 
     def continue_reply(self, **watching: Unpack[Watching]) -> Generator[Said]:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
@@ -449,3 +452,10 @@ def _stats_of(generation: Generation, loop: LoopDetector | None) -> Stats:
     stats = generation.stats
     stopped_for_loop = stats.finish_reason == "interrupted" and _repeats(loop)
     return replace(stats, finish_reason="loop") if stopped_for_loop else stats
+
+
+def _without_reports_of(forgotten: set[int], reply: Generator[Said]) -> Generator[Said]:
+    with closing(reply):
+        for said in reply:
+            if not (isinstance(said, Forgot) and said.turns and forgotten.issuperset(said.numbers)):
+                yield said

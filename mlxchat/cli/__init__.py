@@ -88,11 +88,11 @@ class ChatByDefault(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self._is_for_chat(ctx, args):
-            ctx.meta[IMPLIED] = True
+            ctx.meta[IMPLIED] = args
             if args and not args[0].startswith("-"):
                 # A mistyped command gets a hint even if its options are unknown to chat.
                 words = takewhile(lambda each: not each.startswith("-"), args)
-                check_question(list(words), self)
+                check_question(list(words), self, args)
             args = ["chat", *args]
         return super().parse_args(ctx, args)
 

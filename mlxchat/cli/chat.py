@@ -10,7 +10,7 @@ from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
 from mlxchat.shown import ChatShown
 
-# Set if the command line does not name `chat`.
+# The arguments, if they do not name `chat`.
 IMPLIED = f"{__name__}.implied"
 
 EPILOG = """\
@@ -76,8 +76,9 @@ def chat(
 
 def _check(words: list[str], context: typer.Context) -> None:
     """Raises UsageError."""
-    if context.meta.get(IMPLIED):
-        check_question(words, context.find_root().command)
+    arguments = context.meta.get(IMPLIED)
+    if arguments is not None:
+        check_question(words, context.find_root().command, arguments)
     if len(words) > 1:
         raise UsageError(f'quote the question: mlxchat chat "{" ".join(words)}"')
     if not words[0].strip():

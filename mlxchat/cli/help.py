@@ -88,8 +88,8 @@ def _unknown(group: list[str], word: str, known: Iterable[str]) -> UsageError:
     if near:
         hint = f"did you mean {' '.join([*group, *near])}?"
     else:
-        hint = f"{' '.join(['mlxchat help', *group])} shows what there is"
-    return UsageError(f"no page or command is called {wanted!r}: {hint}")
+        hint = f"see `{' '.join(['mlxchat help', *group])}`"
+    return UsageError(f"no page or command named {wanted!r}; {hint}")
 
 
 def _commands(context: typer.Context) -> list[str]:

@@ -1,12 +1,12 @@
 """`mlxchat "question"`: distinguish a question from a mistyped command.
 
 A question is quoted, so it has spaces; or it has a character that no command has. A single word is
-a question only after `mlxchat chat`, or next to a piped document.
+a question only after `mlxchat chat`, with a document, or in a session that continues.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,14 +15,16 @@ from mlxchat.errors import UsageError
 COMMAND_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 PATH_BEGINNINGS = ("/", "./", "../", "~/")
+# With one of these, a word is about something: `mlxchat -f report.txt Summarize`.
+SUBJECT_OPTIONS = {"-f", "--file", "-c", "--continue", "--session"}
 CLOSE = 0.7
 MIN_PREFIX = 3
 
 
-def check_question(words: Sequence[str], root: Any) -> None:
+def check_question(words: Sequence[str], root: Any, arguments: Iterable[str] = ()) -> None:
     """Raise UsageError if the words after `mlxchat` are not meant as a question.
 
-    `root` is the program's group of commands.
+    `root` is the program's group of commands, `arguments` the whole command line.
     """
     paths = list(_paths(root))
     text = " ".join(words[0].split())
@@ -34,7 +36,7 @@ def check_question(words: Sequence[str], root: Any) -> None:
     if len(words) == 1 and (words[0] != text or " " in text):
         return
     if len(words) == 1:
-        _check_word(text, paths)
+        _check_word(text, paths, has_subject=_names_subject(arguments) or _has_document())
         return
     hint = _did_you_mean(text, paths)
     question = " ".join(words)
@@ -43,7 +45,7 @@ def check_question(words: Sequence[str], root: Any) -> None:
     )
 
 
-def _check_word(word: str, paths: Sequence[str]) -> None:
+def _check_word(word: str, paths: Sequence[str], *, has_subject: bool) -> None:
     if not word:
         raise UsageError("the question is empty")
     # Unlike Path.exists, this takes a word of any length.
@@ -56,7 +58,7 @@ def _check_word(word: str, paths: Sequence[str]) -> None:
     if not COMMAND_WORD.fullmatch(word):
         return
     hint = _did_you_mean(word, paths)
-    if not hint and _has_document():
+    if not hint and has_subject:
         return
     raise UsageError(f"unknown command {word!r}{hint}; to ask it, use `mlxchat chat {word}`")
 
@@ -83,6 +85,10 @@ def _is_model(word: str) -> bool:
     if word.startswith(PATH_BEGINNINGS) or os.path.exists(word):  # noqa: PTH110
         return False
     return bool(HUB_ID.fullmatch(word)) or word in complete_model(word)
+
+
+def _names_subject(arguments: Iterable[str]) -> bool:
+    return not SUBJECT_OPTIONS.isdisjoint(each.partition("=")[0] for each in arguments)
 
 
 def _has_document() -> bool:

@@ -110,7 +110,7 @@ def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> H
         return HubError(f"the download of {repo_id} failed: {reason}; ", *_how_to_resume(repo_id))
     return HubError(
         f"cannot reach {_endpoint()}: {reason}; check the network, or ",
-        Action("list models", "use a model that is on this disk"),
+        Action("list models", "use a downloaded model"),
     )
 
 

@@ -150,8 +150,8 @@ def _explain(name: str, aliases: Mapping[str, str]) -> MlxchatError:
     if _looks_like_path(name):
         return ModelNotFound(f"{name} does not exist")
     near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(BUILT_IN_ALIASES)}"
-    return ModelNotFound(f"no model is called {name!r}; {hint}")
+    hint = f"did you mean {near[0]}?" if near else "see `mlxchat models list --all`"
+    return ModelNotFound(f"no model named {name!r}; {hint}")
 
 
 def _explain_directory(name: str, path: Path) -> ModelBroken:

@@ -23,6 +23,7 @@ from mlxchat.store.session_names import (
     as_saved,
     check_name,
     directory_of,
+    not_found,
     path_of,
     session_errors,
 )
@@ -56,7 +57,7 @@ class Session:
         if _exists(session.directory / TRANSCRIPT):
             session._reopen()
         elif not create:
-            raise SessionError(f"there is no session {name!r}")
+            raise not_found(name)
         return session
 
     @classmethod

@@ -7,6 +7,7 @@ import re
 import stat
 import unicodedata
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from pathlib import Path
 
 from mlxchat import paths
@@ -85,6 +86,13 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
 
 
+def not_found(name: str) -> SessionError:
+    """The error for a missing session, with the name most like it."""
+    near = get_close_matches(name, names_by_use(), n=1)
+    hint = f"did you mean {near[0]}?" if near else "see `mlxchat session list`"
+    return SessionError(f"no session named {name!r}; {hint}")
+
+
 def directory_of(name: str) -> Path:
     """The directory of an existing session.
 
@@ -95,7 +103,7 @@ def directory_of(name: str) -> Path:
     try:
         mode = directory.lstat().st_mode
     except FileNotFoundError:
-        raise SessionError(f"there is no session {name!r}") from None
+        raise not_found(name) from None
     except OSError as error:
         raise SessionError(f"cannot access session {name!r}: {error.strerror}") from error
     if not stat.S_ISDIR(mode):

@@ -82,6 +82,13 @@ def as_command(text: str) -> str | None:
     return text if text.startswith("/") and not text.startswith("//") else None
 
 
+def without_draft(text: str, draft: str) -> str:
+    """The command alone if one was typed after an unedited draft."""
+    typed = text.removeprefix(draft).strip()
+    name = typed.partition(" ")[0]
+    return typed if OTHER_NAMES.get(name, name) in COMMANDS else text
+
+
 def run_command(shown: ChatScreen, line: str) -> str | None:
     """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
     command, with the nearest one."""
@@ -277,7 +284,7 @@ def _save(shown: ChatScreen, argument: str) -> None:
         shown.screen.say(f"saved to {path}")
         return
     shown.ready_chat().save_as(argument)
-    shown.screen.say(f"this session is now called {argument!r}")
+    shown.screen.say(f"renamed this session to {argument!r}")
 
 
 @command("/load NAME", "resume a session or a .jsonl file", lambda *_: names_by_use())

@@ -25,7 +25,7 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
         f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",
         f"evicted {stats.evicted_tokens:,}",
         f"peak memory {format_bytes(stats.peak_memory_bytes)}",
-        f"stopped: {stats.finish_reason}",
+        f"finish reason: {stats.finish_reason}",
     ]
     if written is not None:
         parts.append(f"checkpoint {format_bytes(written.size_bytes)} in {written.seconds:.2f} s")
@@ -58,7 +58,7 @@ def turn_line(turn: int, stats: Stats, seconds: float) -> str:
     parts.append(f"prefilled {stats.prefilled_tokens:,} of {stats.prompt_tokens:,} tokens")
     if stats.ttft_s:
         parts.append(f"generated {stats.generated_tokens:,}{and_rate(stats.decode_tokens_per_s)}")
-    return " · ".join([*parts, f"stopped: {stats.finish_reason}"])
+    return " · ".join([*parts, f"finish reason: {stats.finish_reason}"])
 
 
 def forgotten_line(forgot: Forgot) -> str:

@@ -11,7 +11,7 @@ from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, Sn
 from mlxchat.failures import device_failures
 from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import KNOWN, as_command, run_command
+from mlxchat.terminal.commands import KNOWN, as_command, run_command, without_draft
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.typeahead import held_typeahead
@@ -57,7 +57,7 @@ class Repl:
 
     def _turn(self, draft: str) -> str:
         """Read and process one line; return a draft for the next prompt."""
-        text = self._shown.read(draft)
+        text = without_draft(self._shown.read(draft), draft)
         screen = self._shown.screen
         try:
             with device_failures():

@@ -76,7 +76,7 @@ def _turns(shown: ChatShown, question: str | None, messages: Messages) -> Iterab
         return None
     stdin = piped_stdin(to_its_end=False)
     if stdin is None:
-        raise UsageError("nothing to answer: pass a QUESTION, or pipe in turns, one per line")
+        raise UsageError("nothing to answer: pass a QUESTION, or pipe one message per line")
     if STDIN in shown.files:
         raise UsageError(
             Field("files", STDIN), " needs a QUESTION: without one, stdin holds the turns"

@@ -75,11 +75,11 @@ def read_input(
         documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
     if not documents:
         raise UsageError(
-            "nothing to read: give ",
+            "nothing to read: pass ",
             Field("prompt"),
-            ", ",
+            " or ",
             Field("files"),
-            ", or pipe a document in",
+            ", or pipe in a document",
         )
     read = [*read_blocks, *documents]
     return Input(
