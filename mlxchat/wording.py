@@ -38,6 +38,7 @@ class Action:
         "clear",
         "continue",
         "edit config",
+        "list all models",
         "list models",
         "pull",
         "retry",
