@@ -177,7 +177,7 @@ def _slices(path: Path, entries: dict[str, Any], data: memoryview) -> dict[str, 
             _refuse(path, f"the size of tensor {name[:40]!r} does not match its shape")
         slices[name] = data[start:end]
     if end != len(data):
-        _refuse(path, "its size does not match its header")
+        _refuse(path, "truncated or changed: its size does not match its header")
     return slices
 
 

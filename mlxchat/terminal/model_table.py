@@ -47,7 +47,7 @@ def write_choice(choice: Choice, *, as_json: bool) -> None:
 
 
 def write_model(facts: ModelFacts, *, directory: str | None, hint: str, as_json: bool) -> None:
-    """The facts about a model in `directory`; if there is none, `hint` tells how to get it."""
+    """The facts about a model in `directory`; if that is None, `hint` says how to get one."""
     if as_json:
         here = "no" if directory is None else "yes"
         write_json_lines([asdict(facts) | {"here": here, "directory": directory}])
