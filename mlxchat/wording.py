@@ -38,6 +38,7 @@ class Action:
         "clear",
         "continue",
         "edit config",
+        "list catalog",
         "list models",
         "pull",
         "retry",
