@@ -38,7 +38,7 @@ class Action:
         "clear",
         "continue",
         "edit config",
-        "list all models",
+        "list catalog",
         "list models",
         "pull",
         "retry",

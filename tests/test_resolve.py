@@ -188,6 +188,7 @@ def test_offline_forbids_a_download(
         ("gone.gguf", ModelNotFound, "gone.gguf does not exist"),
         ("org/gone.gguf", ModelNotFound, "org/gone.gguf does not exist"),
         ("smolm2", ModelNotFound, "no model named 'smolm2'; did you mean smollm2?"),
+        ("xyzzy", ModelNotFound, "no model named 'xyzzy'; see the catalogue"),
         ("wrk", ModelNotFound, "no model named 'wrk'; did you mean work?"),
         (
             "empty",

@@ -335,7 +335,7 @@ def test_the_session_commands(chat: Any, tiny_model: Path, run_mlxchat: RunMlxch
     missing = run_mlxchat("session", "show", "whales")
     assert (missing.returncode, missing.stderr) == (
         1,
-        "mlxchat: error: no session named 'whales'; see `mlxchat session list`\n",
+        "mlxchat: error: no session named 'whales'\n",
     )
     assert run_mlxchat("session", "list").stdout == ""
 

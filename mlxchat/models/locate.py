@@ -151,8 +151,7 @@ def _explain(name: str, aliases: Mapping[str, str]) -> MlxchatError:
     if _looks_like_path(name):
         return ModelNotFound(f"{name} does not exist")
     near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
-    catalogue = Action("list all models", "choose one from the catalogue")
-    hint = f"did you mean {near[0]}?" if near else catalogue
+    hint = f"did you mean {near[0]}?" if near else Action("list catalog", "see the catalogue")
     return ModelNotFound(f"no model named {name!r}; ", hint)
 
 

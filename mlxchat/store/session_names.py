@@ -89,8 +89,8 @@ def _folded(name: str) -> str:
 def not_found(name: str) -> SessionError:
     """The error for a missing session, with the name most like it."""
     near = get_close_matches(name, names_by_use(), n=1)
-    hint = f"did you mean {near[0]}?" if near else "see `mlxchat session list`"
-    return SessionError(f"no session named {name!r}; {hint}")
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return SessionError(f"no session named {name!r}{hint}")
 
 
 def directory_of(name: str) -> Path:

@@ -69,8 +69,8 @@ def _as_command(action: Action) -> str:
     match action.name:
         case "pull":
             return f"run `mlxchat models pull {action.argument}`"
-        case "list all models":
-            return f"{action.plain} (`mlxchat models list --all`)"
+        case "list catalog":
+            return "see `mlxchat models list --all`"
         case "list models":
             return f"{action.plain} (`mlxchat models list`)"
         case "set default":
