@@ -142,9 +142,9 @@ NOT_ASKED = [
     ("a.md", 'a.md is a path: to ask about a file, use `mlxchat -f a.md "question"`'),
     (
         "'-5 + 3 is what?'",
-        "No such option: -5; before a question that begins with a dash, put -- (see mlxchat chat…",
+        "unknown option -5; before a question that begins with a dash, put -- (see mlxchat --help)",
     ),
-    ("'a question' --xyzzy", "No such option: --xyzzy (see mlxchat chat --help)"),
+    ("'a question' --xyzzy", "unknown option --xyzzy (see mlxchat --help)"),
 ]
 
 

@@ -138,7 +138,7 @@ def test_an_invalid_value_is_rejected_in_plain_words(run_mlxchat: RunMlxchat):
     done = run_mlxchat("chat", "--roll", "shitf")
     assert done.returncode == 2
     assert done.stderr == (
-        "mlxchat: error: Invalid value for '--roll': 'shitf' is not one of 'shift', 'refill', "
+        "mlxchat: error: invalid value for --roll: 'shitf' is not one of 'shift', 'refill', "
         "'stop' (see mlxchat chat --help)\n"
     )
 
@@ -209,7 +209,8 @@ def test_a_flag_that_is_on_shows_how_to_turn_it_off():
     [
         (["generate", "--nonsense"], "mlxchat generate"),
         (["generate", "-o"], "mlxchat generate"),
-        (["--nonsense"], "mlxchat chat"),
+        (["generate", "-n"], "mlxchat generate"),
+        (["--nonsense"], "mlxchat"),
         (["chat", "-n", "many"], "mlxchat chat"),
         (["cache", "warm"], "mlxchat cache warm"),
         (["models", "nonsense"], "mlxchat models"),
@@ -234,16 +235,35 @@ def test_a_usage_error_has_none_of_pydantics_phrases(
     """It said "Input should be a valid integer, unable to parse string as an integer"."""
     done = run_mlxchat("generate", "--max-tokens", value)
     assert done.stderr == (
-        f"mlxchat: error: Invalid value for '-n' / '--max-tokens': {wrong} "
-        "(see mlxchat generate --help)\n"
+        f"mlxchat: error: invalid value for --max-tokens: {wrong} (see mlxchat generate --help)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("generate -n", "-n needs a value"),
+        ("generate --quiet=3", "--quiet takes no value"),
+        ("generate --sto x", "unknown option --sto (did you mean --json, --stop, --top-p?)"),
+        ("generate a b", "unexpected argument b; quote the prompt"),
+        ("session lst", "unknown command lst (did you mean list?)"),
+        ("session rm", "missing NAME…"),
+        ("chat -n many", "invalid value for --max-tokens: not a whole number"),
+    ],
+)
+def test_usage_errors_have_none_of_typers_phrases(
+    arguments: str, message: str, run_mlxchat: RunMlxchat
+):
+    """An option without its value was called one of the other command."""
+    written = run_mlxchat(*arguments.split()).stderr
+    assert written.startswith(f"mlxchat: error: {message} (see mlxchat ")
 
 
 def test_an_option_of_the_other_command_is_named(run_mlxchat: RunMlxchat):
     done = run_mlxchat("Why is the sky blue?", "--ignore-eos")
     assert done.stderr == (
-        "mlxchat: error: No such option: --ignore-eos; it is an option of `mlxchat generate` "
-        "(see mlxchat chat --help)\n"
+        "mlxchat: error: unknown option --ignore-eos; it is an option of `mlxchat generate` "
+        "(see mlxchat --help)\n"
     )
 
 

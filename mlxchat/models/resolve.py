@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mlxchat import paths, platform
 from mlxchat.config.file import read_user_config
-from mlxchat.config.layers import MODEL_VARIABLE, Config, Level, Setting, read_config
+from mlxchat.config.layers import Config, Level, Setting, read_config
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
-from mlxchat.models.catalog import RECOMMENDED, KnownModel, recommended_that_fit
+from mlxchat.models.catalog import KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
 from mlxchat.progress import Notify
@@ -171,12 +171,11 @@ def _embedded_one(access: _Access) -> ResolvedModel:
         from mlxchat.models.gguf import how_to_install
 
         raise ModelNotFound(
-            "no model: give ",
+            "no model on this disk: ",
+            Action("list catalog", "see the catalogue"),
+            " and name one with ",
             Field("model"),
-            f" (a directory, a .gguf file, a hub id such as {RECOMMENDED[0].hub_id}), set "
-            f"{MODEL_VARIABLE}, ",
-            Action("set default", "configure a default"),
-            f", or `{how_to_install()}` for a small one",
+            f", or install a small one: {how_to_install()}",
         )
     access.notify(
         Message(

@@ -274,6 +274,8 @@ class ChatScreen:
             self.screen.say("stopped")
         elif stats.finish_reason == "length":
             self.screen.say(self._cut_off(stats))
+        elif stats.finish_reason == "stop" and not stats.generated_tokens:
+            self.screen.say("the reply is empty: /retry asks again")
         self._messages.stats(self.figures, self._options.stats)
 
     def _cut_off(self, stats: Stats) -> str:
