@@ -196,3 +196,13 @@ def test_forget_without_turns_is_refused(run: Run) -> None:
 def test_a_command_typed_after_a_draft_is_a_command(typed: str, meant: str) -> None:
     """The second of two /undo sent "Count to ten/undo" to the model."""
     assert without_draft(f"Count to ten{typed}", "Count to ten") == meant
+
+
+def test_an_empty_reply_is_reported(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing at all appeared, as if the chat had not understood."""
+    answer = StringIO()
+    monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
+    tokenizer = shown.conversation.model.tokenizer
+    monkeypatch.setattr(tokenizer, "eos_ids", frozenset(range(1000)))
+    shown.say("hello")
+    assert answer.getvalue() == "the reply is empty: /retry asks again\n"
