@@ -221,7 +221,7 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
         chat.save_as("new")
         with pytest.raises(UsageError):
             chat.change_session("new")
-        with pytest.raises(SessionError, match="no session 'none'"):
+        with pytest.raises(SessionError, match="no session named 'none'"):
             chat.change_session("none")
         say(chat, "three")
         chat.change_session("old")
