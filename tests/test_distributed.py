@@ -467,9 +467,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    "way", ["--no-pipeline", pytest.param("--pipeline", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["--no-pipeline", "--pipeline"])
 def test_the_time_ranks_spend_on_messages_is_measured(
     way: str, models: Path, two_ranks: RingOfCommands
 ) -> None:

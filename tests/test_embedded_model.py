@@ -34,6 +34,7 @@ def test_the_model_knows_the_capital_of_france(
     assert "Paris" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_document_of_the_repository_is_read_within_a_window(
     run_mlxchat: RunMlxchat, embedded_model: Path
 ) -> None:

@@ -658,7 +658,9 @@ def tiny_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused(share: float, tiny_bytes: bytes, tmp_path: Path):
@@ -671,7 +673,9 @@ def test_a_file_cut_anywhere_is_refused(share: float, tiny_bytes: bytes, tmp_pat
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_a_file_with_a_wrong_byte_is_converted_or_refused(

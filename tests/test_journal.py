@@ -26,6 +26,7 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.store.journal import Journal
 from mlxchat.store.saved import Saved, read, read_messages
+from tests.conftest import examples
 from tests.failing_disk import FailingDisk
 
 HEADER: dict[str, Any] = {
@@ -370,6 +371,7 @@ import sys
 from pathlib import Path
 from mlxchat.chat.turn import Turn
 from mlxchat.store.journal import Journal
+from tests.conftest import examples
 
 turns = [Turn("one", "yes", finish_reason="stop"), Turn("two")]
 journal = Journal.create(Path(sys.argv[1]))
@@ -546,7 +548,7 @@ class Chat(RuleBasedStateMachine):
 
 TestAnyChat = Chat.TestCase
 TestAnyChat.settings = hypothesis_settings(
-    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=examples(15), stateful_step_count=25, deadline=None, derandomize=True
 )
 
 

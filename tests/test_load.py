@@ -32,7 +32,7 @@ from mlxchat.models.model import Model
 from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters, read_config
 from scripts.families import write_family
 from scripts.tiny_model import tiny_config, write_tiny_model
-from tests.conftest import RunMlxchat
+from tests.conftest import RunMlxchat, examples
 
 TOKENS = mx.array([[72, 101, 108, 108, 111]])
 
@@ -100,7 +100,7 @@ def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
         load(directory, "float16")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     bits=st.sampled_from([2, 3, 4, 5, 6, 8]),
     group_size=st.sampled_from([32, 64]),

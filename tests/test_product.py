@@ -1,17 +1,20 @@
 """Every mlx-lm family, in every form of weights, through every way in that needs no program.
 
-`make test` tries a sample: each family in one form, and the first family with each verdict in the
-manual's table in every form. `make test-all` tries the whole product.
+`make test` tries a sample: the first family with each verdict in the manual's table in every form
+and through every way; each other family in one form, in a window and through one of the other ways.
+`make test-all` tries the whole product.
 """
 
+from collections.abc import Iterator
 from itertools import cycle, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts.families import listed_verdicts
 from scripts.forms import FORMS
-from tests.product import FAMILIES, agrees, computing, try_all
+from tests.product import FAMILIES, WAYS, agrees, computing, try_ways
 
 # Attends within chunks.
 NO_PREFIX = {"llama4"}
@@ -21,19 +24,32 @@ NO_PREFIX = {"llama4"}
 CHOOSES_OTHERS = {("deepseek_v32", "8-bit"): {"prefill", "evict"}}
 
 VERDICTS = listed_verdicts()
-FIRST_OF_ITS_KIND = {VERDICTS[family]: family for family in reversed(FAMILIES)}.values()
+FIRST_OF_ITS_KIND = {*{VERDICTS[family]: family for family in reversed(FAMILIES)}.values()}
 SAMPLE = {*zip(FAMILIES, cycle(FORMS), strict=False), *product(FIRST_OF_ITS_KIND, FORMS)}
+WINDOW, *OTHER_WAYS = WAYS
+
+
+def cases() -> Iterator[Any]:
+    """Families, forms and ways; what is not in the sample is slow."""
+    in_turn = cycle(OTHER_WAYS)
+    for family, form in product(FAMILIES, FORMS):
+        is_sampled = (family, form) in SAMPLE
+        if not is_sampled or family in FIRST_OF_ITS_KIND:
+            yield pytest.param(family, form, [*WAYS], marks=[] if is_sampled else pytest.mark.slow)
+            continue
+        way = next(in_turn)
+        rest = [each for each in OTHER_WAYS if each != way]
+        yield pytest.param(family, form, [WINDOW, way])
+        yield pytest.param(family, form, rest, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("family", "form"),
-    [
-        pytest.param(*case, marks=[] if case in SAMPLE else pytest.mark.slow)
-        for case in product(FAMILIES, FORMS)
-    ],
+    ("family", "form", "ways"),
+    [*cases()],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else value,
 )
 def test_each_way_in_matches_the_plain_computation_or_is_refused(
-    family: str, form: str, tmp_path: Path
+    family: str, form: str, ways: list[str], tmp_path: Path
 ) -> None:
     """Only one family had been tested, in float32; gpt_oss ran out of positions in bfloat16.
 
@@ -41,14 +57,18 @@ def test_each_way_in_matches_the_plain_computation_or_is_refused(
     unevaluated in the thread that loaded the model.
     """
     with computing(family, form):
-        outcome = try_all(family, form, tmp_path)
+        outcome = try_ways(family, form, tmp_path, ways)
     assert outcome.verdict == VERDICTS[family]
     wrong = {way: e for way, e in outcome.errors.items() if not agrees(outcome.dtype, way, e)}
     assert wrong.keys() <= CHOOSES_OTHERS.get((family, form), set())
     is_refused = VERDICTS[family].memory == "refused"
-    assert ("snapshot" in outcome.refused) == is_refused
-    assert ("block" in outcome.refused) == (is_refused or VERDICTS[family].blocks != "works")
-    assert ("prefix" in outcome.refused) == (is_refused or family in NO_PREFIX)
+    refused = {
+        "snapshot": is_refused,
+        "prefix": is_refused or family in NO_PREFIX,
+        "block": is_refused or VERDICTS[family].blocks != "works",
+    }
+    for way in {*ways} - {WINDOW}:
+        assert (way in outcome.refused) == refused[way]
 
 
 def test_the_sample_has_every_family_and_every_form_of_each_kind() -> None:

@@ -23,6 +23,7 @@ from mlxchat.errors import InputError, TemplateError
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, CONTROL_TOKENS, THINK_TOKENS, byte_tokenizer
+from tests.conftest import examples
 
 ENGLISH = (
     "It was the best of times, it was the worst of times;\n\n  indented 1234 lines,\n"
@@ -119,7 +120,7 @@ hostile_piece = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.one_of(hostile_piece, st.text(max_size=4)), max_size=12).map("".join))
 def test_no_text_becomes_a_control_token(text: str) -> None:
     for backend in BACKENDS.values():
@@ -133,7 +134,7 @@ def test_no_text_becomes_a_control_token(text: str) -> None:
         assert np.isin(hostile.ids, forbidden).sum() == count
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.one_of(hostile_piece, st.text(max_size=4)), max_size=12).map("".join))
 def test_hostile_text_survives_as_text(text: str) -> None:
     tokenizer = make_tokenizer(BACKENDS["byte level"])
