@@ -163,6 +163,8 @@ def test_stats_are_shown_on_request(run_mlxchat: RunMlxchat, tiny_model: Path) -
 def start(tiny_model: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [*GENERATE, "-m", str(tiny_model), "--ignore-eos", *arguments],
+        # A buffer would keep lines that were written before `communicate` is called from it.
+        bufsize=0,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
