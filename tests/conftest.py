@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 # The models are tiny, and several tests run at once: a second thread would only wait for a core.
@@ -98,6 +99,12 @@ def embedded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return import_gguf(source, tmp_path_factory.mktemp("embedded"), lambda _: None)
 
     return made_once("embedded", tmp_path_factory, convert)
+
+
+@pytest.fixture(autouse=True)
+def the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chats sample by default: in process, all draw the same tokens in each run of the tests."""
+    monkeypatch.setattr("mlxchat.settings.os", SimpleNamespace(urandom=bytes))
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ position, so after evicting turns and shifting keys, the cache must give exactly
 one filled from scratch with the same tokens.
 """
 
+import os
 from contextlib import suppress
 from functools import cache as remembered
 from typing import Any
@@ -634,7 +635,8 @@ def test_each_reply_has_its_own_random_stream() -> None:
     assert again.turns[0].reply == conversation.turns[0].reply
 
 
-def test_a_conversation_without_a_seed_gets_a_random_one() -> None:
+def test_a_conversation_without_a_seed_gets_a_random_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlxchat.settings.os", os)
     one, other = drawn(None), drawn(None)
     assert one.seed != other.seed
     other.sampling = SamplingSettings(temp=1.0, seed=one.seed)
