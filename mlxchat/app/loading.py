@@ -33,6 +33,8 @@ class Loading:
         """Wait until the model has passed its checks. Raises the error of loading."""
         self._checked.wait()
         if self._error is not None:
+            # The program is about to exit, and a thread that used MLX must not outlive it.
+            self._thread.join()
             raise self._error
 
     def wait(self) -> Model:
