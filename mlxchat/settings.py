@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -61,8 +61,8 @@ def _sampling(default: Any, help_text: str, **more: Any) -> Any:
 class SamplingSettings:
     """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off.
 
-    `repetition_penalty` applies to the latest 20 tokens, as in mlx-lm; 1 is off. `seed` None leaves
-    MLX's global random state unchanged.
+    `repetition_penalty` applies to the latest 20 tokens, as in mlx-lm; 1 is off. `seed` None stands
+    for a random one.
     """
 
     temp: float = _sampling(
@@ -161,6 +161,11 @@ class OnLoop(StrEnum):
 def random_seed() -> int:
     """A random seed."""
     return int.from_bytes(os.urandom(4))
+
+
+def with_seed(sampling: SamplingSettings) -> SamplingSettings:
+    """The same settings, with a random seed if they have none."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=random_seed())
 
 
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -461,7 +461,8 @@ def test_the_example_script_continues_after_a_crash(tiny_model: Path, tmp_path: 
     assert "exited with status 137; continuing from the latest checkpoint" in stderr
     assert 990 < (directory / "output.txt").stat().st_size <= 1000
     whole = tmp_path / "whole"
-    generate_here("-o", str(whole), "-n", "-1", *arguments, "--max-bytes", "1kB", TEXT)
+    limits = ["-n", "-1", "--max-bytes", "1kB", "--no-newline"]
+    generate_here("-o", str(whole), *limits, *arguments, TEXT)
     assert (directory / "output.txt").read_bytes() == whole.read_bytes()
 
 

@@ -2,11 +2,10 @@
 the latest."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
-import mlx.core as mx
 from mlx import nn
 
 from mlxchat.app.loop import Loop
@@ -197,7 +196,7 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
         begun = Begun(
             restored.cache,
             restored.ledger,
-            replace(sampling, seed=None),
+            sampling,
             prefilled=int(facts["prefilled"]),
             steps=tuple(from_run_lengths(facts.get("steps", []))),
             resume_point=point,
@@ -208,7 +207,6 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
         Loop.begin(OnLoop.WARN, sampling, begun.loop)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
-    mx.random.seed(restored.random)
     return begun
 
 

@@ -7,7 +7,5 @@ SEEDS = 2**64
 def stream_of(seed: int, turns: int, retries: int = 0, written: int = 0) -> int:
     """The seed of a reply, derived from the conversation's `seed`, its number of `turns`, the
     `retries` of this reply, and the number of its tokens already `written`.
-
-    Threefry, MLX's generator, gives independent streams for adjacent seeds.
     """
     return (seed + turns + RETRY * retries + (written << 32)) % SEEDS

@@ -21,7 +21,12 @@ from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.platform import wired_limit
 from mlxchat.progress import Progress
-from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings, SamplingSettings
+from mlxchat.settings import (
+    DEFAULT_PREFILL_STEP_SIZE,
+    GenerationSettings,
+    SamplingSettings,
+    with_seed,
+)
 from mlxchat.text.reply_reader import Reader as ReplyReader
 from mlxchat.text.stop import StopTexts
 from mlxchat.text.thinking import Piece
@@ -72,7 +77,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A state between two tokens from which to resume. The cache and random state are separate.
+    """A state between two tokens from which to resume. The cache is separate.
 
     `latest` are the last ids, as many as the next step looks at; all but the very last are in the
     cache. `shown` and `pending` are the text decoder's state, `reading` the reply reader's; `held`
@@ -133,7 +138,7 @@ class Generation:
         self._model = model
         self._ids = ids
         self._cache = cache
-        self._sampling = sampling or SamplingSettings()
+        self._sampling = with_seed(sampling or SamplingSettings())
         self._settings = settings or GenerationSettings()
         self._max_tokens = _within_positions(
             model, cache, len(ids) - cached_tokens, self._settings.max_tokens, generated
@@ -160,9 +165,9 @@ class Generation:
 
     @classmethod
     def resume(cls, model: Model, point: ResumePoint, cache: Cache, **options: Any) -> "Generation":
-        """Continue from `point`, given the cache and random state of that moment.
+        """Continue from `point`, given the cache of that moment.
 
-        The sampling in `options` must have no seed. `max_tokens` includes earlier tokens.
+        The sampling in `options` needs the seed of before. `max_tokens` includes earlier tokens.
         """
         ids = np.array(point.latest, np.int32)
         generation = cls(
@@ -179,8 +184,6 @@ class Generation:
         return ResumePoint(tuple(self._latest), self._generated, shown, pending, held, reading)
 
     def __iter__(self) -> Iterator[Token]:
-        if self._sampling.seed is not None:
-            mx.random.seed(self._sampling.seed)
         mx.reset_peak_memory()
         with device_failures(), wired_limit():
             self._started_s = time.perf_counter()
@@ -269,6 +272,7 @@ class Generation:
             self._cache,
             np.array(self._latest, self._ids.dtype),
             sampling=sampling,
+            first_index=self._generated,
             max_tokens=min(ends, default=-1),
             logprobs=self._settings.logprobs,
             on_held=self._on_held,

@@ -99,6 +99,7 @@ def decode(
     ids: TokenIds,
     *,
     sampling: SamplingSettings,
+    first_index: int = 0,
     max_tokens: int = -1,
     logprobs: int | None = None,
     on_held: OnHeld | None = None,
@@ -110,7 +111,8 @@ def decode(
     every token yielded except the very last: the last of `max_tokens`, or the last after
     `should_stop` returned True. The cache is then not ahead of the output, and another `decode`
     continues as if this one had not ended. `on_held` is called with each id that the cache holds,
-    before it is yielded.
+    before it is yielded. `sampling` needs a seed unless it is greedy; the random numbers
+    of each token follow from the seed and its index, which starts at `first_index`.
     """
 
     def run(token: mx.array) -> mx.array:
@@ -124,15 +126,15 @@ def decode(
     # One token short of the context: each step's input token completes it.
     latest = mx.array(ids[-REPETITION_CONTEXT:])
 
-    def finish_step(logits: mx.array) -> tuple[mx.array, LogProbs | None]:
+    def finish_step(logits: mx.array, count: int) -> tuple[mx.array, LogProbs | None]:
         if penalize is not None:
             logits = penalize(latest, logits)
-        token = draw(logits)
+        token = draw(logits, first_index + count)
         scores = None if logprobs is None else log_probs(logits, token, logprobs)
         mx.async_eval(token, *(scores.arrays() if scores is not None else ()))
         return token, scores
 
-    token, scores = finish_step(logits)
+    token, scores = finish_step(logits, 0)
     count = 0
     while True:
         count += 1
@@ -140,7 +142,7 @@ def decode(
         if count != max_tokens and not (should_stop and should_stop()):
             if penalize is not None:
                 latest = mx.concatenate([latest, token])[-REPETITION_CONTEXT:]
-            following = finish_step(run(token))
+            following = finish_step(run(token), count)
         decoded = _decoded(token, scores)
         if following is not None and on_held is not None:
             on_held(np.array([decoded.id], ids.dtype))

@@ -1,7 +1,12 @@
-"""Draw the next token from the last row of logits, with mlx-lm's samplers."""
+"""Draw a token from a row of logits, with mlx-lm's samplers.
+
+The random numbers of a token depend on the seed and the token's index only, so however tokens are
+computed, one by one or several at a time, or in another process, the same ones are drawn.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_repetition_penalty, make_sampler
@@ -10,7 +15,8 @@ from mlxchat.settings import SamplingSettings
 
 REPETITION_CONTEXT = 20  # tokens; mlx-lm's default
 
-Draw = Callable[[mx.array], mx.array]
+Draw = Callable[[mx.array, int], mx.array]
+SEEDS = 2**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +36,14 @@ class LogProbs:
 
 
 def make_draw(settings: SamplingSettings, vocabulary_size: int) -> Draw:
-    """Return a function from logits `(1, V)` to a drawn token `(1,)`, both lazy."""
+    """Return a function from logits `(1, V)` and the token's index to a drawn token `(1,)`.
+
+    Both arrays are lazy. Sets MLX's global random state.
+    """
     if settings.temp == 0:
-        return lambda logits: mx.argmax(logits, axis=-1)
+        return lambda logits, index: mx.argmax(logits, axis=-1)
+    assert settings.seed is not None
+    first = _scattered(settings.seed)
     sampler = make_sampler(
         temp=settings.temp,
         top_p=settings.top_p if settings.top_p < 1 else 0.0,
@@ -40,10 +51,18 @@ def make_draw(settings: SamplingSettings, vocabulary_size: int) -> Draw:
         # mlx-lm rejects a top-k that excludes nothing.
         top_k=settings.top_k if settings.top_k < vocabulary_size else 0,
     )
-    if settings.top_p == 1:
-        # All other samplers treat logits and log-probabilities alike.
-        return sampler
-    return lambda logits: sampler(_log_softmax(logits))
+
+    def draw(logits: mx.array, index: int) -> mx.array:
+        mx.random.seed((first + index) % SEEDS)
+        # All samplers but top-p treat logits and log-probabilities alike.
+        return sampler(logits if settings.top_p == 1 else _log_softmax(logits))
+
+    return draw
+
+
+def _scattered(seed: int) -> int:
+    """A number from which to count a generation's tokens: far from those of adjacent seeds."""
+    return int.from_bytes(blake2b(seed.to_bytes(8), digest_size=8).digest())
 
 
 def make_penalty(settings: SamplingSettings) -> Callable[[mx.array, mx.array], mx.array] | None:

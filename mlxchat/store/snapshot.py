@@ -1,4 +1,4 @@
-"""A snapshot: the complete state of a cache, its ledger and the random numbers, in one file.
+"""A snapshot: the complete state of a cache and its ledger, in one file.
 
 Entries are in temporal order, without padding, and with the numbers that restore each one's slot,
 so that the next output matches bit for bit. Facts added by the caller identify the conversation or
@@ -40,12 +40,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The contents of a snapshot. `random` is the seed that MLX's random numbers continue from;
-    `facts` are the caller's own JSON, unchecked."""
+    """The contents of a snapshot. `facts` are the caller's own JSON, unchecked."""
 
     cache: Cache
     ledger: Ledger
-    random: int
     facts: dict[str, Any]
 
 
@@ -65,17 +63,9 @@ def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str
         "fingerprint": asdict(fingerprint),
         "placement": [asdict(window.placement) for window in windows(cache)],
         "overflowed": ledger.overflowed,
-        "random": random_state(),
         "facts": facts,
     }
     return Snapshot(tensors, own)
-
-
-def random_state() -> int:
-    """A seed that continues MLX's current stream of random numbers."""
-    state: Any = mx.random.state
-    high, low = state[0].tolist()
-    return high << 32 | low
 
 
 def restore(path: Path, network: nn.Module, empty: Cache, fingerprint: Fingerprint) -> Restored:
@@ -115,13 +105,12 @@ def _restored(
             _require(array is None or _of_same_kind(array, expected), "a recurrent layer")
         state.cache = arrays
     ids: TokenIds = np.array(tensors["ledger"])
-    overflowed, random, facts = own["overflowed"], own["random"], own["facts"]
+    overflowed, facts = own["overflowed"], own["facts"]
     _require(ids.ndim == 1 and ids.dtype == np.int32 and len(ids) >= tokens_held(cache), "ledger")
     _require(type(overflowed) is int and overflowed >= 0, "ledger")
-    _require(type(random) is int and 0 <= random < 2**64, "random state")
     _require(isinstance(facts, dict), "facts")
     ledger = Ledger(fingerprint.window, fingerprint.keep, ids, overflowed)
-    return Restored(cache, ledger, random, facts)
+    return Restored(cache, ledger, facts)
 
 
 def _fill_window(
