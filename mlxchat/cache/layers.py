@@ -10,7 +10,7 @@ from typing import Any
 
 from mlx_lm.models.cache import ArraysCache, CacheList
 
-from mlxchat.cache.window import WindowCache
+from mlxchat.cache.window import DRAFT_SLOTS, WindowCache
 from mlxchat.errors import CacheError
 
 LayerCache = Any
@@ -20,11 +20,48 @@ class Cache(list[LayerCache]):
     """One object per layer, for `model(tokens, cache=…)`.
 
     A subclass may hold one shard of a cache whose other shards are on other machines.
+
+    The tokens of the step after `begin_draft` are drafts: they count only once accepted.
     """
+
+    _accepted = 0
+    _states_before: Sequence[list[Any]] = ()
 
     def fork(self) -> "Cache":
         """An independent copy; a window's arrays are copied only when either side writes."""
+        self.settle()
         return Cache(_fork_layer(layer) for layer in self)
+
+    @property
+    def draft_room(self) -> int:
+        """How many tokens can be drafted now; 0 if a layer cannot take them back."""
+        if not all(type(leaf) in (WindowCache, ArraysCache) for leaf in leaves(self)):
+            return 0
+        rooms = (window.draft_room for window in windows(self) if window.total)
+        return min(rooms, default=DRAFT_SLOTS)
+
+    def begin_draft(self) -> None:
+        """Let the next step's tokens, at most `draft_room`, be drafted ones."""
+        self._accepted = 0
+        self._states_before = [list(state.cache) for state in recurrent_states(self)]
+        for window in windows(self):
+            window.begin_draft()
+
+    def accept(self) -> None:
+        """One more of the drafted tokens stays."""
+        self._accepted += 1
+
+    def settle(self) -> None:
+        """Forget the drafted tokens that were not accepted, as if they had never been added.
+        Recurrent layers still include them: see `restore_states`."""
+        for window in windows(self):
+            window.settle(self._accepted)
+        self._accepted = 0
+
+    def restore_states(self) -> None:
+        """Set recurrent layers back to where they were at `begin_draft`."""
+        for state, before in zip(recurrent_states(self), self._states_before, strict=True):
+            state.cache = before
 
     def rewind(self, n: int) -> None:
         """Take back the latest n tokens in all layers.
@@ -32,6 +69,7 @@ class Cache(list[LayerCache]):
         Raises CacheError, changing nothing, if a recurrent layer has seen any tokens, since it
         cannot take back single ones: such a model continues from an earlier fork instead.
         """
+        self.settle()
         self._check_rewindable()
         for window in windows(self):
             window.trim(n)
@@ -42,6 +80,7 @@ class Cache(list[LayerCache]):
         Later tokens move up. Recurrent layers keep what they remember. Raises CacheError, changing
         nothing, for kept entries and if keys cannot be shifted.
         """
+        self.settle()
         for window, first, last in self._check_evictable(start, stop):
             window.evict(first, last)
 

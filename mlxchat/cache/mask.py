@@ -22,6 +22,28 @@ def prefill_mask(
     return mask
 
 
+def draft_mask(
+    size: int, n: int, max_size: int | None, keep: int, oldest: int, window_size: int | None
+) -> mx.array:
+    """Mask for `n` drafted tokens in slots `size` to `size + n`, after the `size` slots of a ring
+    whose oldest entry that is not kept is in slot `oldest`.
+
+    Each row sees what it would see if the rows before it had been added one by one, each evicting
+    the oldest entry of a full window.
+    """
+    slots = mx.arange(size + n)[None]
+    rows = mx.arange(size, size + n)[:, None]
+    in_ring = (slots >= keep) & (slots < size)
+    # The slots' temporal order: the ring begins at `oldest`.
+    order = mx.where(in_ring, keep + (slots - oldest) % max(size - keep, 1), slots)
+    mask = rows >= order
+    if max_size is not None:
+        mask = mask & ((rows - order < max_size - keep) | (slots < keep))
+    if window_size is not None:
+        mask = mask & (rows - order < window_size)
+    return mask
+
+
 def latest_mask(size: int, window_size: int) -> mx.array:
     """Mask for one token, the last of `size` in temporal order."""
     return (mx.arange(size) >= size - window_size)[None]

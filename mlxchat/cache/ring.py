@@ -11,7 +11,7 @@ def unrolled(x: mx.array, keep: int, next: int, size: int) -> mx.array:
     if next == size:
         # A slice even of the whole: decode writes into the buffer object itself.
         return x[..., :size, :]
-    return mx.concatenate([x[..., :keep, :], x[..., next:, :], x[..., keep:next, :]], axis=2)
+    return mx.concatenate([x[..., :keep, :], x[..., next:size, :], x[..., keep:next, :]], axis=2)
 
 
 def rolled(x: mx.array, keep: int, next: int, size: int) -> mx.array:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 
-from mlxchat.cache.mask import latest_mask, prefill_mask, ring_mask
+from mlxchat.cache.mask import draft_mask, latest_mask, prefill_mask, ring_mask
 from mlxchat.cache.originals import Originals
 from mlxchat.cache.placement import Entries, Placement, length
 from mlxchat.cache.positions import KeyShift
@@ -28,6 +28,9 @@ GROWTH = 256
 # rotation of K keys per layer, and keeps the position gap between them and the window below this.
 REANCHOR_EVERY = 64
 
+# The most tokens that can be drafted at a time, and so the slots that a full buffer has for them.
+DRAFT_SLOTS = 16
+
 Mask = mx.array | str | None
 
 
@@ -36,8 +39,8 @@ class WindowCache:
 
     Each new token attends to itself, to the kept tokens and to the latest others, `max_size` in
     all, in every row of a prefill step as in decode. Storage is at most `max_size + S - 1` entries
-    after a prefill step of S tokens and at most `max_size` during decode, plus the kept tokens'
-    original keys.
+    after a prefill step of S tokens and at most `max_size` during decode, plus DRAFT_SLOTS once
+    tokens have been drafted, plus the kept tokens' original keys.
 
     `shift` moves keys to other positions. If the layer's rope does not allow that, it is None and
     positions are the text's. When `offset` reaches `position_limit`, all keys move back by a
@@ -51,7 +54,8 @@ class WindowCache:
     the RoPE position of the next token, `total` the number of tokens added and not rewound.
     Invariants between calls:
 
-    - the buffer's first `_size` slots are in use; the others are room to grow;
+    - the buffer's first `_size` slots are in use; the next `_drafted` hold drafted tokens until
+      `settle`; the others are room to grow;
     - `_size <= _next <= capacity`, or the ring has wrapped and `_next` is the slot of the oldest
       entry that is not kept: `keep <= _next <= _size == max_size`;
     - in temporal order, the entries that are not kept have consecutive positions up to `offset`;
@@ -92,6 +96,8 @@ class WindowCache:
         self._anchor = 0
         self._moved = 0
         self._originals = Originals()
+        self._drafting = False
+        self._drafted = 0
 
     # Called by the model
 
@@ -102,20 +108,25 @@ class WindowCache:
         """
         added = keys.shape[2]
         self._moved = 0
-        in_ring = added == 1 and not self.in_order
-        fetched = self._decode(keys, values) if in_ring else self._prefill(keys, values)
+        if self._drafting:
+            fetched = self._draft(keys, values)
+        elif added == 1 and not self.in_order:
+            fetched = self._decode(keys, values)
+        else:
+            fetched = self._prefill(keys, values)
         self.offset += added
         self.total += added
-        if self.position_limit is not None and self.offset >= self.position_limit:
+        if not self._drafting:
             # Between two steps of this layer: what was fetched still matches the step's queries.
-            self._rebase(self.position_limit // 2)
+            self._rebase_at_limit()
         return fetched
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """What `update_and_fetch` returned last, for layers that share this layer's cache."""
         assert self.keys is not None
         assert self.values is not None
-        keys, values = self.keys[..., : self._size, :], self.values[..., : self._size, :]
+        used = self._size + self._drafted
+        keys, values = self.keys[..., :used, :], self.values[..., :used, :]
         if self._moved == 0 or self.shift is None:
             return keys, values
         return self.moved(keys, values, self._moved)
@@ -143,6 +154,8 @@ class WindowCache:
         """
         if window_size is not None and self.max_size is not None and window_size >= self.max_size:
             window_size = None
+        if self._drafting:
+            return self._draft_mask(N, window_size, return_array)
         if N == 1:
             return self._decode_mask(window_size)
         held = self._held_before_prefill()
@@ -182,7 +195,7 @@ class WindowCache:
     # Decode: a circular buffer
 
     def _decode(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        if self.keys is None or self._next == self.keys.shape[2]:
+        if self.keys is None or self._next in (self.keys.shape[2], self.max_size):
             self._make_room(keys, values)
         elif self._size == self.max_size:
             self._reanchor(REANCHOR_EVERY)
@@ -218,6 +231,90 @@ class WindowCache:
             return latest_mask(size, window_size)
         newest = self.keep if self._next >= size else self._next
         return ring_mask(size, window_size, self.keep, newest)
+
+    # Drafted tokens: apart from the others until it is known how many stay
+
+    @property
+    def draft_room(self) -> int:
+        """How many tokens can be drafted now such that each row of the step sees exactly what it
+        would see if the tokens were decoded one by one."""
+        full = self._size == self.max_size
+        over_full = self.max_size is not None and self._size > self.max_size
+        if self.in_order or over_full:
+            return 0
+        room = DRAFT_SLOTS
+        if self.max_size is not None and not full:
+            room = min(room, self.max_size - self._size)
+        if self.position_limit is not None:
+            room = min(room, self.position_limit - self.offset)
+        if full and self.shift is not None and abs(self.gap) < REANCHOR_EVERY:
+            room = min(room, REANCHOR_EVERY - self.gap)
+        return room
+
+    def begin_draft(self) -> None:
+        """Let the next step's tokens, at most `draft_room`, be drafted ones."""
+        self._drafting = True
+
+    def settle(self, accepted: int) -> None:
+        """Keep the first `accepted` tokens drafted and forget the others, as if they had never been
+        added: they evict nothing."""
+        rejected = self._drafted - accepted
+        self._drafting = False
+        if self._drafted == 0:
+            return
+        self._drafted = 0
+        self.offset -= rejected
+        self.total -= rejected
+        if self._size == self.max_size:
+            self._move_into_ring(accepted)
+        else:
+            self._size = self._next = self._size + accepted
+        self._rebase_at_limit()
+
+    def _draft(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        if self._size == self.max_size:
+            self._reanchor(REANCHOR_EVERY)
+        start, stop = self._size, self._size + keys.shape[2]
+        capacity = 0 if self.keys is None else self.keys.shape[2]
+        if capacity < stop:
+            most = None if self.max_size is None else self.max_size + DRAFT_SLOTS - capacity
+            growth = GROWTH if most is None else min(GROWTH, most)
+            self.keys = grown(self.keys, keys, growth)
+            self.values = grown(self.values, values, growth)
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys[..., start:stop, :] = keys
+        self.values[..., start:stop, :] = values
+        self._drafted = stop - start
+        return self.keys[..., :stop, :], self.values[..., :stop, :]
+
+    def _draft_mask(self, n: int, window_size: int | None, return_array: bool) -> Mask:
+        stop = self._size + n
+        fits = self.max_size is None or stop <= self.max_size
+        if fits and (window_size is None or stop <= window_size) and not return_array:
+            return "causal"
+        oldest = self.keep if self._next >= self._size else self._next
+        return draft_mask(self._size, n, self.max_size, self.keep, oldest, window_size)
+
+    def _move_into_ring(self, tokens: int) -> None:
+        """Write the first drafted tokens over the oldest entries of a full window."""
+        assert self.keys is not None
+        assert self.values is not None
+        assert self.max_size is not None
+        start, stop = self.max_size, self.max_size + tokens
+        # Products, because with a slice the buffer would be copied to be written to.
+        keys, values = self.keys[..., start:stop, :] * 1, self.values[..., start:stop, :] * 1
+        first = 0
+        while first < tokens:
+            slot = self.keep if self._next == self.max_size else self._next
+            last = min(tokens, first + self.max_size - slot)
+            self._next = slot + last - first
+            self.keys[..., slot : self._next, :] = keys[..., first:last, :]
+            self.values[..., slot : self._next, :] = values[..., first:last, :]
+            first = last
+        evicted = min(tokens, self._originals.tokens - self.keep)
+        if evicted > 0:
+            self._originals = self._originals.without(self.keep, self.keep + evicted)
 
     # Evicting, rewinding
 
@@ -358,6 +455,10 @@ class WindowCache:
             moved = self._originals.moved(0, kept, self._anchor, self.shift)
             self._rotated[..., :kept, :] = mx.concatenate(moved, axis=2)
 
+    def _rebase_at_limit(self) -> None:
+        if self.position_limit is not None and self.offset >= self.position_limit:
+            self._rebase(self.position_limit // 2)
+
     def _rebase(self, offset: int) -> None:
         """Move all keys back, so that the next token is at `offset` or slightly after."""
         assert self.shift is not None
@@ -368,9 +469,10 @@ class WindowCache:
         self._moved = back
         if not self._rotates or self._size == 0:
             return
-        if self._next == self._size:
-            # Drop the room to grow, so that keys and values keep the same length.
-            self._put_in_temporal_order()
+        assert self.keys is not None
+        assert self.values is not None
+        # Drop the room to grow, so that keys and values keep the same length.
+        self.keys, self.values = self.keys[..., : self._size, :], self.values[..., : self._size, :]
         rest = self._unrolled(self._rotated)[..., self._originals.tokens :, :]
         moved = [*self._moved_originals(), self.shift(rest, -back)]
         # Not in place: the step in progress holds the keys where they were.
@@ -469,5 +571,6 @@ class WindowCache:
         self._next, self._anchor, self._moved = placement.next, placement.anchor, placement.moved
         self._originals = Originals.placed(entries.originals, placement.originals)
         self._size = length(entries.keys)
+        self._drafting, self._drafted = False, 0
         self.keys = None if entries.keys is None else self._rolled(entries.keys)
         self.values = None if entries.values is None else self._rolled(entries.values)

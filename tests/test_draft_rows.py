@@ -1,0 +1,131 @@
+"""Drafted tokens in the cache: accepted ones are as if decoded one by one, rejected ones never were.
+
+A model decodes the same tokens twice: one at a time, and several at a time with wrong guesses after
+them. Both must give the same logits for each token, and leave the same cache.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx import nn
+
+from mlxchat.cache import Cache, make_cache, tokens_held
+from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.window import DRAFT_SLOTS
+from scripts.families import build_family
+from tests.conftest import build_random_model
+from tests.product import FAMILIES, INEXACT
+from tests.reference import random_tokens
+from tests.test_families import REFUSED
+
+MODEL = build_random_model()
+VOCABULARY = 256
+
+# Their caches are larger than what a row may see, or copied for every token.
+NO_DRAFTS = {"llama4", "minimax_m3_vl", "phi3small"}
+
+
+def step(network: nn.Module, cache: Cache, ids: list[int]) -> np.ndarray:
+    """The logits `(T, V)` of a step."""
+    logits = network(mx.array([ids]), cache=cache)[0].astype(mx.float32)
+    mx.eval(logits, [layer.state for layer in cache])
+    return np.array(logits)
+
+
+def draft(network: nn.Module, cache: Cache, ids: list[int], accepted: int) -> np.ndarray:
+    """Draft `ids`, accept the first of them, and return the logits of those."""
+    cache.begin_draft()
+    logits = step(network, cache, ids)
+    if recurrent_states(cache) and accepted < len(ids):
+        cache.settle()
+        cache.restore_states()
+        if accepted == 1:
+            step(network, cache, ids[:1])
+            return logits[:1]
+        cache.begin_draft()
+        step(network, cache, ids[:accepted])
+    for _ in range(accepted):
+        cache.accept()
+    cache.settle()
+    return logits[:accepted]
+
+
+def check_same_state(cache: Cache, plain: Cache, tolerance: float) -> None:
+    for ours, theirs in zip(windows(cache), windows(plain), strict=True):
+        assert ours.placement == theirs.placement
+        for mine, other in zip(ours.entries, theirs.entries, strict=True):
+            assert (mine is None) == (other is None)
+            if mine is not None and other is not None:
+                np.testing.assert_allclose(
+                    np.array(mine.astype(mx.float32)),
+                    np.array(other.astype(mx.float32)),
+                    atol=tolerance,
+                )
+
+
+def decode_both(
+    network: nn.Module,
+    caches: tuple[Cache, Cache],
+    ids: list[int],
+    plan: Any,
+    tolerance: float = 2e-4,
+) -> int:
+    """Decode `ids` both ways; `plan` yields the tokens to draft and how many of them are right.
+    Returns the number of tokens accepted from drafts."""
+    cache, plain = caches
+    done = drafted = 0
+    while done < len(ids):
+        rows, right = next(plan)
+        rows = min(rows, cache.draft_room, len(ids) - done)
+        if rows < 2:
+            logits, right = step(network, cache, ids[done : done + 1]), 1
+        else:
+            right = max(min(right, rows), 1)
+            wrong = [(id_ + 1) % VOCABULARY for id_ in ids[done + right : done + rows]]
+            logits = draft(network, cache, [*ids[done : done + right], *wrong], right)
+            drafted += right
+        expected = np.concatenate([step(network, plain, [id_]) for id_ in ids[done : done + right]])
+        np.testing.assert_allclose(logits, expected, atol=tolerance, rtol=1e-3)
+        done += right
+    return drafted
+
+
+@settings(deadline=None)
+@given(
+    window=st.integers(6, 40),
+    keep=st.sampled_from([0, 4]),
+    prompt=st.integers(1, 60),
+    plan=st.lists(st.tuples(st.integers(2, DRAFT_SLOTS), st.integers(1, DRAFT_SLOTS)), min_size=1),
+)
+def test_accepted_tokens_are_as_if_decoded_one_by_one(
+    window: int, keep: int, prompt: int, plan: list[tuple[int, int]]
+) -> None:
+    caches = make_cache(MODEL, window, keep), make_cache(MODEL, window, keep)
+    for cache in caches:
+        step(MODEL, cache, random_tokens(prompt))
+    cycle = iter(plan * 200)
+    decode_both(MODEL, caches, random_tokens(200, seed=1), cycle)
+    check_same_state(*caches, tolerance=1e-4)
+    assert tokens_held(caches[0]) == window
+    assert all(w.keys is not None and w.keys.shape[2] <= window + 16 for w in windows(caches[0]))
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - REFUSED - INEXACT))
+def test_every_family_drafts_exactly_or_not_at_all(name: str) -> None:
+    network = build_family(name)
+    caches = make_cache(network, 24, 4), make_cache(network, 24, 4)
+    for cache in caches:
+        step(network, cache, random_tokens(30))
+    chance = np.random.default_rng(0)
+
+    def plan() -> Any:
+        while True:
+            yield int(chance.integers(2, 17)), int(chance.integers(1, 17))
+
+    drafted = decode_both(network, caches, random_tokens(120, seed=1), plan())
+    check_same_state(*caches, tolerance=1e-3)
+    assert (drafted == 0) == (name in NO_DRAFTS)
