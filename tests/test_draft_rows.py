@@ -1,4 +1,4 @@
-"""Drafted tokens in the cache: accepted ones are as if decoded one by one, rejected ones never were.
+"""Drafted tokens: accepted ones are as if decoded one by one, rejected ones leave no trace.
 
 A model decodes the same tokens twice: one at a time, and several at a time with wrong guesses after
 them. Both must give the same logits for each token, and leave the same cache.
@@ -41,15 +41,13 @@ def draft(network: nn.Module, cache: Cache, ids: list[int], accepted: int) -> np
     cache.begin_draft()
     logits = step(network, cache, ids)
     if recurrent_states(cache) and accepted < len(ids):
-        cache.settle()
-        cache.restore_states()
+        cache.drop_draft()
         if accepted == 1:
             step(network, cache, ids[:1])
             return logits[:1]
         cache.begin_draft()
         step(network, cache, ids[:accepted])
-    for _ in range(accepted):
-        cache.accept()
+    cache.accept(accepted)
     cache.settle()
     return logits[:accepted]
 

@@ -11,8 +11,9 @@ import pytest
 from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
+from mlxchat.engine.decode import decode
 from mlxchat.engine.generate import Generation, ResumePoint, Token
-from mlxchat.engine.loops import decode, prefill
+from mlxchat.engine.loops import prefill
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings

@@ -52,7 +52,10 @@ ORDER: dict[str, list[str]] = {
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
         *("locate", "resolve", "model", "sampling", "load", "fit", "describe", "inventory"),
     ],
-    "engine": ["", "sampling", "pace", "loops", "generate", "blocks", "repetition"],
+    "engine": [
+        *("", "sampling", "pace", "loops", "lookup", "row_costs", "drafts", "decode"),
+        *("generate", "blocks", "repetition"),
+    ],
     "chat": [
         *("", "ledger", "turn", "watch", "turns", "eviction", "held"),
         *("random_streams", "rendering", "view", "conversation", "transcript"),

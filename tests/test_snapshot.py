@@ -16,7 +16,8 @@ from mlx import nn
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.loops import decode, prefill
+from mlxchat.engine.decode import decode
+from mlxchat.engine.loops import prefill
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch
 from mlxchat.files import remove_unfinished
 from mlxchat.models.model import Model

@@ -24,7 +24,8 @@ class Cache(list[LayerCache]):
     The tokens of the step after `begin_draft` are drafts: they count only once accepted.
     """
 
-    _accepted = 0
+    is_drafting = False
+    accepted = 0
     _states_before: Sequence[list[Any]] = ()
 
     def fork(self) -> "Cache":
@@ -42,24 +43,28 @@ class Cache(list[LayerCache]):
 
     def begin_draft(self) -> None:
         """Let the next step's tokens, at most `draft_room`, be drafted ones."""
-        self._accepted = 0
+        self.is_drafting, self.accepted = True, 0
         self._states_before = [list(state.cache) for state in recurrent_states(self)]
         for window in windows(self):
             window.begin_draft()
 
-    def accept(self) -> None:
-        """One more of the drafted tokens stays."""
-        self._accepted += 1
+    def accept(self, tokens: int = 1) -> None:
+        """The next drafted tokens stay."""
+        self.accepted += tokens
 
     def settle(self) -> None:
         """Forget the drafted tokens that were not accepted, as if they had never been added.
-        Recurrent layers still include them: see `restore_states`."""
+        Recurrent layers keep them: they need `drop_draft`."""
+        if not self.is_drafting:
+            return
         for window in windows(self):
-            window.settle(self._accepted)
-        self._accepted = 0
+            window.settle(self.accepted)
+        self.is_drafting = False
 
-    def restore_states(self) -> None:
-        """Set recurrent layers back to where they were at `begin_draft`."""
+    def drop_draft(self) -> None:
+        """Forget all drafted tokens, in recurrent layers too."""
+        self.accepted = 0
+        self.settle()
         for state, before in zip(recurrent_states(self), self._states_before, strict=True):
             state.cache = before
 

@@ -23,7 +23,7 @@ def prefill_mask(
 
 
 def draft_mask(
-    size: int, n: int, max_size: int | None, keep: int, oldest: int, window_size: int | None
+    size: int, n: int, max_size: int | None, keep: int, *, oldest: int, window_size: int | None
 ) -> mx.array:
     """Mask for `n` drafted tokens in slots `size` to `size + n`, after the `size` slots of a ring
     whose oldest entry that is not kept is in slot `oldest`.

@@ -13,7 +13,9 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.cache import Cache, bytes_held, learned_positions, tokens_evicted, tokens_held
-from mlxchat.engine.loops import Decoded, OnHeld, Reader, ShouldStop, decode, prefill
+from mlxchat.engine.decode import Decoded, decode
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.loops import OnHeld, Reader, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.sampling import REPETITION_CONTEXT
 from mlxchat.errors import CacheError
@@ -66,6 +68,8 @@ class Stats:
     cached_tokens: int = 0
     prefilled_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     evicted_tokens: int = 0
     ttft_s: float = 0.0
     prefill_tokens_per_s: float = 0.0
@@ -108,6 +112,9 @@ class Generation:
 
     `reply` separates thoughts from the answer; without it there are no thoughts.
 
+    A `drafter` speeds up text that repeats its history, which the prompt's uncached part and the
+    generated tokens are added to.
+
     Every `pause_every` tokens, `on_pause` is called with the current ResumePoint and returns the
     sampling settings to continue with. At that moment nothing is being computed and everything
     yielded has been handled. `resume` continues from such a point, or from `resume_point` after an
@@ -127,6 +134,7 @@ class Generation:
         cached_tokens: int = 0,
         reader: Reader | None = None,
         reply: ReplyReader | None = None,
+        drafter: Drafter | None = None,
         generated: int = 0,
         on_prefill: Progress | None = None,
         on_held: OnHeld | None = None,
@@ -152,6 +160,8 @@ class Generation:
         self._should_stop = should_stop
         self._pause_every = pause_every
         self._on_pause = on_pause
+        self._drafter = drafter
+        self._drafted_before = (0, 0) if drafter is None else drafter.counts
         self._reply = reply or model.tokenizer.reader()
         self._in_thought = self._reply.is_thought
         self._stop = StopTexts(self._settings.stop)
@@ -208,10 +218,16 @@ class Generation:
 
     def _hold_prompt(self, step: np.ndarray) -> None:
         self._read += len(step)
+        self._remember(step)
         if self._on_held is not None:
             self._on_held(step)
 
+    def _remember(self, ids: np.ndarray) -> None:
+        if self._drafter is not None:
+            self._drafter.history.extend(ids)
+
     def _decode_text(self) -> Iterator[Token]:
+        self._remember(self._ids[-1:])
         for token in self._decode_until_end():
             begun, thoughts = self._reply.is_thought, self._reply.thoughts
             pieces = self._until_stop_text(self._reply.add(token.id))
@@ -277,6 +293,7 @@ class Generation:
             logprobs=self._settings.logprobs,
             on_held=self._on_held,
             should_stop=self._asked_to_stop,
+            drafter=self._drafter,
         )
 
     def _asked_to_stop(self) -> bool:
@@ -294,12 +311,15 @@ class Generation:
         prefill_s = ttft_s if began_text else ended_s - self._started_s
         prefilled_tokens = self._read + began_text - reused_tokens
         decode_s = ended_s - self._first_token_s if began_text else 0.0
+        drafted, accepted = (0, 0) if self._drafter is None else self._drafter.counts
         return Stats(
             finish_reason=self._finish_reason,
             prompt_tokens=len(self._ids),
             cached_tokens=self._cached_tokens + reused_tokens,
             prefilled_tokens=prefilled_tokens,
             generated_tokens=self._generated,
+            drafted_tokens=drafted - self._drafted_before[0],
+            accepted_tokens=accepted - self._drafted_before[1],
             evicted_tokens=tokens_evicted(self._cache),
             ttft_s=ttft_s,
             prefill_tokens_per_s=_rate(prefilled_tokens, prefill_s),

@@ -1,0 +1,241 @@
+"""Decode: one token at a time, or several drafted ones that the model verifies in one step.
+
+Works on arrays only; `generate` deals with text and with when to end.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxchat.cache import Cache
+from mlxchat.cache.layers import recurrent_states
+from mlxchat.cache.window import DRAFT_SLOTS
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.loops import OnHeld, ShouldStop
+from mlxchat.engine.row_costs import measure_rows
+from mlxchat.engine.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
+from mlxchat.settings import SamplingSettings
+from mlxchat.text.spans import TokenIds
+
+# MLX keeps freed buffers for reuse. Releasing them after this many tokens bounds the memory.
+CLEAR_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One decoded token: its id and, if requested, log-probabilities (natural log)."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token drawn but not read yet, `(1,)`, and its log-probabilities."""
+
+    token: mx.array
+    scores: LogProbs | None
+
+    def read(self) -> Decoded:
+        # MLX types every scalar as possibly complex.
+        id_: Any = self.token.item()
+        if self.scores is None:
+            return Decoded(id_)
+        logprob: Any = self.scores.drawn.item()
+        ids: Any = self.scores.top_ids.tolist()
+        values: Any = self.scores.top.tolist()
+        return Decoded(id_, logprob, tuple(zip(ids[0], values[0], strict=True)))
+
+
+def decode(
+    network: nn.Module,
+    cache: Cache,
+    ids: TokenIds,
+    *,
+    sampling: SamplingSettings,
+    first_index: int = 0,
+    max_tokens: int = -1,
+    logprobs: int | None = None,
+    on_held: OnHeld | None = None,
+    should_stop: ShouldStop | None = None,
+    drafter: Drafter | None = None,
+) -> Iterator[Decoded]:
+    """Yield the tokens that follow `ids: (T,)`, of which only the last is not yet in the cache.
+
+    The next token is computed while the caller handles the current one, so the cache already holds
+    every token yielded except the very last: the last of `max_tokens`, or the last after
+    `should_stop` returned True. The cache is then not ahead of the output, and another `decode`
+    continues as if this one had not ended. `on_held` is called with each id that the cache holds,
+    before it is yielded. `sampling` needs a seed unless it is greedy; the random numbers of each
+    token follow from the seed and its index, which starts at `first_index`.
+
+    With a `drafter`, several tokens are computed in one step if it pays. The text is the same, up
+    to rounding.
+    """
+    loop = _Loop(network, cache, ids, sampling, logprobs)
+    loop.first_index = first_index
+    loop.on_held = on_held
+    loop.drafter = drafter
+    return loop.tokens(max_tokens, should_stop or (lambda: False))
+
+
+class _Loop:
+    first_index = 0
+    on_held: OnHeld | None = None
+    drafter: Drafter | None = None
+
+    def __init__(
+        self,
+        network: nn.Module,
+        cache: Cache,
+        ids: TokenIds,
+        sampling: SamplingSettings,
+        logprobs: int | None,
+    ) -> None:
+        self._network = network
+        self._cache = cache
+        self._ids = ids
+        self._sampling = sampling
+        self._logprobs = logprobs
+        self._penalize = make_penalty(sampling)
+        # The context of the penalty.
+        self._latest = deque(ids[-REPETITION_CONTEXT:].tolist(), maxlen=REPETITION_CONTEXT)
+        self._is_recurrent = bool(recurrent_states(cache))
+        # After a draft: the tokens that the cache now holds apart, and those that follow them.
+        self._rows: list[int] = []
+        self._confirmed: deque[Decoded] = deque()
+
+    def tokens(self, max_tokens: int, should_stop: ShouldStop) -> Iterator[Decoded]:
+        logits = self._run(mx.array(self._ids[-1:]))
+        self._hold(self._ids[-1])
+        self._draw = make_draw(self._sampling, vocabulary_size=logits.shape[-1])
+        current: Drawn | Decoded = self._drawn(logits, 0, [])
+        count = cleared = 0
+        try:
+            while True:
+                count += 1
+                is_last = count == max_tokens or should_stop()
+                follower: Drawn | Decoded | None = None
+                if isinstance(current, Drawn) and not is_last and not self._expects_draft():
+                    follower = self._next(current.token, count)
+                decoded = self._take(current)
+                if is_last:
+                    yield decoded
+                    return
+                if follower is None:
+                    room = DRAFT_SLOTS if max_tokens < 0 else max_tokens - count - 1
+                    follower = self._after(decoded.id, count, room)
+                self._hold(decoded.id)
+                yield decoded
+                if self._confirmed and not self._cache.is_drafting:
+                    # The caller has evicted tokens, and with them all drafted ones.
+                    self._confirmed.clear()
+                current = follower
+                if count - cleared >= CLEAR_EVERY:
+                    mx.clear_cache()
+                    cleared = count
+        finally:
+            self._settle()
+
+    # One token at a time
+
+    def _run(self, token: mx.array) -> mx.array:
+        return self._network(token[None], cache=self._cache)[:, -1, :]
+
+    def _next(self, token: mx.array, count: int) -> Drawn:
+        """Begin computing the token after `token: (1,)`, which may not be known yet."""
+        return self._drawn(self._run(token), count, token)
+
+    def _drawn(self, logits: mx.array, count: int, after: mx.array | list[int]) -> Drawn:
+        """Begin drawing a token from logits `(1, V)`, after `count` others. `after` are the last
+        tokens, if they are not among the `_latest` yet."""
+        if self._penalize is not None:
+            latest = mx.array([*self._latest], mx.int32)
+            after = mx.array(after, mx.int32) if isinstance(after, list) else after
+            latest = mx.concatenate([latest, after.astype(mx.int32)])[-REPETITION_CONTEXT:]
+            logits = self._penalize(latest, logits)
+        token = self._draw(logits, self.first_index + count)
+        scores = None if self._logprobs is None else log_probs(logits, token, self._logprobs)
+        mx.async_eval(token, *(scores.arrays() if scores is not None else ()))
+        return Drawn(token, scores)
+
+    def _take(self, current: Drawn | Decoded) -> Decoded:
+        """Wait for the current token."""
+        decoded = current.read() if isinstance(current, Drawn) else current
+        self._latest.append(decoded.id)
+        if self.drafter is not None:
+            self.drafter.add(decoded.id, was_drafted=current is decoded)
+        return decoded
+
+    def _hold(self, id_: int) -> None:
+        if self.on_held is not None:
+            self.on_held(np.array([id_], self._ids.dtype))
+
+    # Several tokens at a time
+
+    def _expects_draft(self) -> bool:
+        """Whether to wait for the current token, because a draft will probably follow it."""
+        return self.drafter is not None and self.drafter.is_promising
+
+    def _after(self, id_: int, count: int, room: int) -> Drawn | Decoded:
+        """The token after `id_`, which is known: confirmed already, or from a draft, or neither."""
+        if not self._confirmed:
+            self._settle()
+            draft = self._draft(id_, room)
+            if not draft:
+                return self._drawn(self._run(mx.array([id_])), count, [])
+            self._verify([id_, *draft], count)
+        self._cache.accept()
+        return self._confirmed.popleft()
+
+    def _draft(self, id_: int, room: int) -> list[int]:
+        drafter, slots = self.drafter, self._cache.draft_room
+        if drafter is None or drafter.match is None or min(room, slots - 1) < 1:
+            return []
+        if drafter.costs is None:
+            if slots < DRAFT_SLOTS:
+                return []
+            drafter.measured(measure_rows(self._network, self._cache, id_))
+        return drafter.propose(min(room, slots - 1), is_recurrent=self._is_recurrent)
+
+    def _verify(self, rows: list[int], count: int) -> None:
+        """Compute a token and the draft after it in one step, and draw until a token differs from
+        the draft."""
+        assert self.drafter is not None
+        self._cache.begin_draft()
+        logits = self._network(mx.array([rows]), cache=self._cache)[0]
+        for row, drafted in enumerate([*rows[1:], None]):
+            token = self._drawn(logits[row : row + 1], count + row, rows[1 : row + 1]).read()
+            self._confirmed.append(token)
+            if token.id != drafted:
+                break
+        self._rows = rows[: len(self._confirmed)]
+        self.drafter.learn(len(rows) - 1, len(self._rows) - 1)
+        if self._is_recurrent and len(self._rows) < len(rows):
+            self._replay(self._rows)
+
+    def _replay(self, rows: list[int]) -> None:
+        """Compute drafted tokens again without those after them: recurrent states include all."""
+        self._cache.drop_draft()
+        if len(rows) > 1:
+            self._cache.begin_draft()
+        if rows:
+            self._run(mx.array(rows))
+            mx.async_eval([layer.state for layer in self._cache])
+
+    def _settle(self) -> None:
+        """End the draft: the cache keeps the tokens yielded."""
+        if not self._cache.is_drafting:
+            return
+        accepted = self._cache.accepted
+        if self._is_recurrent and accepted < len(self._rows):
+            self._replay(self._rows[:accepted])
+            self._cache.accept(accepted)
+        self._cache.settle()
+        self._confirmed.clear()

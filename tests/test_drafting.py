@@ -1,0 +1,192 @@
+"""Drafts change nothing but time: the same text with and without them, however decoding ends.
+
+The drafts come from what the same model wrote before, with errors, as if it were edited.
+"""
+
+from collections.abc import Generator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from mlx import nn
+
+from mlxchat.cache import make_cache
+from mlxchat.cache.layers import windows
+from mlxchat.engine.decode import Decoded, decode
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.lookup import History
+from mlxchat.engine.loops import prefill
+from mlxchat.engine.row_costs import RowCosts
+from mlxchat.settings import SamplingSettings
+from scripts.families import build_family
+from tests.test_draft_rows import check_same_state
+
+GREEDY = SamplingSettings()
+FLAT = RowCosts({1: 1.0, 16: 1.1})
+PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)
+WINDOW, KEEP = 32, 4
+
+
+LENGTH = 20 * WINDOW
+
+
+@cache
+def network_of(family: str) -> nn.Module:
+    return build_family(family)
+
+
+@cache
+def foreseen(family: str, sampling: SamplingSettings) -> list[int]:
+    """What the model writes, with an error every 11 tokens."""
+    tokens = Decoding(family, drafts=False).tokens(sampling=sampling, max_tokens=LENGTH)
+    return [each.id if place % 11 else 5 for place, each in enumerate(tokens)]
+
+
+class Decoding:
+    """A prompt in a cache, and the tokens decoded after it."""
+
+    def __init__(self, family: str, *, drafts: bool) -> None:
+        self.family, self.network = family, network_of(family)
+        network = self.network
+        self.cache = make_cache(network, WINDOW, KEEP)
+        self.held: list[int] = []
+        self.drafter = Drafter(History(), 15, FLAT) if drafts else None
+        prefill(network, self.cache, PROMPT[:-1], step_size=16)
+
+    def tokens(self, sampling: SamplingSettings = GREEDY, **how: Any) -> Generator[Decoded]:
+        if self.drafter is not None:
+            self.drafter.history.extend(np.array(foreseen(self.family, sampling), np.int32))
+            self.drafter.history.extend(PROMPT)
+        tokens: Any = decode(
+            self.network,
+            self.cache,
+            PROMPT,
+            sampling=sampling,
+            drafter=self.drafter,
+            on_held=lambda ids: self.held.extend(ids.tolist()),
+            **how,
+        )
+        return tokens
+
+
+def both(family: str = "llama") -> tuple[Decoding, Decoding]:
+    return Decoding(family, drafts=True), Decoding(family, drafts=False)
+
+
+def check_the_same(drafting: Decoding, plain: Decoding, tolerance: float = 1e-3) -> None:
+    assert drafting.held == plain.held
+    check_same_state(drafting.cache, plain.cache, tolerance)
+
+
+LOOSE = SamplingSettings(temp=1.0, top_k=2, seed=1)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingSettings(),
+        *(SamplingSettings(temp=0.7, top_k=2, seed=seed) for seed in range(6)),
+        SamplingSettings(temp=0.5, top_p=0.5, seed=3),
+        SamplingSettings(temp=1.0, top_k=3, min_p=0.2, repetition_penalty=1.1, seed=4),
+    ],
+    ids=str,
+)
+def test_the_text_and_the_window_are_the_same(sampling: SamplingSettings) -> None:
+    drafting, plain = both()
+    with_drafts = list(drafting.tokens(sampling=sampling, max_tokens=LENGTH, logprobs=3))
+    without = list(plain.tokens(sampling=sampling, max_tokens=LENGTH, logprobs=3))
+    assert [each.id for each in with_drafts] == [each.id for each in without]
+    np.testing.assert_allclose(
+        [each.logprob for each in with_drafts], [each.logprob for each in without], atol=1e-3
+    )
+    check_the_same(drafting, plain)
+    assert drafting.drafter is not None
+    assert drafting.drafter.accepted > LENGTH // 3
+    assert drafting.drafter.accepted < drafting.drafter.drafted
+
+
+@pytest.mark.parametrize("count", range(1, 60))
+def test_a_draft_ends_with_the_maximum(count: int) -> None:
+    drafting, plain = both()
+    ids = [each.id for each in drafting.tokens(max_tokens=count)]
+    assert ids == [each.id for each in plain.tokens(max_tokens=count)]
+    check_the_same(drafting, plain)
+
+
+@pytest.mark.parametrize("count", range(1, 60, 3))
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_the_caller_may_stop_inside_a_draft(count: int, family: str) -> None:
+    """Ctrl-C: the cache holds all tokens but the last, and decoding can continue."""
+    drafting, plain = both(family)
+    texts = []
+    for each in (drafting, plain):
+        seen: list[int] = []
+        for token in each.tokens(sampling=LOOSE, should_stop=lambda: len(seen) + 1 >= count):  # noqa: B023
+            seen.append(token.id)
+        more = decode(
+            each.network,
+            each.cache,
+            np.concatenate([PROMPT, seen]).astype(np.int32),
+            sampling=LOOSE,
+            first_index=len(seen),
+            max_tokens=10,
+        )
+        texts.append(seen + [token.id for token in more])
+    assert texts[0] == texts[1]
+    assert drafting.held == plain.held
+    check_same_state(drafting.cache, plain.cache, 1e-3)
+
+
+@pytest.mark.parametrize("count", range(1, 60, 3))
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_the_caller_may_leave_inside_a_draft(count: int, family: str) -> None:
+    """An end of text or a stop text: the cache holds just the tokens reported."""
+    drafting, plain = both(family)
+    for each in (drafting, plain):
+        tokens = each.tokens(sampling=LOOSE)
+        for _ in range(count):
+            next(tokens)
+        tokens.close()
+    # Without drafts, the cache is always one token ahead; after a draft, it may not be yet.
+    assert plain.held[: len(drafting.held)] == drafting.held
+    assert len(plain.held) - len(drafting.held) <= 1
+    for window in windows(plain.cache):
+        window.trim(len(plain.held) - len(drafting.held))
+    assert [w.offset for w in windows(plain.cache)] == [w.offset for w in windows(drafting.cache)]
+
+
+def test_the_caller_may_evict_inside_a_draft() -> None:
+    """In a chat, a turn is forgotten while the reply is generated."""
+    texts = []
+    for each in both():
+        seen = []
+        for token in each.tokens(max_tokens=100):
+            seen.append(token.id)
+            if len(seen) % 7 == 0:
+                each.cache.evict(KEEP + 2, KEEP + 5)
+        texts.append(seen)
+    assert texts[0] == texts[1]
+
+
+def test_costs_are_measured_once_without_changing_the_cache() -> None:
+    drafting, plain = both()
+    measured: list[RowCosts] = []
+    assert drafting.drafter is not None
+    drafting.drafter.costs = None
+    drafting.drafter.on_measured = measured.append
+    ids = [each.id for each in drafting.tokens(max_tokens=200)]
+    assert ids == [each.id for each in plain.tokens(max_tokens=200)]
+    (costs,) = measured
+    assert list(costs.by_rows) == [1, 2, 4, 8, 16]
+    assert all(seconds > 0 for seconds in costs.by_rows.values())
+    check_the_same(drafting, plain)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_no_draft_is_tried_if_several_rows_cost_too_much(count: int) -> None:
+    drafting = Decoding("llama", drafts=True)
+    assert drafting.drafter is not None
+    drafting.drafter.costs = RowCosts({1: 1.0, 16: 16.0})
+    list(drafting.tokens(max_tokens=100))
+    assert drafting.drafter.counts == (0, 0)
