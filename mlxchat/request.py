@@ -313,6 +313,8 @@ class Request:
     max_tokens: int = same_as(GenerationSettings, "max_tokens")
     stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
     ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
+    lookup: bool | None = same_as(GenerationSettings, "lookup")
+    num_draft_tokens: int | None = same_as(GenerationSettings, "num_draft_tokens")
     events: bool = option(
         False, "Write JSON Lines instead of text", Group.OUTPUT, name="json", common=True
     )
@@ -353,6 +355,14 @@ class Request:
                 Field("max_bytes"),
                 ", which need text",
             )
+        if self.generation_settings().wants_drafts and long.checkpoint is not None:
+            name = "lookup" if self.lookup else "num_draft_tokens"
+            raise UsageError(
+                Field(name, True if self.lookup else self.num_draft_tokens),
+                " and ",
+                Field("checkpoint"),
+                " cannot be combined: a resumed run must write the same bytes",
+            )
         if self.blocks:
             self._check_blocks()
         self.generation_settings()
@@ -386,6 +396,8 @@ class Request:
             max_tokens=self.max_tokens,
             stop=self.stop,
             ignore_eos=self.ignore_eos,
+            lookup=self.lookup,
+            num_draft_tokens=self.num_draft_tokens,
             logprobs=(self.logprobs or 0) if self.events else None,
         )
 
@@ -450,11 +462,13 @@ CHAT_SAMPLING = {
     for name, each in options_of(SamplingSettings).items()
 }
 
+IN_CHAT = ("max_tokens", "stop", "lookup", "num_draft_tokens")
+
 # The options of the two commands that run a model, by field.
 GENERATE = _all_of(Request, Setup, SamplingSettings, Overnight)
 CHAT = {
     **_all_of(ChatOptions, Setup),
     **CHAT_SAMPLING,
-    **{name: options_of(GenerationSettings)[name] for name in ("max_tokens", "stop")},
+    **{name: options_of(GenerationSettings)[name] for name in IN_CHAT},
     "keep": CHAT_KEEP,
 }

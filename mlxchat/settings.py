@@ -13,6 +13,9 @@ from mlxchat.wording import Field
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
 
+# The longest draft, in tokens: with the token before it, it fills the window's spare slots.
+MAX_DRAFT = 15
+
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
@@ -105,7 +108,9 @@ class GenerationSettings:
     """When generation ends and what it reports about each token.
 
     `max_tokens` -1 means no limit. `logprobs` None computes no log-probabilities, 0 only
-    the sampled token's, K > 0 also those of the K likeliest tokens.
+    the sampled token's, K > 0 also those of the K likeliest tokens. `lookup` drafts at most
+    `num_draft_tokens` tokens that followed the latest ones when they last appeared; None means on,
+    unless something rules it out.
     """
 
     max_tokens: int = option(
@@ -130,6 +135,22 @@ class GenerationSettings:
         project=True,
     )
     ignore_eos: bool = option(False, "Continue past the end-of-text token", Group.END)
+    lookup: bool | None = option(
+        None,
+        "Speed up text that repeats earlier text",
+        Group.MODEL,
+        if_unset="on, except with a checkpoint",
+        in_chat=True,
+    )
+    num_draft_tokens: int | None = option(
+        None,
+        "Maximum tokens to draft at a time",
+        Group.MODEL,
+        if_unset=f"{MAX_DRAFT}",
+        metavar="TOKENS",
+        must=between(1, MAX_DRAFT),
+        in_chat=True,
+    )
     logprobs: int | None = option(
         None,
         "With JSON: log-probabilities of the K likeliest tokens",
@@ -140,6 +161,11 @@ class GenerationSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @property
+    def wants_drafts(self) -> bool:
+        """Whether drafts were asked for, not just left on."""
+        return bool(self.lookup) or self.num_draft_tokens is not None
 
 
 class Roll(StrEnum):

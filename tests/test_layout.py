@@ -72,7 +72,18 @@ ORDER: dict[str, list[str]] = {
     ],
     "app": [
         *("", "awake", "events", "observer", "ranks", "opening", "prefixes", "blocks", "loading"),
-        *("prompt", "sinks", "loop", "watch", "loaded", "outage", "checkpoints", "run", "records"),
+        *(
+            "prompt",
+            "sinks",
+            "loop",
+            "watch",
+            "loaded",
+            "outage",
+            "checkpoints",
+            "drafting",
+            "run",
+            "records",
+        ),
         *("begin", "warm", "session", "chat", "verify"),
     ],
     "bench": [

@@ -56,7 +56,12 @@ def begin(
     to be read before the files. Raises MlxchatError for everything a user can fix.
     """
     observer = observer or Observer()
-    check_ranks(ranks, pipeline=request.setup.pipeline, blocks=bool(request.blocks))
+    check_ranks(
+        ranks,
+        pipeline=request.setup.pipeline,
+        blocks=bool(request.blocks),
+        drafts=request.generation_settings().wants_drafts,
+    )
     document = read(request, piped)
     for notice in document.notices:
         observer.warn(notice)

@@ -18,6 +18,7 @@ from typing import Any, Self, Unpack
 
 from mlx import nn
 
+from mlxchat.app.drafting import make_drafter
 from mlxchat.app.loading import Loading
 from mlxchat.app.opening import (
     POSITIONS_RUN_ON,
@@ -129,7 +130,8 @@ class Chat:
         """
         options = options or ChatOptions()
         options.setup.check()
-        check_ranks(ranks, pipeline=options.setup.pipeline)
+        drafts = options.generation.wants_drafts
+        check_ranks(ranks, pipeline=options.setup.pipeline, drafts=drafts)
         notices: list[str] = []
         start(options.setup, notify or notices.append)
         opened = open_session(session, latest=latest, save=save)
@@ -228,7 +230,8 @@ class Chat:
         model = Loading(lambda passed: self._load(found, passed)).wait()
         sampling = self._sampling_for(model)
         window = fit_window(self._setup, model, self._notify)
-        self._conversation = self.conversation.with_model(model, window, sampling)
+        drafter = make_drafter(model, self.conversation.generation, self._notify)
+        self._conversation = self.conversation.with_model(model, window, sampling, drafter)
         self._found = found
         self._report(self._conversation)
         self._describe()
@@ -263,6 +266,7 @@ class Chat:
             variables=thinking_variables(options.think != "off"),
             template_args=options.template_args,
             prefixes=self._prefixes,
+            drafter=make_drafter(model, options.generation, self._notify),
         )
         self._report(conversation)
         return conversation
@@ -367,6 +371,10 @@ class Chat:
             args = {**conversation.template_args, **options["template_args"]}
             conversation.set_template_args(args)
         conversation.sampling, conversation.generation = new_sampling, new_generation
+        if generation.keys() & {"lookup", "num_draft_tokens"}:
+            check_ranks(self._ranks, drafts=new_generation.wants_drafts)
+            drafter = make_drafter(conversation.model, new_generation, self._notify)
+            conversation.draft_with(drafter)
         conversation.roll = roll
         seed = sampling.pop("seed", self._setup.seed)
         chosen = {**self._setup.sampling, **sampling}

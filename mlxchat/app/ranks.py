@@ -47,10 +47,14 @@ def lead_or_follow(
         ranks.stop()
 
 
-def check_ranks(ranks: Ranks | None, *, pipeline: bool = False, blocks: bool = False) -> None:
+def check_ranks(
+    ranks: Ranks | None, *, pipeline: bool = False, blocks: bool = False, drafts: bool = False
+) -> None:
     """Raises UsageError for options that need several processes, or exactly one."""
     if pipeline and ranks is None:
         raise UsageError(Field("pipeline"), " needs several ranks: start it with mlx.launch")
+    if drafts and ranks is not None:
+        raise UsageError(Field("lookup", True), " cannot be used under mlx.launch")
     if blocks and ranks is not None:
         raise UsageError(
             Field("blocks"),

@@ -13,6 +13,7 @@ from mlxchat.about import __version__
 from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer, pace_of
+from mlxchat.app.drafting import make_drafter
 from mlxchat.app.events import EventWriter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
@@ -240,7 +241,12 @@ class Run:
                 written=written,
                 warn=observer.warn,
             )
-        how = {"settings": request.generation_settings(), "reader": reader}
+        settings = request.generation_settings()
+        how: dict[str, Any] = {"settings": settings, "reader": reader}
+        if self._checkpoint is None:
+            how["drafter"] = drafter = make_drafter(loaded.model, settings, observer.note)
+            if drafter is not None:
+                drafter.history.extend(self._prompt.ids[: begun.prefilled])
         how["pace"] = pace_of(loaded.model.network, begun, self._checkpoint)
         return _Callbacks(watch, checkpointer, begun, record, on_prefill, written, how)
 

@@ -20,6 +20,7 @@ from mlxchat.chat.turn import Forgot, Mention, Said, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.chat.view import Prefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
+from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.repetition import LoopDetector
@@ -69,6 +70,7 @@ class Conversation:
         variables: Mapping[str, Any] | None = None,
         template_args: Mapping[str, Any] | None = None,
         prefixes: Prefixes | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
@@ -77,6 +79,7 @@ class Conversation:
         self._any_seed = random_seed()
         self._retries = 0
         self._pace = Pace.of(model.network)
+        self._drafter = drafter
         self._stats: Stats | None = None
         self._generation: Generation | None = None
         self.turns = Turns()
@@ -106,6 +109,18 @@ class Conversation:
             # Transcripts of other programs have the thought and the reply in one text.
             if not turn.thought:
                 turn.thought, turn.reply = self.model.tokenizer.split(turn.reply)
+        self.draft_with(self._drafter)
+
+    def draft_with(self, drafter: Drafter | None) -> None:
+        """Draft from all turns, forgotten ones included; None drafts nothing."""
+        self._drafter = drafter
+        if drafter is None:
+            return
+        encode = self.model.tokenizer.encode
+        for turn in self.turns:
+            drafter.history.extend(encode(turn.user))
+            for text in (turn.thought, turn.reply):
+                drafter.history.extend(encode(text))
 
     def undo(self) -> Turn:
         """Take back the last turn, and restore the turns it made the window forget."""
@@ -266,7 +281,11 @@ class Conversation:
         return self._or_drop(self._continuation(self.turns[-1], watch))
 
     def with_model(
-        self, model: Model, settings: CacheSettings, sampling: SamplingSettings
+        self,
+        model: Model,
+        settings: CacheSettings,
+        sampling: SamplingSettings,
+        drafter: Drafter | None = None,
     ) -> Conversation:
         """The same conversation with another model, which prefills the retained turns again.
         Raises what the constructor raises; this conversation remains usable."""
@@ -280,6 +299,7 @@ class Conversation:
             variables=self.variables,
             template_args=self.template_args,
             prefixes=self.view.prefixes,
+            drafter=drafter,
         )
         other.resume(self.system, self.turns)
         other._any_seed, other._retries = self._any_seed, self._retries
@@ -371,6 +391,8 @@ class Conversation:
         reader = self._reader_after(turn, written)
         loop = LoopDetector() if watch.stop_loops else None
         cached, on_held = self.view.begin(ids)
+        if self._drafter is not None and not len(self._drafter.history):
+            self._drafter.history.extend(ids[:cached])
         generation = Generation(
             self.model,
             ids,
@@ -381,6 +403,7 @@ class Conversation:
             pace=self._pace,
             cached_tokens=cached,
             reply=reader,
+            drafter=self._drafter,
             on_prefill=watch.on_prefill,
             on_held=on_held,
             should_stop=lambda: _repeats(loop) or watch.is_stopped(),

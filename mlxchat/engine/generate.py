@@ -194,6 +194,8 @@ class Generation:
         return ResumePoint(tuple(self._latest), self._generated, shown, pending, held, reading)
 
     def __iter__(self) -> Iterator[Token]:
+        if self._drafter is not None:
+            self._drafter.history.extend(self._ids[self._cached_tokens :])
         mx.reset_peak_memory()
         with device_failures(), wired_limit():
             self._started_s = time.perf_counter()
@@ -218,16 +220,10 @@ class Generation:
 
     def _hold_prompt(self, step: np.ndarray) -> None:
         self._read += len(step)
-        self._remember(step)
         if self._on_held is not None:
             self._on_held(step)
 
-    def _remember(self, ids: np.ndarray) -> None:
-        if self._drafter is not None:
-            self._drafter.history.extend(ids)
-
     def _decode_text(self) -> Iterator[Token]:
-        self._remember(self._ids[-1:])
         for token in self._decode_until_end():
             begun, thoughts = self._reply.is_thought, self._reply.thoughts
             pieces = self._until_stop_text(self._reply.add(token.id))

@@ -12,11 +12,11 @@ from mlxchat.cache import Cache
 
 ROWS = (1, 2, 4, 8, 16)
 
-# The best of several runs counts, because other programs can only slow a run down.
-RUNS = 3
+# The best of several rounds counts, because other programs can only slow a pass down.
+ROUNDS = 3
 
-# Slow models are measured once for each number of rows.
-SLOW_S = 0.5
+# No further round is begun after this time.
+ENOUGH_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,14 @@ class RowCosts:
 
 def measure_rows(network: nn.Module, cache: Cache, id_: int) -> RowCosts:
     """Time passes with a token repeated. The cache does not change; it needs room for a draft."""
-    _time_s(network, cache, [id_])
-    return RowCosts({rows: _best_s(network, cache, [id_] * rows) for rows in ROWS})
-
-
-def _best_s(network: nn.Module, cache: Cache, ids: list[int]) -> float:
-    best_s = _time_s(network, cache, ids)
-    for _ in range(RUNS - 1 if best_s < SLOW_S else 0):
-        best_s = min(best_s, _time_s(network, cache, ids))
-    return best_s
+    began_s = time.perf_counter()
+    _time_s(network, cache, [id_] * ROWS[-1])
+    rounds = [[_time_s(network, cache, [id_] * rows) for rows in ROWS]]
+    while len(rounds) < ROUNDS and time.perf_counter() - began_s < ENOUGH_S:
+        rounds.append([_time_s(network, cache, [id_] * rows) for rows in ROWS])
+    # More rows never take less time.
+    best_s = np.maximum.accumulate(np.min(rounds, axis=0))
+    return RowCosts(dict(zip(ROWS, best_s.tolist(), strict=True)))
 
 
 def _time_s(network: nn.Module, cache: Cache, ids: list[int]) -> float:

@@ -19,6 +19,7 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
         generated = count(stats.generated_tokens, "token")
         parts += [
             f"generated {generated}{and_rate(stats.decode_tokens_per_s)}",
+            *_draft_figures(stats),
             f"first token {stats.ttft_s:.2f} s",
         ]
     parts += [
@@ -58,6 +59,7 @@ def turn_line(turn: int, stats: Stats, seconds: float) -> str:
     parts.append(f"prefilled {stats.prefilled_tokens:,} of {stats.prompt_tokens:,} tokens")
     if stats.ttft_s:
         parts.append(f"generated {stats.generated_tokens:,}{and_rate(stats.decode_tokens_per_s)}")
+        parts += _draft_figures(stats)
     return " · ".join([*parts, f"finish reason: {stats.finish_reason}"])
 
 
@@ -94,6 +96,12 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _saved(saved: Saved) -> str:
     return f"checkpoint after {count(saved.tokens, 'token')}{' read' if saved.reading else ''}"
+
+
+def _draft_figures(stats: Stats) -> list[str]:
+    if not stats.drafted_tokens:
+        return []
+    return [f"drafted {stats.drafted_tokens:,}, accepted {stats.accepted_tokens:,}"]
 
 
 def _prompt_figures(stats: Stats) -> str:
