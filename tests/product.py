@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from mlxchat.text.tokens import Prompt
 from scripts import metal
 from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge, write_family
 from scripts.forms import FORMS
-from tests.reference import ReferenceCache, reference_cache, references
+from tests.reference import ReferenceCache, draft, reference_cache, references
 
 WINDOW, KEEP, STEP = 16, 4, 12
 
@@ -328,8 +329,36 @@ def _first_layer(cache: Cache) -> list[np.ndarray]:
     return [np.array(array.astype(mx.float32)) for array in (keys, values)]
 
 
+# Tokens drafted at a time, and how many of them are right.
+DRAFTS = ((2, 1), (16, 5), (5, 5), (9, 1), (16, 16), (3, 2), (16, 15), (7, 4))
+
+
+def drafted_tokens(case: Case) -> None:
+    """Draft tokens, right and wrong ones, while the window fills, wraps and moves."""
+    cache, plain = case.cache(), case.cache()
+    for each in (cache, plain):
+        case.logits(each, tokens(STEP, seed=1))
+        case.logits(each, tokens(1, seed=2))
+    if not cache.draft_room:
+        raise Refused("its cache cannot take back drafted tokens")
+    network, text = case.model.network, tokens(2 * WINDOW, seed=3)
+    plan = cycle(DRAFTS)
+    while text:
+        rows, right = next(plan)
+        rows = min(rows, cache.draft_room, len(text))
+        right = min(right, rows)
+        wrong = [255 - id_ for id_ in text[right:rows]]
+        found = draft(network, cache, [*text[:right], *wrong], right) if rows > 1 else []
+        if rows < 2:
+            right, found = 1, [case.logits(cache, text[:1])]
+        for row, id_ in zip(found, text[:right], strict=True):
+            case.compare("draft", row, case.logits(plain, [id_]))
+        text = text[right:]
+
+
 WAYS: dict[str, Callable[[Case], None]] = {
     "window": read_and_decode,
+    "draft": drafted_tokens,
     "snapshot": snapshot_and_restore,
     "prefix": known_prefix,
     "block": joined_block,

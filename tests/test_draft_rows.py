@@ -1,55 +1,26 @@
 """Drafted tokens: accepted ones are as if decoded one by one, rejected ones leave no trace.
 
 A model decodes the same tokens twice: one at a time, and several at a time with wrong guesses after
-them. Both must give the same logits for each token, and leave the same cache.
+them. Both must give the same logits for each token, and leave the same cache. `test_product` drafts
+with every family, in every form.
 """
 
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.layers import windows
 from mlxchat.cache.window import DRAFT_SLOTS
-from scripts.families import build_family
 from tests.conftest import build_random_model
-from tests.product import FAMILIES, INEXACT
-from tests.reference import random_tokens
-from tests.test_families import REFUSED
+from tests.reference import draft, random_tokens, step
 
 MODEL = build_random_model()
 VOCABULARY = 256
-
-# Their caches are larger than what a row may see, or copied for every token.
-NO_DRAFTS = {"llama4", "minimax_m3_vl", "phi3small"}
-
-
-def step(network: nn.Module, cache: Cache, ids: list[int]) -> np.ndarray:
-    """The logits `(T, V)` of a step."""
-    logits = network(mx.array([ids]), cache=cache)[0].astype(mx.float32)
-    mx.eval(logits, [layer.state for layer in cache])
-    return np.array(logits)
-
-
-def draft(network: nn.Module, cache: Cache, ids: list[int], accepted: int) -> np.ndarray:
-    """Draft `ids`, accept the first of them, and return the logits of those."""
-    cache.begin_draft()
-    logits = step(network, cache, ids)
-    if recurrent_states(cache) and accepted < len(ids):
-        cache.drop_draft()
-        if accepted == 1:
-            step(network, cache, ids[:1])
-            return logits[:1]
-        cache.begin_draft()
-        step(network, cache, ids[:accepted])
-    cache.accept(accepted)
-    cache.settle()
-    return logits[:accepted]
 
 
 def check_same_state(cache: Cache, plain: Cache, tolerance: float) -> None:
@@ -110,20 +81,3 @@ def test_accepted_tokens_are_as_if_decoded_one_by_one(
     check_same_state(*caches, tolerance=1e-4)
     assert tokens_held(caches[0]) == window
     assert all(w.keys is not None and w.keys.shape[2] <= window + 16 for w in windows(caches[0]))
-
-
-@pytest.mark.parametrize("name", sorted(set(FAMILIES) - REFUSED - INEXACT))
-def test_every_family_drafts_exactly_or_not_at_all(name: str) -> None:
-    network = build_family(name)
-    caches = make_cache(network, 24, 4), make_cache(network, 24, 4)
-    for cache in caches:
-        step(network, cache, random_tokens(30))
-    chance = np.random.default_rng(0)
-
-    def plan() -> Any:
-        while True:
-            yield int(chance.integers(2, 17)), int(chance.integers(1, 17))
-
-    drafted = decode_both(network, caches, random_tokens(120, seed=1), plan())
-    check_same_state(*caches, tolerance=1e-3)
-    assert (drafted == 0) == (name in NO_DRAFTS)
