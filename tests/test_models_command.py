@@ -62,6 +62,7 @@ def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path, run_mlxcha
         "quantization": "float32",
         "context_length": 4096,
         "kv_bytes_per_token": TINY_KV_BYTES,
+        "lookup": "works",
         "memory_needed_bytes": weight_bytes + 4096 * TINY_KV_BYTES,
         "fits": True,
         "problem": None,

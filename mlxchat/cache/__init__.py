@@ -4,6 +4,7 @@ from mlxchat.cache.block import Block, BlockRecorder, join_block, max_positions
 from mlxchat.cache.build import (
     check_bound,
     check_joinable,
+    drafting,
     is_uniform,
     kv_bytes_per_token,
     make_cache,
@@ -24,6 +25,7 @@ __all__ = [
     "bytes_held",
     "check_bound",
     "check_joinable",
+    "drafting",
     "is_uniform",
     "join_block",
     "kv_bytes_per_token",

@@ -21,7 +21,7 @@ from mlx_lm.models.cache import (
 
 from mlxchat.cache.block import block_refusal
 from mlxchat.cache.chunk import ChunkCache
-from mlxchat.cache.layers import Cache, LayerCache, recurrent_states, windows
+from mlxchat.cache.layers import Cache, LayerCache, draft_refusal, recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.trial import Stored, alike, find_key_shifts, without_sinks
 from mlxchat.cache.window import WindowCache
@@ -63,6 +63,16 @@ def make_cache(model: nn.Module, max_kv_size: int | None = None, keep: int = DEF
     if max_kv_size is not None:
         _give_positions(model, windows(cache), max_kv_size)
     return cache
+
+
+def drafting(model: nn.Module) -> str:
+    """Whether tokens can be drafted, in words: "works", or why not. Needs no weights."""
+    layers = _make_layers(model, None, 0)
+    if refusal := draft_refusal(layers):
+        return f"off: {refusal}"
+    if recurrent_states(layers):
+        return "works; recurrent layers compute accepted tokens again"
+    return "works"
 
 
 def is_uniform(model: nn.Module) -> bool:

@@ -36,7 +36,7 @@ class Cache(list[LayerCache]):
     @property
     def draft_room(self) -> int:
         """How many tokens can be drafted now; 0 if a layer cannot take them back."""
-        if not all(type(leaf) in (WindowCache, ArraysCache) for leaf in leaves(self)):
+        if draft_refusal(self) is not None:
             return 0
         rooms = (window.draft_room for window in windows(self) if window.total)
         return min(rooms, default=DRAFT_SLOTS)
@@ -104,6 +104,18 @@ class Cache(list[LayerCache]):
         for window, first, last in spans:
             window.check_evictable(first, last)
         return spans
+
+
+def draft_refusal(cache: Sequence[LayerCache]) -> str | None:
+    """Why no tokens can be drafted; None if they can."""
+    for leaf in leaves(cache):
+        if isinstance(leaf, WindowCache) and leaf.in_order:
+            return "this model copies its window for every token"
+        if isinstance(leaf, WindowCache) and type(leaf) is not WindowCache:
+            return "this model attends within chunks"
+        if not isinstance(leaf, WindowCache | ArraysCache):
+            return f"this model uses a {type(leaf).__name__}"
+    return None
 
 
 def _fork_layer(layer: LayerCache) -> LayerCache:

@@ -240,7 +240,7 @@ class WindowCache:
         would see if the tokens were decoded one by one."""
         full = self._size == self.max_size
         over_full = self.max_size is not None and self._size > self.max_size
-        if self.in_order or over_full:
+        if over_full:
             return 0
         room = DRAFT_SLOTS
         if self.max_size is not None and not full:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 # In the order of the list that `mlxchat help` shows.
 PAGES = (
-    *("chat", "sessions", "pipes", "models", "window", "positions", "cache", "blocks"),
+    *("chat", "sessions", "pipes", "models", "window", "positions", "lookup", "cache", "blocks"),
     *("overnight", "json", "configuration", "machines", "python", "benchmarks", "figures"),
     *("files", "troubleshooting"),
 )

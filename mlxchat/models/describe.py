@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import kv_bytes_per_token
+from mlxchat.cache import drafting, kv_bytes_per_token
 from mlxchat.errors import ModelUnsupported
 from mlxchat.models import hub
 from mlxchat.models.catalog import EXPECTED_CACHE_TOKENS
@@ -44,7 +44,7 @@ class ModelFacts:
 
     `size_bytes` is the size of its files. `memory_needed_bytes` is its weights, in the dtype that
     suits this device, and a cache of EXPECTED_CACHE_TOKENS tokens or its context, if smaller.
-    `fits`: whether this machine has that much memory free now.
+    `fits`: whether this machine has that much memory free now. `lookup`: whether drafts work.
     """
 
     name: str
@@ -56,6 +56,7 @@ class ModelFacts:
     kv_bytes_per_token: int
     memory_needed_bytes: int
     fits: bool
+    lookup: str
 
 
 def describe(name: str, directory: Path) -> ModelFacts:
@@ -113,6 +114,7 @@ class _Measured:
             kv_bytes_per_token=token_bytes,
             memory_needed_bytes=memory_needed_bytes,
             fits=memory_needed_bytes <= free_bytes,
+            lookup=drafting(self.network),
         )
 
 

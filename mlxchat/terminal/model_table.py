@@ -121,6 +121,7 @@ def _facts_as_rows(facts: ModelFacts) -> list[tuple[str, str]]:
         ("quantization", facts.quantization),
         ("context", context),
         ("KV per token", format_bytes(facts.kv_bytes_per_token)),
+        ("lookup", facts.lookup),
         ("fits here", f"{fits}, needs {format_bytes(facts.memory_needed_bytes)}"),
     ]
 
