@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxchat.engine import loops
+from mlxchat.engine.decode import Drawn
 
 FULL = (
     "[METAL] Command buffer execution failed: Insufficient Memory "
@@ -20,7 +20,7 @@ class FailingDevice:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self._first = self._after = 0
-        for module, name in ((mx, "eval"), (mx, "async_eval"), (loops, "_decoded")):
+        for module, name in ((mx, "eval"), (mx, "async_eval"), (Drawn, "read")):
             monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
 
     def breaks_at(self, first: int, times: int = 1) -> None:

@@ -98,7 +98,9 @@ def test_the_text_and_the_window_are_the_same(sampling: SamplingSettings) -> Non
     without = list(plain.tokens(sampling=sampling, max_tokens=LENGTH, logprobs=3))
     assert [each.id for each in with_drafts] == [each.id for each in without]
     np.testing.assert_allclose(
-        [each.logprob for each in with_drafts], [each.logprob for each in without], atol=1e-3
+        np.array([each.logprob for each in with_drafts], float),
+        np.array([each.logprob for each in without], float),
+        atol=1e-3,
     )
     check_the_same(drafting, plain)
     assert drafting.drafter is not None

@@ -10,7 +10,7 @@ from mlx import nn
 
 from mlxchat.cache import Cache
 
-ROWS = (1, 2, 4, 8, 16)
+ROWS: tuple[int, ...] = (1, 2, 4, 8, 16)
 
 # The best of several rounds counts, because other programs can only slow a pass down.
 ROUNDS = 3
