@@ -95,7 +95,16 @@ ORDER: dict[str, list[str]] = {
     "terminal": [
         *("", "modes", "stream", "spelling", "table", "manual_page", "pager", "help_page"),
         *("screen", "chart", "report", "bench_progress", "bench_table"),
-        *("ask", "messages", "clipboard", "own_terminal", "restore", "moving", "progress"),
+        *(
+            "wrapping",
+            "ask",
+            "messages",
+            "clipboard",
+            "own_terminal",
+            "restore",
+            "moving",
+            "progress",
+        ),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
         *("window_chart", "signals", "chat_screen", "commands", "repl", "piped_chat"),
