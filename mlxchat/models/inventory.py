@@ -57,8 +57,8 @@ class Choice:
 
 def list_choices() -> list[Choice]:
     """The catalogue, by memory needed, then the other models on this disk."""
-    free_bytes, float32 = platform.free_memory_bytes(), not platform.on_gpu()
-    known = [_known_choice(model, free_bytes, float32=float32) for model in CATALOG]
+    free_bytes = platform.free_memory_bytes()
+    known = [_known_choice(model, free_bytes) for model in CATALOG]
     hub_ids = {each.hub_id for each in known}
     return [*known, *(_choice(each) for each in list_models() if each.name not in hub_ids)]
 
@@ -66,15 +66,11 @@ def list_choices() -> list[Choice]:
 def known_choice(hub_id: str) -> Choice | None:
     """The catalogue's facts about a repository."""
     model = known_model(hub_id)
-    if model is None:
-        return None
-    return _known_choice(model, platform.free_memory_bytes(), float32=not platform.on_gpu())
+    return None if model is None else _known_choice(model, platform.free_memory_bytes())
 
 
-def _known_choice(model: KnownModel, free_bytes: int, *, float32: bool) -> Choice:
-    # Weights that do not fit in float32 keep their stored dtype.
-    float32 = float32 and model.fits(free_bytes, float32=True)
-    needed_bytes = model.memory_bytes(float32=float32)
+def _known_choice(model: KnownModel, free_bytes: int) -> Choice:
+    needed_bytes = model.memory_bytes(float32=False)
     return Choice(
         name=model.alias,
         hub_id=model.hub_id,
