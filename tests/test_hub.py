@@ -258,7 +258,7 @@ def test_the_offline_variable_forbids_a_pull(
 ):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert pull_error(run_program) == (
-        "HF_HUB_OFFLINE is set: unset it to ask the hub for org/tiny"
+        "HF_HUB_OFFLINE is set: unset it to ask the Hub for org/tiny"
     )
     assert fake_hub.requests == []
 

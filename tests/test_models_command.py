@@ -243,7 +243,7 @@ def test_rm_removes_one_model_from_the_hubs_cache(
     assert other.name == cached_tiny.name
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("removed org/tiny, ")
+    assert done.stdout.startswith("deleted org/tiny, ")
     assert not repo_dir("org/tiny").exists()
     assert (other / "config.json").is_file()
 
@@ -259,7 +259,7 @@ def test_rm_removes_the_remains_of_an_interrupted_download(run_mlxchat: RunMlxch
 def test_rm_asks_on_a_terminal(cached_tiny: Path):
     assert on_terminal("rm", "org/tiny", answer="") == "\n"
     assert repo_dir("org/tiny").exists()
-    assert on_terminal("rm", "org/tiny", answer="y").startswith("y\nremoved org/tiny, ")
+    assert on_terminal("rm", "org/tiny", answer="y").startswith("y\ndeleted org/tiny, ")
     assert not repo_dir("org/tiny").exists()
 
 
@@ -286,10 +286,16 @@ def test_rm_never_removes_the_users_own_directory(tiny_model: Path, run_mlxchat:
     assert (tiny_model / "config.json").is_file()
 
 
-def test_rm_reports_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat):
+def test_rm_reports_a_model_that_is_not_on_the_disk(tmp_path: Path, run_mlxchat: RunMlxchat):
+    """A GGUF file that had not been converted was said not to be on the disk."""
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
     assert done.returncode == 1
-    assert done.stderr == "mlxchat: error: org/tiny is not on this disk\n"
+    assert done.stderr == "mlxchat: error: org/tiny is not on this disk: nothing to delete\n"
+    file = tmp_path / "mine.gguf"
+    file.touch()
+    done = run_mlxchat("models", "rm", "--yes", str(file))
+    assert done.stderr == f"mlxchat: error: {file} has not been converted: nothing to delete\n"
+    assert file.exists()
 
 
 def test_pull_does_nothing_for_a_directory(tiny_model: Path, run_mlxchat: RunMlxchat):

@@ -76,7 +76,7 @@ def describe(name: str, directory: Path) -> ModelFacts:
 
 
 def describe_remote(repo_id: str) -> ModelFacts:
-    """Find the facts about a model on the hub without downloading it. Raises what `describe` and
+    """Find the facts about a model on the Hub without downloading it. Raises what `describe` and
     `hub.look_up` raise."""
     remote = hub.look_up(repo_id)
     network = build_skeleton(remote.config)

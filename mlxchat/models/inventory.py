@@ -1,4 +1,4 @@
-"""The models on this disk: from the hub, converted from GGUF files, and the embedded one."""
+"""The models on this disk: from the Hub, converted from GGUF files, and the embedded one."""
 
 import importlib.util
 import shutil
@@ -43,7 +43,7 @@ def list_models() -> list[Entry]:
 class Choice:
     """A model from the catalogue or on this disk. `here` is "yes", "partly" or "no".
 
-    `hub_id` is None if it is not on the hub. Facts that cannot be read are None.
+    `hub_id` is None if it is not on the Hub. Facts that cannot be read are None.
     """
 
     name: str
@@ -106,7 +106,7 @@ def _choice(entry: Entry) -> Choice:
 
 
 def removable_dir(located: Located) -> Path:
-    """The model's directory, made by mlxchat or the hub's library, which `remove` deletes.
+    """The model's directory, made by mlxchat or the Hub's library, which `remove` deletes.
 
     Raises ModelNotFound if it is not on this disk, UsageError for the user's own directory.
     """
@@ -114,7 +114,8 @@ def removable_dir(located: Located) -> Path:
         raise UsageError(f"{located.name} is your own directory: mlxchat does not delete it")
     directory = _made_dir(located)
     if not directory.is_dir():
-        raise ModelNotFound(f"{located.name} is not on this disk")
+        missing = "has not been converted" if located.kind == "gguf" else "is not on this disk"
+        raise ModelNotFound(f"{located.name} {missing}: nothing to delete")
     return directory
 
 
@@ -125,7 +126,7 @@ def removable_bytes(located: Located) -> int:
 
 
 def remove(located: Located) -> None:
-    """Delete the model's files, as converted by mlxchat or downloaded from the hub.
+    """Delete the model's files, as converted by mlxchat or downloaded from the Hub.
 
     Raises what `removable_dir` raises, and ModelError or HubError if it cannot be deleted.
     """

@@ -139,7 +139,7 @@ def _cached_one(fitting: list[KnownModel]) -> ResolvedModel | None:
 
 
 def _offered_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel | None:
-    """The largest one, downloaded if the hub has it and the user agrees; never without asking."""
+    """The largest one, downloaded if the Hub has it and the user agrees; never without asking."""
     if access.offline or access.ask is None or not fitting:
         return None
     repo_id = fitting[0].hub_id
