@@ -149,7 +149,7 @@ TYPED = re.compile(
 # Allowed all the same: other programs' command lines, file names, a format.
 NOT_OURS = [
     *("iconv -f UTF-16 -t UTF-8", "to --help"),
-    *("uv pip install --no-deps --python", "pip install --no-deps"),
+    *("uv pip install --no-deps --python", "-m pip install --no-deps", "pip install --no-deps"),
     *("-wal", "-shm", "-i", "-w", "mlxchat session"),
 ]
 
