@@ -365,6 +365,7 @@ def test_every_command_has_help_with_an_example(run_mlxchat: RunMlxchat, command
 
 @pytest.mark.model
 def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxchat):
+    """`models rm my.gguf` printed "removed my.gguf", as if the user's own file were gone."""
     before = run_mlxchat("models", "list", "--json").stdout
     assert json.loads(before)["problem"] == "installed; converted when first used"
     facts = json.loads(run_mlxchat("models", "info", "smollm2", "--json").stdout)
@@ -373,6 +374,7 @@ def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxc
     assert facts["context_length"] == 8192
     (after,) = run_mlxchat("models", "list", "--json").stdout.splitlines()
     assert json.loads(after)["problem"] is None
-    assert run_mlxchat("models", "rm", "--yes", "smollm2").returncode == 0
+    deleted = run_mlxchat("models", "rm", "--yes", "smollm2").stdout
+    assert deleted.startswith("deleted the converted copy of smollm2, ")
     assert not Path(facts["directory"]).exists()
     assert run_mlxchat("models", "list", "--json").stdout == before

@@ -106,9 +106,10 @@ def rm(name: NameHere, yes: Yes = False) -> None:
 
     located = _locate(name)
     size = format_bytes(inventory.removable_bytes(located))
-    if agrees(f"Delete {located.name}, {size}?", yes=yes):
+    what = f"the converted copy of {located.name}" if located.kind == "gguf" else located.name
+    if agrees(f"Delete {what}, {size}?", yes=yes):
         inventory.remove(located)
-        write(f"deleted {located.name}, {size}\n")
+        write(f"deleted {what}, {size}\n")
 
 
 @models_app.command(epilog="Example: mlxchat models info qwen3-4b")
