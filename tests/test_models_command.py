@@ -312,7 +312,7 @@ def test_default_is_shown_set_and_unset(run_mlxchat: RunMlxchat):
     assert "no default model" in unset.stderr
     assert run_mlxchat("models", "default", "llama3.2-1b").stdout == f"default model: {hub_id}\n"
     assert run_mlxchat("models", "default").stdout == f"{hub_id}\n"
-    assert run_mlxchat("models", "default", "--unset").stdout == "no default model any more\n"
+    assert run_mlxchat("models", "default", "--unset").stdout == "removed the default model\n"
     assert run_mlxchat("models", "default").stdout == ""
 
 

@@ -153,7 +153,7 @@ def default(
         raise UsageError("--unset takes no NAME")
     if unset:
         set_default_model(None)
-        write("no default model any more\n")
+        write("removed the default model\n")
     elif name is not None:
         if not _bring_here(_locate(name)):
             return
