@@ -44,8 +44,9 @@ def test_a_message_is_wrapped_between_words_and_commands_stay_whole(columns: int
     )
     lines = wrap(message, columns).split("\n")
     assert " ".join(lines) == message
+    # A word longer than the line is left to the terminal.
     assert [line for line in lines if len(line) > columns] == (
-        ["https://huggingface.co:"] if columns == 20 else []
+        ["reach https://huggingface.co: check the"] if columns == 20 else []
     )
     assert columns == 20 or any("`mlxchat models list`" in line for line in lines)
 
@@ -57,6 +58,13 @@ def test_a_line_of_figures_is_wrapped_between_figures() -> None:
         "prompt 1,061 tokens, 60.0 tok/s ·",
         "first token 17.69 s · evicted 0",
     ]
+
+
+def test_a_path_longer_than_the_line_stays_after_the_word_before_it() -> None:
+    error = f"mlxchat: error: /tmp{'/directory' * 5}/file is missing: run it again"
+    assert wrap(error, 40) == (
+        f"mlxchat: error: /tmp{'/directory' * 5}/file is\nmissing: run it again"
+    )
 
 
 def test_a_notice_on_a_terminal_fits_its_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Wraps a message for a terminal, so that words, commands and figures stay whole."""
 
 import re
-import textwrap
 
 # A command in backquotes, which can then be copied.
 _COMMAND = re.compile(r"`[^`]*`")
@@ -11,16 +10,26 @@ _GLUED = "\0"
 
 
 def wrap(text: str, columns: int) -> str:
-    """The text in lines of at most `columns`, unless a word is longer.
+    """The text in lines of at most `columns`.
 
-    A line is broken inside a command or a figure only if that does not fit into one.
+    A line is broken inside a command or a figure only if that is longer than a line. A word that is
+    longer stays in its line, for the terminal to break.
     """
-    glued = _COMMAND.sub(lambda command: _glue(command[0], columns), text)
+    text = _COMMAND.sub(lambda command: _glue(command[0], columns), text)
     if _DOT in text:
-        glued = _DOT.join(_glue(part, columns - len(_DOT)) for part in glued.split(_DOT))
-        glued = glued.replace(_DOT, f"{_GLUED}· ")
-    lines = textwrap.wrap(glued, columns, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines).replace(_GLUED, " ")
+        figures = (_glue(part, columns - len(_DOT)) for part in text.split(_DOT))
+        text = f"{_GLUED}· ".join(figures)
+    wrapped, used = "", 0
+    for word in text.split(" "):
+        fits = used + len(" ") + len(word) <= columns or len(word) > columns
+        if used and not fits:
+            wrapped, used = f"{wrapped}\n{word}", len(word)
+        else:
+            gap = " " if wrapped else ""
+            wrapped, used = f"{wrapped}{gap}{word}", used + len(gap) + len(word)
+        if used > columns:
+            used %= columns
+    return wrapped.replace(_GLUED, " ")
 
 
 def _glue(text: str, columns: int) -> str:
