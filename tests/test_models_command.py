@@ -174,6 +174,7 @@ def test_list_all_shows_which_models_fit(
     fits = {row[0]: row[3] for row in rows}
     assert (fits["qwen3.5-9b"], fits["gpt-oss-20b"], fits["gpt-oss-120b"]) == ("yes", "no", "no")
     assert ["gpt-oss-120b", "63.4 GB", "63.7 GB", "no", "no", "117B"] in rows
+    assert ["qwen3-0.6b", "351 MB", "1.29 GB", "yes", "no", "596M"] in rows
 
 
 def test_list_all_fits_80_columns_without_breaking_a_name() -> None:
