@@ -56,6 +56,8 @@ def test_the_numbers_add_up_to_the_total(window: int | None) -> None:
 def test_a_full_window_is_announced() -> None:
     used, _ = usage(window=300)
     assert summary(used, 0, 0).endswith("your next message will push out the oldest turns")
+    over, _ = usage(window=200)
+    assert summary(over, 0, 0).startswith("270 tokens for a window of 200 · ")
     empty = Usage(30, (), 130)
     assert summary(empty, 0, 0) == "30 of 130 tokens · 0 turns forgotten"
 

@@ -43,11 +43,18 @@ def draw_window(
 def summary(usage: Usage, attached_tokens: int, forgotten: int) -> str:
     """The total, and whether the next message will push anything out."""
     used = usage.tokens + attached_tokens
-    limit = "" if usage.window is None else f" of {usage.window:,}"
-    parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
+    parts = [_out_of(used, usage.window), f"{count(forgotten, 'turn')} forgotten"]
     if usage.window is not None and used + RESERVE > usage.window and usage.turns:
         parts.append("your next message will push out the oldest turns")
     return " · ".join(parts)
+
+
+def _out_of(used: int, window: int | None) -> str:
+    if window is None:
+        return f"{used:,} tokens"
+    if used > window:
+        return f"{used:,} tokens for a window of {window:,}"
+    return f"{used:,} of {window:,} tokens"
 
 
 def _rows(usage: Usage, turns: Sequence[Turn], attached_tokens: int) -> Iterator[Row]:
