@@ -10,7 +10,7 @@
     │   ├── ModelUnsupported   an architecture or format that mlxchat cannot run
     │   └── NotEnoughMemory    larger than the free memory
     ├── DeviceError        1   the GPU failed or memory ran out while a model was running
-    ├── HubError           1   the network, the hub, a permission
+    ├── HubError           1   the network, the Hub, a permission
     ├── CacheError         1   this model's cache cannot be bounded
     │   └── WindowTooSmall 2   no room in it for the system prompt and the template
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten

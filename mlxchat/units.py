@@ -4,7 +4,7 @@ _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Format bytes with three digits, in powers of 1000 as disks and the hub do: 2.26 GB."""
+    """Format bytes with three digits, in powers of 1000 as disks and the Hub do: 2.26 GB."""
     value, unit = float(size_bytes), 0
     while value >= 999.5 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1000, unit + 1

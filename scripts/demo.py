@@ -157,8 +157,8 @@ class Shown:
 
 
 def asks(screen: pyte.Screen) -> bool:
-    """Whether the cursor is at an empty prompt, or in the line below a quote."""
-    return screen.cursor.x == 2 and screen.display[screen.cursor.y].strip() in (">", "")
+    """Whether the cursor is at an empty prompt."""
+    return screen.cursor.x == 2 and screen.display[screen.cursor.y].strip() == ">"
 
 
 def typed(command: list[str]) -> str:

@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +41,9 @@ def main() -> None:
     parser.add_argument("file", type=Path, nargs="?", default=PICTURE)
     parser.add_argument("-m", "--model", default="smollm2")
     options = parser.parse_args()
+    # Convert the model first: the notice would be in the picture, with a path of this machine.
+    info = [sys.executable, "-m", "mlxchat", "models", "info", options.model]
+    subprocess.run(info, stdout=subprocess.DEVNULL, check=True)
     screen = session(options.model)
     options.file.parent.mkdir(exist_ok=True)
     options.file.write_text(drawn(screen), encoding="utf-8")

@@ -351,7 +351,7 @@ def test_the_documented_commands_can_be_typed(run_mlxchat: RunMlxchat, command: 
         (["prefill", "--against", "llama.cpp"], 2, "llama.cpp"),
         (["stream", "--quick", "--text", "/no/such/file"], 1, "/no/such/file"),
         (["stream", "--quick", "--text", "/dev/null"], 1, "/dev/null is empty"),
-        (["stream", "--quick", "--text", "-"], 2, "standard input is a terminal"),
+        (["stream", "--quick", "--text", "-"], 2, "nothing is piped into standard input"),
         (["memory", "--json", "/no/such/directory/file"], 1, "/no/such/directory/file"),
         (["memory", "--plot", "/dev/null/plots"], 1, "/dev/null/plots"),
         (["memory", "-m", "/no/such/model"], 1, "/no/such/model"),

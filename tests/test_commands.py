@@ -55,7 +55,8 @@ def run(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen, run: Run) -> None:
-    """The newest find was put into the prompt unasked, where the next Enter sent it."""
+    """The newest find was put into the prompt unasked, and the next Enter sent it. Later a quote
+    was put there on request, and `exit` typed after it was sent to the model."""
     shown.conversation.turns[:] = [
         Turn("My name is Ada.", "Hello Ada!", forgotten=True),
         Turn("Who am I?", "You are Ada."),
@@ -66,8 +67,9 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         "#3 turn 2: You are Ada.\n"
         "/recall ada #3 quotes the last one in your next message\n"
     )
-    assert run_command(shown, "/recall ada") is None
-    assert run_command(shown, "/recall ada #1") == "> My name is Ada.\n\n"
+    assert shown.attached == []
+    assert run("/recall ada #1") == "your next message will quote turn 1: My name is Ada.\n"
+    assert shown.with_attached("Right?") == "> My name is Ada.\n\nRight?"
     assert run("/recall Rome").endswith("no match for 'Rome'\n")
     with pytest.raises(UsageError, match="no match #4: there are 3 matches"):
         run("/recall ada #4")
@@ -157,7 +159,7 @@ def test_the_rows_of_context_add_up_whatever_was_done_before(
         run(line)
         check()
     run(f"/file {shlex.quote(str(tmp_path / 'notes'))}")
-    assert any("attached: 1 file" in row for row in check())
+    assert any("attached to your next message" in row for row in check())
     run("/clear")
     assert len(check()) == 3
 
@@ -191,10 +193,13 @@ def test_forget_without_turns_is_refused(run: Run) -> None:
         (" and/or?", "Count to ten and/or?"),
         ("/nonsense", "Count to ten/nonsense"),
         ("", "Count to ten"),
+        ("exit", "exit"),
+        (" quit", "Count to ten quit"),
     ],
 )
 def test_a_command_typed_after_a_draft_is_a_command(typed: str, meant: str) -> None:
-    """The second of two /undo sent "Count to ten/undo" to the model."""
+    """The second of two /undo sent "Count to ten/undo" to the model, and `exit` "Count to
+    tenexit"."""
     assert without_draft(f"Count to ten{typed}", "Count to ten") == meant
 
 

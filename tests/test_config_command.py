@@ -260,7 +260,7 @@ def test_show_lists_every_setting_and_its_source(
     assert cells["chat.system"] == ["Be brief.", str(project / FILE_NAME)]
     assert cells["chat.save"] == ["true", "default"]
     assert cells["generate.stop"] == ['["END"]', "MLXCHAT_GENERATE_STOP"]
-    assert cells["generate.temp"] == ["(the model's, else 0.0)", "default"]
+    assert cells["generate.temp"] == ["(the model's, else 0)", "default"]
     assert cells["generate.max-kv-size"] == ["auto", "default"]
 
 

@@ -102,16 +102,36 @@ def test_a_terminal_is_asked(sessions: list[str]) -> None:
     assert "one" not in names_by_use()
 
 
-@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("columns", [80, 60, 40])
 def test_a_row_of_a_list_is_a_line_and_names_are_whole(
     sessions: list[str], cached: PrefixIndex, columns: int
 ) -> None:
-    """Names were broken across lines, so that they could not be copied."""
+    """Names were broken across lines, so that they could not be copied. At 60 columns, the time was
+    shown instead of the message."""
     shown = on_terminal("session", "list", columns=columns).splitlines()
     assert [line.split()[0] for line in shown[2:]] == sessions
+    assert all(("Tell me" in line) == (columns > 40) for line in shown[2:])
     assert max(map(len, shown)) <= columns
     shown = on_terminal("cache", "list", columns=columns).splitlines()
     assert sorted(line.split()[0] for line in shown[2:]) == [key[:12] for key in KEYS]
+
+
+def test_a_long_list_of_sessions_is_shown_in_a_pager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every question is a session. A hundred of them pushed the latest off the screen."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("PAGER", f"cat > {tmp_path / 'paged'}")
+    for n in range(21):
+        session = Session.open(f"s{n}", create=True)
+        session.journal.record(None, [Turn("Hello", "Hi.")])
+        session.close()
+    assert len(on_terminal("session", "list").splitlines()) == 23
+    session = Session.open("s21", create=True)
+    session.journal.record(None, [Turn("Hello", "Hi.")])
+    session.close()
+    assert on_terminal("session", "list") == ""
+    assert len((tmp_path / "paged").read_text().splitlines()) == 24
 
 
 def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: PrefixIndex) -> None:

@@ -378,17 +378,25 @@ def night(models: Path, directory: Path, *options: str) -> list[str]:
     return [*command, *checkpoint, *options, "It was a dark and stormy night."]
 
 
+@pytest.fixture
+def undisturbed(models: Path, tmp_path: Path, run_mlxchat: RunMlxchat) -> bytes:
+    """The text of a run that one process writes without interruption."""
+    alone = run_mlxchat(*night(models, tmp_path / "whole"))
+    assert alone.returncode == 0, alone.stderr
+    return (tmp_path / "whole" / "output.txt").read_bytes()
+
+
 def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
     models: Path,
     tmp_path: Path,
     run_mlxchat: RunMlxchat,
     two_ranks: RingOfCommands,
     temporary_home: Path,
+    *,
+    undisturbed: bytes,
 ) -> None:
     """A run killed and resumed writes the same bytes as an undisturbed one."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    alone = run_mlxchat(*night(models, whole))
-    assert alone.returncode == 0, alone.stderr
+    cut = tmp_path / "cut"
     with ring(2, [sys.executable, "-m", "mlxchat", *night(models, cut)], tmp_path) as processes:
         wait_until((cut / "state.safetensors").exists)
         processes[0].popen.kill()
@@ -401,28 +409,27 @@ def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
     assert "was made with a different number of ranks" in alone.stderr
     resumed = two_ranks.run(*resume)
     assert (resumed.statuses, resumed.err) == ([0, 0], ["", ""])
-    assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
+    assert (cut / "output.txt").read_bytes() == undisturbed
     # Shards no longer referenced are deleted, except the last.
     assert 1 <= len(list(temporary_home.rglob("rank1-*.safetensors"))) <= 4
 
 
 @pytest.mark.slow
 def test_a_run_with_a_damaged_shard_starts_over(
+    undisturbed: bytes,
     models: Path,
     tmp_path: Path,
-    run_mlxchat: RunMlxchat,
     two_ranks: RingOfCommands,
     temporary_home: Path,
 ) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert run_mlxchat(*night(models, whole)).returncode == 0
+    cut = tmp_path / "cut"
     assert two_ranks.run(*night(models, cut, "-n", "50")).statuses == [0, 0]
     for part in temporary_home.rglob("rank1-*.safetensors"):
         part.write_bytes(part.read_bytes()[:-1] + b"?")
     again = two_ranks.run("generate", "--resume", str(cut), "-n", "90")
     assert again.statuses == [0, 0]
     assert "rank 1 does not have its shard of the snapshot: starting again" in again.err[0]
-    assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
+    assert (cut / "output.txt").read_bytes() == undisturbed
 
 
 def test_a_prefix_is_reused_if_all_ranks_have_it(

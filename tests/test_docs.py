@@ -118,7 +118,7 @@ def test_the_commands_of_a_chapter_do_what_it_says(chapter: str, workplace: Work
         if missing.isdisjoint(command.programs):
             check(command, workplace)
     if missing:
-        pytest.skip(f"all was run but what needs {', '.join(sorted(missing))}")
+        pytest.skip(f"ran all commands except those that need {', '.join(sorted(missing))}")
 
 
 def check(command: Command, place: Workplace) -> None:

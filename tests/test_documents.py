@@ -49,7 +49,7 @@ def test_no_input_is_a_usage_error() -> None:
 def test_standard_input_can_be_named_once_and_must_be_piped() -> None:
     with pytest.raises(UsageError, match="once"):
         read_input("x", ["-", "-"], io.BytesIO(b"a"))
-    with pytest.raises(UsageError, match="terminal"):
+    with pytest.raises(UsageError, match="nothing is piped"):
         read_input("x", ["-"], None)
 
 

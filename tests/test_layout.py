@@ -95,7 +95,16 @@ ORDER: dict[str, list[str]] = {
     "terminal": [
         *("", "modes", "stream", "spelling", "table", "manual_page", "pager", "help_page"),
         *("screen", "chart", "report", "bench_progress", "bench_table"),
-        *("ask", "messages", "clipboard", "own_terminal", "restore", "moving", "progress"),
+        *(
+            "wrapping",
+            "ask",
+            "messages",
+            "clipboard",
+            "own_terminal",
+            "restore",
+            "moving",
+            "progress",
+        ),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
         *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
         *("window_chart", "signals", "chat_screen", "commands", "repl", "piped_chat"),
@@ -140,7 +149,7 @@ TYPED = re.compile(
 # Allowed all the same: other programs' command lines, file names, a format.
 NOT_OURS = [
     *("iconv -f UTF-16 -t UTF-8", "to --help"),
-    *("uv pip install --no-deps --python", "pip install --no-deps"),
+    *("uv pip install --no-deps --python", "-m pip install --no-deps", "pip install --no-deps"),
     *("-wal", "-shm", "-i", "-w", "mlxchat session"),
 ]
 

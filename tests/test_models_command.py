@@ -152,7 +152,7 @@ def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(
         "hub_id": known.hub_id,
         "parameters": known.parameters,
         "size_bytes": known.download_bytes,
-        "memory_needed_bytes": choices[known.alias]["memory_needed_bytes"],
+        "memory_needed_bytes": known.memory_bytes(float32=False),
         "fits": choices[known.alias]["fits"],
         "here": "yes",
     }
@@ -162,13 +162,19 @@ def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(
     )
 
 
-def test_list_all_shows_which_models_fit(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(platform, "on_gpu", lambda: True)
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_list_all_shows_which_models_fit(
+    on_gpu: bool, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+):
+    """On a CPU a model of 3.6 GB needed 18.6 GB, and a larger one 5.3 GB: float32 was counted if it
+    fitted."""
+    monkeypatch.setattr(platform, "on_gpu", lambda: on_gpu)
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(10e9))
     rows = [line.split("\t") for line in run_mlxchat("models", "list", "--all").stdout.splitlines()]
     fits = {row[0]: row[3] for row in rows}
     assert (fits["qwen3.5-9b"], fits["gpt-oss-20b"], fits["gpt-oss-120b"]) == ("yes", "no", "no")
     assert ["gpt-oss-120b", "63.4 GB", "63.7 GB", "no", "no", "117B"] in rows
+    assert ["qwen3-0.6b", "351 MB", "1.29 GB", "yes", "no", "596M"] in rows
 
 
 def test_list_all_fits_80_columns_without_breaking_a_name() -> None:
@@ -212,10 +218,11 @@ def test_keys_and_values_have_the_dtype_of_most_of_the_floating_weights(
     mx.save_safetensors(str(directory / "model.safetensors"), arrays)
     monkeypatch.setattr(platform, "on_gpu", lambda: True)
     describe("x", directory)
-    # On a CPU, the weights become float32, and so do keys and values.
+    assert set(dtypes) == {mx.bfloat16}
+    # On a CPU, the weights become float32, and so do keys and values. The memory needed stays.
     monkeypatch.setattr(platform, "on_gpu", lambda: False)
     describe("x", directory)
-    assert dtypes == [mx.bfloat16, mx.float32]
+    assert dtypes[-2:] == [mx.bfloat16, mx.float32]
 
 
 def test_a_model_larger_than_the_free_memory_does_not_fit(
@@ -237,7 +244,7 @@ def test_rm_removes_one_model_from_the_hubs_cache(
     assert other.name == cached_tiny.name
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("removed org/tiny, ")
+    assert done.stdout.startswith("deleted org/tiny, ")
     assert not repo_dir("org/tiny").exists()
     assert (other / "config.json").is_file()
 
@@ -253,7 +260,7 @@ def test_rm_removes_the_remains_of_an_interrupted_download(run_mlxchat: RunMlxch
 def test_rm_asks_on_a_terminal(cached_tiny: Path):
     assert on_terminal("rm", "org/tiny", answer="") == "\n"
     assert repo_dir("org/tiny").exists()
-    assert on_terminal("rm", "org/tiny", answer="y").startswith("y\nremoved org/tiny, ")
+    assert on_terminal("rm", "org/tiny", answer="y").startswith("y\ndeleted org/tiny, ")
     assert not repo_dir("org/tiny").exists()
 
 
@@ -280,10 +287,16 @@ def test_rm_never_removes_the_users_own_directory(tiny_model: Path, run_mlxchat:
     assert (tiny_model / "config.json").is_file()
 
 
-def test_rm_reports_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat):
+def test_rm_reports_a_model_that_is_not_on_the_disk(tmp_path: Path, run_mlxchat: RunMlxchat):
+    """A GGUF file that had not been converted was said not to be on the disk."""
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
     assert done.returncode == 1
-    assert done.stderr == "mlxchat: error: org/tiny is not on this disk\n"
+    assert done.stderr == "mlxchat: error: org/tiny is not on this disk: nothing to delete\n"
+    file = tmp_path / "mine.gguf"
+    file.touch()
+    done = run_mlxchat("models", "rm", "--yes", str(file))
+    assert done.stderr == f"mlxchat: error: {file} has not been converted: nothing to delete\n"
+    assert file.exists()
 
 
 def test_pull_does_nothing_for_a_directory(tiny_model: Path, run_mlxchat: RunMlxchat):
@@ -300,7 +313,7 @@ def test_default_is_shown_set_and_unset(run_mlxchat: RunMlxchat):
     assert "no default model" in unset.stderr
     assert run_mlxchat("models", "default", "llama3.2-1b").stdout == f"default model: {hub_id}\n"
     assert run_mlxchat("models", "default").stdout == f"{hub_id}\n"
-    assert run_mlxchat("models", "default", "--unset").stdout == "no default model any more\n"
+    assert run_mlxchat("models", "default", "--unset").stdout == "removed the default model\n"
     assert run_mlxchat("models", "default").stdout == ""
 
 
@@ -353,6 +366,7 @@ def test_every_command_has_help_with_an_example(run_mlxchat: RunMlxchat, command
 
 @pytest.mark.model
 def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxchat):
+    """`models rm my.gguf` printed "removed my.gguf", as if the user's own file were gone."""
     before = run_mlxchat("models", "list", "--json").stdout
     assert json.loads(before)["problem"] == "installed; converted when first used"
     facts = json.loads(run_mlxchat("models", "info", "smollm2", "--json").stdout)
@@ -361,6 +375,7 @@ def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxc
     assert facts["context_length"] == 8192
     (after,) = run_mlxchat("models", "list", "--json").stdout.splitlines()
     assert json.loads(after)["problem"] is None
-    assert run_mlxchat("models", "rm", "--yes", "smollm2").returncode == 0
+    deleted = run_mlxchat("models", "rm", "--yes", "smollm2").stdout
+    assert deleted.startswith("deleted the converted copy of smollm2, ")
     assert not Path(facts["directory"]).exists()
     assert run_mlxchat("models", "list", "--json").stdout == before

@@ -14,6 +14,7 @@ from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir
 from mlxchat.models.locate import Located, locate
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.terminal.spelling import as_flags
+from mlxchat.units import format_bytes
 from tests.fake_hub import put_in_cache, tiny_model_files, tiny_safetensors
 
 SMALLEST, LARGER = RECOMMENDED[0].hub_id, RECOMMENDED[1].hub_id
@@ -277,10 +278,19 @@ def test_the_largest_recommended_model_that_fits_is_offered(scene: Scene):
     assert scene.downloaded == [LARGER]
 
 
-def test_without_a_terminal_the_recommended_model_is_named_and_downloaded(scene: Scene):
-    assert scene.resolve(ask=None).name == LARGER
-    assert scene.told == [f"no model chosen: using {LARGER}, which fits this machine"]
-    assert scene.downloaded == [LARGER]
+def test_nothing_is_downloaded_without_asking(scene: Scene) -> None:
+    """`cat report.txt | mlxchat "Summarize"` downloaded gigabytes without a question: stdin was no
+    terminal to ask on."""
+    assert scene.resolve(ask=None).name == "smollm2"
+    scene.embedded_file.unlink()
+    with pytest.raises(ModelNotFound) as caught:
+        scene.resolve(ask=None)
+    assert as_flags(caught.value) == (
+        f"no model on this disk: run `mlxchat models pull {RECOMMENDED[1].alias}` "
+        f"({format_bytes(RECOMMENDED[1].download_bytes)}, fits this machine), or see "
+        "`mlxchat models list --all`"
+    )
+    assert scene.downloaded == []
 
 
 def test_a_no_leads_to_the_embedded_model(scene: Scene):

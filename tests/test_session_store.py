@@ -432,6 +432,17 @@ def test_sessions_are_listed_latest_first(sessions: Path) -> None:
     assert "line 1" in in_between.error
 
 
+def test_a_session_about_a_document_is_listed_by_its_question(sessions: Path) -> None:
+    """Three questions about a report looked alike: each row began with the report."""
+    make_session("report", Turn(f"# Report\n\n{'Profits rose. ' * 50}\n\nWhat does it cost?"))
+    make_session("poem", Turn("Roses are red.\n\nGo on."))
+    make_session("long", Turn("Go on. " * 100))
+    first = {each.name: each.first for each in listing()}
+    assert first["report"] == "… What does it cost?"
+    assert first["poem"] == "Roses are red.\n\nGo on."
+    assert first["long"].startswith("Go on. Go on.")
+
+
 def test_reading_a_session_does_not_make_it_the_latest(sessions: Path) -> None:
     make_session("one", used_s=1000)
     make_session("two", used_s=2000)

@@ -452,5 +452,5 @@ def test_a_terminal_session_that_cannot_resume_exactly_ends_with_one_line(
     chat.send("/no-such-command\r")
     chat.shows("unknown command")
     chat.send("hello\r")
-    chat.shows("^mlxchat: error: .*/")
+    chat.shows("^mlxchat: error: /")
     assert chat.ends() == 1

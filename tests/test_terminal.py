@@ -1,5 +1,10 @@
 """Output to a terminal: no control characters, no traceback, no incomplete line."""
 
+import fcntl
+import os
+import struct
+import sys
+import termios
 from dataclasses import replace
 
 import pytest
@@ -10,6 +15,7 @@ from mlxchat.engine.generate import Stats
 from mlxchat.terminal import visible
 from mlxchat.terminal.figures import stats_line, turn_line
 from mlxchat.terminal.messages import Messages, show_error
+from mlxchat.terminal.wrapping import wrap
 
 
 @given(st.text())
@@ -27,6 +33,48 @@ def test_escape_sequences_are_shown_and_not_interpreted() -> None:
 def test_an_error_is_one_line_whatever_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     show_error("no such file: a\nb\x1b[2J")
     assert capsys.readouterr().err == "mlxchat: error: no such file: a b␛[2J\n"
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_a_message_is_wrapped_between_words_and_commands_stay_whole(columns: int) -> None:
+    """The first lines that a new user saw broke inside words: "run `ml", "xchat models list`"."""
+    message = (
+        "mlxchat: cannot reach https://huggingface.co: check the network, or run `mlxchat models "
+        "list` to use a model that is here"
+    )
+    lines = wrap(message, columns).split("\n")
+    assert " ".join(lines) == message
+    # A word longer than the line is left to the terminal.
+    assert [line for line in lines if len(line) > columns] == (
+        ["reach https://huggingface.co: check the"] if columns == 20 else []
+    )
+    assert columns == 20 or any("`mlxchat models list`" in line for line in lines)
+
+
+def test_a_line_of_figures_is_wrapped_between_figures() -> None:
+    """The closing line of `generate` broke inside a number: "first token 1", "7.69 s"."""
+    figures = "prompt 1,061 tokens, 60.0 tok/s · first token 17.69 s · evicted 0"
+    assert wrap(figures, 50).split("\n") == [
+        "prompt 1,061 tokens, 60.0 tok/s ·",
+        "first token 17.69 s · evicted 0",
+    ]
+
+
+def test_a_path_longer_than_the_line_stays_after_the_word_before_it() -> None:
+    error = f"mlxchat: error: /tmp{'/directory' * 5}/file is missing: run it again"
+    assert wrap(error, 40) == (
+        f"mlxchat: error: /tmp{'/directory' * 5}/file is\nmissing: run it again"
+    )
+
+
+def test_a_notice_on_a_terminal_fits_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, inner = os.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+    with os.fdopen(inner, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        Messages().note("using the embedded model smollm2")
+    assert os.read(outer, 1000) == b"mlxchat: using the embedded\r\nmodel smollm2\r\n"
+    os.close(outer)
 
 
 def test_quiet_keeps_errors_and_requested_figures(

@@ -6,9 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from mlxchat.chat.turn import Turn, Usage
-from mlxchat.terminal.window_chart import Attached, draw_window, summary
+from mlxchat.terminal.window_chart import draw_window, summary
 
-NOTHING = Attached(0, 0)
 TEXTS = [
     "My name is Ada",
     "日本語で答えてください、お願いします。" * 3,
@@ -28,7 +27,7 @@ def usage(tokens: int = 40, window: int | None = 400) -> tuple[Usage, list[Turn]
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     """Labels were measured in characters, of which Chinese ones take two columns."""
     used, turns = usage()
-    lines = list(draw_window(used, turns, Attached(2, 50), columns))
+    lines = list(draw_window(used, turns, 50, columns))
     assert len(lines) == len(TEXTS) + 3
     assert max(map(cell_len, lines)) <= columns
     # Bars begin below one another.
@@ -39,7 +38,7 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
 @pytest.mark.parametrize("columns", [20, 40, 80])
 def test_a_turn_larger_than_the_window_does_not_overflow_the_bar(columns: int) -> None:
     used, turns = usage(tokens=1_000, window=200)
-    for line in draw_window(used, turns, NOTHING, columns):
+    for line in draw_window(used, turns, 0, columns):
         assert cell_len(line) <= columns
         assert line.count("█") <= columns // 2
 
@@ -47,28 +46,29 @@ def test_a_turn_larger_than_the_window_does_not_overflow_the_bar(columns: int) -
 @pytest.mark.parametrize("window", [None, 400])
 def test_the_numbers_add_up_to_the_total(window: int | None) -> None:
     used, turns = usage(window=window)
-    attached = Attached(1, 50)
-    lines = list(draw_window(used, turns, attached, 80))
+    lines = list(draw_window(used, turns, 50, 80))
     numbers = [int(match[0]) for line in lines if (match := re.match(r" *\d+", line))]
-    assert sum(numbers) == (window or used.tokens + attached.tokens)
+    assert sum(numbers) == (window or used.tokens + 50)
     limit = "" if window is None else " of 400"
-    assert summary(used, attached, 2).startswith(f"320{limit} tokens · 2 turns forgotten")
+    assert summary(used, 50, 2).startswith(f"320{limit} tokens · 2 turns forgotten")
 
 
 def test_a_full_window_is_announced() -> None:
     used, _ = usage(window=300)
-    assert summary(used, NOTHING, 0).endswith("your next message will push out the oldest turns")
+    assert summary(used, 0, 0).endswith("your next message will push out the oldest turns")
+    over, _ = usage(window=200)
+    assert summary(over, 0, 0).startswith("270 tokens for a window of 200 · ")
     empty = Usage(30, (), 130)
-    assert summary(empty, NOTHING, 0) == "30 of 130 tokens · 0 turns forgotten"
+    assert summary(empty, 0, 0) == "30 of 130 tokens · 0 turns forgotten"
 
 
 def test_the_chart_as_a_whole() -> None:
     turns = [Turn("My name is Ada"), Turn("What is it?", pinned=True)]
     used = Usage(30, ((turns[0], 60), (turns[1], 90)), 300)
-    assert list(draw_window(used, turns, Attached(1, 20), 40)) == [
+    assert list(draw_window(used, turns, 20, 40)) == [
         " 30  █            system prompt and tem…",
         " 60  ██           1: My name is Ada",
         " 90  ███          2 (pinned): What is i…",
-        " 20  █            attached: 1 file",
+        " 20  █            attached to your next…",
         "100  ████         free",
     ]

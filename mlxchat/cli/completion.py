@@ -81,7 +81,7 @@ def complete_model(incomplete: str) -> Names:
 
 @quietly
 def complete_model_here(incomplete: str) -> Names:
-    """Models on this disk that mlxchat or the hub keep."""
+    """Models on this disk that mlxchat or the Hub keep."""
     from mlxchat.models.names import names_here
 
     return names_here()

@@ -27,7 +27,7 @@ CONFIGURATION = "configuration"
 
 def doctor(
     context: typer.Context,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not contact the hub")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact the Hub")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write JSON Lines instead of text")
     ] = False,

@@ -11,13 +11,14 @@ from typer.exceptions import TyperException
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.help_text import help_page, usage_of
 
-HELP_NAMES = ("-h", "--help", "--help-all")
+HELP_ALL = "--help-all"
+HELP_NAMES = ("-h", "--help", HELP_ALL)
 
 
 def _show_help(context: typer.Context, option: Any, wanted: bool) -> None:
     # A shell that completes a line must not run it.
     if wanted and not context.resilient_parsing:
-        _write_help(context, everything="--help-all" in option.opts)
+        _write_help(context, everything=HELP_ALL in option.opts)
         context.exit()
 
 
@@ -45,7 +46,7 @@ def _help_options() -> list[Any]:
         help_all: Annotated[
             bool,
             typer.Option(
-                HELP_NAMES[2],
+                HELP_ALL,
                 callback=_show_help,
                 is_eager=True,
                 expose_value=False,
@@ -82,6 +83,10 @@ class _Helped:
         command: Any = self
         declared = getattr(command.callback, "declared", {}).get(parameter.name)
         return declared is None or declared.common
+
+    def full_help(self, ctx: Any) -> str:
+        """The command line that shows everything."""
+        return f"{ctx.command_path} {HELP_ALL}"
 
     def usages(self, ctx: Any) -> list[str]:
         command: Any = self

@@ -106,16 +106,17 @@ def rm(name: NameHere, yes: Yes = False) -> None:
 
     located = _locate(name)
     size = format_bytes(inventory.removable_bytes(located))
-    if agrees(f"Remove {located.name}, {size}?", yes=yes):
+    what = f"the converted copy of {located.name}" if located.kind == "gguf" else located.name
+    if agrees(f"Delete {what}, {size}?", yes=yes):
         inventory.remove(located)
-        write(f"removed {located.name}, {size}\n")
+        write(f"deleted {what}, {size}\n")
 
 
 @models_app.command(epilog="Example: mlxchat models info qwen3-4b")
 def info(name: Name, as_json: Json = False) -> None:
     """Show a model's size and context, and whether it fits.
 
-    Asks the hub about a model that is not on this disk; downloads nothing.
+    Asks the Hub about a model that is not on this disk; downloads nothing.
     """
     from mlxchat.models.hub_cache import cached_snapshot
 
@@ -152,7 +153,7 @@ def default(
         raise UsageError("--unset takes no NAME")
     if unset:
         set_default_model(None)
-        write("no default model any more\n")
+        write("removed the default model\n")
     elif name is not None:
         if not _bring_here(_locate(name)):
             return
@@ -204,7 +205,7 @@ def _write_local_info(name: str, *, as_json: bool) -> None:
 
 
 def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
-    """The facts about a model on the hub; if that does not answer, those of the catalogue."""
+    """The facts about a model on the Hub; if that does not answer, those of the catalogue."""
     from mlxchat.errors import HubError
     from mlxchat.models.describe import describe_remote
     from mlxchat.models.inventory import known_choice

@@ -23,7 +23,7 @@ def _left_to_the_model(options: Options) -> Options:
     """The options, but sampling has no default value: the model's recommendation comes first."""
     return {
         name: replace(
-            each, default=None, if_unset=each.if_unset or f"the model's, else {each.default}"
+            each, default=None, if_unset=each.if_unset or f"the model's, else {each.default:g}"
         )
         if name in options_of(SamplingSettings)
         else each

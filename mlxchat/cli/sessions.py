@@ -27,7 +27,7 @@ Each session is a directory that only you can read: mlxchat help files
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Session", autocompletion=complete_session)
 ]
-COLUMNS = ("NAME", "USED", "TURNS", "BEGINS", "FORGOTTEN", "SIZE", "MODEL")
+COLUMNS = ("NAME", "USED", "TURNS", "FIRST MESSAGE", "FORGOTTEN", "SIZE", "MODEL")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
 
 
@@ -44,7 +44,7 @@ def list_sessions(as_json: Json = False) -> None:
         write_json_lines(asdict(each) for each in found)
         return
     rows = [_row(each) for each in found]
-    write_table(COLUMNS, rows, NUMBERS, cut=("BEGINS", "MODEL"))
+    write_table(COLUMNS, rows, NUMBERS, cut=("FIRST MESSAGE", "MODEL"), paged=True)
 
 
 @session_app.command(epilog="Example: mlxchat session show holidays | less")

@@ -16,7 +16,7 @@ def examine(
     *, configuration: Check, prefix_cache_bytes: int, offline: bool = False
 ) -> Iterator[Finding]:
     """All findings, as they are made. `configuration` is a check passed in by the command line,
-    which knows the options. If `offline`, the hub is not contacted."""
+    which knows the options. If `offline`, the Hub is not contacted."""
     checks: dict[str, Check] = {
         "versions": machine.versions,
         "device": machine.device,

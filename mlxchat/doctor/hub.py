@@ -48,7 +48,7 @@ def token() -> Iterator[Finding]:
 
 
 def access() -> Iterator[Finding]:
-    """Look up a model that the hub is known to have, for a few seconds at most."""
+    """Look up a model that the Hub is known to have, for a few seconds at most."""
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
     if offline_by_environment():
         yield ok("hub", "offline: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")

@@ -13,7 +13,7 @@ FREE_MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """An instruct model in 4 bits on the hub.
+    """An instruct model in 4 bits on the Hub.
 
     `kv_bytes_per_token` is for 16 bits, without layers that have a sliding window. A `recommended`
     model is offered if none is chosen: it is fast for its size and answers without long thoughts.

@@ -42,9 +42,10 @@ _SAFETENSORS_NAMES = {name: short for short, name in _DTYPE_NAMES.items()}
 class ModelFacts:
     """The facts shown by `mlxchat models`.
 
-    `size_bytes` is the size of its files. `memory_needed_bytes` is its weights, in the dtype that
-    suits this device, and a cache of EXPECTED_CACHE_TOKENS tokens or its context, if smaller.
-    `fits`: whether this machine has that much memory free now. `lookup`: whether drafts work.
+    `size_bytes` is the size of its files. `memory_needed_bytes` is the minimum: the weights as
+    stored and a cache of EXPECTED_CACHE_TOKENS tokens, or its context if smaller. `fits`: whether
+    this machine has that much memory free now. `kv_bytes_per_token` is in the dtype that suits this
+    device, which is float32 on a CPU with room for it. `lookup`: whether drafts work.
     """
 
     name: str
@@ -75,7 +76,7 @@ def describe(name: str, directory: Path) -> ModelFacts:
 
 
 def describe_remote(repo_id: str) -> ModelFacts:
-    """Find the facts about a model on the hub without downloading it. Raises what `describe` and
+    """Find the facts about a model on the Hub without downloading it. Raises what `describe` and
     `hub.look_up` raise."""
     remote = hub.look_up(repo_id)
     network = build_skeleton(remote.config)
@@ -97,13 +98,11 @@ class _Measured:
     def under(self, name: str, config: dict[str, Any]) -> ModelFacts:
         free_bytes = platform.free_memory_bytes()
         dtype = suitable_dtype(self.parameters, free_bytes)
-        stored_bytes = self.bytes_of_dtype.total()
-        weight_bytes = stored_bytes if dtype is None else self.parameters * dtype.size
+        stored_dtype = _stored_dtype(self.bytes_of_dtype)
         context = context_length(config)
-        cache_dtype = dtype or _stored_dtype(self.bytes_of_dtype)
-        token_bytes = _kv_bytes_per_token(self.network, cache_dtype)
         cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
-        memory_needed_bytes = weight_bytes + cache_tokens * token_bytes
+        cache_bytes = cache_tokens * _kv_bytes_per_token(self.network, stored_dtype)
+        memory_needed_bytes = self.bytes_of_dtype.total() + cache_bytes
         return ModelFacts(
             name=name,
             model_type=config["model_type"],
@@ -111,7 +110,7 @@ class _Measured:
             size_bytes=self.size_bytes,
             quantization=_quantization(config, self.bytes_of_dtype, self.parameters),
             context_length=context,
-            kv_bytes_per_token=token_bytes,
+            kv_bytes_per_token=_kv_bytes_per_token(self.network, dtype or stored_dtype),
             memory_needed_bytes=memory_needed_bytes,
             fits=memory_needed_bytes <= free_bytes,
             lookup=drafting(self.network),

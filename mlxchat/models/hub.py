@@ -47,16 +47,16 @@ class _RemoteFiles:
 
 
 def repo_size_bytes(repo_id: str) -> int:
-    """Ask the hub for the download size of `repo_id`, for a few seconds at most.
+    """Ask the Hub for the download size of `repo_id`, for a few seconds at most.
 
-    Raises ModelNotFound for an unknown id and HubError if the hub does not answer.
+    Raises ModelNotFound for an unknown id and HubError if the Hub does not answer.
     """
     return sum(_remote_files(repo_id, QUICK_TIMEOUT_S).size_bytes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on the hub: its config.json, and the bytes of all its files and of its weights."""
+    """A model on the Hub: its config.json, and the bytes of all its files and of its weights."""
 
     config: dict[str, Any]
     size_bytes: int
@@ -64,7 +64,7 @@ class RemoteModel:
 
 
 def look_up(repo_id: str) -> RemoteModel:
-    """Ask the hub about a model without caching anything. Raises what `download` raises."""
+    """Ask the Hub about a model without caching anything. Raises what `download` raises."""
     files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
     _require_safetensors(repo_id, files)
     sizes = files.size_bytes

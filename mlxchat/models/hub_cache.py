@@ -1,4 +1,4 @@
-"""The hub's cache on this disk, read without the hub's library.
+"""The Hub's cache on this disk, read without the Hub's library.
 
 Importing that library costs 0.2 s, too much for a model that is already downloaded. `hub` does
 everything that needs the network or changes the cache.

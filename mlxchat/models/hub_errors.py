@@ -30,7 +30,7 @@ _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 def one_line_errors(repo_id: str, *, downloading: bool = False) -> Iterator[None]:
     """Turn the errors that huggingface_hub raises into HubError or ModelNotFound.
 
-    `downloading`: the hub has already answered, so only the connection can fail.
+    `downloading`: the Hub has already answered, so only the connection can fail.
     """
     from huggingface_hub.errors import (
         HTTPError,  # pyright: ignore[reportPrivateImportUsage]  httpx's or httpx2's
@@ -57,7 +57,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
-    """The error for an answer from the hub, or from a proxy."""
+    """The error for an answer from the Hub, or from a proxy."""
     from huggingface_hub import errors
 
     match error:
@@ -72,7 +72,7 @@ def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
                 "`hf auth login` if it is private"
             )
         case errors.OfflineModeIsEnabled():
-            return HubError(f"HF_HUB_OFFLINE is set: unset it to ask the hub for {repo_id}")
+            return HubError(f"HF_HUB_OFFLINE is set: unset it to ask the Hub for {repo_id}")
         case errors.HfHubHTTPError():
             return _refusal_by_status(error.response.status_code, repo_id)
         case ValueError():

@@ -1,4 +1,4 @@
-"""The models on this disk: from the hub, converted from GGUF files, and the embedded one."""
+"""The models on this disk: from the Hub, converted from GGUF files, and the embedded one."""
 
 import importlib.util
 import shutil
@@ -43,7 +43,7 @@ def list_models() -> list[Entry]:
 class Choice:
     """A model from the catalogue or on this disk. `here` is "yes", "partly" or "no".
 
-    `hub_id` is None if it is not on the hub. Facts that cannot be read are None.
+    `hub_id` is None if it is not on the Hub. Facts that cannot be read are None.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Choice:
 
 def list_choices() -> list[Choice]:
     """The catalogue, by memory needed, then the other models on this disk."""
-    free_bytes, float32 = platform.free_memory_bytes(), not platform.on_gpu()
-    known = [_known_choice(model, free_bytes, float32=float32) for model in CATALOG]
+    free_bytes = platform.free_memory_bytes()
+    known = [_known_choice(model, free_bytes) for model in CATALOG]
     hub_ids = {each.hub_id for each in known}
     return [*known, *(_choice(each) for each in list_models() if each.name not in hub_ids)]
 
@@ -66,15 +66,11 @@ def list_choices() -> list[Choice]:
 def known_choice(hub_id: str) -> Choice | None:
     """The catalogue's facts about a repository."""
     model = known_model(hub_id)
-    if model is None:
-        return None
-    return _known_choice(model, platform.free_memory_bytes(), float32=not platform.on_gpu())
+    return None if model is None else _known_choice(model, platform.free_memory_bytes())
 
 
-def _known_choice(model: KnownModel, free_bytes: int, *, float32: bool) -> Choice:
-    # Weights that do not fit in float32 keep their stored dtype.
-    float32 = float32 and model.fits(free_bytes, float32=True)
-    needed_bytes = model.memory_bytes(float32=float32)
+def _known_choice(model: KnownModel, free_bytes: int) -> Choice:
+    needed_bytes = model.memory_bytes(float32=False)
     return Choice(
         name=model.alias,
         hub_id=model.hub_id,
@@ -110,7 +106,7 @@ def _choice(entry: Entry) -> Choice:
 
 
 def removable_dir(located: Located) -> Path:
-    """The model's directory, made by mlxchat or the hub's library, which `remove` deletes.
+    """The model's directory, made by mlxchat or the Hub's library, which `remove` deletes.
 
     Raises ModelNotFound if it is not on this disk, UsageError for the user's own directory.
     """
@@ -118,7 +114,8 @@ def removable_dir(located: Located) -> Path:
         raise UsageError(f"{located.name} is your own directory: mlxchat does not delete it")
     directory = _made_dir(located)
     if not directory.is_dir():
-        raise ModelNotFound(f"{located.name} is not on this disk")
+        missing = "has not been converted" if located.kind == "gguf" else "is not on this disk"
+        raise ModelNotFound(f"{located.name} {missing}: nothing to delete")
     return directory
 
 
@@ -129,7 +126,7 @@ def removable_bytes(located: Located) -> int:
 
 
 def remove(located: Located) -> None:
-    """Delete the model's files, as converted by mlxchat or downloaded from the hub.
+    """Delete the model's files, as converted by mlxchat or downloaded from the Hub.
 
     Raises what `removable_dir` raises, and ModelError or HubError if it cannot be deleted.
     """

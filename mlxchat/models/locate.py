@@ -1,7 +1,7 @@
 """Find a model by name. Only reads the disk: nothing is downloaded, converted or written.
 
 A name is tried, in this order, as a user's alias, a directory, a .gguf file, a built-in alias, a
-converted model as `mlxchat models list` shows it, and a hub id. `resolve` downloads and converts.
+converted model as `mlxchat models list` shows it, and a Hub ID. `resolve` downloads and converts.
 """
 
 import difflib
@@ -27,7 +27,7 @@ _FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth", ".npz
 class Located:
     """The place of a model. `name` finds it again from any directory.
 
-    `path` is the directory, the GGUF file, or None for one on the hub.
+    `path` is the directory, the GGUF file, or None for one on the Hub.
     """
 
     kind: Literal["directory", "gguf", "imported", "hub"]
@@ -47,7 +47,7 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     located = _directory(name) or _gguf_file(name) or _built_in(name) or _imported(name)
     if located is not None:
         return located
-    # A name that exists on the disk is meant as a path, so it is not sent to the hub.
+    # A name that exists on the disk is meant as a path, so it is not sent to the Hub.
     if _mode(_path(name)) is None and is_hub_id(name):
         return Located("hub", name)
     raise _explain(name, aliases)
@@ -77,7 +77,7 @@ def embedded_model() -> Located | None:
 
 
 def leads_to_files(located: Located) -> bool:
-    """Whether the name is a path to the user's own files, not to those of mlxchat or the hub."""
+    """Whether the name is a path to the user's own files, not to those of mlxchat or the Hub."""
     return located.kind in ("directory", "gguf") and located != embedded_model()
 
 

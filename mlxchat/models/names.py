@@ -21,6 +21,6 @@ def aliases() -> list[str]:
 
 
 def names_here() -> list[str]:
-    """Models on this disk, from mlxchat or from the hub's cache."""
+    """Models on this disk, from mlxchat or from the Hub's cache."""
     converted = sorted(each.name for each in paths.imported_models_dir().glob("[!.]*/"))
     return [*cached_repo_ids(), *converted]

@@ -49,9 +49,9 @@ def resolve_model(
     """Download or convert the model called `name` if need be, and return its directory.
 
     Without a name: MLXCHAT_MODEL, the project's model, the configured one, a recommended one that
-    fits this machine if it is cached or the hub answers (`ask` confirms its download), or the
-    embedded one. A model on this disk needs no network. A project's file can name neither a path
-    nor a model to download, since the user has not chosen it.
+    fits this machine if it is cached or `ask` confirms its download, or the embedded one. A model
+    on this disk needs no network. A project's file can name neither a path nor a model to download,
+    since the user has not chosen it.
 
     Raises ModelError, HubError or ConfigError with a line that says what to do.
     """
@@ -125,7 +125,7 @@ def _converted(gguf_file: Path, access: _Access) -> Path:
 
 def _default_model(access: _Access) -> ResolvedModel:
     fitting = recommended_that_fit(platform.free_memory_bytes(), float32=not platform.on_gpu())
-    return _cached_one(fitting) or _offered_one(fitting, access) or _embedded_one(access)
+    return _cached_one(fitting) or _offered_one(fitting, access) or _embedded_one(fitting, access)
 
 
 def _cached_one(fitting: list[KnownModel]) -> ResolvedModel | None:
@@ -139,16 +139,14 @@ def _cached_one(fitting: list[KnownModel]) -> ResolvedModel | None:
 
 
 def _offered_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel | None:
-    """The largest one, downloaded if the hub has it and the user agrees."""
-    if access.offline or not fitting:
+    """The largest one, downloaded if the Hub has it and the user agrees; never without asking."""
+    if access.offline or access.ask is None or not fitting:
         return None
     repo_id = fitting[0].hub_id
     size_bytes = _size_if_hub_answers(repo_id, access)
     if size_bytes is None:
         return None
-    if access.ask is None:
-        access.notify(f"no model chosen: using {repo_id}, which fits this machine")
-    elif not access.ask(
+    if not access.ask(
         f"No model chosen. Download {repo_id}, {format_bytes(size_bytes)}, which fits this machine?"
     ):
         return None
@@ -165,18 +163,10 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
         return None
 
 
-def _embedded_one(access: _Access) -> ResolvedModel:
+def _embedded_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel:
     embedded = embedded_model()
     if embedded is None:
-        from mlxchat.models.gguf import how_to_install
-
-        raise ModelNotFound(
-            "no model on this disk: ",
-            Action("list catalog", "see the catalogue"),
-            " and name one with ",
-            Field("model"),
-            f", or install a small one: {how_to_install()}",
-        )
+        raise _no_model(fitting, access)
     access.notify(
         Message(
             f"using the small embedded model {embedded.name}; ",
@@ -185,3 +175,24 @@ def _embedded_one(access: _Access) -> ResolvedModel:
         )
     )
     return _bring(embedded, access)
+
+
+def _no_model(fitting: list[KnownModel], access: _Access) -> ModelNotFound:
+    from mlxchat.models.gguf import how_to_install
+
+    catalogue = Action("list catalog", "see the catalogue")
+    if fitting and not access.offline:
+        best = fitting[0]
+        return ModelNotFound(
+            "no model on this disk: ",
+            Action("pull", f"download {best.alias}", best.alias),
+            f" ({format_bytes(best.download_bytes)}, fits this machine), or ",
+            catalogue,
+        )
+    return ModelNotFound(
+        "no model on this disk: ",
+        catalogue,
+        " and name one with ",
+        Field("model"),
+        f", or install a small one: {how_to_install()}",
+    )

@@ -28,7 +28,8 @@ FIRST_CHARS = 200
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
     """A summary of a session. `updated` is in seconds since 1970, `bytes` its size on the disk,
-    `first` the start of the first message, `open_in` the process that has it open. If it cannot be
+    `first` the start of the first message or, if that is long, of the question at its end after the
+    documents, `open_in` the process that has it open. If it cannot be
     read, `error` is the reason, and everything from the transcript is missing."""
 
     name: str
@@ -136,11 +137,18 @@ def _info(name: str) -> SessionInfo:
         forgotten=sum(turn.forgotten for turn in saved.turns),
         updated=saved.updated_s,
         bytes=_bytes_in(directory),
-        first=saved.turns[0].user[:FIRST_CHARS] if saved.turns else "",
+        first=_question(saved.turns[0].user)[:FIRST_CHARS] if saved.turns else "",
         model=model if isinstance(model, str) else None,
         open_in=holder(directory / LOCK),
         error=error,
     )
+
+
+def _question(message: str) -> str:
+    if len(message) <= FIRST_CHARS:
+        return message
+    _, blank, end = message.rstrip().rpartition("\n\n")
+    return f"… {end}" if blank else message
 
 
 def _changed_s(path: Path) -> float:

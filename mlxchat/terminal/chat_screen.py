@@ -30,6 +30,8 @@ from mlxchat.units import beginning, count
 
 # Characters of the last message shown when a session resumes; it may contain files.
 MAX_SHOWN_CHARS = 2_000
+# Characters shown of a line found by /recall.
+MAX_QUOTED_CHARS = 200
 
 # Suggests arguments for a chat command, given their typed beginning.
 Suggest = Callable[["ChatScreen", str, str], Iterable[str]]
@@ -130,8 +132,13 @@ class ChatScreen:
         self.attached.append(text)
         self.screen.say(f"attached {name} ({len(text):,} characters)")
 
+    def quote(self, line: str, turn: int) -> None:
+        """Put a line of an earlier turn before the next message."""
+        self.attached.append(f"> {line}")
+        self.screen.say(f"your next message will quote turn {turn}: {line[:MAX_QUOTED_CHARS]}")
+
     def with_attached(self, text: str) -> str:
-        """The message with the attached files before it."""
+        """The message with the attached files and quotes before it."""
         whole = "\n\n".join([*self.attached, text])
         self.attached.clear()
         return whole
@@ -163,7 +170,7 @@ class ChatScreen:
         if conversation.forgotten:
             parts.append(f"{len(conversation.forgotten)} forgotten")
         if self.attached:
-            parts.append(f"{count(len(self.attached), 'file')} attached")
+            parts.append(f"{len(self.attached)} attached")
         if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
             parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
         return " · ".join(parts)

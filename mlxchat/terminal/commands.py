@@ -22,10 +22,10 @@ from mlxchat.store.session_list import listing
 from mlxchat.store.session_names import names_by_use
 from mlxchat.template_args import format_template_args
 from mlxchat.terminal import visible
-from mlxchat.terminal.chat_screen import ChatScreen, KnownCommands
+from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen, KnownCommands
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
-from mlxchat.terminal.window_chart import Attached, draw_window, summary
+from mlxchat.terminal.window_chart import draw_window, summary
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
@@ -83,10 +83,12 @@ def as_command(text: str) -> str | None:
 
 
 def without_draft(text: str, draft: str) -> str:
-    """The command alone if one was typed after an unedited draft."""
-    typed = text.removeprefix(draft).strip()
-    name = typed.partition(" ")[0]
-    return typed if OTHER_NAMES.get(name, name) in COMMANDS else text
+    """The command alone if one was typed after an unedited draft, or a word that leaves."""
+    typed = text.removeprefix(draft)
+    name = typed.strip().partition(" ")[0]
+    known = OTHER_NAMES.get(name, name) in COMMANDS
+    # "I want to" + " quit" is a message.
+    return typed.strip() if known or typed.rstrip().lower() in EXIT_WORDS else text
 
 
 def run_command(shown: ChatScreen, line: str) -> str | None:
@@ -206,16 +208,15 @@ def _file(shown: ChatScreen, argument: str) -> None:
 @command("/context", "show what fills the window")
 def _context(shown: ChatScreen, _: str) -> None:
     conversation = shown.conversation
-    usage, waiting = conversation.usage(), shown.attached
-    text = "\n\n".join(waiting)
-    attached = Attached(len(waiting), conversation.tokens_of_text(text) if waiting else 0)
+    usage, text = conversation.usage(), "\n\n".join(shown.attached)
+    attached_tokens = conversation.tokens_of_text(text) if text else 0
     columns = shown.screen.columns
-    shown.screen.draw(draw_window(usage, conversation.turns, attached, columns))
-    shown.screen.say(summary(usage, attached, len(conversation.forgotten)))
+    shown.screen.draw(draw_window(usage, conversation.turns, attached_tokens, columns))
+    shown.screen.say(summary(usage, attached_tokens, len(conversation.forgotten)))
 
 
 @command("/recall WORD [#N]", "search the whole chat; #N quotes match N")
-def _recall(shown: ChatScreen, argument: str) -> str | None:
+def _recall(shown: ChatScreen, argument: str) -> None:
     wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
     if wanted is None:
         raise _usage("/recall")
@@ -228,8 +229,8 @@ def _recall(shown: ChatScreen, argument: str) -> str | None:
     elif not 1 <= int(number) <= len(matches):
         raise UsageError(f"no match #{number}: there are {count(len(matches), 'match', 'matches')}")
     else:
-        return f"> {matches[int(number) - 1].line}\n\n"
-    return None
+        match = matches[int(number) - 1]
+        shown.quote(match.line, match.turn)
 
 
 def _list_matches(shown: ChatScreen, word: str, matches: Sequence[Mention]) -> None:
@@ -239,7 +240,7 @@ def _list_matches(shown: ChatScreen, word: str, matches: Sequence[Mention]) -> N
         shown.screen.say(f"… {count(earlier, 'earlier match', 'earlier matches')}")
     for n, each in list(enumerate(matches, 1))[-MAX_MATCHES:]:
         forgotten = " (forgotten)" if each.forgotten else ""
-        shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {each.line[:200]}")
+        shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {each.line[:MAX_QUOTED_CHARS]}")
     shown.screen.say(f"/recall {word} #{len(matches)} quotes the last one in your next message")
 
 

@@ -33,7 +33,7 @@ def help_page(command: Any, context: Any, *, everything: bool) -> str:
         format_sections(list(_sections(command, shown, everything)), columns),
         f"{examples}\n",
         *(f"{each}\n" for each in more if everything),
-        *([_more(context, columns)] if left_out or (more and not everything) else []),
+        *([_more(command, context, columns)] if left_out or (more and not everything) else []),
     ]
     return "\n".join(blocks)
 
@@ -111,8 +111,8 @@ def _is_argument(parameter: Any) -> bool:
     return parameter.param_type_name == "argument"
 
 
-def _more(context: Any, columns: int) -> str:
-    return format_paragraph(f"All options and more: {context.command_path} --help-all", columns)
+def _more(command: Any, context: Any, columns: int) -> str:
+    return format_paragraph(f"All options and more: {command.full_help(context)}", columns)
 
 
 def _placeholder(option: Any) -> str:

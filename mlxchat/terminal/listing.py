@@ -1,6 +1,7 @@
 """Output of commands that list things: a table for people, lines for programs."""
 
 import json
+import shutil
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -22,9 +23,11 @@ def write_table(
     rows: Sequence[Sequence[str]],
     right_aligned: Collection[str] = (),
     cut: Collection[str] | None = None,
+    *,
+    paged: bool = False,
 ) -> None:
-    """A table on a terminal, tab-separated lines in a pipe; nothing if there are no rows. See
-    `format_table` for `cut`."""
+    """A table on a terminal, tab-separated lines in a pipe; nothing if there are no rows. With
+    `paged`, a table longer than the terminal is shown in a pager. See `format_table` for `cut`."""
     from mlxchat.terminal.table import format_table
     from mlxchat.terminal.text_output import Stdout
 
@@ -34,7 +37,16 @@ def write_table(
         table = format_table(
             headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=for_terminal
         )
-        stdout.write(table)
+        if not (paged and for_terminal and _page_if_long(table)):
+            stdout.write(table)
+
+
+def _page_if_long(table: str) -> bool:
+    """Whether it was long, and a pager showed it."""
+    from mlxchat.terminal.pager import has_pager, page
+
+    lines = shutil.get_terminal_size().lines
+    return table.count("\n") >= lines and has_pager() and page(table)
 
 
 def minute(seconds: float) -> str:

@@ -1,9 +1,12 @@
 """Messages on stderr: errors, warnings, and notes for terminals. Options are spelled as flags."""
 
+import os
 import sys
+from contextlib import suppress
 
 from mlxchat.terminal import visible
 from mlxchat.terminal.spelling import as_flags
+from mlxchat.terminal.wrapping import wrap
 
 
 class Messages:
@@ -41,12 +44,21 @@ def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def _columns() -> int:
+    """The width of the terminal; 0 if unknown, or if stderr is not a terminal."""
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    return 0
+
+
 def _write(text: str) -> None:
     if sys.stderr is None:
         return
-    one_line = " ".join(visible(text).split("\n"))
+    line = " ".join(visible(text).split("\n"))
+    columns = _columns()
+    shown = wrap(line, columns) if columns else line
     try:
-        sys.stderr.write(one_line + "\n")
+        sys.stderr.write(shown + "\n")
         sys.stderr.flush()
     except OSError:
         # Without stderr there is nowhere to report to.

@@ -22,7 +22,7 @@ def format_table(
 
     On a narrow terminal cells are wrapped. With `cut`, each row stays one line instead: the columns
     it names are shortened, those that do not fit are left out, and the first one is always whole,
-    so that it can be copied.
+    so that it can be copied. The first of the shortened columns goes before those that are not.
 
     Cells may come from files: control characters in them are made visible.
     """
@@ -79,12 +79,17 @@ def _fitted(columns: Sequence[Sequence[str]], cut: Collection[str], width: int) 
     """The width of each column; 0 for one that is left out."""
     from rich.cells import cell_len
 
+    wanted = [max(map(cell_len, column)) for column in columns]
+    minima = [
+        min(MIN_WIDTH, each) if column[0] in cut else each
+        for column, each in zip(columns, wanted, strict=True)
+    ]
+    main = next((i for i, column in enumerate(columns) if column[0] in cut), 0)
     widths: list[int] = []
     free = width
-    for i, column in enumerate(columns):
-        wanted = max(map(cell_len, column))
-        minimum = min(MIN_WIDTH, wanted) if column[0] in cut else wanted
-        fitting = wanted if i == 0 or wanted <= free else free if minimum <= free else 0
+    for i in range(len(columns)):
+        room = free - (minima[main] + GAP if 0 < i < main else 0)
+        fitting = wanted[i] if i == 0 or wanted[i] <= room else room if minima[i] <= room else 0
         widths.append(fitting)
         free -= fitting + GAP if fitting else 0
     return widths

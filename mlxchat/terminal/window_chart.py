@@ -22,18 +22,12 @@ class Row(NamedTuple):
     tokens: int
 
 
-class Attached(NamedTuple):
-    """Files that wait for the next message."""
-
-    files: int
-    tokens: int
-
-
 def draw_window(
-    usage: Usage, turns: Sequence[Turn], attached: Attached, columns: int
+    usage: Usage, turns: Sequence[Turn], attached_tokens: int, columns: int
 ) -> Iterator[str]:
-    """Lines no wider than `columns`; `turns` are all turns of the conversation."""
-    rows = list(_rows(usage, turns, attached))
+    """Lines no wider than `columns`; `turns` are all turns of the conversation. `attached_tokens`
+    are those of files and quotes attached to the next message."""
+    rows = list(_rows(usage, turns, attached_tokens))
     total = sum(row.tokens for row in rows)
     numbers = [f"{row.tokens:,}" for row in rows]
     number_width = max(map(len, numbers))
@@ -46,26 +40,33 @@ def draw_window(
         yield f"{number:>{number_width}}{GAP}{bar:{bar_width}}{GAP}{label}".rstrip()
 
 
-def summary(usage: Usage, attached: Attached, forgotten: int) -> str:
+def summary(usage: Usage, attached_tokens: int, forgotten: int) -> str:
     """The total, and whether the next message will push anything out."""
-    used = usage.tokens + attached.tokens
-    limit = "" if usage.window is None else f" of {usage.window:,}"
-    parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
+    used = usage.tokens + attached_tokens
+    parts = [_out_of(used, usage.window), f"{count(forgotten, 'turn')} forgotten"]
     if usage.window is not None and used + RESERVE > usage.window and usage.turns:
         parts.append("your next message will push out the oldest turns")
     return " · ".join(parts)
 
 
-def _rows(usage: Usage, turns: Sequence[Turn], attached: Attached) -> Iterator[Row]:
+def _out_of(used: int, window: int | None) -> str:
+    if window is None:
+        return f"{used:,} tokens"
+    if used > window:
+        return f"{used:,} tokens for a window of {window:,}"
+    return f"{used:,} of {window:,} tokens"
+
+
+def _rows(usage: Usage, turns: Sequence[Turn], attached_tokens: int) -> Iterator[Row]:
     numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
     yield Row("system prompt and template", usage.pinned)
     for turn, tokens in usage.turns:
         pinned = " (pinned)" if turn.pinned else ""
         yield Row(f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens)
-    if attached.files:
-        yield Row(f"attached: {count(attached.files, 'file')}", attached.tokens)
+    if attached_tokens:
+        yield Row("attached to your next message", attached_tokens)
     if usage.window is not None:
-        yield Row("free", max(usage.window - usage.tokens - attached.tokens, 0))
+        yield Row("free", max(usage.window - usage.tokens - attached_tokens, 0))
 
 
 def _bar(tokens: int, total: int, width: int) -> str:

@@ -63,7 +63,7 @@ def read_input(
     if STDIN in named and stdin is None:
         if platform.stdin_stays_open():
             raise UsageError("-: mlx.launch does not forward the end of its input; use a file")
-        raise UsageError("-: standard input is a terminal; pipe a document into it")
+        raise UsageError("-: nothing is piped into standard input")
     read_blocks = [_read_file(path, stdin) for path in blocks]
     documents = [_read_file(path, stdin) for path in files]
     if stdin is not None and STDIN not in named:

