@@ -6,12 +6,15 @@ The rest of the program, and the cache, are real.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
 
 # isort: split
+
+import pytest
 
 from mlxchat.app import opening
 from mlxchat.cli import main
@@ -26,6 +29,18 @@ def load_scripted(directory: Path, *args: Any, **options: Any) -> Model:
     return model
 
 
+# A script has one token for each step.
+WITHOUT_DRAFTS = {"MLXCHAT_CHAT_LOOKUP": "false", "MLXCHAT_GENERATE_LOOKUP": "false"}
+
+
+def say_scripts(patch: pytest.MonkeyPatch) -> None:
+    """Let models in this process follow their scripts."""
+    patch.setattr(opening, "load_directory", load_scripted)
+    for name, value in WITHOUT_DRAFTS.items():
+        patch.setenv(name, value)
+
+
 if __name__ == "__main__":
     opening.load_directory = load_scripted
+    os.environ.update(WITHOUT_DRAFTS)
     main()

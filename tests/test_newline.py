@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.app import opening
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests.conftest import RunMlxchat
 from tests.scripted_model import Scripted
-from tests.scripted_program import load_scripted
+from tests.scripted_program import say_scripts
 
 WHOLE = "One line.\nTwo."
 
 
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "load_directory", load_scripted)
+    say_scripts(monkeypatch)
 
 
 def model_saying(text: str, directory: Path) -> str:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.app import opening
 from mlxchat.template_args import parse_template_args
 from tests.in_process import run_in_process
 from tests.reply_formats import HARMONY, MISTRAL
-from tests.scripted_program import load_scripted
+from tests.scripted_program import say_scripts
 from tests.terminal_chat import CTRL_D, Chat
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
@@ -28,7 +27,7 @@ def harmony(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(harmony: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(opening, "load_directory", load_scripted)
+    say_scripts(monkeypatch)
 
     def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         model = [] if "--resume" in arguments else ["-m", str(harmony)]
