@@ -5,14 +5,16 @@ The drafts come from what the same model wrote before, with errors, as if it wer
 
 from collections.abc import Generator
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from mlx import nn
 
 from mlxchat.cache import make_cache
 from mlxchat.cache.layers import windows
+from mlxchat.engine import row_costs
 from mlxchat.engine.decode import Decoded, decode
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
@@ -185,8 +187,25 @@ def test_costs_are_measured_once_without_changing_the_cache() -> None:
     check_the_same(drafting, plain)
 
 
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_no_draft_is_tried_if_several_rows_cost_too_much(count: int) -> None:
+def test_slow_models_are_not_measured_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a token takes seconds, sixteen would take a minute, in which nothing else happens."""
+    clock = [0.0]
+    monkeypatch.setattr(row_costs.time, "perf_counter", lambda: clock[0])
+    decoding = Decoding("llama", drafts=True)
+    list(decoding.tokens(max_tokens=30))
+    tried: list[int] = []
+
+    def slow(ids: mx.array, **how: Any) -> mx.array:
+        tried.append(ids.shape[1])
+        clock[0] += 1.5 * ids.shape[1]
+        return decoding.network(ids, **how)
+
+    costs = row_costs.measure_rows(cast(nn.Module, slow), decoding.cache, 7)
+    assert tried == [1, 2]
+    assert costs.by_rows == {1: 1.5, 2: 3.0, 4: 6.0, 8: 12.0, 16: 24.0}
+
+
+def test_no_draft_is_tried_if_several_rows_cost_too_much() -> None:
     drafting = Decoding("llama", drafts=True)
     assert drafting.drafter is not None
     drafting.drafter.costs = RowCosts({1: 1.0, 16: 16.0})

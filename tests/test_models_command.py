@@ -130,6 +130,7 @@ def test_info_shows_the_facts(cached_tiny: Path, run_mlxchat: RunMlxchat):
         "quantization",
         "context",
         "KV per token",
+        "lookup",
         "fits here",
         "directory",
     ]

@@ -294,9 +294,11 @@ class WindowCache:
         if fits and (window_size is None or stop <= window_size) and not return_array:
             return "causal"
         oldest = self.keep if self._next >= self._size else self._next
-        return draft_mask(
+        mask = draft_mask(
             self._size, n, self.max_size, self.keep, oldest=oldest, window_size=window_size
         )
+        # deepseek_v32 takes the columns it attends to from the mask of a single row.
+        return mask[None, None] if n == 1 else mask
 
     def _move_into_ring(self, tokens: int) -> None:
         """Write the first drafted tokens over the oldest entries of a full window."""

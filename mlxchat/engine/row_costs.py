@@ -15,7 +15,8 @@ ROWS: tuple[int, ...] = (1, 2, 4, 8, 16)
 # The best of several rounds counts, because other programs can only slow a pass down.
 ROUNDS = 3
 
-# No further round is begun after this time.
+# After this time, no further round is begun, and no more rows are tried: nothing else happens while
+# they are measured.
 ENOUGH_S = 2.0
 
 
@@ -30,15 +31,24 @@ class RowCosts:
 
 
 def measure_rows(network: nn.Module, cache: Cache, id_: int) -> RowCosts:
-    """Time passes with a token repeated. The cache does not change; it needs room for a draft."""
-    began_s = time.perf_counter()
-    _time_s(network, cache, [id_] * ROWS[-1])
-    rounds = [[_time_s(network, cache, [id_] * rows) for rows in ROWS]]
-    while len(rounds) < ROUNDS and time.perf_counter() - began_s < ENOUGH_S:
-        rounds.append([_time_s(network, cache, [id_] * rows) for rows in ROWS])
-    # More rows never take less time.
-    best_s = np.maximum.accumulate(np.min(rounds, axis=0))
-    return RowCosts(dict(zip(ROWS, best_s.tolist(), strict=True)))
+    """Time passes with a token repeated. The cache does not change; it needs room for a draft.
+
+    Numbers of rows that there is no time for are assumed to be as slow per row as the last one.
+    """
+    ends_s = time.perf_counter() + ENOUGH_S
+    times_s: list[list[float]] = [[] for _ in ROWS]
+    for _ in range(ROUNDS):
+        for rows, taken_s in zip(ROWS, times_s, strict=True):
+            if times_s[0] and time.perf_counter() > ends_s:
+                break
+            taken_s.append(_time_s(network, cache, [id_] * rows))
+    costs: dict[int, float] = {}
+    for rows, taken_s in zip(ROWS, times_s, strict=True):
+        last = max(costs, default=rows)
+        best_s = min(taken_s, default=costs.get(last, 0.0) * rows / last)
+        # More rows never take less time.
+        costs[rows] = max(best_s, costs.get(last, 0.0))
+    return RowCosts(costs)
 
 
 def _time_s(network: nn.Module, cache: Cache, ids: list[int]) -> float:
