@@ -53,7 +53,8 @@ ORDER: dict[str, list[str]] = {
         *("locate", "resolve", "model", "sampling", "load", "fit", "describe", "inventory"),
     ],
     "engine": [
-        *("", "sampling", "pace", "loops", "lookup", "row_costs", "drafts", "decode"),
+        *("", "sampling", "pace", "step", "loops"),
+        *("lookup", "row_costs", "drafts", "decode"),
         *("generate", "blocks", "repetition"),
     ],
     "chat": [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mlx import nn
 
+from mlxchat import platform
 from mlxchat.cache import make_cache
 from mlxchat.engine import loops
 from mlxchat.engine.generate import Generation
@@ -30,6 +31,8 @@ class SlowDevice:
         self.latency_s, self.token_s = latency_s, token_s
         self._now_s = 0.0
         monkeypatch.setattr(loops.time, "perf_counter", lambda: self._now_s)
+        # On one core, a step is a single call.
+        monkeypatch.setattr(platform, "cpu_cores", lambda: 1)
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         self.steps.append(tokens.shape[1])
