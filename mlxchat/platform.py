@@ -62,14 +62,15 @@ def blas_name() -> str:
 
 
 @contextmanager
-def blas_threads(number: int) -> Iterator[None]:
-    """Let OpenBLAS use `number` threads during the body. No effect on another BLAS."""
+def blas_threads_shared(callers: int) -> Iterator[None]:
+    """Divide OpenBLAS's threads among `callers` during the body, at least one for each. No effect
+    on another BLAS."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "openblas_set_num_threads"):
         yield
         return
     previous = library.openblas_get_num_threads()
-    library.openblas_set_num_threads(number)
+    library.openblas_set_num_threads(max(previous // callers, 1))
     try:
         yield
     finally:
@@ -283,11 +284,11 @@ def prefill_streams() -> "Iterator[tuple[mx.Stream | mx.ThreadLocalStream, ...]]
     import mlx.core as mx
 
     default = mx.default_stream(mx.default_device())
-    cores = cpu_cores()
-    if sys.platform != "linux" or on_gpu() or cores < 2 or launched_rank() is not None:
+    has_two_cores = sys.platform == "linux" and not on_gpu() and cpu_cores() > 1
+    if not has_two_cores or launched_rank() is not None:
         yield (default,)
         return
-    with blas_threads(cores // 2):
+    with blas_threads_shared(2):
         yield (default, _second_cpu_stream())
 
 

@@ -1,5 +1,7 @@
 """A prefill step computed in pieces on two streams fills the cache like a whole step."""
 
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import mlx.core as mx
@@ -88,8 +90,6 @@ def test_two_streams_compute_the_same_bits_as_one(family: str, window: int | Non
 
 def test_a_prompt_can_be_read_in_another_thread() -> None:
     """A stream belongs to the thread that made it."""
-    from concurrent.futures import ThreadPoolExecutor
-
     network = build_random_model()
     mx.eval(network.parameters())
 
@@ -117,19 +117,18 @@ def test_ranks_and_gpus_compute_on_one_stream(monkeypatch: pytest.MonkeyPatch) -
         assert len(streams) == 1
 
 
-def test_blas_threads_are_restored_after_an_error() -> None:
-    if not platform.has_fast_blas() or platform.blas_name() == "Accelerate":
-        pytest.skip("OpenBLAS only")
-    import ctypes
-
-    threads = ctypes.CDLL(None).openblas_get_num_threads
-    before = threads()
+def test_blas_threads_are_shared_and_restored_after_an_error() -> None:
+    """With all of OpenBLAS's threads each, two streams wait for each other in it."""
+    if platform.blas_name().split()[0] != "OpenBLAS":
+        pytest.skip("needs OpenBLAS")
+    library = ctypes.CDLL(None)
+    before = library.openblas_get_num_threads()
 
     def fail() -> None:
-        with platform.blas_threads(1):
-            assert threads() == 1
+        with platform.blas_threads_shared(2):
+            assert library.openblas_get_num_threads() == max(before // 2, 1)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert threads() == before
+    assert library.openblas_get_num_threads() == before
