@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol, Required, TypedDict, Unpack
 
-import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
