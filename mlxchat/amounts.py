@@ -96,6 +96,16 @@ def parse_window(text: str) -> int | Literal["auto"] | None:
         raise ValueError(f"must be auto, none or a number of tokens, got {text!r}") from None
 
 
+def parse_step_size(text: str) -> int | Literal["auto"]:
+    """Tokens in a prefill step, or "auto" as it is. Raises ValueError otherwise."""
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"must be auto or a number of tokens, got {text!r}") from None
+
+
 def _wall_times(text: str, today: date) -> list[datetime]:
     """The clock times that `text` can mean: today's or tomorrow's if it has no date."""
     match = re.fullmatch(_TIME, text)

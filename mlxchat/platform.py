@@ -9,11 +9,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from mlxchat.errors import ModelUnsupported, UsageError
 from mlxchat.wording import Field
+
+if TYPE_CHECKING:
+    import mlx.core as mx
 
 OPENBLAS = "libopenblas.so.0"
 CGROUP = Path("/sys/fs/cgroup")
@@ -54,6 +59,22 @@ def blas_name() -> str:
         return "reference BLAS (slow: install libopenblas0-pthread)"
     get_config.restype = ctypes.c_char_p
     return " ".join(get_config().decode().split()[:2])
+
+
+@contextmanager
+def blas_threads_shared(callers: int) -> Iterator[None]:
+    """Divide OpenBLAS's threads among `callers` during the body, at least one for each. No effect
+    on another BLAS."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "openblas_set_num_threads"):
+        yield
+        return
+    previous = library.openblas_get_num_threads()
+    library.openblas_set_num_threads(max(previous // callers, 1))
+    try:
+        yield
+    finally:
+        library.openblas_set_num_threads(previous)
 
 
 class _LazyPackage(ModuleType):
@@ -250,6 +271,40 @@ def recommended_working_set_bytes() -> int | None:
 def _metal_headroom_bytes() -> int | None:
     recommended = recommended_working_set_bytes()
     return None if recommended is None else max(recommended - mlx_memory_bytes(), 0)
+
+
+@contextmanager
+def prefill_streams() -> "Iterator[tuple[mx.Stream | mx.ThreadLocalStream, ...]]":
+    """The streams to compute a prefill step on, in this thread, during the body.
+
+    Two on Linux's CPU backend if there are two cores, which then share OpenBLAS's threads: they
+    would only wait for each other in it. Else the default one: a GPU is busy with one, and ranks
+    must send each other the same messages in the same order.
+    """
+    import mlx.core as mx
+
+    default = mx.default_stream(mx.default_device())
+    has_two_cores = sys.platform == "linux" and not on_gpu() and cpu_cores() > 1
+    if not has_two_cores or launched_rank() is not None:
+        yield (default,)
+        return
+    with blas_threads_shared(2):
+        yield (default, _second_cpu_stream())
+
+
+def cpu_cores() -> int:
+    """The number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _second_cpu_stream() -> "mx.ThreadLocalStream":
+    """Made once, since MLX never ends a stream's thread; each thread gets its own."""
+    import mlx.core as mx
+
+    return mx.new_thread_local_stream(mx.cpu)
 
 
 @contextmanager

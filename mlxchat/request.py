@@ -27,6 +27,7 @@ from mlxchat.settings import (
     OnLoop,
     Roll,
     SamplingSettings,
+    StepSize,
     random_seed,
 )
 from mlxchat.template_args import parse_template_args, thinking_variables
@@ -88,7 +89,7 @@ class Setup:
         saved=True,
     )
     keep: int = same_as(CacheSettings, "keep")
-    prefill_step_size: int = same_as(CacheSettings, "prefill_step_size")
+    prefill_step_size: StepSize = same_as(CacheSettings, "prefill_step_size")
     prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk", Group.WINDOW)
     prefix_cache_bytes: int = option(
         4_000_000_000,

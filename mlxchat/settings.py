@@ -4,14 +4,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
+from mlxchat.amounts import parse_step_size
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, Must, above, at_least, between, check_options, option, options_of
 from mlxchat.wording import Field
 
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
+MAX_AUTOMATIC_STEP_SIZE = 2_048
+
+StepSize = int | Literal["auto"]
 
 # The longest draft, in tokens: with the token before it, it fills the window's spare slots.
 MAX_DRAFT = 15
@@ -21,7 +25,8 @@ MAX_DRAFT = 15
 class CacheSettings:
     """The window `W`, the kept tokens `K` and the prefill step `S`, all in tokens.
 
-    `max_kv_size` None means an unbounded window. Raises UsageError unless the window holds the kept
+    `max_kv_size` None means an unbounded window. `prefill_step_size` "auto" finds the fastest step
+    on long prompts. Raises UsageError unless the window holds the kept
     tokens and at least one more.
     """
 
@@ -37,13 +42,21 @@ class CacheSettings:
         project=True,
         saved=True,
     )
-    prefill_step_size: int = option(
+    prefill_step_size: StepSize = option(
         DEFAULT_PREFILL_STEP_SIZE,
-        "Prompt tokens to process per step",
+        "Prompt tokens per step, or auto for the fastest",
         Group.WINDOW,
         metavar="TOKENS",
-        must=at_least(1, "be at least 1 token"),
+        parse=parse_step_size,
+        must=Must("be at least 1 token", lambda value: value == "auto" or value >= 1),
     )
+
+    @property
+    def max_step_size(self) -> int:
+        """The largest number of tokens in a step."""
+        if self.prefill_step_size == "auto":
+            return MAX_AUTOMATIC_STEP_SIZE
+        return self.prefill_step_size
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -289,6 +289,39 @@ def test_smaller_steps_need_less_memory(subject: Subject) -> None:
     assert found[-1].speed_ratio is None
 
 
+@pytest.mark.parametrize(
+    ("speeds", "best"),
+    [
+        ({256: 99.0, 512: 98.5, 1_024: 100.0, 2_048: 90.0}, 512),
+        ({256: 80.0, 512: 90.0, 1_024: 99.0, 2_048: 100.0}, 1_024),
+        ({256: 100.0, 512: 90.0, 1_024: 80.0, 2_048: 70.0}, 256),
+        ({128: 99.0, 256: 100.0}, None),
+    ],
+)
+def test_the_smallest_of_the_fastest_steps_is_recommended(
+    speeds: dict[int, float], best: int | None
+) -> None:
+    found = [
+        prefill.PrefillFigures(
+            side=side,
+            prompt_tokens=4_232,
+            step_size=step,
+            tokens_per_s=Spread.of([speed]),
+            peak_memory_bytes=Spread.of([1.0]),
+            ratio_to="mlx-lm",
+            speed_ratio=None,
+            memory_ratio=None,
+        )
+        # All at once, and the other program: neither can be recommended.
+        for side, step, speed in [
+            *(("mlxchat", step, speed) for step, speed in speeds.items()),
+            ("mlxchat", 4_232, 999.0),
+            ("mlx-lm", 2_048, 999.0),
+        ]
+    ]
+    assert prefill.best_step(found) == best
+
+
 def test_memory_is_sampled_twenty_times(subject: Subject) -> None:
     *_, found = memory.measure(subject)
     assert [each.tokens for each in found] == list(range(20, 401, 20))

@@ -45,7 +45,7 @@ def findings(
 
 
 TOPICS = [
-    *("mlxchat", "python", "mlx", "mlx-lm", "device", "wired limit", "memory", "BLAS"),
+    *("mlxchat", "python", "mlx", "mlx-lm", "device", "wired limit", "memory", "BLAS", "prefill"),
     *("configuration", "model", "hub cache", "converted models", "prefix cache", "sessions"),
     *("terminal", "characters", "hub token"),
 ]
@@ -169,6 +169,17 @@ def test_little_memory_and_a_slow_blas_are_warnings(monkeypatch: pytest.MonkeyPa
     slow = only(machine.blas())
     assert slow.verdict is Verdict.WARNING
     assert "libopenblas0-pthread" in str(slow.fix)
+
+
+def test_the_prefill_step_for_this_device_is_recommended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platform, "cpu_cores", lambda: 1)
+    assert only(machine.prefill()).found == (
+        "steps of 512 tokens, computed on one core; larger ones are no faster"
+    )
+    monkeypatch.setattr(platform, "on_gpu", lambda: True)
+    found = only(machine.prefill()).found
+    assert found.startswith("steps of 512 tokens; ")
+    assert found.endswith(" tries larger ones on long prompts")
 
 
 def test_the_wired_limit_is_reported_with_metal(monkeypatch: pytest.MonkeyPatch):

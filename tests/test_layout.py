@@ -26,8 +26,8 @@ ORDER: dict[str, list[str]] = {
             "errors",
             "failures",
             "options",
-            "settings",
             "amounts",
+            "settings",
             "template_args",
         ),
         *("request", "shown", "platform", "paths", "units", "progress", "handlers"),
@@ -53,7 +53,8 @@ ORDER: dict[str, list[str]] = {
         *("locate", "resolve", "model", "sampling", "load", "fit", "describe", "inventory"),
     ],
     "engine": [
-        *("", "sampling", "pace", "loops", "lookup", "row_costs", "drafts", "decode"),
+        *("", "sampling", "step_trial", "pace", "step", "loops"),
+        *("lookup", "row_costs", "drafts", "decode"),
         *("generate", "blocks", "repetition"),
     ],
     "chat": [

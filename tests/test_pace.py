@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from mlx import nn
 
+from mlxchat import platform
 from mlxchat.cache import make_cache
 from mlxchat.engine import loops
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
 from mlxchat.models.load import load_directory
+from mlxchat.settings import CacheSettings
 from mlxchat.store.verify import compare
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import build_random_model
@@ -30,6 +32,8 @@ class SlowDevice:
         self.latency_s, self.token_s = latency_s, token_s
         self._now_s = 0.0
         monkeypatch.setattr(loops.time, "perf_counter", lambda: self._now_s)
+        # On one core, a step is a single call.
+        monkeypatch.setattr(platform, "cpu_cores", lambda: 1)
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         self.steps.append(tokens.shape[1])
@@ -176,7 +180,7 @@ def test_if_stopped_while_reading_stats_report_the_tokens_read_and_their_rate(
 def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was read in steps of 512 tokens however long they took, without any display."""
     device = SlowDevice(monkeypatch, 0.0, 0.05)
-    monkeypatch.setattr(Pace, "of", lambda _: Pace(512))
+    monkeypatch.setattr(Pace, "of", lambda *_: Pace(512))
     filled, network, shown = make_cache(device.network), device, list[int]()
     prefill(device.network, filled, PROMPT[:600], step_size=512)
     agreement = compare(
@@ -185,7 +189,7 @@ def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch)
         make_cache(device.network),
         PROMPT[:600],
         PROMPT[:4],
-        step_size=512,
+        settings=CacheSettings(),
         on_progress=lambda done, _: shown.append(done),
     )
     assert device.steps == [512, 32, 32, 24, 4, 4]

@@ -16,7 +16,7 @@ from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
 from mlxchat.errors import DeviceError, OutputError, SnapshotBroken, SnapshotError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
-from mlxchat.settings import OnLoop, SamplingSettings
+from mlxchat.settings import CacheSettings, OnLoop, SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.fingerprint import Fingerprint
@@ -178,14 +178,15 @@ def continued(
         raise OutputError(f"cannot read {checkpoint.directory}: {error}") from error
 
 
-def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> Pace:
+def pace_of(
+    network: nn.Module, settings: CacheSettings, begun: Begun, checkpoint: Checkpoint | None
+) -> Pace:
     """The sizes of the steps for the rest of the prompt: those of the first reading, as far as it
     got. Raises SnapshotBroken."""
     steps = [] if checkpoint is None else checkpoint.steps()
     ends = accumulate(steps)
-    return Pace.of(
-        network, [step for step, end in zip(steps, ends, strict=True) if end > begun.prefilled]
-    )
+    planned = [step for step, end in zip(steps, ends, strict=True) if end > begun.prefilled]
+    return Pace.of(network, settings, planned)
 
 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:

@@ -55,7 +55,7 @@ def verify_session(name: str, observer: Observer | None = None) -> Verified:
                 model.make_cache(ledger.window, ledger.keep),
                 held,
                 model.tokenizer.encode(PROBE),
-                step_size=conversation.settings.prefill_step_size,
+                settings=conversation.settings,
                 on_progress=on_progress,
             )
     return Verified(size_bytes, len(held), agreement)

@@ -103,8 +103,8 @@ def _read(
             loaded.model.network,
             loaded.cache,
             ids,
-            step_size=loaded.settings.prefill_step_size,
-            pace=Pace.of(loaded.model.network),
+            step_size=loaded.settings.max_step_size,
+            pace=Pace.of(loaded.model.network, loaded.settings),
             on_progress=on_progress,
             on_held=on_held,
         )

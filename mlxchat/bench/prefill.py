@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import mlx.core as mx
 
 from mlxchat.bench import theirs
-from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
+from mlxchat.bench.paired import TIE, VERDICTS, Side, Spread, interleave, ratios, verdict
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.engine.generate import Generation
@@ -160,8 +160,29 @@ def _table(found: Sequence[PrefillFigures]) -> Table:
         f"ratios to {first.ratio_to}",
         ("SIDE", "STEP", "TOK/S", "RANGE", "RATIO", "SPEED", "PEAK", "RATIO", "MEMORY"),
         tuple(rows),
-        (VERDICTS, f"mlxchat's default step is {DEFAULT_PREFILL_STEP_SIZE} tokens."),
+        (VERDICTS, _recommendation(found)),
     )
+
+
+def _recommendation(found: Sequence[PrefillFigures]) -> str:
+    default = f"mlxchat's default step is {DEFAULT_PREFILL_STEP_SIZE} tokens"
+    best = best_step(found)
+    return default + (f"; recommended here: {best:,}." if best is not None else ".")
+
+
+def best_step(found: Sequence[PrefillFigures]) -> int | None:
+    """The step to recommend: the default or the smallest of those within a tie of the fastest. None
+    if the default was not compared: the prompt fits in one step."""
+    speeds = {
+        each.step_size: each.tokens_per_s.median
+        for each in found
+        if each.side == OURS and each.step_size < each.prompt_tokens
+    }
+    if DEFAULT_PREFILL_STEP_SIZE not in speeds:
+        return None
+    fastest = max(speeds.values())
+    quick = [step for step, speed in speeds.items() if speed >= fastest * (1 - TIE)]
+    return DEFAULT_PREFILL_STEP_SIZE if DEFAULT_PREFILL_STEP_SIZE in quick else min(quick)
 
 
 def charts(found: Sequence[PrefillFigures]) -> Sequence[Chart]:

@@ -78,7 +78,6 @@ class Conversation:
         self.reply_seed = 0
         self._any_seed = random_seed()
         self._retries = 0
-        self._pace = Pace.of(model.network)
         self._drafter = drafter
         self._stats: Stats | None = None
         self._generation: Generation | None = None
@@ -86,6 +85,7 @@ class Conversation:
         args = dict(template_args or {})
         rendering = Rendering(model.tokenizer, system, dict(variables or {}), args)
         settings = settings or CacheSettings(keep=0)
+        self._pace = Pace.of(model.network, settings)
         self.view = View(model, settings, rendering, self.turns, roll=roll, prefixes=prefixes)
 
     @property
@@ -399,7 +399,7 @@ class Conversation:
             self.cache,
             sampling=replace(self.sampling, seed=self.reply_seed),
             settings=self._within_window(self.generation, len(ids)),
-            prefill_step_size=self.settings.prefill_step_size,
+            prefill_step_size=self.settings.max_step_size,
             pace=self._pace,
             cached_tokens=cached,
             reply=reader,

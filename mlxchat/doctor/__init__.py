@@ -22,6 +22,7 @@ def examine(
         "device": machine.device,
         "memory": machine.memory,
         "BLAS": machine.blas,
+        "prefill": machine.prefill,
         "configuration": configuration,
         "model": hub.model,
         "hub cache": disk.hub_cache,

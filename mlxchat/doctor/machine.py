@@ -8,7 +8,9 @@ from mlxchat import platform
 from mlxchat.about import __version__
 from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.errors import ModelUnsupported
+from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE
 from mlxchat.units import format_bytes
+from mlxchat.wording import Field, Message
 
 # With less memory, not even the embedded model has room for its weights and a window.
 MIN_MEMORY_BYTES = 1_000_000_000
@@ -63,6 +65,18 @@ def blas() -> Iterator[Finding]:
             "the reference BLAS of MLX's wheel, about 40 times slower than OpenBLAS",
             "install OpenBLAS: on Debian, apt install libopenblas0-pthread",
         )
+
+
+def prefill() -> Iterator[Finding]:
+    """The best prefill step, as far as it is known without measuring a model."""
+    default = f"steps of {DEFAULT_PREFILL_STEP_SIZE} tokens"
+    if platform.on_gpu():
+        auto = Field("prefill_step_size", "auto")
+        yield ok("prefill", Message(f"{default}; ", auto, " tries larger ones on long prompts"))
+        return
+    with platform.prefill_streams() as streams:
+        cores = "two cores" if len(streams) > 1 else "one core"
+    yield ok("prefill", f"{default}, computed on {cores}; larger ones are no faster")
 
 
 def _version(name: str, tested: str | None) -> Finding:

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol, Required, TypedDict, Unpack
 
-import mlx.core as mx
 from mlx import nn
 
+from mlxchat import platform
 from mlxchat.cache import Cache
 from mlxchat.engine.pace import Pace
+from mlxchat.engine.step import compute_step
 from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 
@@ -37,20 +38,21 @@ def prefill(
     done = 0
     if on_progress is not None:
         on_progress(done, len(ids))
-    while done < len(ids) and not (should_stop and should_stop()):
-        size = step_size if pace is None else pace.size(step_size, done)
-        step = ids[done : done + size]
-        begun_s = time.perf_counter()
-        network(mx.array(step)[None], cache=cache)
-        mx.eval([layer.state for layer in cache])
-        mx.clear_cache()
-        if pace is not None:
-            pace.took(len(step), time.perf_counter() - begun_s)
-        done += len(step)
-        if on_held is not None:
-            on_held(step)
-        if on_progress is not None:
-            on_progress(done, len(ids))
+    if pace is not None:
+        pace.begin(len(ids))
+    with platform.prefill_streams() as streams:
+        while done < len(ids) and not (should_stop and should_stop()):
+            size = step_size if pace is None else pace.size(step_size, done)
+            step = ids[done : done + size]
+            begun_s = time.perf_counter()
+            compute_step(network, cache, step, streams)
+            if pace is not None:
+                pace.took(len(step), time.perf_counter() - begun_s)
+            done += len(step)
+            if on_held is not None:
+                on_held(step)
+            if on_progress is not None:
+                on_progress(done, len(ids))
     return done
 
 

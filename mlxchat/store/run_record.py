@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mlxchat.errors import UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
@@ -54,6 +54,9 @@ class RunRecord:
 def _checked(value: Any, hint: Any, name: str) -> Any:
     """Convert a JSON value to the type `hint`."""
     inner = get_args(hint)
+    if get_origin(hint) is Union:
+        # A number or one of some words.
+        return value if value in get_args(inner[1]) else _checked(value, inner[0], name)
     if isinstance(hint, UnionType):
         return None if value is None else _checked(value, inner[0], name)
     if is_dataclass(hint) and isinstance(value, Mapping):

@@ -13,6 +13,7 @@ from mlxchat.cache import Cache
 from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.progress import Progress
+from mlxchat.settings import CacheSettings
 from mlxchat.text.spans import TokenIds
 
 
@@ -35,7 +36,7 @@ def compare(
     held: TokenIds,
     probe: TokenIds,
     *,
-    step_size: int,
+    settings: CacheSettings,
     on_progress: Progress | None = None,
 ) -> Agreement:
     """Prefill `held: (T,)` into a fork of `empty`, let both states read `probe: (N,)`, compare.
@@ -43,8 +44,14 @@ def compare(
     `on_progress` counts tokens of `held`.
     """
     fresh = empty.fork()
-    pace = Pace.of(network)
-    prefill(network, fresh, held, step_size=step_size, pace=pace, on_progress=on_progress)
+    prefill(
+        network,
+        fresh,
+        held,
+        step_size=settings.max_step_size,
+        pace=Pace.of(network, settings),
+        on_progress=on_progress,
+    )
     tokens = mx.array(probe)[None]
     a, b = (_logits(network, cache.fork(), tokens) for cache in (restored, fresh))
     log_a, log_b = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (a, b))

@@ -1,0 +1,134 @@
+"""A prefill step computed in pieces on two streams fills the cache like a whole step."""
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+
+from mlxchat import platform
+from mlxchat.cache import Cache, make_cache
+from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.engine.loops import prefill
+from mlxchat.engine.step import compute_step
+from scripts.families import build_family
+from tests.conftest import build_random_model
+
+IDS = np.random.default_rng(0).integers(0, 256, 700).astype(np.int32)
+
+
+class Counting:
+    """A network that notes the sizes of its calls."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self.sizes: list[int] = []
+
+    def __call__(self, tokens: mx.array, cache: Cache) -> mx.array:
+        self.sizes.append(tokens.shape[1])
+        return self.network(tokens, cache=cache)
+
+
+def two_streams() -> tuple[Any, ...]:
+    return mx.default_stream(mx.cpu), platform._second_cpu_stream()
+
+
+def read(network: Any, cache: Cache, streams: tuple[Any, ...], step_size: int = 512) -> None:
+    for first in range(0, len(IDS), step_size):
+        compute_step(network, cache, IDS[first : first + step_size], streams)
+
+
+def arrays_of(cache: Cache) -> list[mx.array]:
+    used = [each for each in windows(cache) if not each.empty()]
+    held = [array for each in used for array in each.keys_and_values()]
+    return held + [
+        array for each in recurrent_states(cache) for array in each.cache if array is not None
+    ]
+
+
+def test_a_step_is_computed_in_pieces_two_at_a_time() -> None:
+    network: Any = Counting(build_random_model())
+    read(network, make_cache(network.network), two_streams())
+    assert network.sizes == [128, 128, 128, 128, 94, 94]
+
+
+def test_on_one_stream_a_step_is_computed_whole() -> None:
+    network: Any = Counting(build_random_model())
+    read(network, make_cache(network.network), two_streams()[:1])
+    assert network.sizes == [512, 188]
+
+
+def test_a_short_step_is_computed_whole() -> None:
+    network: Any = Counting(build_random_model())
+    read(network, make_cache(network.network), two_streams(), step_size=63)
+    assert set(network.sizes[:-1]) == {63}
+
+
+def test_a_step_wider_than_a_window_is_computed_whole() -> None:
+    """What a page or block copies after a step would have been evicted by its later pieces."""
+    network: Any = Counting(build_random_model())
+    cache = make_cache(network.network, 200)
+    read(network, cache, two_streams(), step_size=256)
+    assert network.sizes == [256, 256, 94, 94]
+    assert all(window.size() >= 188 for window in windows(cache))
+
+
+@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_next", "mamba2", "deepseek_v3"])
+def test_two_streams_compute_the_same_bits_as_one(family: str, window: int | None) -> None:
+    """A piece that did not wait for the previous one's keys or state would differ."""
+    network = build_family(family)
+    together, in_turn = make_cache(network, window), make_cache(network, window)
+    read(network, together, two_streams(), step_size=256)
+    read(network, in_turn, two_streams()[:1] * 2, step_size=256)
+    for ours, theirs in zip(arrays_of(together), arrays_of(in_turn), strict=True):
+        assert mx.array_equal(ours, theirs)
+
+
+def test_a_prompt_can_be_read_in_another_thread() -> None:
+    """A stream belongs to the thread that made it."""
+    network = build_random_model()
+    mx.eval(network.parameters())
+
+    def read_there() -> int:
+        with mx.stream(mx.cpu):
+            return prefill(network, make_cache(network), IDS, step_size=512)
+
+    read_there()
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(read_there).result() == len(IDS)
+
+
+def test_ranks_and_gpus_compute_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that sent their messages in different orders would wait for each other forever."""
+    monkeypatch.setattr(platform, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(platform.sys, "platform", "linux")
+    with platform.prefill_streams() as streams:
+        assert len(streams) == 2
+    monkeypatch.setenv("MLX_RANK", "0")
+    with platform.prefill_streams() as streams:
+        assert len(streams) == 1
+    monkeypatch.delenv("MLX_RANK")
+    monkeypatch.setattr(platform, "on_gpu", lambda: True)
+    with platform.prefill_streams() as streams:
+        assert len(streams) == 1
+
+
+def test_blas_threads_are_shared_and_restored_after_an_error() -> None:
+    """With all of OpenBLAS's threads each, two streams wait for each other in it."""
+    if platform.blas_name().split()[0] != "OpenBLAS":
+        pytest.skip("needs OpenBLAS")
+    library = ctypes.CDLL(None)
+    before = library.openblas_get_num_threads()
+
+    def fail() -> None:
+        with platform.blas_threads_shared(2):
+            assert library.openblas_get_num_threads() == max(before // 2, 1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert library.openblas_get_num_threads() == before
