@@ -282,7 +282,7 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
     """Text of random bytes, with incomplete characters and stop texts."""
     sampling = SamplingSettings(temp=1.5, top_p=0.95, repetition_penalty=1.3, seed=3)
     settings = GenerationSettings(max_tokens=60, ignore_eos=True, stop=("\x7f\x7f\x7f",))
-    paused: list[tuple[ResumePoint, Cache, int, int]] = []
+    paused: list[tuple[ResumePoint, Cache, int]] = []
     seen: list[Token] = []
     cache = make_cache(model.network, 40, 4)
 

@@ -292,7 +292,7 @@ class WindowCache:
         stop = self._size + n
         fits = self.max_size is None or stop <= self.max_size
         if fits and (window_size is None or stop <= window_size) and not return_array:
-            return "causal"
+            return None if n == 1 else "causal"
         oldest = self.keep if self._next >= self._size else self._next
         mask = draft_mask(
             self._size, n, self.max_size, self.keep, oldest=oldest, window_size=window_size
