@@ -51,6 +51,10 @@ def between(low: float, high: float, words: str = "") -> Must:
     return Must(words or f"be between {low:g} and {high:g}", lambda value: low <= value <= high)
 
 
+# The values of a boolean option as text.
+SWITCH = ("on", "off")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Option:
     """How users set a field.
@@ -106,10 +110,22 @@ class Option:
         self.check(value)
         return value
 
+    def text_of(self, value: Any) -> str:
+        """The inverse of `value_of_text`, for showing; the default's first words if unset."""
+        if value is None and self.if_unset is not None:
+            return self.if_unset.partition(",")[0]
+        if isinstance(value, bool):
+            return SWITCH[not value]
+        return str(value)
+
     def value_of_text(self, text: str) -> Any:
         """Like `value_of`, but always from text. Raises UsageError."""
         if self.parse is not None or self.many:
             return self.value_of([text] if self.many else text)
+        if self.type is bool:
+            if text not in SWITCH:
+                raise UsageError(Name(self.field), f" must be on or off, got {text!r}")
+            return text == "on"
         try:
             return self.value_of(self.type(text) if self.type in (int, float) else text)
         except ValueError:

@@ -114,6 +114,7 @@ def test_unknown_commands_suggest_the_nearest(run: Run) -> None:
         ("/set", "top", ["top-p ", "top-k "]),
         ("/set", "roll s", ["roll shift", "roll stop"]),
         ("/set", "temp ", []),
+        ("/set", "lookup ", ["lookup on", "lookup off"]),
         ("/load", "ol", ["old"]),
         ("/system", "o", ["off"]),
         ("/pin", "", ["2"]),
@@ -130,6 +131,18 @@ def test_tab_suggests_arguments(
         *(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
     ]
     assert list(suggestions(shown, command, typed)) == suggested
+
+
+def test_set_switches_lookup_on_and_off(shown: ChatScreen, run: Run) -> None:
+    """A text was stored instead, and "off" is not false."""
+    assert "lookup on · num-draft-tokens 15" in run("/set")
+    assert "lookup off" in run("/set lookup off")
+    assert shown.conversation.generation.lookup is False
+    assert "lookup on" in run("/set lookup on")
+    with pytest.raises(UsageError, match="must be on or off, got 'maybe'"):
+        run("/set lookup maybe")
+    with pytest.raises(UsageError, match="must be between 1 and 15, got 16"):
+        run("/set num-draft-tokens 16")
 
 
 def test_tab_suggests_models(shown: ChatScreen) -> None:

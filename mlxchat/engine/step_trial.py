@@ -1,4 +1,4 @@
-"""Finds the fastest prefill step on the first steps of a long prompt: `--prefill-step-size auto`.
+"""Finds the fastest prefill step on the first steps of a long prompt, if the step size is "auto".
 
 It tries 512, 1,024 and 2,048 tokens, and then the smaller ones again: a token takes longer the
 later it stands, which this cancels out. `pace` runs the trial.

@@ -16,7 +16,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Mention, Turn
 from mlxchat.errors import MlxchatError, UsageError
 from mlxchat.models.names import all_names
-from mlxchat.options import Group, Option
+from mlxchat.options import SWITCH, Group, Option
 from mlxchat.request import CHAT
 from mlxchat.store.session_list import listing
 from mlxchat.store.session_names import names_by_use
@@ -340,7 +340,9 @@ def _options_or_values(_: ChatScreen, typed: str) -> Iterator[str]:
     if not values:
         yield from (f"{each} " for each in SETTABLE)
     elif name in SETTABLE:
-        yield from (f"{name} {choice}" for choice in SETTABLE[name].choices)
+        option = SETTABLE[name]
+        yield from (f"{name} {each}" for each in SWITCH if option.type is bool)
+        yield from (f"{name} {each}" for each in option.choices)
 
 
 @command("/set [OPTION VALUE]", "show or change options such as temp", _options_or_values)
@@ -351,9 +353,13 @@ def _set(shown: ChatScreen, argument: str) -> None:
         if option is None:
             raise UsageError(f"unknown option {name!r}: /set lists them")
         if not value.strip():
-            raise UsageError(f"usage: /set {option.name} {option.metavar or 'VALUE'}")
+            raise UsageError(f"usage: /set {option.name} {_values(option)}")
         shown.ready_chat().set(**{option.field: option.value_of_text(value.strip())})
     shown.screen.say(" · ".join(_settings(shown.conversation)))
+
+
+def _values(option: Option) -> str:
+    return "|".join(SWITCH) if option.type is bool else option.metavar or "VALUE"
 
 
 def _settings(conversation: Conversation) -> Iterator[str]:
@@ -365,7 +371,7 @@ def _settings(conversation: Conversation) -> Iterator[str]:
         else:
             holders = (conversation.sampling, conversation.generation, conversation)
             holder = next(holder for holder in holders if hasattr(holder, each.field))
-            yield f"{each.name} {getattr(holder, each.field)}"
+            yield f"{each.name} {each.text_of(getattr(holder, each.field))}"
 
 
 @command("/think on|off|hide", "show, disable or hide the model's thoughts", lambda *_: THINK)
