@@ -213,6 +213,26 @@ def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> N
             chat.save_as("late")
 
 
+def test_a_resumed_chat_drafts_from_its_turns(options: Options) -> None:
+    """Their tokens are read from the transcript, because the window may have forgotten them."""
+    question = "the same words"
+    with Chat.open(options(), session="mine") as chat:
+        say(chat, question)
+        chat.conversation.forget(1)
+    with Chat.open(session="mine") as chat:
+        drafter, tokenizer = chat.conversation._drafter, chat.conversation.model.tokenizer
+        assert drafter is not None
+        drafter.history.extend(tokenizer.encode(question)[:5])
+        match = drafter.history.match()
+        assert match is not None
+        following = chat.conversation.model.tokenizer.decode(
+            drafter.history.following(match.next, 9)
+        )
+        assert question.endswith(following)
+        chat.set(lookup=False)
+        assert chat.conversation._drafter is None
+
+
 def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
     with Chat.open(options(), session="old") as chat:
         say(chat, "one")

@@ -119,8 +119,8 @@ class Conversation:
         encode = self.model.tokenizer.encode
         for turn in self.turns:
             drafter.history.extend(encode(turn.user))
-            for text in (turn.thought, turn.reply):
-                drafter.history.extend(encode(text))
+            written = turn.ids if turn.ids is not None else encode(turn.thought + turn.reply)
+            drafter.history.extend(written)
 
     def undo(self) -> Turn:
         """Take back the last turn, and restore the turns it made the window forget."""
