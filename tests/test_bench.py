@@ -16,7 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.bench import catalog, chat, memory, prefill, startup, stream, text, theirs
+from mlxchat.bench import (
+    catalog,
+    chat,
+    memory,
+    prefill,
+    startup,
+    stream,
+    text,
+    theirs,
+    workloads,
+)
 from mlxchat.bench.machine import this_machine
 from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios, verdict
 from mlxchat.bench.record import Circumstances, lines
@@ -24,6 +34,9 @@ from mlxchat.bench.report import figure
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config
 from mlxchat.cache import make_cache
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.lookup import History
+from mlxchat.engine.row_costs import RowCosts
 from mlxchat.errors import InputError, ModelError
 from mlxchat.models.load import load
 from mlxchat.models.skeleton import named_parameters
@@ -320,6 +333,50 @@ def test_the_smallest_of_the_fastest_steps_is_recommended(
         ]
     ]
     assert prefill.best_step(found) == best
+
+
+def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(
+    subject: Subject,
+) -> None:
+    """All runs continue the same prompt, from a cache that no earlier run has changed."""
+    *_, found = workloads.measure(subject, theirs.load_tokenizer(subject.directory))
+    names = [each.name for each in workloads.workloads(quick=True)]
+    assert [each.workload for each in found] == [name for name in names for _ in range(2)]
+    assert all(each.same_tokens == each.tokens == workloads.MIN_TOKENS for each in found)
+    assert all(each.prompt_tokens > each.tokens for each in found)
+    assert all((each.speed_ratio is None) == (each.side == "mlx-lm") for each in found)
+
+
+def test_a_workload_that_foresees_its_reply_accepts_drafts(subject: Subject) -> None:
+    """A tiny model soon repeats itself."""
+    model = subject.model
+    ids = workloads.prompt_ids(model, workloads.workloads(quick=True)[-1])
+    reply = workloads.Reply.expected(model, "chat", ids, max_tokens=100)
+    drafter = Drafter(History(), 15, RowCosts({1: 1.0, 16: 1.1}))
+    drafter.history.extend(np.array([*ids[-10:], *reply.tokens], np.int32))
+    run = reply.decode(drafter)
+    assert run.ids == reply.tokens
+    assert 0 < run.accepted <= run.drafted
+
+
+def test_a_reply_counts_up_to_its_end(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = subject.model
+    ids = workloads.prompt_ids(model, workloads.workloads(quick=True)[-1])
+    whole = workloads.Reply.expected(model, "chat", ids, max_tokens=40).tokens
+    end = next(n for n in range(len(whole) - 1, -1, -1) if whole[n] not in whole[:n])
+    monkeypatch.setattr(model.tokenizer, "eos_ids", frozenset({whole[end]}))
+    assert len(workloads.Reply.expected(model, "chat", ids, 40).tokens) == max(end, 16)
+
+
+def test_a_workload_longer_than_the_models_positions_is_left_out(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-2 learned 1,024 positions, fewer than a long file takes."""
+    notices: list[str] = []
+    subject.notify = notices.append
+    monkeypatch.setattr(workloads, "learned_positions", lambda _: 20)
+    assert list(workloads.measure(subject, None)) == []
+    assert notices[0] == "edit needs more than the model's 20 positions"
 
 
 def test_memory_is_sampled_twenty_times(subject: Subject) -> None:

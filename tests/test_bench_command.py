@@ -83,6 +83,17 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         token_s=SPREAD,
         above_bare_s=OPTIONAL_SPREAD,
     ),
+    ("decode", "workload"): an_object(
+        workload={"enum": ["edit", "quote", "records", "table", "prose", "chat"]},
+        side={"enum": ["mlxchat", "mlx-lm", "no lookup"]},
+        prompt_tokens=COUNT,
+        tokens=COUNT,
+        tokens_per_s=SPREAD,
+        speed_ratio=OPTIONAL_SPREAD,
+        drafted_tokens=COUNT,
+        accepted_tokens=COUNT,
+        same_tokens=COUNT,
+    ),
     ("chat", "turn"): an_object(
         way={"enum": ["shift", "refill", "everything"]},
         turn=COUNT,
@@ -296,7 +307,14 @@ def test_a_pipe_gets_only_tables(everything: Everything) -> None:
 def test_each_benchmark_draws_charts_in_both_formats(everything: Everything) -> None:
     names = [
         *("blocks", "chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
-        *("decode-speed", "memory", "prefill-memory", "prefill-speed", "prefix-disk"),
+        *(
+            "decode-speed",
+            "decode-workloads",
+            "memory",
+            "prefill-memory",
+            "prefill-speed",
+            "prefix-disk",
+        ),
         *("prefix-wait", "startup", "stream", "stream-recomputed"),
     ]
     assert everything.plots == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
@@ -311,6 +329,18 @@ def test_records_without_mlx_lm_have_the_same_fields(
     found = records(done.stdout.splitlines())
     assert found
     assert not any(each["figures"].get("side") == "mlx-lm" for each in found)
+
+
+def test_chosen_workloads_are_measured_alone_and_compared_with_lookup_off(
+    run_mlxchat: RunMlxchat, tiny_model: Path
+) -> None:
+    arguments = ["-m", str(tiny_model), "--quick", "--workload", "table", "--workload", "chat"]
+    done = run_mlxchat("bench", "decode", *arguments, "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [each["figures"] for each in records(done.stdout.splitlines())]
+    assert [(each["workload"], each["side"]) for each in found] == [
+        (name, side) for name in ("table", "chat") for side in ("mlxchat", "no lookup")
+    ]
 
 
 def test_without_matplotlib_the_extra_is_named_and_everything_else_works(
@@ -348,6 +378,8 @@ def test_the_documented_commands_can_be_typed(run_mlxchat: RunMlxchat, command: 
         (["unheard-of"], 2, "unheard-of"),
         (["chat", "--against", "mlx-lm"], 2, "--against"),
         (["memory", "--text", "x"], 2, "--text"),
+        (["memory", "--workload", "chat"], 2, "--workload"),
+        (["decode", "--workload", "poetry"], 2, "poetry"),
         (["prefill", "--against", "llama.cpp"], 2, "llama.cpp"),
         (["stream", "--quick", "--text", "/no/such/file"], 1, "/no/such/file"),
         (["stream", "--quick", "--text", "/dev/null"], 1, "/dev/null is empty"),

@@ -90,6 +90,7 @@ ORDER: dict[str, list[str]] = {
     "bench": [
         *("", "paired", "report", "text", "subject", "catalog", "machine", "record", "tiny"),
         "theirs",
+        *("workload_texts", "workloads"),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
         *("startup", "stream", "measure"),
     ],

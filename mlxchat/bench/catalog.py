@@ -31,13 +31,15 @@ class Bench(Protocol):
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A benchmark, before its module is imported. `compares`: it can also measure mlx-lm;
-    `reads_text`: it reads a file of real text; `on_ranks`: it can run under MLX's launcher."""
+    `reads_text`: it reads a file of real text; `on_ranks`: it can run under MLX's launcher;
+    `has_workloads`: it can measure some workloads only."""
 
     name: str
     summary: str
     compares: bool = False
     reads_text: bool = False
     on_ranks: bool = False
+    has_workloads: bool = False
 
 
 BENCHES = (
@@ -53,6 +55,7 @@ BENCHES = (
         "Measure generation: tokens per second and memory.",
         compares=True,
         on_ranks=True,
+        has_workloads=True,
     ),
     Entry("chat", "Measure the time to the first token of each turn."),
     Entry(

@@ -1,6 +1,6 @@
 """Generation: speed and memory over time, with and without a window, and the cost per token of the
-loop itself, on a network so small that it shows. On several ranks, measures their communication
-instead.
+loop itself, on a network so small that it shows. Then drafts, on workloads. On several ranks,
+measures their communication instead.
 """
 
 import statistics
@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 
-from mlxchat.bench import communication, theirs
+from mlxchat.bench import communication, theirs, workloads
 from mlxchat.bench.communication import CommunicationFigures
 from mlxchat.bench.paired import VERDICTS, Side, Spread, differences, interleave, ratios, verdict
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
+from mlxchat.bench.workloads import WorkloadFigures
 from mlxchat.engine.generate import Generation
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
@@ -78,7 +79,7 @@ class OverheadFigures:
     above_bare_s: Spread | None
 
 
-Found = StretchFigures | OverheadFigures | CommunicationFigures
+Found = StretchFigures | OverheadFigures | CommunicationFigures | WorkloadFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +100,29 @@ class _Stretch:
 
 
 def measure(subject: Subject) -> Iterator[Sequence[Found]]:
-    """Greedy generation after a short prompt, without an end token."""
-    amounts = QUICK if subject.quick else FULL
+    """Greedy generation after a short prompt, without an end token, and workloads."""
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
-    stretches: Sequence[StretchFigures] = ()
-    for stretches in _stretches(subject, amounts, tokenizer):
-        yield stretches
-    for others in _others(subject, amounts, tokenizer):
-        yield [*stretches, *others]
+    before: Sequence[Found] = ()
+    for part in _parts(subject, QUICK if subject.quick else FULL, tokenizer):
+        found: Sequence[Found] = ()
+        for found in part:
+            yield [*before, *found]
+        before = [*before, *found]
 
 
-def _others(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Found]]:
+def _parts(
+    subject: Subject, amounts: Amounts, tokenizer: Any
+) -> Iterator[Iterator[Sequence[Found]]]:
+    if subject.workloads:
+        yield workloads.measure(subject, tokenizer)
+        return
+    yield _stretches(subject, amounts, tokenizer)
     peers = subject.model.peers
     if peers is not None:
-        return communication.measure(subject, peers, amounts.ranks_tokens, amounts.rounds)
-    return _overheads(subject, amounts, tokenizer)
+        yield communication.measure(subject, peers, amounts.ranks_tokens, amounts.rounds)
+        return
+    yield _overheads(subject, amounts, tokenizer)
+    yield workloads.measure(subject, tokenizer)
 
 
 # During generation
@@ -246,10 +255,12 @@ def _token_s(tokens: Iterable[Any]) -> float:
 def tables(found: Sequence[Found]) -> Sequence[Table]:
     stretches = [each for each in found if isinstance(each, StretchFigures)]
     overheads = [each for each in found if isinstance(each, OverheadFigures)]
+    replies = [each for each in found if isinstance(each, WorkloadFigures)]
     return [
         *([_stretch_table(stretches)] if stretches else []),
         *([_overhead_table(overheads)] if overheads else []),
         *(communication.table(each) for each in found if isinstance(each, CommunicationFigures)),
+        *([workloads.table(replies)] if replies else []),
     ]
 
 
@@ -317,10 +328,14 @@ def charts(found: Sequence[Found]) -> Sequence[Chart]:
         ]
         return Chart(name, title, "tokens generated", y, "lines", series(points))
 
-    drawn = [
-        chart("decode-speed", "Generating", "tokens per second", "tokens_per_s", 1),
-        chart("decode-memory", "Active memory", "MB", "active_memory_bytes", 1e6),
-    ]
+    drawn = (
+        []
+        if not stretches
+        else [
+            chart("decode-speed", "Generating", "tokens per second", "tokens_per_s", 1),
+            chart("decode-memory", "Active memory", "MB", "active_memory_bytes", 1e6),
+        ]
+    )
     overheads = [
         ("a token", Point.of(each.side, each.token_s, 1e-3))
         for each in found
@@ -337,4 +352,7 @@ def charts(found: Sequence[Found]) -> Sequence[Chart]:
                 series(overheads),
             )
         )
+    replies = [each for each in found if isinstance(each, WorkloadFigures)]
+    if replies:
+        drawn.append(workloads.chart(replies))
     return drawn

@@ -1,7 +1,7 @@
 """The subject of a benchmark: the model, the text, with or without mlx-lm, quick or full.
 Anything slow is loaded on first use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -25,7 +25,8 @@ SENTENCES = (
 
 
 class Subject:
-    """`dtype` and `device` have the options' values. `scratch` is an empty directory."""
+    """`dtype` and `device` have the options' values. `scratch` is an empty directory. If there are
+    `workloads`, only those are measured."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Subject:
         quick: bool = False,
         against: bool = False,
         text: str | None = None,
+        workloads: Sequence[str] = (),
         notify: Notify,
     ) -> None:
         self.directory = directory
@@ -52,7 +54,8 @@ class Subject:
         self.quick = quick
         self.against = against
         self._text_path = text
-        self._notify = notify
+        self.workloads = workloads
+        self.notify = notify
 
     @cached_property
     def model(self) -> Model:
@@ -96,9 +99,9 @@ class Subject:
     def _text(self) -> Text:
         if self._text_path is None:
             text = find_text()
-            self._notify(Message(f"the text is {text.source}; ", Field("text"), " sets another"))
+            self.notify(Message(f"the text is {text.source}; ", Field("text"), " sets another"))
             return text
         text = read_text(self._text_path)
         for notice in text.notices:
-            self._notify(notice)
+            self.notify(notice)
         return text

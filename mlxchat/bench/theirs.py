@@ -3,6 +3,7 @@
 Anything that imports transformers is imported on use: it takes seconds.
 """
 
+import copy
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
+from mlxchat.engine.loops import prefill
 from mlxchat.errors import OutputError
 from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
@@ -53,6 +55,25 @@ def generate(
 
     prompt = mx.array(ids)
     return stream_generate(model.network, tokenizer, prompt, max_tokens, max_kv_size=max_kv_size)
+
+
+def prefilled_cache(network: nn.Module, ids: TokenIds) -> list[Any]:
+    """mlx-lm's plain cache with the tokens `ids: (T,)`."""
+    cache = make_prompt_cache(network)
+    prefill(network, cache, ids, step_size=DEFAULT_STEP_SIZE)
+    return cache
+
+
+def resume(
+    model: Model, tokenizer: Any, ids: TokenIds, cache: list[Any], max_tokens: int
+) -> Iterator[int]:
+    """The tokens of `stream_generate` after `cache`, which does not change, and then `ids`."""
+    from mlx_lm.generate import stream_generate
+
+    own = copy.deepcopy(cache)
+    prompt = mx.array(ids)
+    for response in stream_generate(model.network, tokenizer, prompt, max_tokens, prompt_cache=own):
+        yield response.token
 
 
 def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[int]:

@@ -47,6 +47,15 @@ TextOption = Annotated[
         rich_help_panel=MEASURE,
     ),
 ]
+WorkloadOption = Annotated[
+    list[Literal["all", "edit", "quote", "records", "table", "prose", "chat"]] | None,
+    typer.Option(
+        "--workload",
+        help="Measure only this reply, with drafts; repeatable",
+        show_default=False,
+        rich_help_panel=MEASURE,
+    ),
+]
 QuickOption = Annotated[
     bool,
     typer.Option(
@@ -80,8 +89,10 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
     """A command with the options that apply to the sub-bench."""
 
     def command(
+        *,
         against: AgainstOption = None,
         text: TextOption = None,
+        workload: WorkloadOption = None,
         quick: QuickOption = False,
         json_file: JsonFileOption = None,
         plot: PlotOption = None,
@@ -93,6 +104,7 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
             entries=entries,
             against=against is not None,
             text=text,
+            workloads=tuple(workload or ()),
             quick=quick,
             json_file=json_file,
             plot=plot,
@@ -103,7 +115,12 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
     names = ("model", "offline", "device", "dtype", "pipeline", "quiet")
     with_options(some_of("generate", *names))(command)
     # Typer makes an option of each parameter in the signature.
-    special = {"against": entry.compares, "text": entry.reads_text, "pipeline": entry.on_ranks}
+    special = {
+        "against": entry.compares,
+        "text": entry.reads_text,
+        "pipeline": entry.on_ranks,
+        "workload": entry.has_workloads,
+    }
     shown = inspect.signature(command)
     meant = [each for name, each in shown.parameters.items() if special.get(name, True)]
     vars(command)["__signature__"] = shown.replace(parameters=meant)

@@ -39,6 +39,7 @@ class BenchRequest:
     plot: str | None
     quiet: bool
     pipeline: bool = False
+    workloads: tuple[str, ...] = ()
 
     def setup(self) -> Setup:
         return Setup(
@@ -61,7 +62,8 @@ def run_benches(request: BenchRequest) -> int:
 
 def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     check_ranks(ranks, pipeline=request.pipeline)
-    if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
+    compared = request.against or request.workloads
+    if ranks is not None and (compared or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
             "under mlx.launch, only the decode benchmark works, without a comparison: the others "
             "measure one machine"
@@ -91,6 +93,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             quick=request.quick,
             against=request.against,
             text=request.text,
+            workloads=request.workloads,
             notify=messages.warn,
         )
         for entry in request.entries:

@@ -1,0 +1,147 @@
+"""Prompts whose replies repeat more or less of what was read: from an edited file to prose.
+
+Each may include the beginning of the reply, so that even a small model does what is asked. It ends
+between two words, because a token may span the end of a line and the beginning of the next.
+"""
+
+import getopt
+import inspect
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SHIPS = ("Anchor", "Beacon", "Compass", "Dolphin", "Ensign", "Lantern", "Pelican", "Quay", "Tide")
+NAMES = ("Ada", "Bruno", "Chidi", "Dagny", "Emeka", "Frida", "Goran", "Hanna")
+TOWNS = ("Lisbon", "Bergen", "Cork", "Gdansk", "Palermo", "Odessa", "Rotterdam")
+
+DOCUMENT = (
+    "The lighthouse at Skerry Point was finished in 1871, three years late and at twice its "
+    "price. Its builder, a quiet man from Bergen, had never seen the Atlantic before. He "
+    "measured the rock in summer, when it was dry for six hours a day, and ordered granite for "
+    "a tower of forty metres. In October the first storm carried off his crane, his boat and "
+    "most of his drawings.",
+    "The second attempt began with iron. Long bolts were sunk into the rock and filled with "
+    "lead, and the lowest courses were cut so that every stone locked into its neighbours. "
+    "Forty masons lived on an old coal barge, ate salted herring and played cards for buttons. "
+    "A cook named Magnus kept a diary, which is the only reason that we know what the work was "
+    "like.",
+    "Magnus wrote about weather, soup and rumours. On the ninth of May a whale came close "
+    "enough to wet the mortar. In July the pay was late again and the masons refused to row "
+    "back until someone from the ministry came to explain. Nobody came, but a sack of coins "
+    "did, together with a barrel of very bad wine and a letter that blamed the post.",
+    "When the lamp was lit at last, it could be seen from the hills behind the town, and "
+    "farmers who had never cared about ships walked up at night to look. The builder was not "
+    "there. He had gone home in spring with a cough, and the newspaper gave him two lines under "
+    "the price of oats. His tower still stands, although the lamp has been electric since 1958.",
+)
+
+REPLACED, REPLACEMENT = "GetoptError", "OptionError"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Messages in turn, the first and the last by the user, and how the reply begins."""
+
+    name: str
+    messages: tuple[str, ...]
+    reply: str = ""
+
+
+def workloads(*, quick: bool) -> Sequence[Workload]:
+    """In order of how much their replies repeat. Quick ones read less."""
+    lines, paragraphs, count = (40, 1, 6) if quick else (200, 4, 40)
+    return edit(lines), quote(paragraphs), records(count), table(count), PROSE, CHAT
+
+
+def edit(lines: int) -> Workload:
+    """Rename a class in the first lines of Python's getopt."""
+    file = inspect.getsource(getopt).splitlines()[:lines]
+    begun = "\n".join(file[: lines * 3 // 10]).replace(REPLACED, REPLACEMENT)
+    request = f"Rename {REPLACED} to {REPLACEMENT}. Reply with the whole file."
+    return Workload(
+        "edit", (f"{request}\n\n```python\n{_lines(file)}```",), f"```python\n{begun.rstrip()}"
+    )
+
+
+def quote(paragraphs: int) -> Workload:
+    """Repeat a document word for word."""
+    document = "\n\n".join(DOCUMENT[:paragraphs])
+    return Workload(
+        "quote",
+        (f"Quote the following text word for word.\n\n{document}",),
+        DOCUMENT[0].partition(".")[0] + ".",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sailor:
+    name: str
+    town: str
+    born: int
+    ship: str
+    pay: float
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.town}, born {self.born}, {self.ship}, {self.pay}"
+
+
+def _sailors(count: int) -> list[_Sailor]:
+    return [
+        _Sailor(
+            NAMES[n % len(NAMES)],
+            TOWNS[n % len(TOWNS)],
+            1950 + n * 7 % 50,
+            SHIPS[n * 5 % len(SHIPS)],
+            20 + n * 37 % 90 / 4,
+        )
+        for n in range(count)
+    ]
+
+
+def records(count: int) -> Workload:
+    """Write lines as JSON records with the same keys."""
+    sailors = _sailors(count)
+    written = [
+        json.dumps({"name": s.name, "town": s.town, "born": s.born, "ship": s.ship, "pay": s.pay})
+        for s in sailors
+    ]
+    request = "Write each sailor's name, town, year of birth, ship and pay as a JSON record."
+    return Workload(
+        "records",
+        (f"{request}\n\n{_lines(map(str, sailors))}",),
+        f"```json\n[\n{_lines(f'  {each},' for each in written[:4])}".rstrip(),
+    )
+
+
+def table(count: int) -> Workload:
+    """Write lines as a Markdown table."""
+    sailors = _sailors(count)
+    rows = [f"| {s.name} | {s.town} | {s.born} | {s.ship} | {s.pay} |" for s in sailors]
+    request = "Write each sailor's name, town, year of birth, ship and pay into a Markdown table."
+    head = ["| Name | Town | Born | Ship | Pay |", "| --- | --- | --- | --- | --- |"]
+    return Workload(
+        "table",
+        (f"{request}\n\n{_lines(map(str, sailors))}",),
+        _lines([*head, *rows[:4]]).rstrip(),
+    )
+
+
+PROSE = Workload(
+    "prose", ("Write a story about a lighthouse keeper who finds a letter in a bottle.",)
+)
+CHAT = Workload(
+    "chat",
+    (
+        "Hi! I would like to bake bread for the first time. What do I need?",
+        "You need flour, water, salt and yeast, a large bowl and an oven. A kitchen scale helps, "
+        "because bread forgives wrong times more easily than wrong amounts.",
+        "How long does the dough have to rest?",
+        "About two hours in a warm room, or overnight in the fridge. It is ready when it has "
+        "doubled in size.",
+        "Why does it rise at all?",
+    ),
+)
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

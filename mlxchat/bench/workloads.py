@@ -1,0 +1,238 @@
+"""Replies that repeat more or less of what was read, with drafts and, in turn, without: by mlx-lm,
+or by mlxchat with lookup off.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mlxchat.app.drafting import make_drafter
+from mlxchat.bench import theirs
+from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
+from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
+from mlxchat.bench.subject import Subject
+from mlxchat.bench.workload_texts import Workload, workloads
+from mlxchat.cache import Cache, learned_positions
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.loops import prefill
+from mlxchat.models.model import Model
+from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
+from mlxchat.text.spans import TokenIds
+from mlxchat.text.tokens import ChatMessage
+
+OURS, THEIRS, PLAIN = "mlxchat", theirs.NAME, "no lookup"
+ALL = "all"
+WARM_UP_TOKENS = 8
+
+# A reply that ends sooner continues after its end.
+MIN_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    max_tokens: int
+    rounds: int
+
+
+FULL = Amounts(max_tokens=256, rounds=5)
+QUICK = Amounts(max_tokens=MIN_TOKENS, rounds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFigures:
+    """Decoding the same number of tokens after the same prompt, greedily. `speed_ratio` compares
+    with the other side. The first `same_tokens` are those of mlxchat without drafts: all of them,
+    unless rounding has changed one. Drafted and accepted tokens are those of one run."""
+
+    kind: ClassVar[str] = "workload"
+
+    workload: str
+    side: str
+    prompt_tokens: int
+    tokens: int
+    tokens_per_s: Spread
+    speed_ratio: Spread | None
+    drafted_tokens: int
+    accepted_tokens: int
+    same_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    tokens_per_s: float
+    ids: Sequence[int]
+    drafted: int = 0
+    accepted: int = 0
+
+
+def measure(subject: Subject, tokenizer: Any) -> Iterator[Sequence[WorkloadFigures]]:
+    """The subject's workloads, or all. `tokenizer` is mlx-lm's; None compares with lookup off."""
+    before: Sequence[WorkloadFigures] = ()
+    for workload in workloads(quick=subject.quick):
+        if not {workload.name, ALL} & set(subject.workloads or [ALL]):
+            continue
+        found: Sequence[WorkloadFigures] = ()
+        for found in _measure(subject, workload, tokenizer):
+            yield [*before, *found]
+        before = [*before, *found]
+
+
+def _measure(
+    subject: Subject, workload: Workload, tokenizer: Any
+) -> Iterator[Sequence[WorkloadFigures]]:
+    amounts = QUICK if subject.quick else FULL
+    model, ids = subject.model, prompt_ids(subject.model, workload)
+    positions = learned_positions(model.network)
+    if positions is not None and len(ids) + amounts.max_tokens > positions:
+        subject.notify(f"{workload.name} needs more than the model's {positions:,} positions")
+        return
+    subject.tick(0, 1, f"{workload.name}: reading")
+    reply = Reply.expected(model, workload.name, ids, amounts.max_tokens)
+
+    def drafting() -> _Run:
+        return reply.decode(make_drafter(model, GenerationSettings(), subject.notify))
+
+    other, name = _other(reply, tokenizer), PLAIN if tokenizer is None else THEIRS
+    sides = [
+        # The first run may measure what several rows cost.
+        Side(f"{workload.name}: {OURS}", drafting, drafting),
+        Side(
+            f"{workload.name}: {name}",
+            lambda: other(len(reply.tokens)),
+            lambda: other(WARM_UP_TOKENS),
+        ),
+    ]
+    for ours, others in interleave(sides, amounts.rounds, subject.tick):
+        speeds = ratios([run.tokens_per_s for run in ours], [run.tokens_per_s for run in others])
+        yield [
+            reply.figures(OURS, ours, speeds),
+            *([reply.figures(name, others, None)] if others else []),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A prompt in a cache, all but its last token, and the reply without drafts."""
+
+    model: Model
+    workload: str
+    ids: TokenIds
+    cache: Cache
+    tokens: Sequence[int] = ()
+
+    @classmethod
+    def expected(cls, model: Model, workload: str, ids: TokenIds, max_tokens: int) -> "Reply":
+        cache = model.make_cache()
+        prefill(model.network, cache, ids[:-1], step_size=DEFAULT_PREFILL_STEP_SIZE)
+        reply = cls(model, workload, ids, cache)
+        written = reply.decode(None, max_tokens).ids
+        eos_ids = model.tokenizer.eos_ids
+        ended = sum(1 for _ in takewhile(lambda id_: id_ not in eos_ids, written))
+        return replace(reply, tokens=written[: max(ended, MIN_TOKENS)])
+
+    def decode(self, drafter: Drafter | None, max_tokens: int | None = None) -> _Run:
+        if drafter is not None:
+            drafter.history.extend(self.ids[:-1])
+        settings = GenerationSettings(max_tokens=max_tokens or len(self.tokens), ignore_eos=True)
+        generation = Generation(
+            self.model,
+            self.ids,
+            self.cache.fork(),
+            settings=settings,
+            cached_tokens=len(self.ids) - 1,
+            drafter=drafter,
+        )
+        run = _timed(token.id for token in generation if token.id is not None)
+        if drafter is None:
+            return run
+        return replace(run, drafted=drafter.drafted, accepted=drafter.accepted)
+
+    def figures(self, side: str, runs: Sequence[_Run], ratio: Spread | None) -> WorkloadFigures:
+        pairs = zip(runs[-1].ids, self.tokens, strict=True)
+        return WorkloadFigures(
+            workload=self.workload,
+            side=side,
+            prompt_tokens=len(self.ids),
+            tokens=len(self.tokens),
+            tokens_per_s=Spread.of([run.tokens_per_s for run in runs]),
+            speed_ratio=ratio,
+            drafted_tokens=runs[-1].drafted,
+            accepted_tokens=runs[-1].accepted,
+            same_tokens=sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)),
+        )
+
+
+def prompt_ids(model: Model, workload: Workload) -> TokenIds:
+    """The prompt, and the reply's beginning."""
+    tokenizer = model.tokenizer
+    if tokenizer.template is None:
+        return tokenizer.raw_prompt("\n\n".join([*workload.messages, workload.reply])).ids
+    roles = ("user", "assistant")
+    messages = [ChatMessage(roles[n % 2], text) for n, text in enumerate(workload.messages)]
+    begun = tokenizer.encode(workload.reply, begins=False)
+    return np.concatenate([tokenizer.chat(messages).ids, begun])
+
+
+def _other(reply: Reply, tokenizer: Any) -> Callable[[int], _Run]:
+    """Decode so many tokens without drafts."""
+    if tokenizer is None:
+        return lambda tokens: reply.decode(None, tokens)
+    model, ids = reply.model, reply.ids
+    cache = theirs.prefilled_cache(model.network, ids[:-1])
+    return lambda tokens: _timed(theirs.resume(model, tokenizer, ids[-1:], cache, tokens))
+
+
+def _timed(tokens: Iterable[int]) -> _Run:
+    """Wall-clock time from the first token to the last."""
+    ids: list[int] = []
+    begun_s = ended_s = 0.0
+    for id_ in tokens:
+        ids.append(id_)
+        ended_s = time.perf_counter()
+        begun_s = begun_s or ended_s
+    return _Run((len(ids) - 1) / (ended_s - begun_s), ids)
+
+
+def table(found: Sequence[WorkloadFigures]) -> Table:
+    rows = [
+        (
+            each.workload,
+            each.side,
+            f"{each.tokens:,}",
+            middle(each.tokens_per_s),
+            range_of(each.tokens_per_s),
+            middle(each.speed_ratio),
+            range_of(each.speed_ratio),
+            verdict(each.speed_ratio, "faster", "slower"),
+            f"{each.drafted_tokens:,}" if each.side == OURS else "",
+            f"{each.accepted_tokens:,}" if each.side == OURS else "",
+            "same" if each.same_tokens == each.tokens else f"first {each.same_tokens:,}",
+        )
+        for each in found
+    ]
+    other = next((each.side for each in found if each.side != OURS), PLAIN)
+    return Table(
+        f"Workloads, {found[0].tokens_per_s.runs} runs each; ratios to {other}",
+        (
+            *("WORKLOAD", "SIDE", "TOKENS", "TOK/S", "RANGE", "RATIO", "RANGE", "SPEED"),
+            *("DRAFTED", "ACCEPTED", "SAME TEXT"),
+        ),
+        tuple(rows),
+        (
+            VERDICTS,
+            "Texts are compared with mlxchat's without drafts, up to the first token that rounding "
+            "has changed.",
+        ),
+    )
+
+
+def chart(found: Sequence[WorkloadFigures]) -> Chart:
+    points = [(each.side, Point.of(each.workload, each.tokens_per_s)) for each in found]
+    return Chart(
+        "decode-workloads", "Workloads", "workload", "tokens per second", "bars", series(points)
+    )

@@ -1,0 +1,185 @@
+"""Compare texts with and without drafts, on tiny float32 models of mlx-lm's families.
+
+    python -m scripts.equal_drafts                             # 3 seeds of every family
+    python -m scripts.equal_drafts --seeds 50 llama gemma3     # 50 seeds of these two
+
+Each run fills a small window 20 times. The drafts come from the text without drafts, with an error
+every 11 tokens, as if it were edited. Rows computed together may differ in their last bits from the
+same rows computed one by one, and that can change which token is drawn. Each text that differs is
+therefore printed with its first different token and with the gap: the smallest change of one logit
+that makes the run without drafts draw the other token. Exits with status 1 if a gap is too large
+for rounding.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+
+# isort: split
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from mlxchat.cache import Cache, make_cache
+from mlxchat.engine.decode import decode
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.lookup import History
+from mlxchat.engine.loops import prefill
+from mlxchat.engine.row_costs import RowCosts
+from mlxchat.engine.sampling import REPETITION_CONTEXT, make_draw, make_penalty
+from mlxchat.errors import CacheError, ModelUnsupported
+from mlxchat.settings import MAX_DRAFT, SamplingSettings
+from scripts.families import CONFIGS, METAL_ONLY, build_family
+
+WINDOW, KEEP = 16, 4
+TOKENS = 20 * WINDOW
+PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)
+FLAT = RowCosts({1: 1.0, 16: 1.1})
+
+# Float32 logits of a tiny model differ by less than this if only rounding differs.
+ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first token that differs, by index, and how little makes it the same."""
+
+    seed: int
+    index: int
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The texts of one family, with and without drafts."""
+
+    family: str
+    texts: int
+    drafted: int
+    accepted: int
+    differences: Sequence[Difference]
+
+    def __str__(self) -> str:
+        differ = "".join(
+            f"\n  seed {each.seed}: token {each.index}, gap {each.gap:.1e}"
+            for each in self.differences
+        )
+        equal = self.texts - len(self.differences)
+        return (
+            f"{self.family:<20}{self.texts * TOKENS:>8,}{self.drafted:>9,}{self.accepted:>9,}"
+            f"{equal:>7}{len(self.differences):>8}{differ}"
+        )
+
+
+HEADER = f"{'FAMILY':<20}{'TOKENS':>8}{'DRAFTED':>9}{'ACCEPTED':>9}{'EQUAL':>7}{'DIFFER':>8}"
+
+
+def compare(family: str, seeds: int) -> Compared | None:
+    """None if the family cannot be built or bounded, or its cache cannot take drafts back."""
+    try:
+        network = build_family(family)
+        prefilled(network)
+    except (CacheError, ModelUnsupported):
+        return None
+    drafted = accepted = 0
+    differences: list[Difference] = []
+    for seed in range(seeds):
+        sampling = SamplingSettings(temp=0.8, top_p=0.9, repetition_penalty=1.1, seed=seed)
+        plain = generate(network, sampling)
+        drafter = Drafter(History(), MAX_DRAFT, FLAT)
+        edited = [id_ if index % 11 else 5 for index, id_ in enumerate(plain)]
+        drafter.history.extend(np.array([*edited, *PROMPT], np.int32))
+        ids = generate(network, sampling, drafter)
+        drafted += drafter.drafted
+        accepted += drafter.accepted
+        if ids != plain:
+            differences.append(_difference(network, sampling, plain, ids))
+        if drafter.drafted == 0:
+            return None
+    return Compared(family, seeds, drafted, accepted, differences)
+
+
+def prefilled(network: nn.Module) -> Cache:
+    cache = make_cache(network, WINDOW, KEEP)
+    prefill(network, cache, PROMPT[:-1], step_size=WINDOW)
+    return cache
+
+
+def generate(
+    network: Callable[..., Any],
+    sampling: SamplingSettings,
+    drafter: Drafter | None = None,
+    max_tokens: int = TOKENS,
+) -> list[int]:
+    tokens = decode(
+        network,
+        prefilled(network),
+        PROMPT,
+        sampling=sampling,
+        max_tokens=max_tokens,
+        drafter=drafter,
+    )
+    return [token.id for token in tokens]
+
+
+def _difference(
+    network: nn.Module, sampling: SamplingSettings, plain: list[int], ids: list[int]
+) -> Difference:
+    pairs = zip(plain, ids, strict=True)
+    index = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    logits = _logits(network, sampling, plain, index)
+    draw = make_draw(sampling, logits.shape[-1])
+
+    def gap(id_: int, sign: int) -> float:
+        """How much the logit of `id_` has to change for another token to be drawn."""
+        low, high = 0.0, 64.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            changed = mx.array(logits)
+            changed[0, id_] += sign * middle
+            drawn: Any = draw(changed, index).item()
+            low, high = (middle, high) if drawn == plain[index] else (low, middle)
+        return high
+
+    return Difference(sampling.seed or 0, index, min(gap(ids[index], 1), gap(plain[index], -1)))
+
+
+def _logits(
+    network: nn.Module, sampling: SamplingSettings, plain: list[int], index: int
+) -> mx.array:
+    """The logits `(1, V)` that `plain[index]` was drawn from."""
+    cache = prefilled(network)
+    logits = mx.zeros(0)
+    for id_ in [int(PROMPT[-1]), *plain[:index]]:
+        logits = network(mx.array([[id_]]), cache=cache)[:, -1, :]
+        mx.eval(logits)
+    penalize = make_penalty(sampling)
+    latest = mx.array([*PROMPT.tolist(), *plain[:index]][-REPETITION_CONTEXT:])
+    return logits if penalize is None else penalize(latest, logits)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare texts with and without drafts.")
+    parser.add_argument("families", nargs="*", metavar="FAMILY")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    print(HEADER, flush=True)
+    too_large = False
+    for family in options.families or sorted(set(CONFIGS) - METAL_ONLY):
+        found = compare(family, options.seeds)
+        if found is None:
+            print(f"{family:<20}  no drafts", flush=True)
+            continue
+        print(found, flush=True)
+        too_large |= any(each.gap > ROUNDING for each in found.differences)
+    sys.exit(too_large)
+
+
+if __name__ == "__main__":
+    main()
