@@ -9,6 +9,7 @@ import numpy as np
 
 from mlxchat.bench.paired import Tick
 from mlxchat.bench.text import MAX_CHARS_PER_TOKEN, Text, find_text, read_text
+from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.errors import InputError
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
@@ -41,7 +42,7 @@ class Subject:
         quick: bool = False,
         against: bool = False,
         text: str | None = None,
-        workloads: Sequence[str] = (),
+        workloads: Sequence[WorkloadName] = (),
         notify: Notify,
     ) -> None:
         self.directory = directory

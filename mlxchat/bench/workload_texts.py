@@ -9,6 +9,7 @@ import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 SHIPS = ("Anchor", "Beacon", "Compass", "Dolphin", "Ensign", "Lantern", "Pelican", "Quay", "Tide")
 NAMES = ("Ada", "Bruno", "Chidi", "Dagny", "Emeka", "Frida", "Goran", "Hanna")
@@ -35,14 +36,26 @@ DOCUMENT = (
     "the price of oats. His tower still stands, although the lamp has been electric since 1958.",
 )
 
-REPLACED, REPLACEMENT = "GetoptError", "OptionError"
+REPLACED, REPLACEMENT = "do_longs", "parse_longs"
+
+
+class WorkloadName(StrEnum):
+    """The replies that `decode` can measure, from much repetition to little."""
+
+    ALL = "all"
+    EDIT = "edit"
+    QUOTE = "quote"
+    RECORDS = "records"
+    TABLE = "table"
+    PROSE = "prose"
+    CHAT = "chat"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Messages in turn, the first and the last by the user, and how the reply begins."""
 
-    name: str
+    name: WorkloadName
     messages: tuple[str, ...]
     reply: str = ""
 
@@ -54,12 +67,14 @@ def workloads(*, quick: bool) -> Sequence[Workload]:
 
 
 def edit(lines: int) -> Workload:
-    """Rename a class in the first lines of Python's getopt."""
+    """Rename a function in the first lines of Python's getopt."""
     file = inspect.getsource(getopt).splitlines()[:lines]
     begun = "\n".join(file[: lines * 3 // 10]).replace(REPLACED, REPLACEMENT)
     request = f"Rename {REPLACED} to {REPLACEMENT}. Reply with the whole file."
     return Workload(
-        "edit", (f"{request}\n\n```python\n{_lines(file)}```",), f"```python\n{begun.rstrip()}"
+        WorkloadName.EDIT,
+        (f"{request}\n\n```python\n{_lines(file)}```",),
+        f"```python\n{begun.rstrip()}",
     )
 
 
@@ -67,7 +82,7 @@ def quote(paragraphs: int) -> Workload:
     """Repeat a document word for word."""
     document = "\n\n".join(DOCUMENT[:paragraphs])
     return Workload(
-        "quote",
+        WorkloadName.QUOTE,
         (f"Quote the following text word for word.\n\n{document}",),
         DOCUMENT[0].partition(".")[0] + ".",
     )
@@ -107,7 +122,7 @@ def records(count: int) -> Workload:
     ]
     request = "Write each sailor's name, town, year of birth, ship and pay as a JSON record."
     return Workload(
-        "records",
+        WorkloadName.RECORDS,
         (f"{request}\n\n{_lines(map(str, sailors))}",),
         f"```json\n[\n{_lines(f'  {each},' for each in written[:4])}".rstrip(),
     )
@@ -120,17 +135,17 @@ def table(count: int) -> Workload:
     request = "Write each sailor's name, town, year of birth, ship and pay into a Markdown table."
     head = ["| Name | Town | Born | Ship | Pay |", "| --- | --- | --- | --- | --- |"]
     return Workload(
-        "table",
+        WorkloadName.TABLE,
         (f"{request}\n\n{_lines(map(str, sailors))}",),
         _lines([*head, *rows[:4]]).rstrip(),
     )
 
 
 PROSE = Workload(
-    "prose", ("Write a story about a lighthouse keeper who finds a letter in a bottle.",)
+    WorkloadName.PROSE, ("Write a story about a lighthouse keeper who finds a letter in a bottle.",)
 )
 CHAT = Workload(
-    "chat",
+    WorkloadName.CHAT,
     (
         "Hi! I would like to bake bread for the first time. What do I need?",
         "You need flour, water, salt and yeast, a large bowl and an oven. A kitchen scale helps, "

@@ -15,7 +15,7 @@ from mlxchat.bench import theirs
 from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
-from mlxchat.bench.workload_texts import Workload, workloads
+from mlxchat.bench.workload_texts import Workload, WorkloadName, workloads
 from mlxchat.cache import Cache, learned_positions
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation
@@ -26,7 +26,6 @@ from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage
 
 OURS, THEIRS, PLAIN = "mlxchat", theirs.NAME, "no lookup"
-ALL = "all"
 WARM_UP_TOKENS = 8
 
 # A reply that ends sooner continues after its end.
@@ -74,7 +73,7 @@ def measure(subject: Subject, tokenizer: Any) -> Iterator[Sequence[WorkloadFigur
     """The subject's workloads, or all. `tokenizer` is mlx-lm's; None compares with lookup off."""
     before: Sequence[WorkloadFigures] = ()
     for workload in workloads(quick=subject.quick):
-        if not {workload.name, ALL} & set(subject.workloads or [ALL]):
+        if not {workload.name, WorkloadName.ALL} & set(subject.workloads or WorkloadName):
             continue
         found: Sequence[WorkloadFigures] = ()
         for found in _measure(subject, workload, tokenizer):

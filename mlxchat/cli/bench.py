@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mlxchat.bench.catalog import BENCHES, Entry
+from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.options import some_of, with_options
 from mlxchat.options import Group as Heading
@@ -48,7 +49,7 @@ TextOption = Annotated[
     ),
 ]
 WorkloadOption = Annotated[
-    list[Literal["all", "edit", "quote", "records", "table", "prose", "chat"]] | None,
+    list[WorkloadName] | None,
     typer.Option(
         "--workload",
         help="Measure only this reply, with drafts; repeatable",

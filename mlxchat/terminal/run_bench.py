@@ -13,6 +13,7 @@ from mlxchat.bench.catalog import Entry, load
 from mlxchat.bench.machine import this_machine
 from mlxchat.bench.measure import measure
 from mlxchat.bench.subject import Subject
+from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
 from mlxchat.request import Setup
 from mlxchat.terminal.bench_progress import BenchProgress
@@ -39,7 +40,7 @@ class BenchRequest:
     plot: str | None
     quiet: bool
     pipeline: bool = False
-    workloads: tuple[str, ...] = ()
+    workloads: tuple[WorkloadName, ...] = ()
 
     def setup(self) -> Setup:
         return Setup(
