@@ -99,7 +99,7 @@ def compare(family: str, seeds: int) -> Compared | None:
         drafted += drafter.drafted
         accepted += drafter.accepted
         if ids != plain:
-            differences.append(_difference(network, sampling, plain, ids))
+            differences.append(difference(network, sampling, plain, ids))
         if drafter.drafted == 0:
             return None
     return Compared(family, seeds, drafted, accepted, differences)
@@ -115,20 +115,19 @@ def generate(
     network: Callable[..., Any],
     sampling: SamplingSettings,
     drafter: Drafter | None = None,
-    max_tokens: int = TOKENS,
 ) -> list[int]:
     tokens = decode(
         network,
         prefilled(network),
         PROMPT,
         sampling=sampling,
-        max_tokens=max_tokens,
+        max_tokens=TOKENS,
         drafter=drafter,
     )
     return [token.id for token in tokens]
 
 
-def _difference(
+def difference(
     network: nn.Module, sampling: SamplingSettings, plain: list[int], ids: list[int]
 ) -> Difference:
     pairs = zip(plain, ids, strict=True)

@@ -4,10 +4,8 @@ Each may include the beginning of the reply, so that even a small model does wha
 between two words, because a token may span the end of a line and the beginning of the next.
 """
 
-import getopt
-import inspect
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,27 +14,38 @@ NAMES = ("Ada", "Bruno", "Chidi", "Dagny", "Emeka", "Frida", "Goran", "Hanna")
 TOWNS = ("Lisbon", "Bergen", "Cork", "Gdansk", "Palermo", "Odessa", "Rotterdam")
 
 DOCUMENT = (
-    "The lighthouse at Skerry Point was finished in 1871, three years late and at twice its "
-    "price. Its builder, a quiet man from Bergen, had never seen the Atlantic before. He "
-    "measured the rock in summer, when it was dry for six hours a day, and ordered granite for "
-    "a tower of forty metres. In October the first storm carried off his crane, his boat and "
-    "most of his drawings.",
-    "The second attempt began with iron. Long bolts were sunk into the rock and filled with "
-    "lead, and the lowest courses were cut so that every stone locked into its neighbours. "
-    "Forty masons lived on an old coal barge, ate salted herring and played cards for buttons. "
+    "The lighthouse at Skerry Point was finished in 1871, three years late and at twice its price.",
+    "Its builder, a quiet man from Bergen, had never seen the Atlantic before.",
+    "He measured the rock in summer, when it was dry for six hours a day, and ordered granite "
+    "for a tower of forty metres.",
+    "In October the first storm carried off his crane, his boat and most of his drawings.",
+    "The second attempt began with iron.",
+    "Long bolts were sunk into the rock and filled with lead, and the lowest courses were cut "
+    "so that every stone locked into its neighbours.",
+    "Forty masons lived on an old coal barge, ate salted herring and played cards for buttons.",
     "A cook named Magnus kept a diary, which is the only reason that we know what the work was "
     "like.",
-    "Magnus wrote about weather, soup and rumours. On the ninth of May a whale came close "
-    "enough to wet the mortar. In July the pay was late again and the masons refused to row "
-    "back until someone from the ministry came to explain. Nobody came, but a sack of coins "
-    "did, together with a barrel of very bad wine and a letter that blamed the post.",
+    "Magnus wrote about weather, soup and rumours.",
+    "On the ninth of May a whale came close enough to wet the mortar.",
+    "In July the pay was late again and the masons refused to row back until someone from the "
+    "ministry came to explain.",
+    "Nobody came, but a sack of coins did, together with a barrel of very bad wine and a letter "
+    "that blamed the post.",
     "When the lamp was lit at last, it could be seen from the hills behind the town, and "
-    "farmers who had never cared about ships walked up at night to look. The builder was not "
-    "there. He had gone home in spring with a cough, and the newspaper gave him two lines under "
-    "the price of oats. His tower still stands, although the lamp has been electric since 1958.",
+    "farmers who had never cared about ships walked up at night to look.",
+    "The builder was not there.",
+    "He had gone home in spring with a cough, and the newspaper gave him two lines under the "
+    "price of oats.",
+    "His tower still stands, although the lamp has been electric since 1958.",
 )
 
-REPLACED, REPLACEMENT = "do_longs", "parse_longs"
+ACTIONS = ("check", "clean", "count", "grease", "move", "open", "paint", "repair", "sell", "weigh")
+THINGS = (
+    *("anchors", "barrels", "candles", "engines", "flags", "hatches", "ladders", "lamps", "maps"),
+    *("nets", "oars", "pumps", "ropes", "sails", "stoves", "tanks", "wheels"),
+)
+
+REPLACED, REPLACEMENT = "harbour", "port"
 
 
 class WorkloadName(StrEnum):
@@ -62,15 +71,15 @@ class Workload:
 
 def workloads(*, quick: bool) -> Sequence[Workload]:
     """In order of how much their replies repeat. Quick ones read less."""
-    lines, paragraphs, count = (40, 1, 6) if quick else (200, 4, 40)
-    return edit(lines), quote(paragraphs), records(count), table(count), PROSE, CHAT
+    lines, sentences, count = (40, 5, 6) if quick else (200, len(DOCUMENT), 40)
+    return edit(lines), quote(sentences), records(count), table(count), PROSE, CHAT
 
 
 def edit(lines: int) -> Workload:
-    """Rename a function in the first lines of Python's getopt."""
-    file = inspect.getsource(getopt).splitlines()[:lines]
-    begun = "\n".join(file[: lines * 3 // 10]).replace(REPLACED, REPLACEMENT)
-    request = f"Rename {REPLACED} to {REPLACEMENT}. Reply with the whole file."
+    """Replace a word in a file. Its numbered lines show a small model where it is."""
+    file = [*_python_file(lines)]
+    begun = _lines(file[: lines * 3 // 10]).replace(REPLACED, REPLACEMENT)
+    request = f"Replace {REPLACED} with {REPLACEMENT}. Reply with the whole file."
     return Workload(
         WorkloadName.EDIT,
         (f"{request}\n\n```python\n{_lines(file)}```",),
@@ -78,13 +87,21 @@ def edit(lines: int) -> Workload:
     )
 
 
-def quote(paragraphs: int) -> Workload:
-    """Repeat a document word for word."""
-    document = "\n\n".join(DOCUMENT[:paragraphs])
+def _python_file(lines: int) -> Iterator[str]:
+    yield "HARBOUR_TASKS = {"
+    for n in range(1, lines - 1):
+        action, thing = ACTIONS[n * 7 % len(ACTIONS)], THINGS[n * 5 % len(THINGS)]
+        yield f'{n}: "{action} the {"harbour " if n % 6 == 0 else ""}{thing}",'
+    yield "}"
+
+
+def quote(sentences: int) -> Workload:
+    """Repeat a document with numbered sentences word for word."""
+    document = [f"{n}. {text}" for n, text in enumerate(DOCUMENT[:sentences], 1)]
     return Workload(
         WorkloadName.QUOTE,
-        (f"Quote the following text word for word.\n\n{document}",),
-        DOCUMENT[0].partition(".")[0] + ".",
+        (f"Quote the following text word for word.\n\n{_lines(document)}",),
+        _lines(document[:2]).rstrip(),
     )
 
 
