@@ -13,7 +13,7 @@ for rounding.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -112,7 +112,7 @@ def prefilled(network: nn.Module) -> Cache:
 
 
 def generate(
-    network: Callable[..., Any],
+    network: nn.Module,
     sampling: SamplingSettings,
     drafter: Drafter | None = None,
 ) -> list[int]:

@@ -19,7 +19,6 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
-from mlxchat.engine.loops import prefill
 from mlxchat.errors import OutputError
 from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
@@ -60,7 +59,9 @@ def generate(
 def prefilled_cache(network: nn.Module, ids: TokenIds) -> list[Any]:
     """mlx-lm's plain cache with the tokens `ids: (T,)`."""
     cache = make_prompt_cache(network)
-    prefill(network, cache, ids, step_size=DEFAULT_STEP_SIZE)
+    for start in range(0, len(ids), DEFAULT_STEP_SIZE):
+        network(mx.array(ids[start : start + DEFAULT_STEP_SIZE])[None], cache=cache)
+        mx.eval([layer.state for layer in cache])
     return cache
 
 

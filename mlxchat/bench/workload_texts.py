@@ -5,9 +5,11 @@ between two words, because a token may span the end of a line and the beginning 
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 SHIPS = ("Anchor", "Beacon", "Compass", "Dolphin", "Ensign", "Lantern", "Pelican", "Quay", "Tide")
 NAMES = ("Ada", "Bruno", "Chidi", "Dagny", "Emeka", "Frida", "Goran", "Hanna")
@@ -39,13 +41,7 @@ DOCUMENT = (
     "His tower still stands, although the lamp has been electric since 1958.",
 )
 
-ACTIONS = ("check", "clean", "count", "grease", "move", "open", "paint", "repair", "sell", "weigh")
-THINGS = (
-    *("anchors", "barrels", "candles", "engines", "flags", "hatches", "ladders", "lamps", "maps"),
-    *("nets", "oars", "pumps", "ropes", "sails", "stoves", "tanks", "wheels"),
-)
-
-REPLACED, REPLACEMENT = "harbour", "port"
+REPLACED, REPLACEMENT = "lighthouse", "beacon"
 
 
 class WorkloadName(StrEnum):
@@ -76,10 +72,11 @@ def workloads(*, quick: bool) -> Sequence[Workload]:
 
 
 def edit(lines: int) -> Workload:
-    """Replace a word in a file. Its numbered lines show a small model where it is."""
-    file = [*_python_file(lines)]
+    """Rename a function in a file of short functions, whose numbers show a small model where it
+    is."""
+    file = list(islice(_python_file(), lines))
     begun = _lines(file[: lines * 3 // 10]).replace(REPLACED, REPLACEMENT)
-    request = f"Replace {REPLACED} with {REPLACEMENT}. Reply with the whole file."
+    request = f"Rename {REPLACED} to {REPLACEMENT}. Reply with the whole file."
     return Workload(
         WorkloadName.EDIT,
         (f"{request}\n\n```python\n{_lines(file)}```",),
@@ -87,12 +84,10 @@ def edit(lines: int) -> Workload:
     )
 
 
-def _python_file(lines: int) -> Iterator[str]:
-    yield "HARBOUR_TASKS = {"
-    for n in range(1, lines - 1):
-        action, thing = ACTIONS[n * 7 % len(ACTIONS)], THINGS[n * 5 % len(THINGS)]
-        yield f'{n}: "{action} the {"harbour " if n % 6 == 0 else ""}{thing}",'
-    yield "}"
+def _python_file() -> Iterator[str]:
+    words = (word for sentence in DOCUMENT for word in re.findall(r"\b[a-z]{5,}", sentence))
+    for number, word in enumerate(dict.fromkeys(words), 1):
+        yield from (f"def {word}():", f"    return {number}", "", "")
 
 
 def quote(sentences: int) -> Workload:
