@@ -31,7 +31,7 @@ DOCUMENT = (
     "On the ninth of May a whale came close enough to wet the mortar.",
     "In July the pay was late again and the masons refused to row back until someone from the "
     "ministry came to explain.",
-    "Nobody came, but a sack of coins did, together with a barrel of very bad wine and a letter "
+    "No answer came, but a sack of coins did, along with a barrel of very bad wine and a letter "
     "that blamed the post.",
     "When the lamp was lit at last, it could be seen from the hills behind the town, and "
     "farmers who had never cared about ships walked up at night to look.",
