@@ -33,7 +33,7 @@ DOCUMENT = (
     "ministry came to explain.",
     "No answer came, but a sack of coins did, along with a barrel of very bad wine and a letter "
     "that blamed the post.",
-    "When the lamp was lit at last, it could be seen from the hills behind the town, and "
+    "When the lamp was lit at last, it could be seen from the hills above the town, and "
     "farmers who had never cared about ships walked up at night to look.",
     "The builder was not there.",
     "He had gone home in spring with a cough, and the newspaper gave him two lines under the "
