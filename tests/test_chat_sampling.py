@@ -102,7 +102,8 @@ def test_every_family_has_valid_values() -> None:
 
 
 def opened(model: Path, **sampling: Any) -> Chat:
-    generation = GenerationSettings(max_tokens=600, ignore_eos=True)
+    # A script has one token for each step.
+    generation = GenerationSettings(max_tokens=600, ignore_eos=True, lookup=False)
     setup = Setup(str(model), window=320, sampling=sampling, seed=7)
     return Chat.open(ChatOptions(setup, generation=generation), save=False)
 

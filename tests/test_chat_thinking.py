@@ -22,24 +22,24 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_thoughts_are_dim_hidden_or_turned_off(thinking_model: Path) -> None:
     chat = Chat(str(thinking_model), "--stats")
     chat.says("hello")
-    chat.shows(f"^> hello\n{THOUGHT_SHOWN}\nturn 1 .* generated 16,")
+    chat.shows(f"^> hello\n{THOUGHT_SHOWN}\nturn 1 [^>]*generated 16,")
     assert f"\x1b[2m{THOUGHT}" in chat.written
     assert f"\x1b[2m{ANSWER}" not in chat.written
     chat.says("/think hide")
     chat.shows("^thoughts: hide$")
     chat.says("hidden")
-    chat.shows(f"^> hidden\n{ANSWER}\nturn 2 .* generated 16,")
+    chat.shows(f"^> hidden\n{ANSWER}\nturn 2 [^>]*generated 16,")
     chat.says("/think off")
     chat.shows("^thoughts: off$")
     chat.says("none")
-    chat.shows(f"^> none\n{ANSWER}\nturn 3 .* generated 4,")
+    chat.shows(f"^> none\n{ANSWER}\nturn 3 [^>]*generated 4,")
     # The setting belongs to the conversation, whatever the model.
     chat.says(f"/model {thinking_model}")
     chat.says("still none")
-    chat.shows(f"^> still none\n{ANSWER}\nturn 4 .* generated 4,")
+    chat.shows(f"^> still none\n{ANSWER}\nturn 4 [^>]*generated 4,")
     chat.says("/think on")
     chat.says("shown")
-    chat.shows(f"^> shown\n{THOUGHT_SHOWN}\nturn 5 .* generated 16,")
+    chat.shows(f"^> shown\n{THOUGHT_SHOWN}\nturn 5 [^>]*generated 16,")
     chat.send(CTRL_D)
     assert chat.ends() == 0
     assert "think>" not in chat.written

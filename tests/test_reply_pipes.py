@@ -12,6 +12,7 @@ from mlxchat.models.model import Model
 from tests.conftest import RunMlxchat
 from tests.reply_formats import FORMATS
 from tests.scripted_model import Scripted
+from tests.scripted_program import WITHOUT_DRAFTS
 
 
 @pytest.fixture(params=sorted(FORMATS))
@@ -29,6 +30,8 @@ def run(
         return scripted.model()
 
     monkeypatch.setattr(opening, "load_directory", load)
+    for name, value in WITHOUT_DRAFTS.items():
+        monkeypatch.setenv(name, value)
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
         done = run_mlxchat(*arguments, "-m", str(tiny_model), "--no-prefix-cache", stdin=stdin)
