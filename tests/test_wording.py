@@ -145,7 +145,7 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
         screen=SimpleNamespace(say=print),
         conversation=conversation,
     )
-    _set(shown, f"{option} {'shift' if option == 'roll' else '1'}")
+    _set(shown, f"{option} {({'roll': 'shift', 'lookup': 'on'}).get(option, '1')}")
     assert list(changed) == [option.replace("-", "_")]
 
 
