@@ -4,13 +4,14 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mlxchat import paths
 from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
+from mlxchat.app.ranks import Ranks
 from mlxchat.chat import transcript
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import (
@@ -196,6 +197,9 @@ def test_an_invalid_option_changes_nothing(options: Options) -> None:
         for wrong in ({"heat": 1}, {"temp": -1.0}, {"max_tokens": 0}, {"roll": "over"}):
             with pytest.raises(UsageError):
                 chat.set(**{"top_k": 5, **wrong})
+        chat._ranks = cast(Ranks, "several")
+        with pytest.raises(UsageError, match="launch"):
+            chat.set(top_k=5, lookup=True)
         assert (conversation.sampling, conversation.generation, conversation.roll) == before
 
 

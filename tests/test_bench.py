@@ -352,7 +352,7 @@ def test_a_workload_that_foresees_its_reply_accepts_drafts(subject: Subject) -> 
     model = subject.model
     ids = workloads.prompt_ids(model, workloads.workloads(quick=True)[-1])
     reply = workloads.Reply.expected(model, "chat", ids, max_tokens=100)
-    drafter = Drafter(History(), 15, RowCosts({1: 1.0, 16: 1.1}))
+    drafter = Drafter(History(), 15, {1024: RowCosts({1: 1.0, 16: 1.1})})
     drafter.history.extend(np.array([*ids[-10:], *reply.tokens], np.int32))
     run = reply.decode(drafter)
     assert run.ids == reply.tokens

@@ -25,12 +25,12 @@ from scripts.families import build_family
 from tests.test_draft_rows import check_same_state
 
 GREEDY = SamplingSettings()
-FLAT = RowCosts({1: 1.0, 16: 1.1})
+FLAT = {1024: RowCosts({1: 1.0, 16: 1.1})}
 PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)
 WINDOW, KEEP = 32, 4
 
 
-LENGTH = 20 * WINDOW
+LENGTH = 10 * WINDOW
 
 
 @cache
@@ -53,7 +53,7 @@ class Decoding:
         network = self.network
         self.cache = make_cache(network, WINDOW, KEEP)
         self.held: list[int] = []
-        self.drafter = Drafter(History(), 15, FLAT) if drafts else None
+        self.drafter = Drafter(History(), 15, dict(FLAT)) if drafts else None
         prefill(network, self.cache, PROMPT[:-1], step_size=16)
 
     def tokens(self, sampling: SamplingSettings = GREEDY, **how: Any) -> Generator[Decoded]:
@@ -106,11 +106,11 @@ def test_the_text_and_the_window_are_the_same(sampling: SamplingSettings) -> Non
     )
     check_the_same(drafting, plain)
     assert drafting.drafter is not None
-    assert drafting.drafter.accepted > LENGTH // 3
+    assert drafting.drafter.accepted > LENGTH // 4
     assert drafting.drafter.accepted < drafting.drafter.drafted
 
 
-@pytest.mark.parametrize("count", range(1, 60))
+@pytest.mark.parametrize("count", range(1, 40, 2))
 def test_a_draft_ends_with_the_maximum(count: int) -> None:
     drafting, plain = both()
     ids = [each.id for each in drafting.tokens(max_tokens=count)]
@@ -118,7 +118,7 @@ def test_a_draft_ends_with_the_maximum(count: int) -> None:
     check_the_same(drafting, plain)
 
 
-@pytest.mark.parametrize("count", range(1, 60, 3))
+@pytest.mark.parametrize("count", range(1, 40, 3))
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
 def test_the_caller_may_stop_inside_a_draft(count: int, family: str) -> None:
     """Ctrl-C: the cache holds all tokens but the last, and decoding can continue."""
@@ -142,7 +142,7 @@ def test_the_caller_may_stop_inside_a_draft(count: int, family: str) -> None:
     check_same_state(drafting.cache, plain.cache, 1e-3)
 
 
-@pytest.mark.parametrize("count", range(1, 60, 3))
+@pytest.mark.parametrize("count", range(1, 40, 3))
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
 def test_the_caller_may_leave_inside_a_draft(count: int, family: str) -> None:
     """An end of text or a stop text: the cache holds just the tokens reported."""
@@ -175,13 +175,14 @@ def test_the_caller_may_evict_inside_a_draft() -> None:
 
 def test_costs_are_measured_once_without_changing_the_cache() -> None:
     drafting, plain = both()
-    measured: list[RowCosts] = []
+    measured: list[tuple[int, RowCosts]] = []
     assert drafting.drafter is not None
-    drafting.drafter.costs = None
-    drafting.drafter.on_measured = measured.append
+    drafting.drafter.costs = {}
+    drafting.drafter.on_measured = lambda *found: measured.append(found)
     ids = [each.id for each in drafting.tokens(max_tokens=200)]
     assert ids == [each.id for each in plain.tokens(max_tokens=200)]
-    (costs,) = measured
+    ((context, costs),) = measured
+    assert context == 1024
     assert list(costs.by_rows) == [1, 2, 4, 8, 16]
     assert all(seconds > 0 for seconds in costs.by_rows.values())
     check_the_same(drafting, plain)
@@ -200,7 +201,7 @@ def test_slow_models_are_not_measured_for_long(monkeypatch: pytest.MonkeyPatch) 
         clock[0] += 1.5 * ids.shape[1]
         return decoding.network(ids, **how)
 
-    costs = row_costs.measure_rows(cast(nn.Module, slow), decoding.cache, 7)
+    costs = row_costs.measure_rows(cast(nn.Module, slow), decoding.cache, [7, 8])
     assert tried == [1, 2]
     assert costs.by_rows == {1: 1.5, 2: 3.0, 4: 6.0, 8: 12.0, 16: 24.0}
 
@@ -208,6 +209,70 @@ def test_slow_models_are_not_measured_for_long(monkeypatch: pytest.MonkeyPatch) 
 def test_no_draft_is_tried_if_several_rows_cost_too_much() -> None:
     drafting = Decoding("llama", drafts=True)
     assert drafting.drafter is not None
-    drafting.drafter.costs = RowCosts({1: 1.0, 16: 16.0})
+    drafting.drafter.costs = {1024: RowCosts({1: 1.0, 16: 16.0})}
     list(drafting.tokens(max_tokens=100))
     assert drafting.drafter.counts == (0, 0)
+
+
+def test_costs_are_measured_again_when_the_context_doubles() -> None:
+    """Costs measured in a short context made drafts slower than no drafts in a long one."""
+    drafter = Drafter(History(), 15, {1024: FLAT[1024]})
+    drafter.history.extend(np.array([1, 2, 3, 4] * 4, np.int32))
+    drafter.add(1)
+    assert drafter.propose(15, held=1023) == [2, 3, 4, 1]
+    assert drafter.propose(15, held=1024) == []
+    assert drafter.is_promising(1024), "its costs are to be measured"
+    drafter.measured(1024, RowCosts({1: 1.0, 16: 16.0}))
+    assert not drafter.is_promising(2047)
+    assert drafter.costs_at(2048) is None
+
+
+def test_costs_are_measured_with_the_tokens_of_the_text() -> None:
+    """A token repeated needs the same experts in every row, which costs less than text."""
+    decoding = Decoding("llama", drafts=True)
+    list(decoding.tokens(max_tokens=30))
+    tried: list[list[int]] = []
+
+    def network(ids: mx.array, **how: Any) -> mx.array:
+        tried.append(ids[0].tolist())  # pyright: ignore[reportArgumentType]
+        return decoding.network(ids, **how)
+
+    row_costs.measure_rows(cast(nn.Module, network), decoding.cache, [7, 8, 9])
+    assert tried[:3] == [[7], [7, 8], [7, 8, 9, 7]]
+
+
+def test_measuring_ends_once_the_times_are_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = [4.0, 2.0, 1.0, 1.0, 1.0]
+    calls: list[int] = []
+
+    def taken(network: object, cache: object, ids: list[int]) -> float:
+        calls.append(len(ids))
+        return rounds[(len(calls) - 1) // 5] * len(ids)
+
+    monkeypatch.setattr(row_costs, "_time_s", taken)
+    costs = row_costs.measure_rows(network_of("llama"), make_cache(network_of("llama")), [7])
+    assert len(calls) == 4 * 5
+    assert costs.by_rows == {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 16: 16.0}
+
+
+@pytest.mark.parametrize("family", ["llama4", "phi3small"])
+def test_a_cache_that_refuses_drafts_never_waits_for_them(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its costs stay unknown, so each match looked promising, and the next token was not begun
+    while the current one was handled."""
+    drafter = Drafter(History(), 15)
+    monkeypatch.setattr(Drafter, "is_promising", lambda *_, **__: pytest.fail("waited for a draft"))
+    decoding = Decoding(family, drafts=False)
+    decoding.drafter = drafter
+    drafter.history.extend(PROMPT)
+    list(
+        decode(
+            decoding.network,
+            decoding.cache,
+            PROMPT,
+            sampling=GREEDY,
+            max_tokens=20,
+            drafter=drafter,
+        )
+    )

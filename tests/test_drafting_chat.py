@@ -21,13 +21,13 @@ from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
 from tests import chat_templates
 from tests.test_conversation import check_in_step, make_conversation, make_model
 
-FLAT = RowCosts({1: 1.0, 16: 1.1})
+FLAT = {1024: RowCosts({1: 1.0, 16: 1.1})}
 SAMPLING = SamplingSettings(temp=1.0, top_k=4, seed=5)
 
 
 def drafter(*foreseen: np.ndarray) -> Drafter:
     """A drafter that has seen these tokens, with an error every 9 of them."""
-    made = Drafter(History(), 15, FLAT)
+    made = Drafter(History(), 15, dict(FLAT))
     for ids in foreseen:
         wrong = ids.copy()
         wrong[8::9] = 5
@@ -109,5 +109,5 @@ def test_a_stop_text_or_an_end_token_may_be_inside_a_draft(place: int) -> None:
         assert drafting[1].generated_tokens == plain[1].generated_tokens
         assert drafting[1].drafted_tokens > 0
         # Without drafts, the cache is one token ahead; after a draft, it may not be yet.
-        behind = {ours - theirs for ours, theirs in zip(plain[2], drafting[2], strict=True)}
-        assert behind <= {0, 1}
+        ahead = {ours - theirs for ours, theirs in zip(plain[2], drafting[2], strict=True)}
+        assert ahead <= {0, 1}

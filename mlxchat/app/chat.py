@@ -367,12 +367,14 @@ class Chat:
         new_sampling = replace(conversation.sampling, **sampling)
         generation = {name: value for name, value in options.items() if name in GENERATION}
         new_generation = replace(conversation.generation, **generation)
+        redrafts = bool(generation.keys() & {"lookup", "num_draft_tokens"})
+        if redrafts:
+            check_ranks(self._ranks, drafts=new_generation.wants_drafts)
         if "template_args" in options:
             args = {**conversation.template_args, **options["template_args"]}
             conversation.set_template_args(args)
         conversation.sampling, conversation.generation = new_sampling, new_generation
-        if generation.keys() & {"lookup", "num_draft_tokens"}:
-            check_ranks(self._ranks, drafts=new_generation.wants_drafts)
+        if redrafts:
             drafter = make_drafter(conversation.model, new_generation, self._notify)
             conversation.draft_with(drafter)
         conversation.roll = roll

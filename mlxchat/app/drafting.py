@@ -13,7 +13,7 @@ from mlxchat import paths, platform
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
 from mlxchat.engine.row_costs import ROWS, RowCosts
-from mlxchat.files import make_private_directory, write_atomically
+from mlxchat.files import make_private_directory, open_to_read, write_atomically
 from mlxchat.models.model import Model
 from mlxchat.settings import MAX_DRAFT, GenerationSettings
 from mlxchat.wording import Message
@@ -29,14 +29,14 @@ def make_drafter(
         return None
     key = _key(model)
 
-    def keep(costs: RowCosts) -> None:
+    def keep(context: int, costs: RowCosts) -> None:
         try:
-            _write(key, costs)
+            _write(key, context, costs)
         except OSError as error:
             notify(Message(f"cannot write {paths.row_costs_file()}: {error.strerror}"))
 
     limit = generation.num_draft_tokens or MAX_DRAFT
-    return Drafter(History(), limit, _read(paths.row_costs_file()).get(key), keep)
+    return Drafter(History(), limit, _read(paths.row_costs_file()).get(key, {}), keep)
 
 
 def _key(model: Model) -> str:
@@ -46,20 +46,28 @@ def _key(model: Model) -> str:
     return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
 
 
-def _write(key: str, costs: RowCosts) -> None:
+def _write(key: str, context: int, costs: RowCosts) -> None:
     path = paths.row_costs_file()
     make_private_directory(path.parent)
-    known = _read(path) | {key: costs}
-    data = {key: list(each.by_rows.values()) for key, each in known.items()}
+    known = _read(path)
+    known.setdefault(key, {})[context] = costs
+    data = {
+        key: {context: list(costs.by_rows.values()) for context, costs in contexts.items()}
+        for key, contexts in known.items()
+    }
     write_atomically(path, json.dumps(data, indent=1).encode(), full_sync=False)
 
 
-def _read(path: Path) -> dict[str, RowCosts]:
-    """The costs of each model; none if the file is missing or damaged: they are measured again."""
+def _read(path: Path) -> dict[str, dict[int, RowCosts]]:
+    """The costs of each model by context; none if the file is missing or damaged: they are measured
+    again."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             saved = json.loads(file.read(MAX_FILE_BYTES))
-        return {key: _costs(seconds) for key, seconds in saved.items()}
+        return {
+            key: {int(context): _costs(seconds) for context, seconds in contexts.items()}
+            for key, contexts in saved.items()
+        }
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 

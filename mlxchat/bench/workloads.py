@@ -178,7 +178,7 @@ def prompt_ids(model: Model, workload: Workload) -> TokenIds:
 
 
 def _other(reply: Reply, tokenizer: Any) -> Callable[[int], _Run]:
-    """Decode so many tokens without drafts."""
+    """Decodes the number of tokens it is given, without drafts."""
     if tokenizer is None:
         return lambda tokens: reply.decode(None, tokens)
     model, ids = reply.model, reply.ids

@@ -13,7 +13,7 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.cache import Cache
-from mlxchat.cache.layers import recurrent_states
+from mlxchat.cache.layers import draft_refusal, recurrent_states, tokens_held
 from mlxchat.cache.window import DRAFT_SLOTS
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.loops import OnHeld, ShouldStop
@@ -75,13 +75,13 @@ def decode(
     before it is yielded. `sampling` needs a seed unless it is greedy; the random numbers of each
     token follow from the seed and its index, which starts at `first_index`.
 
-    With a `drafter`, several tokens are computed in one step if it pays. The text is the same, up
-    to rounding.
+    With a `drafter`, several tokens are computed in one step if it pays and the cache can take them
+    back. The text is the same, up to rounding.
     """
     loop = _Loop(network, cache, ids, sampling, logprobs)
     loop.first_index = first_index
     loop.on_held = on_held
-    loop.drafter = drafter
+    loop.drafter = None if draft_refusal(cache) else drafter
     return loop.tokens(max_tokens, should_stop or (lambda: False))
 
 
@@ -181,28 +181,33 @@ class _Loop:
 
     def _expects_draft(self) -> bool:
         """Whether to wait for the current token, because a draft will probably follow it."""
-        return self.drafter is not None and self.drafter.is_promising
+        drafter = self.drafter
+        if drafter is None or drafter.match is None:
+            return False
+        return drafter.is_promising(tokens_held(self._cache), is_recurrent=self._is_recurrent)
 
     def _after(self, id_: int, count: int, room: int) -> Drawn | Decoded:
         """The token after `id_`, which is known: confirmed already, or from a draft, or neither."""
         if not self._confirmed:
             self._settle()
-            draft = self._draft(id_, room)
+            draft = self._draft(room)
             if not draft:
                 return self._drawn(self._run(mx.array([id_])), count, [])
             self._verify([id_, *draft], count)
         self._cache.accept()
         return self._confirmed.popleft()
 
-    def _draft(self, id_: int, room: int) -> list[int]:
+    def _draft(self, room: int) -> list[int]:
         drafter, slots = self.drafter, self._cache.draft_room
         if drafter is None or drafter.match is None or min(room, slots - 1) < 1:
             return []
-        if drafter.costs is None:
+        held = tokens_held(self._cache)
+        if drafter.costs_at(held) is None:
             if slots < DRAFT_SLOTS:
                 return []
-            drafter.measured(measure_rows(self._network, self._cache, id_))
-        return drafter.propose(min(room, slots - 1), is_recurrent=self._is_recurrent)
+            latest = drafter.history.latest(DRAFT_SLOTS)
+            drafter.measured(held, measure_rows(self._network, self._cache, latest))
+        return drafter.propose(min(room, slots - 1), held, is_recurrent=self._is_recurrent)
 
     def _verify(self, rows: list[int], count: int) -> None:
         """Compute a token and the draft after it in one step, and draw until a token differs from

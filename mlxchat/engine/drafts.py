@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mlxchat.engine.lookup import History, Match
-from mlxchat.engine.row_costs import RowCosts
+from mlxchat.engine.row_costs import RowCosts, context_class
 
 # Shortest match of each class; acceptance is tracked for each class.
 CLASSES = (3, 4, 6, 9, 16, 32)
@@ -49,15 +49,15 @@ class Acceptance:
 class Drafter:
     """Proposes the tokens that followed the latest ones when they last appeared.
 
-    `costs` are those of the model on this machine; until they are known, `on_measured` is called
-    with them once. `limit` is the length of the longest draft in tokens. `drafted` and `accepted`
-    count tokens.
+    `costs` are those of the model on this machine, by `context_class`; `on_measured` is called with
+    each that had to be measured. `limit` is the length of the longest draft in tokens. `drafted`
+    and `accepted` count tokens.
     """
 
     history: History
     limit: int
-    costs: RowCosts | None = None
-    on_measured: Callable[[RowCosts], None] = lambda costs: None
+    costs: dict[int, RowCosts] = field(default_factory=dict)
+    on_measured: Callable[[int, RowCosts], None] = lambda context, costs: None
     drafted: int = 0
     accepted: int = 0
     match: Match | None = None
@@ -70,9 +70,14 @@ class Drafter:
     def counts(self) -> tuple[int, int]:
         return self.drafted, self.accepted
 
-    def measured(self, costs: RowCosts) -> None:
-        self.costs = costs
-        self.on_measured(costs)
+    def costs_at(self, held: int) -> RowCosts | None:
+        """The costs with `held` tokens in the cache, if they have been measured."""
+        return self.costs.get(context_class(held))
+
+    def measured(self, held: int, costs: RowCosts) -> None:
+        context = context_class(held)
+        self.costs[context] = costs
+        self.on_measured(context, costs)
 
     def add(self, id_: int, *, was_drafted: bool = False) -> None:
         """Add a generated token. If none was drafted, it shows if a draft would have been right."""
@@ -83,22 +88,24 @@ class Drafter:
         self.match = match = self.history.match()
         self._predicted = None if match is None else self.history.following(match.next, 1)[0]
 
-    @property
-    def is_promising(self) -> bool:
-        """Whether a draft after the next token would probably pay."""
-        return self.match is not None and (
-            self.costs is None or self._best_length(self.match, self.limit, self.costs) > 0
-        )
+    def is_promising(self, held: int, *, is_recurrent: bool = False) -> bool:
+        """Whether a draft after the next token would probably pay, or its costs are to be measured.
+        `held` is the number of tokens in the cache."""
+        if self.match is None:
+            return False
+        costs = self.costs_at(held)
+        return costs is None or self._best_length(self.match, self.limit, costs, is_recurrent) > 0
 
-    def propose(self, room: int, *, is_recurrent: bool = False) -> list[int]:
+    def propose(self, room: int, held: int, *, is_recurrent: bool = False) -> list[int]:
         """At most `room` tokens expected to follow; none if drafting would not pay.
 
         With recurrent layers, the accepted part of a draft has to be computed again.
         """
-        if self.match is None or self.costs is None:
+        costs = self.costs_at(held)
+        if self.match is None or costs is None:
             return []
         most = min(room, self.limit)
-        length = self._best_length(self.match, most, self.costs, is_recurrent)
+        length = self._best_length(self.match, most, costs, is_recurrent)
         return self.history.following(self.match.next, length)
 
     def learn(self, drafted: int, right: int) -> None:
@@ -111,9 +118,7 @@ class Drafter:
     def _class_of(self, match: Match) -> Acceptance:
         return self._chances[bisect_right(CLASSES, match.length) - 1]
 
-    def _best_length(
-        self, match: Match, most: int, costs: RowCosts, is_recurrent: bool = False
-    ) -> int:
+    def _best_length(self, match: Match, most: int, costs: RowCosts, is_recurrent: bool) -> int:
         """The length with the most tokens for the time, 0 if that is no draft."""
         chance = self._class_of(match).chance
         best, best_rate, expected, term = 0, WORTHWHILE, 1.0, 1.0
