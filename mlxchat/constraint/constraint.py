@@ -1,8 +1,10 @@
 """What a user asks an answer to be: JSON of a schema, a match, one of several texts, a grammar."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
@@ -11,9 +13,11 @@ from mlxchat.constraint.expression import (
     fullmatch_expression,
     literal_expression,
 )
+from mlxchat.constraint.json_path import Path as Place
+from mlxchat.constraint.json_path import spell
 from mlxchat.constraint.lark import GrammarError, compile_lark
 from mlxchat.constraint.library import JSON_OPTIONS, json_grammar, lark_grammar, problem
-from mlxchat.constraint.schema import SchemaError, compile_schema
+from mlxchat.constraint.schema import Compiled, SchemaError, compile_schema
 from mlxchat.constraint.shorthand import ShorthandError, list_of, parse_shorthand
 from mlxchat.errors import UsageError
 from mlxchat.units import format_bytes
@@ -23,6 +27,8 @@ Kind = Literal["schema", "regex", "choice", "grammar"]
 
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_DEPTH = 60
+MAX_VALUES = 200_000
+SEARCH_S = 1.0  # for the place of a problem
 MAX_CHOICES = 10_000
 MAX_CHOICE_CHARS = 100_000  # of all choices together
 
@@ -47,10 +53,15 @@ class Constraint:
         given = list_of(given) if multi else given
         try:
             _check_size(given)
-            grammar = json_grammar(compile_schema(given))
-        except (SchemaError, RecursionError) as error:
-            _refuse("schema", str(error) if isinstance(error, SchemaError) else _TOO_DEEP)
-        return cls._checked("schema", grammar, given)
+            compiled = compile_schema(given)
+        except SchemaError as error:
+            _refuse("schema", str(error))
+        grammar = json_grammar(compiled.schema)
+        found = problem(grammar)
+        if found is not None:
+            place = _place_of(found, compiled)
+            _refuse("schema", found if place is None else f"{spell(place)}: {found}")
+        return cls("schema", grammar, given)
 
     @classmethod
     def from_regex(cls, pattern: str) -> Self:
@@ -62,7 +73,7 @@ class Constraint:
             expression = fullmatch_expression(pattern)
         except ExpressionError as error:
             _refuse("regex", f"{_shortened(pattern)}: {error}")
-        return cls._checked("regex", lark_grammar(f"start: /{expression or '(?:)'}/"))
+        return cls._of_text("regex", lark_grammar(f"start: /{expression or '(?:)'}/"))
 
     @classmethod
     def from_choices(cls, choices: Sequence[str]) -> Self:
@@ -73,16 +84,18 @@ class Constraint:
             _refuse(
                 "choice", f"at most {MAX_CHOICES:,}, of {MAX_CHOICE_CHARS:,} characters together"
             )
-        for number, choice in enumerate(choices):
+        seen: set[str] = set()
+        for choice in choices:
             if not choice:
                 _refuse("choice", "must not be empty")
-            if choice in choices[:number]:
+            if choice in seen:
                 _refuse("choice", f"{_shortened(choice)} is given twice")
+            seen.add(choice)
         try:
             expression = "|".join(map(literal_expression, choices))
         except ExpressionError as error:
             _refuse("choice", str(error))
-        return cls._checked("choice", lark_grammar(f"start: /(?:{expression})/"))
+        return cls._of_text("choice", lark_grammar(f"start: /(?:{expression})/"))
 
     @classmethod
     def from_grammar(cls, text: str) -> Self:
@@ -91,17 +104,28 @@ class Constraint:
             grammar = lark_grammar(compile_lark(text, JSON_OPTIONS))
         except GrammarError as error:
             _refuse("grammar", str(error))
-        return cls._checked("grammar", grammar)
+        return cls._of_text("grammar", grammar)
 
     @classmethod
-    def _checked(cls, kind: Kind, grammar: str, schema: Any = None) -> Self:
+    def _of_text(cls, kind: Kind, grammar: str) -> Self:
         found = problem(grammar)
         if found is not None:
             _refuse(kind, found)
-        return cls(kind, grammar, schema)
+        return cls(kind, grammar)
 
 
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
+
+
+def _place_of(found: str, compiled: Compiled) -> Place | None:
+    """The innermost place with this problem, if it is found in reasonable time."""
+    ends_s = time.monotonic() + SEARCH_S
+    for place, part in compiled.parts:
+        if time.monotonic() > ends_s:
+            return None
+        if problem(json_grammar(part)) == found:
+            return place
+    return None
 
 
 def _parse_schema(text: str) -> Any:
@@ -170,10 +194,16 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_size(schema: Any) -> None:
-    """Raise SchemaError if the schema is nested too deeply, or is not JSON."""
-    level = [schema]
+    """Raise SchemaError if the schema is nested too deeply, is too large, or is not JSON.
+
+    Python objects may contain themselves, or one another many times.
+    """
+    level, count = [schema], 1
     for _ in range(MAX_DEPTH):
-        level = [inner for each in level for inner in _inner(each)]
+        level = list(islice(chain.from_iterable(map(_inner, level)), MAX_VALUES))
+        count += len(level)
+        if count > MAX_VALUES:
+            raise SchemaError(f"more than {MAX_VALUES:,} values")
         if not level:
             break
     else:

@@ -11,8 +11,9 @@ from typing import Any
 _ALL_TYPES = frozenset({"null", "boolean", "number", "string", "array", "object"})
 _OBJECT = frozenset({"object"})
 _NUMBER = frozenset({"number"})
-_MAX_STEPS = 20_000
+_MAX_STEPS = 100_000
 _MAX_REFERENCES = 20
+_MAX_DEPTH = 10
 
 Resolve = Callable[[str], Any]
 
@@ -23,13 +24,20 @@ class Disjointness:
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
         self._steps = 0
+        self._depth = 0
 
     def holds(self, one: Any, other: Any) -> bool:
-        return any(
-            self._parts_disjoint(part, with_)
-            for part in self._parts(one)
-            for with_ in self._parts(other)
-        )
+        if self._depth > _MAX_DEPTH:
+            return False
+        self._depth += 1
+        try:
+            return any(
+                self._parts_disjoint(part, with_)
+                for part in self._parts(one)
+                for with_ in self._parts(other)
+            )
+        finally:
+            self._depth -= 1
 
     def _parts(self, schema: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
         """The schemas that must all hold for this one to hold."""

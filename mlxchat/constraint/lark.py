@@ -70,7 +70,7 @@ def _schema_at(text: str, position: int) -> tuple[dict[str, Any], int]:
     begin = position + len(text[position:]) - len(text[position:].lstrip())
     try:
         schema, end = json.JSONDecoder().raw_decode(text, begin)
-        compiled = compile_schema(schema)
+        compiled = compile_schema(schema).schema
     except json.JSONDecodeError as error:
         _refuse(text, error.pos, f"%json: {error.msg}")
     except SchemaError as error:

@@ -26,6 +26,7 @@ MAX_LEXER_STATES = 50_000
 INITIAL_LEXER_FUEL = 1_000_000
 STEP_LEXER_FUEL = 200_000
 STEP_MAX_ITEMS = 50_000
+MAX_ITEMS_IN_ROW = 10_000  # an object of 2,000 optional properties
 MAX_GRAMMAR_SIZE = 500_000
 
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
@@ -36,6 +37,7 @@ def limits() -> "LLParserLimits":
     from llguidance import LLParserLimits
 
     return LLParserLimits(
+        max_items_in_row=MAX_ITEMS_IN_ROW,
         initial_lexer_fuel=INITIAL_LEXER_FUEL,
         step_lexer_fuel=STEP_LEXER_FUEL,
         step_max_items=STEP_MAX_ITEMS,
@@ -69,32 +71,52 @@ def problem(grammar: str) -> str | None:
     matcher = new_matcher(_byte_tokenizer(), grammar)
     if not matcher.is_error():
         matcher.compute_bitmask()
+    if not matcher.is_error() and len(matcher.compute_ff_bytes()) > MAX_FORCED_BYTES:
+        return f"leaves no choice for more than {MAX_FORCED_BYTES:,} bytes"
     return failure(matcher)
+
+
+# An answer forced to be longer than this is infinite, or none that a model is needed for.
+MAX_FORCED_BYTES = 20_000
 
 
 def failure(matcher: "LLMatcher") -> str | None:
     """Why the matcher is in an error state, in one line; None if it is not."""
     if not matcher.is_error():
         return None
-    reason = matcher.stop_reason()
-    if reason in _REASONS:
-        return _REASONS[reason]
     return in_one_line(matcher.get_error())
 
 
-_REASONS = {
+TOO_COMPLEX = "too large or too complex to enforce"
+
+# What llguidance's messages contain, and what they mean.
+_MEANINGS = {
     "NoExtension": "nothing matches it",
-    "NoExtensionBias": "nothing matches it",
-    "ParserTooComplex": "too complex to enforce",
-    "LexerTooComplex": "too complex to enforce",
+    "Regex is empty": "nothing matches pattern, format and length together",
+    "Unable to determine if regex is empty": (
+        "pattern, format and length together are too complex to enforce"
+    ),
+    "min/maxProperties only supported": (
+        "minProperties and maxProperties can be enforced only if all properties are required"
+    ),
+    "Current row has": TOO_COMPLEX,
+    "Too many items": TOO_COMPLEX,
+    "too many expressions": TOO_COMPLEX,
+    "fuel exhausted": TOO_COMPLEX,
+    "too large": TOO_COMPLEX,
+    "stack level exceeded": TOO_COMPLEX,
+    "nested parentheses": TOO_COMPLEX,
+    "panic:": TOO_COMPLEX,
 }
 
 
 def in_one_line(message: str) -> str:
     """llguidance's message without its pictures of the grammar, with the place in words."""
-    message = message.strip()
-    if message.startswith("panic:") or not message:
-        return "too large or too complex to enforce"
+    message = message.strip() or TOO_COMPLEX
+    for part, meaning in _MEANINGS.items():
+        if part in message:
+            return meaning
+    message = message.replace("Unsatisfiable schema: ", "unsatisfiable: ")
     place = _PLACE.match(message)
     lines = message[place.end() if place else 0 :].splitlines()
     details = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

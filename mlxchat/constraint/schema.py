@@ -7,6 +7,8 @@ range that every program reads exactly, and patterns mean what all dialects agre
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -29,6 +31,7 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 # Beyond this, programs that read numbers as doubles, and llguidance, round integers.
 MAX_INTEGER = 2**53 - 1
 
+MAX_PARTS = 300  # to look in for the place of a failure
 MAX_COUNT = 2**31 - 1  # of characters, items or properties
 
 _IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
@@ -36,12 +39,30 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
+# llguidance compares names and patterns with each other, and intersects patterns of the same text.
+MAX_PROPERTIES = 2_000
+MAX_PATTERN_PROPERTIES = 100
+MAX_INTERSECTED_PATTERNS = 10
+
+# A mask tracks the remainder of each number.
+MAX_MULTIPLE = 2_000
+
+
 class SchemaError(ValueError):
     """What is wrong with a schema, in one line that names the place."""
 
 
-def compile_schema(schema: Any) -> dict[str, Any]:
-    """Rewrite a parsed schema for llguidance, its definitions in `$defs`. Raises SchemaError."""
+@dataclass(frozen=True)
+class Compiled:
+    """A schema for llguidance, its definitions in `$defs`; and its parts, each complete in the same
+    way, by their places in the original, inner before outer."""
+
+    schema: dict[str, Any]
+    parts: list[tuple[Path, dict[str, Any]]]
+
+
+def compile_schema(schema: Any) -> Compiled:
+    """Rewrite a parsed schema for llguidance. Raises SchemaError."""
     return _Compiler(schema).compiled()
 
 
@@ -49,6 +70,8 @@ class _Compiler:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._is_old = self._uses_old_draft()
+        self._parts: list[tuple[Path, dict[str, Any]]] = []
+        self._intersected_patterns = 0
         self._names: dict[tuple[Path, bool], str] = {}
         self._waiting: list[tuple[Path, bool]] = []
 
@@ -62,7 +85,7 @@ class _Compiler:
             _refuse(("$schema",), f"unsupported draft {shorten(named)}: use 2020-12 or 7")
         return True
 
-    def compiled(self) -> dict[str, Any]:
+    def compiled(self) -> Compiled:
         root = self._schema(self._root, (), closed=True)
         definitions: dict[str, Any] = {}
         while self._waiting:
@@ -71,12 +94,19 @@ class _Compiler:
         finite = finite_definitions(definitions)
         if not is_finite(root, finite):
             raise SchemaError("no finite value satisfies the schema")
-        root = without_infinite(root, finite)
-        kept = {name: definitions[name] for name in definitions if name in finite}
-        whole = {"allOf": [root]} if isinstance(root, bool) else root
-        if kept:
-            whole["$defs"] = {name: without_infinite(each, finite) for name, each in kept.items()}
-        return whole
+        kept = {
+            name: without_infinite(each, finite)
+            for name, each in definitions.items()
+            if name in finite
+        }
+
+        def complete(schema: Any) -> dict[str, Any]:
+            possible = without_infinite(schema, finite)
+            whole = {"allOf": [possible]} if isinstance(possible, bool) else possible
+            return whole | ({"$defs": kept} if kept else {})
+
+        parts = [(path, complete(part)) for path, part in self._parts[:MAX_PARTS]]
+        return Compiled(complete(root), parts)
 
     def _schema(self, schema: Any, path: Path, closed: bool) -> Any:
         """Rewrite the schema at `path`; `closed` if it alone decides which properties exist."""
@@ -90,10 +120,11 @@ class _Compiler:
         self._write_literals(used, written, path)
         self._write_numbers(used, written, path)
         self._write_counts(used, written, path)
-        self._write_string(used, written, path)
+        self._write_string(used, written, path, closed)
         self._write_array(used, written, path, closed)
         self._write_object(used, written, path, closed)
         self._write_in_place(used, written, path, closed)
+        self._parts.append((path, written))
         return written
 
     def _is_enforced(self, key: str, value: Any, path: Path) -> bool:
@@ -140,8 +171,8 @@ class _Compiler:
             # Bounds beyond all integers that are written anyway, as of 64 bits, change nothing.
             if key in used and not (is_integer and _excludes_nothing(key, used[key])):
                 written[key] = _number(used[key], (*path, key))
-        if written.get("multipleOf", 1) <= 0:
-            _refuse((*path, "multipleOf"), "must be positive")
+        if "multipleOf" in written:
+            _check_multiple(written["multipleOf"], (*path, "multipleOf"))
         if is_integer:
             # Also keeps a model from writing digits without end.
             if "minimum" not in written and "exclusiveMinimum" not in written:
@@ -159,7 +190,9 @@ class _Compiler:
                 _refuse((*path, key), f"must be an integer from 0 to 2^31, got {shorten(count)}")
             written[key] = int(count)
 
-    def _write_string(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
+    def _write_string(
+        self, used: dict[str, Any], written: dict[str, Any], path: Path, closed: bool
+    ) -> None:
         patterns: list[str] = []
         if "pattern" in used:
             patterns.append(_pattern(used["pattern"], (*path, "pattern")))
@@ -169,6 +202,11 @@ class _Compiler:
                 known = ", ".join(sorted(FORMATS))
                 _refuse((*path, "format"), f"unknown format {shorten(name)}; known: {known}")
             patterns.append(f"^(?:{FORMATS[name]})$")
+        if not closed:
+            self._intersected_patterns += len(patterns)
+            if self._intersected_patterns > MAX_INTERSECTED_PATTERNS:
+                reason = f"more than {MAX_INTERSECTED_PATTERNS} patterns in schemas that all apply"
+                _refuse(path, f"{reason} cannot be enforced")
         for pattern in patterns[:1]:
             written["pattern"] = pattern
         for pattern in patterns[1:]:
@@ -232,6 +270,9 @@ class _Compiler:
         found = used.get(key, {})
         if not isinstance(found, dict):
             _refuse((*path, key), f"must be an object, got {shorten(found)}")
+        most = MAX_PROPERTIES if key == "properties" else MAX_PATTERN_PROPERTIES
+        if len(found) > most:
+            _refuse((*path, key), f"more than {most:,} cannot be enforced")
         return found
 
     def _check_count_of_properties(self, written: dict[str, Any], path: Path) -> None:
@@ -337,6 +378,14 @@ def _number(value: Any, path: Path) -> int | float:
     if abs(value) > MAX_INTEGER:
         _refuse(path, "cannot be enforced exactly beyond 2^53")
     return value
+
+
+def _check_multiple(value: int | float, path: Path) -> None:
+    if value <= 0:
+        _refuse(path, "must be positive")
+    digits = "".join(map(str, Decimal(repr(value)).as_tuple().digits)).strip("0")
+    if int(digits) > MAX_MULTIPLE:
+        _refuse(path, f"multiples of {shorten(value)} cannot be enforced: too many digits")
 
 
 def _excludes_nothing(key: str, bound: Any) -> bool:
