@@ -2,8 +2,9 @@
 
 Nothing of a schema is dropped silently: what cannot be enforced is an error that names the keyword
 and its place. Some parts become narrower, so answers are valid under the schema as it was given:
-objects with `properties` get no others unless the schema asks for them, integers stay within the
-range that every program reads exactly, and patterns mean what all dialects agree on.
+objects with `properties` get no others unless the schema asks for them, numbers have no exponent
+and stay within the integers that every program reads exactly, and patterns mean what all dialects
+agree on.
 """
 
 from collections.abc import Iterable
@@ -167,14 +168,15 @@ class _Compiler:
         types = written.get("type", ())
         listed = [types] if isinstance(types, str) else types
         is_integer = "integer" in listed and "number" not in listed
+        is_number = is_integer or "number" in listed
         for key in (*_BOUNDS, "multipleOf"):
-            # Bounds beyond all integers that are written anyway, as of 64 bits, change nothing.
-            if key in used and not (is_integer and _excludes_nothing(key, used[key])):
+            # Bounds beyond all numbers that are written anyway, as of 64 bits, change nothing.
+            if key in used and not (is_number and _excludes_nothing(key, used[key])):
                 written[key] = _number(used[key], (*path, key))
         if "multipleOf" in written:
             _check_multiple(written["multipleOf"], (*path, "multipleOf"))
-        if is_integer:
-            # Also keeps a model from writing digits without end.
+        if is_number:
+            # Keeps digits from repeating without end, and numbers from overflowing like 1e999.
             if "minimum" not in written and "exclusiveMinimum" not in written:
                 written["minimum"] = -MAX_INTEGER
             if "maximum" not in written and "exclusiveMaximum" not in written:

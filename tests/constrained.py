@@ -1,0 +1,63 @@
+"""Random answers under a constraint, without a model: each token is drawn from those allowed.
+
+Drawn uniformly, a string would hardly ever end, so after some tokens those that close something
+are preferred.
+"""
+
+import random
+from functools import cached_property
+
+import numpy as np
+
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.constraint.matcher import Matcher
+from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.text.tokens import Tokenizer
+
+MAX_TOKENS = 4_000
+LONG_TOKENS = 30  # of an answer that should end soon
+
+
+class Walker:
+    """Draws answers of a vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.vocabulary = Vocabulary(tokenizer)
+        self.bytes = tokenizer.token_bytes()
+
+    @cached_property
+    def _closing(self) -> np.ndarray:
+        """Whether each token contains a character that ends a string, a list or an object."""
+        return np.array([bool(set(each) & set(b'"}],:')) for each in self.bytes])
+
+    def answer(self, constraint: Constraint, rng: random.Random) -> str:
+        """A complete answer, decoded strictly."""
+        matcher = Matcher(self.vocabulary, constraint)
+        ids: list[int] = []
+        while len(ids) < MAX_TOKENS:
+            allowed = bits_of(matcher.mask())[: self.vocabulary.size]
+            ends = [id_ for id_ in self.vocabulary.ends if allowed[id_]]
+            assert bool(ends) == matcher.may_end, "an end is allowed if the answer may end"
+            allowed[list(self.vocabulary.ends)] = False
+            assert allowed.any() or ends
+            assert matcher.is_complete == (not allowed.any())
+            may_end_here = bool(ends) and rng.random() < (0.3 if len(ids) < LONG_TOKENS else 0.9)
+            if may_end_here or not allowed.any():
+                matcher.accept(rng.choice(ends))
+                return b"".join(self.bytes[id_] for id_ in ids).decode()
+            id_ = self._drawn(allowed, len(ids), rng)
+            matcher.accept(id_)
+            ids.append(id_)
+        raise AssertionError(f"no end after {MAX_TOKENS} tokens: {self.tokenizer.decode(ids)!r}")
+
+    def _drawn(self, allowed: np.ndarray, length: int, rng: random.Random) -> int:
+        closing = allowed & self._closing
+        if length > LONG_TOKENS and closing.any() and rng.random() < 0.7:
+            allowed = closing
+        return int(rng.choice(np.flatnonzero(allowed).tolist()))
+
+
+def bits_of(mask: np.ndarray) -> np.ndarray:
+    """A mask as booleans, one a token."""
+    return np.unpackbits(mask.view(np.uint8), bitorder="little").astype(bool)
