@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.matcher import Matcher
 from mlxchat.constraint.vocabulary import Vocabulary
@@ -28,8 +29,13 @@ class Walker:
 
     @cached_property
     def _closing(self) -> np.ndarray:
-        """Whether each token contains a character that ends a string, a list or an object."""
+        """Tokens that end a string, a list or an object of JSON."""
         return np.array([bool(set(each) & set(b'"}],:')) for each in self.bytes])
+
+    @cached_property
+    def _short(self) -> np.ndarray:
+        """Tokens of one byte, among which those that end anything else are not rare."""
+        return np.array([len(each) == 1 for each in self.bytes])
 
     def answer(self, constraint: Constraint, rng: random.Random) -> str:
         """A complete answer, decoded strictly."""
@@ -52,12 +58,26 @@ class Walker:
         raise AssertionError(f"no end after {MAX_TOKENS} tokens: {self.tokenizer.decode(ids)!r}")
 
     def _drawn(self, allowed: np.ndarray, length: int, rng: random.Random) -> int:
-        closing = allowed & self._closing
-        if length > LONG_TOKENS and closing.any() and rng.random() < 0.7:
-            allowed = closing
+        for preferred in (allowed & self._closing, allowed & self._short):
+            if length > LONG_TOKENS and preferred.any() and rng.random() < 0.6:
+                allowed = preferred
+                break
         return int(rng.choice(np.flatnonzero(allowed).tolist()))
 
 
 def bits_of(mask: np.ndarray) -> np.ndarray:
     """A mask as booleans, one a token."""
     return np.unpackbits(mask.view(np.uint8), bitorder="little").astype(bool)
+
+
+def accepted(constraint: Constraint, texts: list[str]) -> list[str]:
+    """The texts that are complete answers, on a vocabulary of bytes."""
+    matcher = library.new_matcher(library.byte_tokenizer(), constraint.grammar)
+    found: list[str] = []
+    for text in texts:
+        data = list(text.encode())
+        if matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting():
+            found.append(text)
+        matcher.reset()
+        assert not matcher.is_error()
+    return found

@@ -1,4 +1,4 @@
-"""Fifty JSON Schemas as programs have them: extraction, configuration, forms, calls of functions."""
+"""Fifty JSON Schemas as programs have them: records, configuration, forms, calls, unions."""
 
 from typing import Any
 

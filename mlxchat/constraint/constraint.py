@@ -13,7 +13,6 @@ from mlxchat.constraint.expression import (
     fullmatch_expression,
     literal_expression,
 )
-from mlxchat.constraint.json_path import Path as Place
 from mlxchat.constraint.json_path import spell
 from mlxchat.constraint.lark import GrammarError, compile_lark
 from mlxchat.constraint.library import JSON_OPTIONS, json_grammar, lark_grammar, problem
@@ -59,8 +58,7 @@ class Constraint:
         grammar = json_grammar(compiled.schema)
         found = problem(grammar)
         if found is not None:
-            place = _place_of(found, compiled)
-            _refuse("schema", found if place is None else f"{spell(place)}: {found}")
+            _refuse("schema", _with_place(found, compiled))
         return cls("schema", grammar, given)
 
     @classmethod
@@ -117,15 +115,16 @@ class Constraint:
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
-def _place_of(found: str, compiled: Compiled) -> Place | None:
-    """The innermost place with this problem, if it is found in reasonable time."""
+def _with_place(found: str, compiled: Compiled) -> str:
+    """The problem of the innermost part that explains it, if that is found in reasonable time."""
     ends_s = time.monotonic() + SEARCH_S
     for place, part in compiled.parts:
         if time.monotonic() > ends_s:
-            return None
-        if problem(json_grammar(part)) == found:
-            return place
-    return None
+            break
+        reason = problem(json_grammar(part))
+        if reason is not None and (reason == found or found.endswith("is unsatisfiable")):
+            return f"{spell(place)}: {reason}"
+    return found
 
 
 def _parse_schema(text: str) -> Any:

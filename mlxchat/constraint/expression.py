@@ -86,7 +86,8 @@ def _rewritten(pattern: str, around: str) -> str:
             re.compile(pattern)
             parsed = _parser.parse(pattern)
         flags = parsed.state.flags
-        return _Writer(around, bool(flags & re.I), bool(flags & re.S)).edges(parsed)
+        writer = _Writer(bool(flags & re.I), bool(flags & re.S))
+        return writer.edges(parsed, around, around)
     except re.error as error:
         raise ExpressionError(str(error)) from error
     except Warning as error:
@@ -97,57 +98,53 @@ def _rewritten(pattern: str, around: str) -> str:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes nodes of Python's syntax tree. `around` may precede and follow the match."""
+    """Writes nodes of Python's syntax tree.
 
-    around: str
+    `before` and `after` are what may surround the match in the text: None for a node that is not at
+    that edge of the expression, the only places where anchors are possible.
+    """
+
     ignores_case: bool
     dot_all: bool
 
-    def edges(self, nodes: Sequence[Any], left: bool = True, right: bool = True) -> str:
-        """Write a sequence that is at the left edge of the expression, the right edge, or both.
-
-        Anchors are possible only at an edge, where the text around the match is left out.
-        """
+    def edges(self, nodes: Sequence[Any], before: str | None, after: str | None) -> str:
+        """Write a sequence, with what surrounds it unless it is anchored."""
         items = list(nodes)
-        before = after = ""
-        if left:
-            anchored = False
-            while items and _is_at(items[0], _STARTS):
-                items, anchored = items[1:], True
-            if not anchored and not (items and _may_anchor(items[0])):
-                before, left = self.around, False
-            elif anchored:
-                left = False
-        if right:
-            anchored = False
-            while items and _is_at(items[-1], _ENDS):
-                items, anchored = items[:-1], True
-            if not anchored and not (items and _may_anchor(items[-1])):
-                after, right = self.around, False
-            elif anchored:
-                right = False
+        while before is not None and items and _is_at(items[0], _STARTS):
+            items, before = items[1:], ""
+        while after is not None and items and _is_at(items[-1], _ENDS):
+            items, after = items[:-1], ""
+        # A group at an edge may contain anchors, so it writes the surroundings itself.
+        inner_before = before if items and _is_group(items[0]) else None
+        inner_after = after if items and _is_group(items[-1]) else None
         last = len(items) - 1
         written = [
-            self.node(item, left and number == 0, right and number == last)
+            self.node(
+                item,
+                inner_before if number == 0 else None,
+                inner_after if number == last else None,
+            )
             for number, item in enumerate(items)
         ]
-        return before + "".join(written) + after
+        outer_before = (before or "") if inner_before is None else ""
+        outer_after = (after or "") if inner_after is None else ""
+        return outer_before + "".join(written) + outer_after
 
-    def node(self, node: Any, left: bool = False, right: bool = False) -> str:
+    def node(self, node: Any, before: str | None = None, after: str | None = None) -> str:
         kind, value = str(node[0]), node[1]
         match kind:
             case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN":
                 return self._one_character(kind, value)
             case "BRANCH":
-                branches = [self.edges(branch, left, right) for branch in value[1]]
+                branches = [self.edges(branch, before, after) for branch in value[1]]
                 return f"(?:{'|'.join(branches)})"
             case "SUBPATTERN":
                 _, added, removed, inner = value
-                return f"(?:{self._with_flags(added, removed).edges(inner, left, right)})"
+                return f"(?:{self._with_flags(added, removed).edges(inner, before, after)})"
             case "MAX_REPEAT" | "MIN_REPEAT":
                 # Which repetition is preferred does not change what matches.
                 low, high, inner = value
-                return f"(?:{self.edges(inner, False, False)}){_counts(low, high)}"
+                return f"(?:{self.edges(inner, None, None)}){_counts(low, high)}"
             case "AT" if str(value) in (*_STARTS, *_ENDS):
                 sign = "^" if str(value) in _STARTS else "$"
                 raise ExpressionError(f"{sign} inside an expression cannot be enforced")
@@ -207,7 +204,7 @@ def _is_at(node: Any, places: tuple[str, ...]) -> bool:
     return str(node[0]) == "AT" and str(node[1]) in places
 
 
-def _may_anchor(node: Any) -> bool:
+def _is_group(node: Any) -> bool:
     return str(node[0]) in ("SUBPATTERN", "BRANCH")
 
 

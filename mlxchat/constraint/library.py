@@ -68,7 +68,7 @@ def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 
 def problem(grammar: str) -> str | None:
     """Why a grammar is invalid, or matches nothing, in one line; None if it is valid."""
-    matcher = new_matcher(_byte_tokenizer(), grammar)
+    matcher = new_matcher(byte_tokenizer(), grammar)
     if not matcher.is_error():
         matcher.compute_bitmask()
     if not matcher.is_error() and len(matcher.compute_ff_bytes()) > MAX_FORCED_BYTES:
@@ -127,7 +127,8 @@ def in_one_line(message: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _byte_tokenizer() -> "LLTokenizer":
+def byte_tokenizer() -> "LLTokenizer":
+    """A vocabulary of bytes, for checks without a model."""
     from llguidance import LLTokenizer
 
     return LLTokenizer("byte")

@@ -22,6 +22,7 @@ class Matcher:
         self._vocabulary = vocabulary
         self._kind = constraint.kind
         self._inner = new_matcher(vocabulary.table, constraint.grammar)
+        self._ended = 0
         self._words = (vocabulary.size + 31) // 32
         self._check()
 
@@ -43,6 +44,11 @@ class Matcher:
 
     def accept(self, id_: int) -> None:
         """Append a token to the answer. Raises ConstraintError if it is not allowed."""
+        self._check()
+        if self._inner.is_stopped() and id_ in self._vocabulary.ends:
+            # llguidance would take it without counting it for a rollback.
+            self._ended += 1
+            return
         self._inner.consume_token(id_)
         self._check()
 
@@ -71,7 +77,10 @@ class Matcher:
     @property
     def is_complete(self) -> bool:
         """Whether the answer is valid, and nothing may follow but an end."""
-        return self._inner.is_stopped() and not self._inner.is_error() and self.may_end
+        if not self.may_end:
+            return False
+        # The empty text may be complete before llguidance notices.
+        return self._inner.is_stopped() or np.array_equal(self.mask(), self._vocabulary.ends_mask)
 
     def copy(self) -> "Matcher":
         """An independent matcher in the same state."""
@@ -82,8 +91,10 @@ class Matcher:
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` accepted tokens."""
-        if count:
-            self._inner.rollback(count)
+        uncounted = min(count, self._ended)
+        self._ended -= uncounted
+        if count > uncounted:
+            self._inner.rollback(count - uncounted)
             self._check()
 
     def _check(self) -> None:
