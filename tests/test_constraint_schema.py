@@ -212,6 +212,16 @@ def test_one_of_means_exactly_one() -> None:
     Constraint.from_schema({"oneOf": [{"const": 1}, {"const": True}]})
 
 
+@pytest.mark.parametrize(
+    "broken", [{"type": 5}, {"type": [[]]}, {"properties": []}, {"required": [{}]}, {"enum": 1}, 7]
+)
+def test_a_broken_definition_in_one_of_is_refused(broken: Any) -> None:
+    """Schemas were compared with each other before what they refer to was checked."""
+    other = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    schema = {"oneOf": [{"$ref": "#/$defs/broken"}, other], "$defs": {"broken": broken}}
+    assert refusal(schema).startswith("schema: $.$defs.broken")
+
+
 def test_an_additional_name_cannot_repeat_a_property_by_escapes() -> None:
     schema = {
         "type": "object",

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from mlxchat.constraint.apply import apply_mask
 from mlxchat.constraint.constraint import Constraint
@@ -361,3 +361,17 @@ def test_llguidance_is_imported_only_when_it_is_needed() -> None:
         "sys.exit('llguidance' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["ﬁne ﬁne ﬁne", "＜|im_end|＞", "Å Å"])
+def test_forced_text_that_the_tokenizer_normalizes_is_not_drafted_wrongly(text: str) -> None:
+    """Its tokens spell other text, which llguidance must not be led to believe."""
+    backend = byte_tokenizer()
+    backend.normalizer = normalizers.NFKC()
+    vocabulary = Vocabulary(Tokenizer(backend, None, [258]))
+    matcher = Matcher(vocabulary, Constraint.from_choices([text]))
+    forced = matcher.forced()
+    assert matcher.accepts(forced) == len(forced)
+    assert not set(forced) & {256, 257, 258}
+    feed(matcher, text)
+    assert matcher.is_complete

@@ -73,6 +73,7 @@ class _Compiler:
         self._is_old = self._uses_old_draft()
         self._parts: list[tuple[Path, dict[str, Any]]] = []
         self._intersected_patterns = 0
+        self._alternatives: list[tuple[list[Any], Path]] = []  # lists of oneOf
         self._names: dict[tuple[Path, bool], str] = {}
         self._waiting: list[tuple[Path, bool]] = []
 
@@ -92,6 +93,9 @@ class _Compiler:
         while self._waiting:
             path, closed = self._waiting.pop()
             definitions[self._names[path, closed]] = self._schema(self._at(path), path, closed)
+        # Now that all that is referred to is known to be valid.
+        for schemas, path in self._alternatives:
+            self._check_disjoint(schemas, path)
         finite = finite_definitions(definitions)
         if not is_finite(root, finite):
             raise SchemaError("no finite value satisfies the schema")
@@ -304,7 +308,7 @@ class _Compiler:
                 for number, each in enumerate(listed)
             ]
             if key == "oneOf":
-                self._check_disjoint(listed, (*path, key))
+                self._alternatives.append((listed, (*path, key)))
             if key == "allOf":
                 _also(written, *schemas)
             elif "anyOf" in written:
