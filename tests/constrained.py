@@ -5,7 +5,9 @@ are preferred.
 """
 
 import random
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.matcher import Matcher
 from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.errors import UsageError
 from mlxchat.text.tokens import Tokenizer
 
 MAX_TOKENS = 4_000
@@ -81,3 +84,17 @@ def accepted(constraint: Constraint, texts: list[str]) -> list[str]:
         matcher.reset()
         assert not matcher.is_error()
     return found
+
+
+def assert_works_or_is_refused(build: Callable[[Any], Constraint], value: Any) -> None:
+    """A constraint made of anything is either usable, or a UsageError of one printable line."""
+    try:
+        constraint = build(value)
+    except UsageError as error:
+        message = str(error)
+    else:
+        accepted(constraint, ["\0", ""])
+        return
+    assert message.partition(": ")[0] in ("schema", "regex", "choice", "grammar")
+    assert message.isprintable()
+    assert len(message) < 500

@@ -8,13 +8,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema_specifications import REGISTRY
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.keywords import ANNOTATIONS, ENFORCED, REFUSED
 from mlxchat.constraint.schema import compile_schema
 from mlxchat.errors import UsageError
-from tests.constrained import accepted
+from tests.constrained import accepted, assert_works_or_is_refused
 from tests.json_formats import CHECKER
 from tests.schemas import DRAFT_7
 
@@ -391,6 +393,28 @@ def test_a_hostile_schema_ends_in_one_line_or_works_in_bounded_time(name: str) -
         assert len(message) < 400
     # Most take milliseconds, and none took two seconds, on a busy machine.
     assert time.monotonic() - began_s < 10
+
+
+KEYWORDS = sorted(ENFORCED | {"$defs", "title", "x", "a"})
+SCALARS = st.sampled_from(
+    [
+        *(None, True, False, 0, 1, -1, 2.5, 1e300, "", "a", "^a$", "(", "date", "integer", "#"),
+        *("object", "array", "string", "number", "#/$defs/a", "#/properties/a", "#/0", "\0"),
+    ]
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(ANYTHING)
+def test_any_json_is_a_schema_or_refused_in_one_line(schema: Any) -> None:
+    assert_works_or_is_refused(Constraint.from_schema, schema)
 
 
 def test_an_object_that_contains_itself_is_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
-from tests.constrained import accepted
+from tests.constrained import accepted, assert_works_or_is_refused
 from tests.expressions import expressions
 
 
@@ -120,6 +120,18 @@ def test_an_exploding_expression_takes_bounded_time(expression: str) -> None:
     with suppress(UsageError):
         accepted(Constraint.from_regex(expression), ["ab" * 200])
     assert time.monotonic() - began_s < 10
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="()[]{}^$|*+?\\dwsb.-ab,:=!<>PiUx0 \n\x1bé", max_size=15))
+def test_any_text_is_an_expression_or_refused_in_one_line(text: str) -> None:
+    assert_works_or_is_refused(Constraint.from_regex, text)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet='ab:|()[]{}"/*+?~%<>@#\n\\,.0 é', max_size=20))
+def test_any_text_is_a_grammar_or_refused_in_one_line(text: str) -> None:
+    assert_works_or_is_refused(Constraint.from_grammar, f"start: {text}")
 
 
 def test_a_choice_is_taken_literally() -> None:

@@ -228,4 +228,11 @@ def _shortened(text: str) -> str:
 
 
 def _refuse(kind: Kind, reason: str, cause: Exception | None = None) -> NoReturn:
-    raise UsageError(Field(kind), f": {reason}") from cause
+    raise UsageError(Field(kind), f": {_printable(reason)}") from cause
+
+
+def _printable(text: str) -> str:
+    """The text in one line: messages quote what users and files contain."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
