@@ -41,7 +41,7 @@ ORDER: dict[str, list[str]] = {
         "stop",
     ],
     "cache": [
-        *("positions", "originals", "mask", "ring", "placement", "window", "chunk", "layers"),
+        *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),
         *("block", "trial", "build", ""),
     ],
     "models": [
