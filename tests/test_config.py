@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlxchat import paths
-from mlxchat.config.layers import Level, read_config, variable_of
+from mlxchat.config.layers import Level, Setting, read_config, variable_of
 from mlxchat.config.project import (
     FILE_NAME,
     find_project_file,
@@ -138,6 +138,13 @@ def test_an_unknown_option_is_refused_with_its_file_or_variable(
     assert str(caught.value) == (
         "MLXCHAT_CHAT_TMEP: chat.tmep is not an option of chat; did you mean 'temp'?"
     )
+
+
+def test_a_wrong_value_is_reported_with_its_key_in_a_file_and_alone_in_a_variable() -> None:
+    in_file = Setting("x", Level.USER, "config.toml", "chat.temp")
+    in_variable = Setting("x", Level.ENVIRONMENT, "MLXCHAT_CHAT_TEMP", "chat.temp")
+    assert str(in_file.wrong("not a number")) == "config.toml: chat.temp: not a number"
+    assert str(in_variable.wrong("not a number")) == "MLXCHAT_CHAT_TEMP: not a number"
 
 
 def test_two_names_of_one_option_in_one_file_are_refused(project: Path):

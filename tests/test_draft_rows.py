@@ -15,7 +15,7 @@ from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
 from mlxchat.cache.layers import windows
-from mlxchat.cache.window import DRAFT_SLOTS
+from mlxchat.cache.ring import DRAFT_SLOTS
 from tests.conftest import build_random_model
 from tests.reference import draft, random_tokens, step
 

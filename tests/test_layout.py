@@ -45,7 +45,7 @@ ORDER: dict[str, list[str]] = {
         *("shorthand", "lark", "library", "constraint", "vocabulary", "matcher", "apply"),
     ],
     "cache": [
-        *("positions", "originals", "mask", "ring", "placement", "window", "chunk", "layers"),
+        *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),
         *("block", "trial", "build", ""),
     ],
     "models": [

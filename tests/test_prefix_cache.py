@@ -666,7 +666,7 @@ def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
         assert window.keys is not None
         room = mx.zeros((1, 1, 100_000, window.keys.shape[3]))
         window.keys = window.values = mx.concatenate([room, room, window.keys], axis=2)
-        window._size = window._next = window.keys.shape[2]
+        window._ring.size = window._ring.next = window.keys.shape[2]
     mx.eval([window.keys for window in windows(cache)])
     pages = PrefixCache(Path("unused"), model, 0)
     recorder = Recorder(pages._writer, pages.like, cache, ids, keys=["key"], stored=[])

@@ -26,17 +26,17 @@ class ChunkCache(WindowCache):
     @property
     def start_position(self) -> int:
         """The position of the first entry that the model sees in the next step."""
-        return self.offset - self._held_before_prefill()
+        return self.offset - self._ring.seen_by_next
 
     def maybe_trim_front(self) -> None:
         """Evict everything before the next token's chunk. The model calls this before each step."""
-        in_chunk = min(self._size, self.offset % self.chunk_size)
-        if in_chunk == self._size:
+        in_chunk = min(self._ring.size, self.offset % self.chunk_size)
+        if in_chunk == self._ring.size:
             return
-        self._put_in_temporal_order()
-        self._drop(0, self._size - in_chunk)
+        self._ring.unroll()
+        self._drop(0, self._ring.size - in_chunk)
         self._begin_kept()
 
     def _is_evictable(self, start: int, stop: int) -> bool:
         # Kept tokens belong to the chunk, and go with it.
-        return start <= stop <= self._size
+        return start <= stop <= self._ring.size

@@ -10,7 +10,8 @@ from typing import Any
 
 from mlx_lm.models.cache import ArraysCache, CacheList
 
-from mlxchat.cache.window import DRAFT_SLOTS, WindowCache
+from mlxchat.cache.ring import DRAFT_SLOTS
+from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 
 LayerCache = Any

@@ -14,24 +14,16 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 
-from mlxchat.cache.mask import draft_mask, latest_mask, prefill_mask, ring_mask
+from mlxchat.cache.mask import Mask, decode_mask, draft_mask, prefill_mask
 from mlxchat.cache.originals import Originals
-from mlxchat.cache.placement import Entries, Placement, length
+from mlxchat.cache.placement import Entries, Placement
 from mlxchat.cache.positions import KeyShift
-from mlxchat.cache.ring import grown, rolled, unrolled, without
+from mlxchat.cache.ring import DRAFT_SLOTS, Ring
 from mlxchat.errors import CacheError
-
-# Slots by which a filling buffer grows, so that most decoded tokens allocate nothing.
-GROWTH = 256
 
 # In decode, the kept tokens move up to the window after this many evictions. That is one small
 # rotation of K keys per layer, and keeps the position gap between them and the window below this.
 REANCHOR_EVERY = 64
-
-# The most tokens that can be drafted at a time, and so the slots that a full buffer has for them.
-DRAFT_SLOTS = 16
-
-Mask = mx.array | str | None
 
 
 class WindowCache:
@@ -54,10 +46,7 @@ class WindowCache:
     the RoPE position of the next token, `total` the number of tokens added and not rewound.
     Invariants between calls:
 
-    - the buffer's first `_size` slots are in use; the next `_drafted` hold drafted tokens until
-      `settle`; the others are room to grow;
-    - `_size <= _next <= capacity`, or the ring has wrapped and `_next` is the slot of the oldest
-      entry that is not kept: `keep <= _next <= _size == max_size`;
+    - those of the `_ring`, which stores the entries;
     - in temporal order, the entries that are not kept have consecutive positions up to `offset`;
     - the kept entries are at positions `_anchor`, `_anchor + 1`, …;
     - entries that have been moved to the front, the kept ones first, have their `_originals` stored
@@ -89,15 +78,30 @@ class WindowCache:
         self.in_order = in_order
         self.offset = 0
         self.total = 0
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
-        self._size = 0
-        self._next = 0
+        self._ring = Ring(max_size, keep)
         self._anchor = 0
         self._moved = 0
         self._originals = Originals()
         self._drafting = False
-        self._drafted = 0
+
+    @property
+    def keys(self) -> mx.array | None:
+        """The buffer of keys, `(B, H_kv, capacity, D)`, including room to grow. Some models
+        replace it by an equal array that depends on others."""
+        return self._ring.keys
+
+    @keys.setter
+    def keys(self, keys: mx.array | None) -> None:
+        self._ring.keys = keys
+
+    @property
+    def values(self) -> mx.array | None:
+        """As `keys`."""
+        return self._ring.values
+
+    @values.setter
+    def values(self, values: mx.array | None) -> None:
+        self._ring.values = values
 
     # Called by the model
 
@@ -123,10 +127,7 @@ class WindowCache:
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """What `update_and_fetch` returned last, for layers that share this layer's cache."""
-        assert self.keys is not None
-        assert self.values is not None
-        used = self._size + self._drafted
-        keys, values = self.keys[..., :used, :], self.values[..., :used, :]
+        keys, values = self._ring.used()
         if self._moved == 0 or self.shift is None:
             return keys, values
         return self.moved(keys, values, self._moved)
@@ -155,82 +156,36 @@ class WindowCache:
         if window_size is not None and self.max_size is not None and window_size >= self.max_size:
             window_size = None
         if self._drafting:
-            return self._draft_mask(N, window_size, return_array)
+            return draft_mask(self._ring, N, window_size, return_array=return_array)
         if N == 1:
-            return self._decode_mask(window_size)
-        held = self._held_before_prefill()
-        fits = self.max_size is None or held + N <= self.max_size
-        if fits and (window_size is None or held + N <= window_size) and not return_array:
-            return "causal"
-        return prefill_mask(held, N, self.max_size, self.keep, window_size)
+            return decode_mask(self._ring, window_size, in_order=self.in_order)
+        return prefill_mask(self._ring, N, window_size, return_array=return_array)
 
     # Prefill: temporal order
 
-    def _held_before_prefill(self) -> int:
-        """Number of entries that the first row of a prefill step may see, not counting itself."""
-        return self._size if self.max_size is None else min(self._size, self.max_size - 1)
-
     def _prefill(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        self._put_in_temporal_order()
-        if self.keys is None or self.values is None:
-            self.keys, self.values = keys, values
-        else:
-            self._evict_down_to(self._held_before_prefill())
+        self._ring.unroll()
+        if self._ring.size:
+            self._evict_down_to(self._ring.seen_by_next)
             self._reanchor()
-            self.keys = mx.concatenate([self.keys, keys], axis=2)
-            self.values = mx.concatenate([self.values, values], axis=2)
-        self._size = self._next = self.keys.shape[2]
-        return self.keys, self.values
-
-    def _put_in_temporal_order(self) -> None:
-        """Undo the ring and drop the room to grow."""
-        if self.keys is None or self.values is None:
-            return
-        self.keys, self.values = self._unrolled(self.keys), self._unrolled(self.values)
-        self._next = self._size
-
-    def _unrolled(self, x: mx.array) -> mx.array:
-        return unrolled(x, self.keep, self._next, self._size)
+        self._ring.append(keys, values)
+        return self._ring.used()
 
     # Decode: a circular buffer
 
     def _decode(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        if self.keys is None or self._next in (self.keys.shape[2], self.max_size):
-            self._make_room(keys, values)
-        elif self._size == self.max_size:
-            self._reanchor(REANCHOR_EVERY)
-        assert self.keys is not None
-        assert self.values is not None
-        slot = self._next
-        if slot < self._size and self._originals.tokens > self.keep:
-            self._originals = self._originals.without(self.keep, self.keep + 1)
-        self.keys[..., slot : slot + 1, :] = keys
-        self.values[..., slot : slot + 1, :] = values
-        self._next = slot + 1
-        self._size = max(self._size, self._next)
-        if self._size < self.keys.shape[2]:
-            return self.keys[..., : self._size, :], self.values[..., : self._size, :]
-        return self.keys, self.values
-
-    def _make_room(self, keys: mx.array, values: mx.array) -> None:
-        """Make `_next` a writable slot: a new one or, if full, the oldest that is not kept."""
-        if self.max_size is not None and self._size >= self.max_size:
+        if self.max_size is not None and self._ring.size >= self.max_size:
             self._evict_down_to(self.max_size)
             self._reanchor(REANCHOR_EVERY)
-            self._next = self.keep
-            return
-        growth = GROWTH if self.max_size is None else min(GROWTH, self.max_size - self._size)
-        self.keys = grown(self.keys, keys, growth)
-        self.values = grown(self.values, values, growth)
+            self._forget_originals(1)
+        self._ring.write(keys, values)
+        return self._ring.used()
 
-    def _decode_mask(self, window_size: int | None) -> mx.array | None:
-        size = self._size + 1 if self.max_size is None else min(self._size + 1, self.max_size)
-        if window_size is None or window_size >= size:
-            return None
-        if self.in_order or self._size < size:
-            return latest_mask(size, window_size)
-        newest = self.keep if self._next >= size else self._next
-        return ring_mask(size, window_size, self.keep, newest)
+    def _forget_originals(self, overwritten: int) -> None:
+        """Forget the stored keys of the oldest entries that are not kept."""
+        stop = min(self.keep + overwritten, self._originals.tokens)
+        if stop > self.keep:
+            self._originals = self._originals.without(self.keep, stop)
 
     # Drafted tokens: apart from the others until it is known how many stay
 
@@ -238,18 +193,14 @@ class WindowCache:
     def draft_room(self) -> int:
         """How many tokens can be drafted now such that each row of the step sees exactly what it
         would see if the tokens were decoded one by one."""
-        full = self._size == self.max_size
-        over_full = self.max_size is not None and self._size > self.max_size
-        if over_full:
-            return 0
         room = DRAFT_SLOTS
-        if self.max_size is not None and not full:
-            room = min(room, self.max_size - self._size)
+        if self.max_size is not None and not self._ring.is_full:
+            room = min(room, self.max_size - self._ring.size)
         if self.position_limit is not None:
             room = min(room, self.position_limit - self.offset)
-        if full and self.shift is not None and abs(self.gap) < REANCHOR_EVERY:
+        if self._ring.is_full and self.shift is not None and abs(self.gap) < REANCHOR_EVERY:
             room = min(room, REANCHOR_EVERY - self.gap)
-        return room
+        return max(room, 0)
 
     def begin_draft(self) -> None:
         """Let the next step's tokens, at most `draft_room`, be drafted ones."""
@@ -258,84 +209,33 @@ class WindowCache:
     def settle(self, accepted: int) -> None:
         """Keep the first `accepted` tokens drafted and forget the others, as if they had never been
         added: they evict nothing."""
-        rejected = self._drafted - accepted
+        rejected = self._ring.drafted - accepted
         self._drafting = False
-        if self._drafted == 0:
+        if self._ring.drafted == 0:
             return
-        self._drafted = 0
         self.offset -= rejected
         self.total -= rejected
-        if self._size == self.max_size:
-            self._move_into_ring(accepted)
-        else:
-            self._size = self._next = self._size + accepted
+        if self._ring.is_full:
+            self._forget_originals(accepted)
+        self._ring.settle(accepted)
         self._rebase_at_limit()
 
     def _draft(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        if self._size == self.max_size:
+        if self._ring.is_full:
             self._reanchor(REANCHOR_EVERY)
-        start, stop = self._size, self._size + keys.shape[2]
-        capacity = 0 if self.keys is None else self.keys.shape[2]
-        if capacity < stop:
-            most = None if self.max_size is None else self.max_size + DRAFT_SLOTS - capacity
-            growth = GROWTH if most is None else min(GROWTH, most)
-            self.keys = grown(self.keys, keys, growth)
-            self.values = grown(self.values, values, growth)
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys[..., start:stop, :] = keys
-        self.values[..., start:stop, :] = values
-        self._drafted = stop - start
-        return self.keys[..., :stop, :], self.values[..., :stop, :]
-
-    def _draft_mask(self, n: int, window_size: int | None, return_array: bool) -> Mask:
-        stop = self._size + n
-        fits = self.max_size is None or stop <= self.max_size
-        if fits and (window_size is None or stop <= window_size) and not return_array:
-            return None if n == 1 else "causal"
-        oldest = self.keep if self._next >= self._size else self._next
-        mask = draft_mask(
-            self._size, n, self.max_size, self.keep, oldest=oldest, window_size=window_size
-        )
-        # deepseek_v32 takes the columns it attends to from the mask of a single row.
-        return mask[None, None] if n == 1 else mask
-
-    def _move_into_ring(self, tokens: int) -> None:
-        """Write the first drafted tokens over the oldest entries of a full window."""
-        assert self.keys is not None
-        assert self.values is not None
-        assert self.max_size is not None
-        start, stop = self.max_size, self.max_size + tokens
-        # Products, because with a slice the buffer would be copied to be written to.
-        keys, values = self.keys[..., start:stop, :] * 1, self.values[..., start:stop, :] * 1
-        first = 0
-        while first < tokens:
-            slot = self.keep if self._next == self.max_size else self._next
-            last = min(tokens, first + self.max_size - slot)
-            self._next = slot + last - first
-            self.keys[..., slot : self._next, :] = keys[..., first:last, :]
-            self.values[..., slot : self._next, :] = values[..., first:last, :]
-            first = last
-        evicted = min(tokens, self._originals.tokens - self.keep)
-        if evicted > 0:
-            self._originals = self._originals.without(self.keep, self.keep + evicted)
+        self._ring.draft(keys, values)
+        return self._ring.used()
 
     # Evicting, rewinding
 
     def _evict_down_to(self, n: int) -> None:
         """Drop the oldest entries that are not kept, down to n. Needs temporal order."""
-        if self._size > n:
-            self._drop(self.keep, self.keep + self._size - n)
+        if self._ring.size > n:
+            self._drop(self.keep, self.keep + self._ring.size - n)
 
     def _drop(self, start: int, stop: int) -> None:
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys = without(self.keys, start, stop)
-        self.values = without(self.values, start, stop)
+        self._ring.drop(start, stop)
         self._originals = self._originals.without(start, stop)
-        self._size = self._next = self._size - (stop - start)
-        if self._size == 0:
-            self.keys = self.values = None
 
     def evict(self, start: int, stop: int) -> None:
         """Drop entries `start` to `stop` in temporal order. Those before them move up to those
@@ -350,9 +250,9 @@ class WindowCache:
             return
         self._reanchor()
         self._store_originals(first)
-        self._put_in_temporal_order()
+        self._ring.unroll()
         self._drop(first, stop)
-        self._anchor = self.offset - self._size
+        self._anchor = self.offset - self._ring.size
         if first and self._rotates:
             # Originals may extend beyond the span: those entries are rotated in place.
             rest = self._rotated[..., self._originals.tokens :, :]
@@ -362,7 +262,7 @@ class WindowCache:
         """Raise CacheError for kept entries, and if entries would have to move but cannot."""
         if not self._is_evictable(start, stop):
             raise CacheError(
-                f"cannot evict tokens {start} to {stop}: of {self._size} held, "
+                f"cannot evict tokens {start} to {stop}: of {self._ring.size} held, "
                 f"the first {self.keep} are kept"
             )
         if self.shift is None and start > 0:
@@ -370,7 +270,7 @@ class WindowCache:
 
     def _is_evictable(self, start: int, stop: int) -> bool:
         first = self.keep if self.keep else start
-        return first <= start <= stop <= self._size
+        return first <= start <= stop <= self._ring.size
 
     def is_trimmable(self) -> bool:
         return True
@@ -384,10 +284,10 @@ class WindowCache:
         n = min(n, self.total)
         if n <= 0:
             return 0
-        remaining = max(self._size - n, 0)
-        self._put_in_temporal_order()
-        if remaining < self._size:
-            self._drop(remaining, self._size)
+        remaining = max(self._ring.size - n, 0)
+        self._ring.unroll()
+        if remaining < self._ring.size:
+            self._drop(remaining, self._ring.size)
         self.total -= n
         self.offset -= n
         if remaining <= self.keep:
@@ -401,16 +301,16 @@ class WindowCache:
     def _rotated(self) -> mx.array:
         """The buffer whose entries carry positions: the keys, or the values in their place."""
         in_values = self.shift is not None and self.shift.in_values
-        rotated = self.values if in_values else self.keys
+        rotated = self._ring.values if in_values else self._ring.keys
         assert rotated is not None
         return rotated
 
     @_rotated.setter
     def _rotated(self, rotated: mx.array) -> None:
         if self.shift is not None and self.shift.in_values:
-            self.values = rotated
+            self._ring.values = rotated
         else:
-            self.keys = rotated
+            self._ring.keys = rotated
 
     @property
     def _rotates(self) -> bool:
@@ -419,17 +319,17 @@ class WindowCache:
 
     def _begin_kept(self) -> None:
         """Let the next tokens be kept ones, right after those that are held."""
-        if self.shift is not None or self._size == 0:
-            self._anchor = self.offset - self._size
+        if self.shift is not None or self._ring.size == 0:
+            self._anchor = self.offset - self._ring.size
 
     def _store_originals(self, tokens: int) -> None:
         """Store the current keys of the first `tokens` entries, unless already stored."""
         if not self._rotates or self._originals.tokens >= tokens:
             return
         # Up to the kept tokens, ring order and temporal order are the same.
-        rotated = self._rotated if tokens <= self.keep else self._unrolled(self._rotated)
+        rotated = self._rotated if tokens <= self.keep else self._ring.unrolled(self._rotated)
         kept = min(self.keep, tokens)
-        for stop, position in ((kept, self._anchor), (tokens, self.offset - self._size)):
+        for stop, position in ((kept, self._anchor), (tokens, self.offset - self._ring.size)):
             start = self._originals.tokens
             if start < stop:
                 # A product, because a slice would keep the whole buffer alive.
@@ -441,7 +341,7 @@ class WindowCache:
         assert self.shift is not None
         stored = self._originals.tokens
         kept = min(self.keep, stored)
-        window = self.offset - self._size
+        window = self.offset - self._ring.size
         return [
             *self._originals.moved(0, kept, self._anchor, self.shift),
             *self._originals.moved(kept, stored, window + kept, self.shift),
@@ -449,10 +349,10 @@ class WindowCache:
 
     def _reanchor(self, tolerance: int = 1) -> None:
         """Move the kept entries right before the window if they are `tolerance` or more away."""
-        distance = self.offset - self._size
+        distance = self.offset - self._ring.size
         if abs(distance - self._anchor) < tolerance or self.shift is None:
             return
-        kept = min(self.keep, self._size)
+        kept = min(self.keep, self._ring.size)
         self._store_originals(kept)
         self._anchor = distance
         if kept and self._rotates:
@@ -467,53 +367,49 @@ class WindowCache:
         """Move all keys back, so that the next token is at `offset` or slightly after."""
         assert self.shift is not None
         back = (self.offset - offset) // self.position_unit * self.position_unit
-        self._store_originals(min(self.keep, self._size))
+        self._store_originals(min(self.keep, self._ring.size))
         self.offset -= back
         self._anchor -= back
         self._moved = back
-        if not self._rotates or self._size == 0:
+        if not self._rotates or self._ring.size == 0:
             return
-        assert self.keys is not None
-        assert self.values is not None
-        # Drop the room to grow, so that keys and values keep the same length.
-        self.keys, self.values = self.keys[..., : self._size, :], self.values[..., : self._size, :]
-        rest = self._unrolled(self._rotated)[..., self._originals.tokens :, :]
+        # So that keys and values keep the same length.
+        self._ring.drop_room()
+        rest = self._ring.unrolled(self._rotated)[..., self._originals.tokens :, :]
         moved = [*self._moved_originals(), self.shift(rest, -back)]
         # Not in place: the step in progress holds the keys where they were.
-        self._rotated = self._rolled(mx.concatenate(moved, axis=2))
+        self._rotated = self._ring.rolled(mx.concatenate(moved, axis=2))
 
     # Reported by the cache
 
     def size(self) -> int:
         """Tokens held."""
-        return self._size
+        return self._ring.size
 
     def empty(self) -> bool:
-        return self._size == 0
+        return self._ring.size == 0
 
     @property
     def evicted(self) -> int:
         """Tokens added and not rewound that are no longer held."""
-        return self.total - self._size
+        return self.total - self._ring.size
 
     @property
     def gap(self) -> int:
         """Position gap between the last kept token and the window, ideally 0."""
-        return self.offset - self._size - self._anchor
+        return self.offset - self._ring.size - self._anchor
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, including room to grow."""
-        stored = sum(array.nbytes for array in (self.keys, self.values) if array is not None)
-        return stored + self._originals.nbytes
+        return self._ring.nbytes + self._originals.nbytes
 
     # Copying, saving, restoring
 
     def copy(self) -> WindowCache:
         """An independent copy; arrays are copied only when either side writes."""
         other = copy.copy(self)
-        other.keys = None if self.keys is None else self.keys[..., :, :]
-        other.values = None if self.values is None else self.values[..., :, :]
+        other._ring = self._ring.copy()
         return other
 
     @property
@@ -540,15 +436,12 @@ class WindowCache:
         cache.state = state
         return cache
 
-    def _rolled(self, x: mx.array) -> mx.array:
-        return rolled(x, self.keep, self._next, self._size)
-
     @property
     def entries(self) -> Entries:
         """The entries held, in temporal order and without padding."""
         return Entries(
-            None if self.keys is None else self._unrolled(self.keys),
-            None if self.values is None else self._unrolled(self.values),
+            None if self.keys is None else self._ring.unrolled(self.keys),
+            None if self.values is None else self._ring.unrolled(self.values),
             self._originals.keys,
         )
 
@@ -558,7 +451,7 @@ class WindowCache:
         return Placement(
             offset=self.offset,
             total=self.total,
-            next=self._next,
+            next=self._ring.next,
             anchor=self._anchor,
             moved=self._moved,
             originals=self._originals.spans,
@@ -572,9 +465,8 @@ class WindowCache:
         if not placement.fits(entries, self.max_size, self.keep, self.position_limit):
             raise CacheError("a saved layer is inconsistent")
         self.offset, self.total = placement.offset, placement.total
-        self._next, self._anchor, self._moved = placement.next, placement.anchor, placement.moved
+        self._anchor, self._moved = placement.anchor, placement.moved
         self._originals = Originals.placed(entries.originals, placement.originals)
-        self._size = length(entries.keys)
-        self._drafting, self._drafted = False, 0
-        self.keys = None if entries.keys is None else self._rolled(entries.keys)
-        self.values = None if entries.values is None else self._rolled(entries.values)
+        self._drafting = False
+        self._ring = Ring(self.max_size, self.keep)
+        self._ring.restore(entries.keys, entries.values, placement.next)

@@ -37,6 +37,9 @@ class Setting:
     key: str
 
     def wrong(self, reason: str) -> ConfigError:
+        if self.level is Level.ENVIRONMENT:
+            # The variable's name includes the key.
+            return ConfigError(f"{self.where}: {reason}")
         return ConfigError(f"{self.where}: {self.key}: {reason}")
 
 

@@ -14,7 +14,7 @@ from mlx import nn
 
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import draft_refusal, recurrent_states, tokens_held
-from mlxchat.cache.window import DRAFT_SLOTS
+from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.engine.row_costs import measure_rows
