@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -350,7 +351,28 @@ def trees() -> dict[str, Any]:
     return {"allOf": both, "$defs": definitions}
 
 
+def chain(length: int, link: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Definitions of which each refers to the next."""
+    links = {f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": links | {f"d{length}": {"type": "string"}}}
+
+
+def in_object(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}}
+
+
+def in_lists(schema: dict[str, Any]) -> dict[str, Any]:
+    for _ in range(10):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
 HOSTILE: dict[str, Any] = {
+    # These crashed the process, by overflowing its stack.
+    "a chain": chain(2_000, lambda schema: schema),
+    "a chain of objects": chain(2_000, in_object),
+    "a chain of lists": chain(900, in_lists),
+    "a long chain": chain(20_000, in_object),
     "10 MB": '{"description": "' + "x" * 10_000_000 + '"}',
     "a deep array": "[" * 100_000,
     "a deep object": '{"not":' * 100_000,

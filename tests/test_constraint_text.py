@@ -164,6 +164,12 @@ def test_choices_are_refused_in_one_line(choices: list[str], reason: str) -> Non
     assert reason in message
 
 
+def rules(count: int, name: str) -> str:
+    """A grammar of rules, or of terminals, that each refer to the next."""
+    chain = [f"{name}{number}: {name}{number + 1} /x/?" for number in range(count)]
+    return "\n".join([f"start: {name}0", *chain, f"{name}{count}: /b/"])
+
+
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
@@ -187,9 +193,12 @@ def test_choices_are_refused_in_one_line(choices: list[str], reason: str) -> Non
         ("start: @other", "unknown grammar @other"),
         ("start: a\na: b\nb: a", "nothing matches it"),
         ('start: "a" start', "leaves no choice for more than 20,000 bytes"),
-        ("start: " + "(" * 100_000 + '"a"' + ")" * 100_000, "too deeply nested"),
-        ('start: "a"' + ' "b"' * 100_000, "too large or too complex"),
-        ("x" * 2_000_000, "longer than 1,000,000 characters"),
+        ("start: " + "(" * 90_000 + '"a"' + ")" * 90_000, "too deeply nested"),
+        ('b: "b"\nstart: "a"' + " b" * 80_000, "leaves no choice for more than 20,000 bytes"),
+        ("x" * 2_000_000, "longer than 200,000 characters"),
+        # Crashed the process, by overflowing its stack, or took minutes.
+        (rules(9_000, "a"), "more than 1,000 definitions"),
+        (rules(9_000, "A"), "more than 1,000 definitions"),
         ("\0", "line 1, column 1: lexer error"),
     ],
 )

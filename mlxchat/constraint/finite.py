@@ -15,15 +15,19 @@ _SCALARS = {"string", "number", "integer", "boolean", "null"}
 def finite_definitions(definitions: Mapping[str, Any]) -> set[str]:
     """The names of the definitions that some finite value satisfies: the least fixed point."""
     finite: set[str] = set()
+    waiting = list(definitions)
     while True:
-        more = {
-            name
-            for name, schema in definitions.items()
-            if name not in finite and is_finite(schema, finite)
-        }
-        if not more:
+        # Later ones first: they were found in earlier ones.
+        waiting.reverse()
+        left: list[str] = []
+        for name in waiting:
+            if is_finite(definitions[name], finite):
+                finite.add(name)
+            else:
+                left.append(name)
+        if len(left) == len(waiting):
             return finite
-        finite |= more
+        waiting = left
 
 
 def is_finite(schema: Any, finite: set[str]) -> bool:

@@ -10,7 +10,10 @@ from typing import Any, NoReturn
 
 from mlxchat.constraint.schema import SchemaError, compile_schema
 
-MAX_CHARS = 1_000_000
+MAX_CHARS = 200_000
+
+# llguidance compiles rules that refer to one another by recursion, in quadratic time.
+MAX_DEFINITIONS = 1_000
 
 _TOKEN = re.compile(
     r"""
@@ -19,6 +22,7 @@ _TOKEN = re.compile(
     | (?P<regex> /(?![/*])(?:\\.|[^/\\\n])+/[imslux]* )
     | (?P<json> %json\b )
     | (?P<directive> %llguidance\b | %regex\b )
+    | (?P<definition> : )
     | (?P<special> <[^<>\n]*> )
     | (?P<option> \b(?:temperature|max_tokens|stop|stop_capture)\s*= )
     | (?P<negation> ~(?!\s*[0-9]) )
@@ -45,7 +49,7 @@ def compile_lark(text: str, options: dict[str, Any]) -> str:
     if len(text) > MAX_CHARS:
         raise GrammarError(f"longer than {MAX_CHARS:,} characters")
     written: list[str] = []
-    position = 0
+    position = definitions = 0
     while (found := _TOKEN.search(text, position)) is not None:
         written.append(text[position : found.start()])
         position = found.end()
@@ -56,6 +60,11 @@ def compile_lark(text: str, options: dict[str, Any]) -> str:
                 written.append(f"%json {json.dumps(schema)}")
             case "comment":
                 pass
+            case "definition":
+                definitions += 1
+                if definitions > MAX_DEFINITIONS:
+                    _refuse(text, found.start(), f"more than {MAX_DEFINITIONS:,} definitions")
+                written.append(found.group())
             case "directive":
                 _refuse(text, found.start(), f"{found.group()} is not supported")
             case "regex" | "string":

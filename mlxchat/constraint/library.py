@@ -5,8 +5,10 @@ Source: https://github.com/guidance-ai/llguidance, whose masks take tens of micr
 
 import json
 import re
+import threading
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -28,6 +30,11 @@ STEP_LEXER_FUEL = 200_000
 STEP_MAX_ITEMS = 50_000
 MAX_ITEMS_IN_ROW = 10_000  # an object of 2,000 optional properties
 MAX_GRAMMAR_SIZE = 500_000
+
+# Address space, of which a schema of 10,000 levels touches less than half.
+STACK_BYTES = 128 << 20
+
+T = TypeVar("T")
 
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 
@@ -63,7 +70,21 @@ def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
     """The matcher, which may already be in an error state."""
     from llguidance import LLMatcher
 
-    return LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
+    return _with_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
+
+
+def _with_stack(build: Callable[[], T]) -> T:
+    """Call `build` in a thread with a large stack: llguidance compiles nested schemas and chains
+    of references by recursion, and 500 references overflow 8 MB."""
+    results: list[T] = []
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        thread = threading.Thread(target=lambda: results.append(build()))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    return results[0]
 
 
 def problem(grammar: str) -> str | None:

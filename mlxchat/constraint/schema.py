@@ -32,6 +32,9 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 # Beyond this, programs that read numbers as doubles, and llguidance, round integers.
 MAX_INTEGER = 2**53 - 1
 
+# Of all definitions one within another, because llguidance follows references by recursion.
+MAX_LEVELS = 10_000
+
 MAX_PARTS = 300  # to look in for the place of a failure
 MAX_COUNT = 2**31 - 1  # of characters, items or properties
 
@@ -90,9 +93,15 @@ class _Compiler:
     def compiled(self) -> Compiled:
         root = self._schema(self._root, (), closed=True)
         definitions: dict[str, Any] = {}
+        levels = 0
         while self._waiting:
             path, closed = self._waiting.pop()
+            parts = len(self._parts)
             definitions[self._names[path, closed]] = self._schema(self._at(path), path, closed)
+            inner = (len(place) - len(path) for place, _ in self._parts[parts:])
+            levels += 1 + max(inner, default=0)
+            if levels > MAX_LEVELS:
+                _refuse(path, "too many definitions refer to one another")
         # Now that all that is referred to is known to be valid.
         for schemas, path in self._alternatives:
             self._check_disjoint(schemas, path)
