@@ -175,6 +175,7 @@ def test_forced_tokens_spell_what_the_text_must_be(
     assert Matcher(vocabulary, Constraint.from_regex("x{500}")).forced(3) == [ord("x")] * 3
 
 
+@pytest.mark.model
 def test_forced_tokens_are_accepted_in_every_state(walker: Walker) -> None:
     """A last token that may also begin a longer one is not forced."""
     rng = random.Random(3)
@@ -317,6 +318,7 @@ def test_added_tokens_are_their_text() -> None:
     assert Tokenizer(backend).token_bytes()[-1] == "  é\n".encode()
 
 
+@pytest.mark.model
 def test_the_bytes_of_tokens_are_those_that_are_decoded(walker: Walker) -> None:
     tokenizer = walker.tokenizer
     silent = {id_ for id_ in range(walker.vocabulary.size) if tokenizer.is_silent(id_)}
