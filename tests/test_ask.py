@@ -61,6 +61,16 @@ def test_options_go_before_or_after_the_question(line: str, run_mlxchat: RunMlxc
     assert asked() == [["Why so?"]]
 
 
+def test_a_question_goes_to_the_model_of_its_option(
+    run_mlxchat: RunMlxchat, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLXCHAT_MODEL", "no-such-model")
+    assert "no-such-model" in run_mlxchat("Why so?").stderr
+    done = run_mlxchat("-m", str(tiny_model), "Why so?")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert asked() == [["Why so?"]]
+
+
 def test_continue_asks_in_the_last_session_and_saves_there(run_mlxchat: RunMlxchat) -> None:
     for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):
         assert run_mlxchat(*arguments).returncode == 0
