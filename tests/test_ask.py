@@ -159,7 +159,7 @@ NOT_ASKED = [
 
 
 @pytest.mark.parametrize(("line", "error"), NOT_ASKED)
-def test_what_is_no_question_is_refused_with_a_hint(
+def test_words_that_are_not_a_question_are_refused_with_a_hint(
     line: str,
     error: str,
     run_mlxchat: RunMlxchat,
@@ -225,7 +225,7 @@ def test_a_word_next_to_a_pipe_is_a_question_unless_it_is_close_to_a_command(
             check_question([word], ROOT)
 
 
-def test_help_is_no_question() -> None:
+def test_a_mistyped_help_is_not_a_question() -> None:
     with pytest.raises(UsageError):
         check_question(["hepl", "window"], ROOT)
 
