@@ -331,7 +331,7 @@ class Request:
                 Field("logprobs"),
                 " needs ",
                 Field("events", True),
-                ": text has no room for log-probabilities",
+                ": plain text cannot include log-probabilities",
             )
         if self.raw and self.system is not None:
             raise UsageError(

@@ -144,7 +144,7 @@ class GenerationSettings:
         "Stop before this text; repeatable",
         Group.END,
         metavar="TEXT",
-        must=Must("not be an empty text", bool),
+        must=Must("not be empty", bool),
         project=True,
     )
     ignore_eos: bool = option(False, "Continue past the end-of-text token", Group.END)

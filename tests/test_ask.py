@@ -61,6 +61,16 @@ def test_options_go_before_or_after_the_question(line: str, run_mlxchat: RunMlxc
     assert asked() == [["Why so?"]]
 
 
+def test_a_question_goes_to_the_model_of_its_option(
+    run_mlxchat: RunMlxchat, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLXCHAT_MODEL", "no-such-model")
+    assert "no-such-model" in run_mlxchat("Why so?").stderr
+    done = run_mlxchat("-m", str(tiny_model), "Why so?")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert asked() == [["Why so?"]]
+
+
 def test_continue_asks_in_the_last_session_and_saves_there(run_mlxchat: RunMlxchat) -> None:
     for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):
         assert run_mlxchat(*arguments).returncode == 0
@@ -149,7 +159,7 @@ NOT_ASKED = [
 
 
 @pytest.mark.parametrize(("line", "error"), NOT_ASKED)
-def test_what_is_no_question_is_refused_with_a_hint(
+def test_words_that_are_not_a_question_are_refused_with_a_hint(
     line: str,
     error: str,
     run_mlxchat: RunMlxchat,
@@ -215,7 +225,7 @@ def test_a_word_next_to_a_pipe_is_a_question_unless_it_is_close_to_a_command(
             check_question([word], ROOT)
 
 
-def test_help_is_no_question() -> None:
+def test_a_mistyped_help_is_not_a_question() -> None:
     with pytest.raises(UsageError):
         check_question(["hepl", "window"], ROOT)
 

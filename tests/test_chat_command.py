@@ -73,7 +73,7 @@ def test_events_have_the_turns_number_and_follow_the_schema(
     assert max(end["kv_tokens"] for end in ends) <= 240
 
 
-def test_a_resumed_session_counts_its_turns_on(tiny_model: Path) -> None:
+def test_a_resumed_session_continues_its_turn_numbers(tiny_model: Path) -> None:
     """Each process started from turn 1, in its events and in its figures."""
     options = ("chat", "-m", str(tiny_model), "-n", "2", "--session", "mine", "--stats", "--json")
     run_in_process(*options, stdin="one\ntwo\n")

@@ -170,7 +170,7 @@ def test_text_too_long_for_a_terminal_is_not_sent(terminal: list[str], commands:
     assert copy_to_clipboard("x" * 74_994) == sent("74,994")
     assert len(terminal.pop()) <= 100_000
     assert copy_to_clipboard("x" * 74_995).endswith(
-        "too many for a terminal's clipboard: /export writes a file"
+        "do not fit in a terminal's clipboard: /export writes a file"
     )
     assert terminal == []
 

@@ -71,7 +71,7 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
     assert run("/recall ada #1") == "your next message will quote turn 1: My name is Ada.\n"
     assert shown.with_attached("Right?") == "> My name is Ada.\n\nRight?"
     assert run("/recall Rome").endswith("no match for 'Rome'\n")
-    with pytest.raises(UsageError, match="no match #4: there are 3 matches"):
+    with pytest.raises(UsageError, match="no match #4: found 3 matches"):
         run("/recall ada #4")
     with pytest.raises(UsageError, match=r"usage: /recall WORD \[#N\]"):
         run("/recall")

@@ -133,7 +133,7 @@ def test_no_variable_changes_what_a_command_does(
             "prefix-cache-size = 'big'",
             "prefix-cache-size: prefix-cache-size must be a size in bytes",
         ),
-        ("stop = ['']", "stop: stop must not be an empty text"),
+        ("stop = ['']", "stop: stop must not be empty"),
         ("version = true", "version is not an option of chat"),
     ],
 )

@@ -51,7 +51,7 @@ def on_terminal(*arguments: str, answer: str | None = None, columns: int = 80) -
     return str(child.before).replace("\r\n", "\n")
 
 
-def test_deleting_wants_yes_if_nobody_can_be_asked(
+def test_deleting_without_a_terminal_needs_yes(
     sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
 ) -> None:
     """Sessions and caches went without a question, models asked for one."""
@@ -62,7 +62,7 @@ def test_deleting_wants_yes_if_nobody_can_be_asked(
     assert len(cached.prefixes()) == 2
 
 
-def test_deleting_says_in_one_line_what_is_gone(
+def test_a_deletion_is_reported_in_one_line(
     sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
 ) -> None:
     def said(*command: str) -> str:

@@ -20,6 +20,8 @@ from tests import docs
 from tests.conftest import RunMlxchat
 
 ROOT: Any = typer.main.get_command(cli.app)
+# Replaces the help of Typer's own options, whichever test runs first.
+ROOT.get_params(typer.Context(ROOT))
 DOCS = docs.text()
 
 COLUMNS = 80
@@ -198,6 +200,14 @@ def test_a_help_text_is_a_phrase_of_at_most_ten_words(path: str, command: Any):
     assert [each.help for each in command.params if each.help.endswith(".")] == []
 
 
+@pytest.mark.parametrize("columns", [80, 40, 20])
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
+def test_the_command_that_shows_all_options_is_in_one_piece(path: str, command: Any, columns: int):
+    """In 40 columns it was broken before --help-all, so that it could not be copied."""
+    *_, last = page(path, columns, everything=False).splitlines()
+    assert not last.endswith("--help-all") or f"{path} --help-all" in last
+
+
 def test_a_flag_that_is_on_shows_how_to_turn_it_off():
     shown = page("mlxchat chat", COLUMNS)
     assert "--[no-]save " in shown
@@ -227,15 +237,20 @@ def test_a_usage_error_refers_to_the_commands_own_help(
 
 
 @pytest.mark.parametrize(
-    ("value", "wrong"), [("many", "not a whole number"), ("1.5", "not a whole number")]
+    ("option", "value", "wrong"),
+    [
+        ("--max-tokens", "many", "not a whole number"),
+        ("--max-tokens", "1.5", "not a whole number"),
+        ("--temp", "warm", "not a number"),
+    ],
 )
 def test_a_usage_error_has_none_of_pydantics_phrases(
-    value: str, wrong: str, run_mlxchat: RunMlxchat
+    option: str, value: str, wrong: str, run_mlxchat: RunMlxchat
 ):
     """It said "Input should be a valid integer, unable to parse string as an integer"."""
-    done = run_mlxchat("generate", "--max-tokens", value)
+    done = run_mlxchat("generate", option, value)
     assert done.stderr == (
-        f"mlxchat: error: invalid value for --max-tokens: {wrong} (see mlxchat generate --help)\n"
+        f"mlxchat: error: invalid value for {option}: {wrong} (see mlxchat generate --help)\n"
     )
 
 

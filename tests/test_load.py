@@ -94,7 +94,9 @@ def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
     assert any("scales" in name for name, _ in named_parameters(model.network))
     assert "stored dtype" in notices[0]
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 1000)
-    with pytest.raises(NotEnoughMemory, match="is free: choose a smaller model"):
+    with pytest.raises(
+        NotEnoughMemory, match="is free: choose a smaller or more heavily quantized model"
+    ):
         load(directory)
     with pytest.raises(NotEnoughMemory):
         load(directory, "float16")

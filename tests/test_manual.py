@@ -19,6 +19,7 @@ from tests.in_process import run_in_process
 from tests.pseudo_terminal import PseudoTerminal
 
 ESCAPE = "\x1b"
+MAX_README_LINES = 250
 
 
 def test_every_page_is_listed() -> None:
@@ -31,6 +32,11 @@ def test_the_readme_lists_every_page_with_its_title_and_summary() -> None:
     )
     pages = {name: read_page(name).split("\n\n", 2) for name in PAGES}
     assert listed == [(title[2:], name, about) for name, (title, about, _) in pages.items()]
+
+
+def test_the_readme_is_short() -> None:
+    """It was the whole manual, in almost 900 lines."""
+    assert len(docs.README.read_text().splitlines()) <= MAX_README_LINES
 
 
 @pytest.mark.parametrize("name", PAGES)

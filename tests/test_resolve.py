@@ -194,18 +194,18 @@ def test_offline_forbids_a_download(
         (
             "empty",
             ModelBroken,
-            "empty holds no config.json, so it is not a model directory",
+            "empty has no config.json, so it is not a model directory",
         ),
         (
             "org/empty",
             ModelBroken,
-            "org/empty holds no config.json, so it is not a model directory",
+            "org/empty has no config.json, so it is not a model directory",
         ),
-        ("ggufs", ModelBroken, "ggufs holds GGUF files: give the file itself, ggufs/a.gguf"),
+        ("ggufs", ModelBroken, "ggufs contains GGUF files: name the file itself, ggufs/a.gguf"),
         (
             "notes.txt",
             ModelUnsupported,
-            "notes.txt is not a .gguf file: give one, or the directory that holds the whole model",
+            "notes.txt is not a .gguf file: give one, or the model's directory",
         ),
     ],
 )

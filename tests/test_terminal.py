@@ -51,6 +51,13 @@ def test_a_message_is_wrapped_between_words_and_commands_stay_whole(columns: int
     assert columns == 20 or any("`mlxchat models list`" in line for line in lines)
 
 
+def test_the_help_that_an_error_refers_to_stays_whole() -> None:
+    """It was broken before --help."""
+    message = "mlxchat: error: unknown command lst; did you mean list? (see mlxchat models --help)"
+    for columns in (80, 40):
+        assert "(see mlxchat models --help)" in wrap(message, columns).split("\n")
+
+
 def test_a_line_of_figures_is_wrapped_between_figures() -> None:
     """The closing line of `generate` broke inside a number: "first token 1", "7.69 s"."""
     figures = "prompt 1,061 tokens, 60.0 tok/s · first token 17.69 s · evicted 0"

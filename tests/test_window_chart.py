@@ -10,7 +10,7 @@ from mlxchat.terminal.window_chart import draw_window, summary
 
 TEXTS = [
     "My name is Ada",
-    "日本語で答えてください、お願いします。" * 3,
+    "日本語で答えてください、お願いします。" * 2,
     "👨‍👩‍👧‍👦 and 👍🏽 and ❤️ and 🇩🇪 " * 4,
     "two\nlines\tand a tab \x1b[31m",
     "\u202eright to left\u202c שלום",

@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("repetition_penalty", 0.0, "must be above 0 (1 is off), got 0.0"),
     ("seed", -1, "must be between 0 and 2^64 - 1, got -1"),
     ("max_tokens", 0, "must be at least 1, or -1 for no limit, got 0"),
-    ("stop", ("",), "must not be an empty text, got ''"),
+    ("stop", ("",), "must not be empty, got ''"),
     ("logprobs", -1, "must not be negative, got -1"),
 ]
 
@@ -153,8 +153,8 @@ REQUESTS: list[tuple[Callable[[], object], str, str]] = [
     # A refused call, and its message in Python and on the command line.
     (
         lambda: Request(logprobs=3),
-        "logprobs needs events=True: text has no room for log-probabilities",
-        "--logprobs needs --json: text has no room for log-probabilities",
+        "logprobs needs events=True: plain text cannot include log-probabilities",
+        "--logprobs needs --json: plain text cannot include log-probabilities",
     ),
     (
         lambda: Request(raw=True, template_args={"a": 1}),

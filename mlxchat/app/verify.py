@@ -27,7 +27,7 @@ def verify_session(name: str, observer: Observer | None = None) -> Verified:
     shown = observer or Observer()
     with Session.open(name) as session:
         if not session.snapshot_path.exists():
-            raise SessionError(f"session {name!r} has no snapshot: it is read again when continued")
+            raise SessionError(f"session {name!r} has no snapshot: resuming it reads it again")
         size_bytes = session.snapshot_path.stat().st_size
         options = ChatOptions()
         start(options.setup, shown.warn)
@@ -44,7 +44,7 @@ def verify_session(name: str, observer: Observer | None = None) -> Verified:
         held, model = conversation.held_ids, conversation.model
         if len(held) == 0:
             joined = [word for notice in chat.notices for word in ("; ", notice)][1:]
-            raise SnapshotError(*joined or [f"session {name!r} holds nothing"])
+            raise SnapshotError(*joined or [f"the snapshot of session {name!r} is empty"])
         for notice in chat.notices:
             shown.warn(notice)
         ledger = conversation.ledger

@@ -65,8 +65,8 @@ BENCHES = (
         reads_text=True,
     ),
     Entry("memory", "Measure memory during a long generation."),
-    Entry("prefix", "Measure what the prefix cache saves and takes on disk.", reads_text=True),
-    Entry("blocks", "Measure what blocks save, and their cost in quality.", reads_text=True),
+    Entry("prefix", "Measure the prefix cache: waiting time and disk space.", reads_text=True),
+    Entry("blocks", "Measure blocks: waiting time and quality.", reads_text=True),
 )
 
 

@@ -128,10 +128,10 @@ def table(found: CommunicationFigures) -> Table:
     way = "some of the layers each" if found.pipeline else "a part of each layer"
     return Table(
         f"A token on {found.ranks} ranks, {way}, {found.token_s.runs} runs each",
-        ("OF A TOKEN", "MS", "RANGE"),
+        ("PART", "MS", "RANGE"),
         tuple((name, middle(spread, 1e-3), range_of(spread, 1e-3)) for name, spread in times),
         (
             f"Communication is {found.share.median:.0%} of the time. Rank 0 takes part in "
-            f"{found.messages} messages a token, {found.message_bytes:,} bytes in total.",
+            f"{found.messages} messages per token, {found.message_bytes:,} bytes in total.",
         ),
     )

@@ -218,8 +218,8 @@ def table(found: Sequence[WorkloadFigures]) -> Table:
         ("WORKLOAD", "SIDE", "TOK/S", "RANGE", "RATIO", "RANGE", "ACCEPTED", "SAME"),
         tuple(rows),
         (
-            "ACCEPTED: of the drafted tokens. SAME: tokens before the first that rounding has "
-            "changed, compared with mlxchat's text without drafts.",
+            "ACCEPTED: of the drafted tokens. SAME: tokens before rounding changed one, compared "
+            "with mlxchat's text without drafts.",
         ),
     )
 

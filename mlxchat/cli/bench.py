@@ -52,7 +52,7 @@ WorkloadOption = Annotated[
     list[WorkloadName] | None,
     typer.Option(
         "--workload",
-        help="Measure only this reply, with drafts; repeatable",
+        help="Measure only drafts on this workload; repeatable",
         show_default=False,
         rich_help_panel=MEASURE,
     ),
@@ -70,7 +70,7 @@ JsonFileOption = Annotated[
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Append JSON Lines to FILE; - writes only them",
+        help="Append JSON Lines to FILE; - writes them to stdout",
         show_default=False,
         rich_help_panel=Heading.OUTPUT,
     ),

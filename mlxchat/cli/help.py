@@ -34,7 +34,7 @@ Topic = Annotated[
 def help_(context: typer.Context, topic: Topic = None) -> None:
     """Show a page of the manual, or list all pages.
 
-    For a command that has no page, its options. Pages are shown with $PAGER, or less.
+    If there is no page for a command, its options are shown. Pages open in $PAGER, or less.
     """
     words = topic or []
     if not words:

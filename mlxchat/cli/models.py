@@ -49,7 +49,7 @@ NameHere = Annotated[
 @models_app.command("list", epilog="Example: mlxchat models list --all")
 def list_models(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also models to download, and whether they fit")
+        bool, typer.Option("--all", help="Include models to download, and whether they fit")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +75,7 @@ def list_models(
 def pull(name: Name) -> None:
     """Download or update a model, or convert a .gguf file.
 
-    Complete files are kept. The model's directory is printed.
+    Files that are already complete are kept. The model's directory is printed.
     """
     from mlxchat.errors import UsageError
     from mlxchat.models import hub

@@ -46,7 +46,7 @@ WARM = some_of(
 def list_prefixes(as_json: Json = False) -> None:
     """List the prefixes and blocks, most recently used first.
 
-    When piped: one line each, tab-separated, in the order of the table's columns.
+    In a pipe, each line has the columns of the table, separated by tabs.
     """
     with _index() as index:
         prefixes = index.prefixes()

@@ -35,7 +35,7 @@ NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
 def list_sessions(as_json: Json = False) -> None:
     """List the sessions, most recently used first.
 
-    When piped: one line each, tab-separated, in the order of the table's columns.
+    In a pipe, each line has the columns of the table, separated by tabs.
     """
     from mlxchat.store.session_list import listing
 
@@ -149,7 +149,8 @@ def search(
 def verify(name: Name) -> None:
     """Compare a session's saved cache with one computed from scratch.
 
-    They differ slightly if turns were evicted: what remains was computed with them in view.
+    They differ slightly if turns were evicted, because later turns were computed with those in
+    view.
     """
     from mlxchat.terminal.run_verify import verify_session
 

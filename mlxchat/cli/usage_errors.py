@@ -12,7 +12,7 @@ PHRASES = (
     (r"Input should be a valid integer(, .*)?", "not a whole number"),
     (r"Input should be a valid number(, .*)?", "not a number"),
     (r"Input should be a valid boolean(, .*)?", "neither true nor false"),
-    (r"Input should be a valid string(, .*)?", "not a text"),
+    (r"Input should be a valid string(, .*)?", "not text"),
     (r"Invalid value for (?:'-\w' / )?'([^']+)'", r"invalid value for \1"),
     (r"Missing argument '([^']+)'", r"missing \1"),
     (r"No such (option: |command )'?([^\s']+)'?", r"unknown \1\2"),

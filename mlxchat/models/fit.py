@@ -50,7 +50,7 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
         _report_shortage(
             Message(
                 f"a window of {max_kv_size:,} tokens needs {format_bytes(needed_bytes)} with this "
-                f"model, {format_bytes(free_bytes)} is free: use ",
+                f"model, but only {format_bytes(free_bytes)} is free: use ",
                 Field("max_kv_size", "auto"),
                 " or a smaller window",
             ),

@@ -164,8 +164,9 @@ def _target_dtype(
         if not platform.on_gpu():
             needed_bytes = parameters * mx.float32.size
             notify(
-                f"float32 weights need {format_bytes(needed_bytes)}, "
-                f"{format_bytes(free_bytes)} is free: keeping the stored dtype, slow on a CPU"
+                f"float32 weights need {format_bytes(needed_bytes)}, but only "
+                f"{format_bytes(free_bytes)} is free: keeping the stored dtype, which is slow "
+                "on a CPU"
             )
     _require_memory(stored_bytes, free_bytes, notify)
     return None
@@ -175,15 +176,15 @@ def _require_memory(needed_bytes: int, free_bytes: int, notify: Notify) -> None:
     if platform.shortage_is_certain():
         if needed_bytes > free_bytes:
             raise NotEnoughMemory(
-                f"the model's weights need {format_bytes(needed_bytes)} of memory, "
-                f"{format_bytes(free_bytes)} is free: choose a smaller model or a stronger "
-                "quantization"
+                f"the model's weights need {format_bytes(needed_bytes)} of memory, but only "
+                f"{format_bytes(free_bytes)} is free: choose a smaller or more heavily quantized "
+                "model"
             )
     elif needed_bytes > NEARLY_ALL * free_bytes:
         notify(
             f"the model's weights need {format_bytes(needed_bytes)} of the "
             f"{format_bytes(free_bytes)} that is free: it may be slow or fail; consider a smaller "
-            "model or a stronger quantization"
+            "or more heavily quantized model"
         )
 
 

@@ -145,9 +145,7 @@ def _explain(name: str, aliases: Mapping[str, str]) -> MlxchatError:
     if _is_directory(path):
         return _explain_directory(name, path)
     if _is_file(path):
-        return ModelUnsupported(
-            f"{name} is not a .gguf file: give one, or the directory that holds the whole model"
-        )
+        return ModelUnsupported(f"{name} is not a .gguf file: give one, or the model's directory")
     if _looks_like_path(name):
         return ModelNotFound(f"{name} does not exist")
     near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
@@ -158,8 +156,8 @@ def _explain(name: str, aliases: Mapping[str, str]) -> MlxchatError:
 def _explain_directory(name: str, path: Path) -> ModelBroken:
     files = sorted(path.glob("*.gguf"))
     if files:
-        return ModelBroken(f"{name} holds GGUF files: give the file itself, {files[0]}")
-    return ModelBroken(f"{name} holds no config.json, so it is not a model directory")
+        return ModelBroken(f"{name} contains GGUF files: name the file itself, {files[0]}")
+    return ModelBroken(f"{name} has no config.json, so it is not a model directory")
 
 
 def _looks_like_path(name: str) -> bool:

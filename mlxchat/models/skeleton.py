@@ -57,7 +57,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """Read the model's config.json. Raises ModelBroken if it is missing or names no model type."""
     path = directory / "config.json"
     if not path.is_file():
-        raise ModelBroken(f"{directory} holds no config.json, so it is not a model directory")
+        raise ModelBroken(f"{directory} has no config.json, so it is not a model directory")
     config = read_json(path)
     if not isinstance(config.get("model_type"), str):
         raise ModelBroken(f"{path} names no model_type")

@@ -55,7 +55,7 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
 def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
     if not any((directory / name).is_file() for name in ("tokenizer.model", "vocab.json")):
         raise ModelBroken(
-            f"{directory} holds no tokenizer: tokenizer.json or tokenizer.model is missing"
+            f"{directory} has no tokenizer: tokenizer.json or tokenizer.model is missing"
         )
     # transformers warns on stderr if PyTorch, which is not needed here, is missing.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")

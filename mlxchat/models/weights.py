@@ -27,12 +27,12 @@ def weight_files(directory: Path) -> list[Path]:
     if index.is_file():
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict):
-            raise ModelBroken(f"{index} holds no weight_map")
+            raise ModelBroken(f"{index} has no weight_map")
         files = [directory / Path(name).name for name in sorted(set(shards.values()))]
     else:
         files = sorted(directory.glob("model*.safetensors"))
     if not files:
-        raise ModelBroken(f"{directory} holds no weights: model*.safetensors is missing")
+        raise ModelBroken(f"{directory} has no weights: model*.safetensors is missing")
     for file in files:
         check_safetensors(file)
     return files

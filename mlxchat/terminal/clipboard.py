@@ -36,7 +36,7 @@ def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
     if os.environ.get("TMUX") and shutil.which("tmux") and _run(TMUX, copied):
         return f"copied {size} to tmux, which passes them on if the terminal supports it"
     if len(copied) > MAX_OSC52_BYTES:
-        return f"{size} are too many for a terminal's clipboard: /export writes a file"
+        return f"{size} do not fit in a terminal's clipboard: /export writes a file"
     payload = base64.b64encode(copied).decode()
     screen.write(f"\x1b]52;c;{payload}\x07")
     screen.flush()

@@ -227,7 +227,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
     elif number is None:
         _list_matches(shown, word, matches)
     elif not 1 <= int(number) <= len(matches):
-        raise UsageError(f"no match #{number}: there are {count(len(matches), 'match', 'matches')}")
+        raise UsageError(f"no match #{number}: found {count(len(matches), 'match', 'matches')}")
     else:
         match = matches[int(number) - 1]
         shown.quote(match.line, match.turn)

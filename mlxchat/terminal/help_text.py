@@ -16,6 +16,7 @@ from mlxchat.terminal.help_page import (
 )
 
 OPTIONS = "Options"
+NEXT_LINE = "\n  "
 PLACEHOLDERS = {int: "N", float: "NUMBER"}
 
 
@@ -112,7 +113,10 @@ def _is_argument(parameter: Any) -> bool:
 
 
 def _more(command: Any, context: Any, columns: int) -> str:
-    return format_paragraph(f"All options and more: {command.full_help(context)}", columns)
+    """How to show everything: a command in one piece, so that it can be copied."""
+    words, full_help = "All options and more:", command.full_help(context)
+    fits = len(words) + 1 + len(full_help) <= columns
+    return f"{words}{' ' if fits else NEXT_LINE}{full_help}\n"
 
 
 def _placeholder(option: Any) -> str:

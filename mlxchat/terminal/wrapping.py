@@ -2,8 +2,8 @@
 
 import re
 
-# A command in backquotes, which can then be copied.
-_COMMAND = re.compile(r"`[^`]*`")
+# A command in backquotes, or the help that a usage error refers to, which can then be copied.
+_COMMAND = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)")
 # Separates figures.
 _DOT = " · "
 _GLUED = "\0"

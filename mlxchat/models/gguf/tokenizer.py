@@ -63,7 +63,7 @@ def _splitting(file: GgufFile) -> Splitting:
     if not name:
         raise ModelUnsupported(
             f"{file.path} does not specify how its tokenizer splits text: it was made before "
-            "April 2024, find a newer one"
+            "April 2024; use a newer one"
         )
     if name not in SPLITTINGS:
         raise ModelUnsupported(
