@@ -13,6 +13,7 @@
     ├── HubError           1   the network, the Hub, a permission
     ├── CacheError         1   this model's cache cannot be bounded
     │   └── WindowTooSmall 2   no room in it for the system prompt and the template
+    ├── ConstraintError    1   a constraint that became too complex to enforce
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
     ├── TemplateError      1   the chat template is missing or rejects the messages
     ├── SessionError       1   a saved conversation: its name, its files, open elsewhere
@@ -89,6 +90,9 @@ class CacheError(MlxchatError): ...
 
 class WindowTooSmall(CacheError):
     exit_status = ExitStatus.USAGE
+
+
+class ConstraintError(MlxchatError): ...
 
 
 class WindowFull(MlxchatError): ...

@@ -37,8 +37,12 @@ ORDER: dict[str, list[str]] = {
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
-        *("template_probe", "spans", "encoder", "stream_decoder", "replies", "tokens", "parts"),
-        "stop",
+        *("template_probe", "spans", "encoder", "stream_decoder", "replies", "token_bytes"),
+        *("tokens", "parts", "stop", "extract"),
+    ],
+    "constraint": [
+        *("", "json_path", "keywords", "formats", "expression", "finite", "disjoint", "schema"),
+        *("shorthand", "lark", "library", "constraint", "vocabulary", "matcher", "apply"),
     ],
     "cache": [
         *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),
@@ -145,6 +149,7 @@ SOLE_IMPORTERS = {
     "gguf": ("models.gguf",),
     "psutil": ("platform",),
     "mlx_lm": ("cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"),
+    "llguidance": ("constraint",),
     "matplotlib": ("bench.plot",),
     "jinja2": ("text.template",),
     "termios": ("terminal.modes",),

@@ -23,6 +23,7 @@ from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.stream_decoder import StreamDecoder
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
 from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
+from mlxchat.text.token_bytes import token_bytes
 from mlxchat.wording import Field
 
 
@@ -356,6 +357,15 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, without control tokens."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
+
+    def token_bytes(self) -> list[bytes]:
+        """The bytes of each id, which may be part of a character; see `token_bytes.token_bytes`."""
+        return token_bytes(self._backend)
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that no text contains: control tokens, markers of thoughts, ends of turns."""
+        return self._special_ids | self._encoder.control_ids.keys() | self.eos_ids
 
     def is_silent(self, id_: int) -> bool:
         """Whether `decode` omits the token whatever its context."""

@@ -1,0 +1,103 @@
+"""The state of one constrained answer: which token may come next, and which ones must."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.constraint.library import failure, new_matcher
+from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.errors import ConstraintError
+from mlxchat.wording import Field
+
+# Forced tokens are verified in one step, in which each costs time.
+MAX_FORCED = 64
+
+
+class Matcher:
+    """Follows an answer token by token. Any failure raises ConstraintError, at once and again at
+    every later call, so that an answer is never continued without its constraint."""
+
+    def __init__(self, vocabulary: Vocabulary, constraint: Constraint) -> None:
+        self._vocabulary = vocabulary
+        self._kind = constraint.kind
+        self._inner = new_matcher(vocabulary.table, constraint.grammar)
+        self._ended = 0
+        self._words = (vocabulary.size + 31) // 32
+        self._check()
+
+    def mask(self) -> np.ndarray:
+        """The tokens allowed next: bit `id % 32` of word `id // 32`, uint32 `((size + 31) // 32,)`.
+
+        At least one is allowed; ends are if the answer may end.
+        """
+        words = (self._vocabulary.table.vocab_size + 31) // 32
+        mask = np.zeros(words, np.uint32)
+        self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        # llguidance allows only ends if it fails, as if the answer were complete.
+        self._check()
+        if words * 32 > self._vocabulary.size:
+            # Without any end token, llguidance adds one after the last.
+            mask = mask[: self._words]
+            mask[-1] &= np.uint32((1 << ((self._vocabulary.size - 1) % 32 + 1)) - 1)
+        return mask
+
+    def accept(self, id_: int) -> None:
+        """Append a token to the answer. Raises ConstraintError if it is not allowed."""
+        self._check()
+        if self._inner.is_stopped() and id_ in self._vocabulary.ends:
+            # llguidance would take it without counting it for a rollback.
+            self._ended += 1
+            return
+        self._inner.consume_token(id_)
+        self._check()
+
+    def accepts(self, ids: Sequence[int]) -> int:
+        """How many of the next tokens could be accepted in turn; changes nothing."""
+        accepted = self._inner.validate_tokens(list(ids))
+        self._check()
+        return accepted
+
+    def forced(self, most: int = MAX_FORCED) -> list[int]:
+        """The next tokens, if the text leaves no choice; at most `most`, often none.
+
+        They spell that text as the tokenizer does, and are certain to be accepted.
+        """
+        if self.is_complete:
+            return []
+        ids = self._inner.compute_ff_tokens()[:most]
+        self._check()
+        return ids[: self.accepts(ids)] if ids else []
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the answer so far is valid as a whole."""
+        return self._inner.is_accepting()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer is valid, and nothing may follow but an end."""
+        if not self.may_end:
+            return False
+        # The empty text may be complete before llguidance notices.
+        return self._inner.is_stopped() or np.array_equal(self.mask(), self._vocabulary.ends_mask)
+
+    def copy(self) -> "Matcher":
+        """An independent matcher in the same state."""
+        copied = object.__new__(Matcher)
+        copied.__dict__.update(self.__dict__)
+        copied._inner = self._inner.deep_copy()
+        return copied
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` accepted tokens."""
+        uncounted = min(count, self._ended)
+        self._ended -= uncounted
+        if count > uncounted:
+            self._inner.rollback(count - uncounted)
+            self._check()
+
+    def _check(self) -> None:
+        reason = failure(self._inner)
+        if reason is not None:
+            raise ConstraintError(Field(self._kind), f": {reason}")

@@ -1,0 +1,51 @@
+"""The fenced code blocks of a Markdown text, for answers of which a program needs only the code."""
+
+import re
+
+# Three or more backticks, with an info string that has none, or tildes. Models indent fences in
+# lists by any number of spaces.
+# Source: https://spec.commonmark.org/0.31.2/#fenced-code-blocks
+_OPENING = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
+
+
+def extract_code(text: str, *, last: bool = False) -> str:
+    """The content of the first fenced code block, or of the last; the whole text if it has none.
+
+    The content ends with a newline unless it is empty or the text ends in it. An unclosed block
+    extends to the end, as in CommonMark.
+    """
+    blocks = _blocks(text)
+    if not blocks:
+        return text
+    return blocks[-1 if last else 0]
+
+
+def _blocks(text: str) -> list[str]:
+    blocks: list[str] = []
+    content: list[str] | None = None
+    fence = indent = ""
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        if content is None:
+            opening = _OPENING.match(line.rstrip("\r\n"))
+            if opening is not None:
+                content, fence, indent = [], opening["fence"], opening["indent"]
+        elif _closes(line, fence):
+            blocks.append("".join(content))
+            content = None
+        else:
+            content.append(_without_indent(line, indent))
+    if content is not None:
+        blocks.append("".join(content))
+    return blocks
+
+
+def _closes(line: str, fence: str) -> bool:
+    """Whether the line is a closing fence: the same character, at least as many."""
+    stripped = line.strip()
+    return len(stripped) >= len(fence) and set(stripped) == {fence[0]}
+
+
+def _without_indent(line: str, indent: str) -> str:
+    """The line without as much of the fence's indentation as it has."""
+    blank = len(line) - len(line.lstrip(" \t"))
+    return line[min(blank, len(indent)) :]

@@ -1,0 +1,515 @@
+"""What happens to each keyword of JSON Schema, and to schemas made to harm."""
+
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema_specifications import REGISTRY
+
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.constraint.keywords import ANNOTATIONS, ENFORCED, REFUSED
+from mlxchat.constraint.schema import compile_schema
+from mlxchat.errors import UsageError
+from tests.constrained import accepted, assert_works_or_is_refused
+from tests.json_formats import CHECKER
+from tests.schemas import DRAFT_7
+
+
+def accepts(constraint: Constraint, text: str) -> bool:
+    return accepted(constraint, [text]) == [text]
+
+
+def refusal(schema: Any, **options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        Constraint.from_schema(schema, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+# Every keyword that is enforced: with a value that it allows, and one that only it forbids.
+EXAMPLES: dict[str, list[tuple[Any, Any, Any]]] = {
+    "type": [({"type": "string"}, "x", 1), ({"type": ["null", "boolean"]}, None, 1)],
+    "enum": [({"enum": [1, "a", None]}, "a", "b")],
+    "const": [({"const": {"a": [1, 2.5]}}, {"a": [1, 2.5]}, {"a": [1, 2]})],
+    "$ref": [({"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": {"type": "null"}}}, None, 1)],
+    "allOf": [({"allOf": [{"type": "integer"}, {"minimum": 5}]}, 5, 4)],
+    "anyOf": [({"anyOf": [{"type": "integer"}, {"type": "null"}]}, None, "x")],
+    "oneOf": [({"oneOf": [{"type": "integer"}, {"type": "null"}]}, None, "x")],
+    "properties": [
+        ({"type": "object", "properties": {"a": {"type": "null"}}}, {"a": None}, {"a": 1})
+    ],
+    "patternProperties": [
+        ({"type": "object", "patternProperties": {"^x": {"type": "null"}}}, {"x1": None}, {"x": 1})
+    ],
+    "additionalProperties": [
+        ({"type": "object", "additionalProperties": {"type": "null"}}, {"a": None}, {"a": 1}),
+        ({"type": "object", "additionalProperties": False}, {}, {"a": 1}),
+    ],
+    "required": [({"type": "object", "required": ["a"]}, {"a": 1}, {"b": 1})],
+    "minProperties": [({"type": "object", "minProperties": 1}, {"a": 1}, {})],
+    "maxProperties": [({"type": "object", "maxProperties": 1}, {"a": 1}, {"a": 1, "b": 1})],
+    "items": [({"type": "array", "items": {"type": "null"}}, [None], [1])],
+    "prefixItems": [({"type": "array", "prefixItems": [{"type": "null"}]}, [None, 1], [1])],
+    "additionalItems": [
+        (
+            {"$schema": DRAFT_7, "type": "array", "items": [True], "additionalItems": False},
+            [1],
+            [1, 2],
+        )
+    ],
+    "minItems": [({"type": "array", "minItems": 2}, [1, 2], [1])],
+    "maxItems": [({"type": "array", "maxItems": 1}, [1], [1, 2])],
+    "minLength": [({"type": "string", "minLength": 2}, "éé", "é")],
+    "maxLength": [({"type": "string", "maxLength": 1}, "😀", "ab")],
+    "pattern": [({"type": "string", "pattern": "b"}, "abc", "ac")],
+    "format": [({"type": "string", "format": "date"}, "2024-02-29", "2023-02-29")],
+    "minimum": [({"type": "number", "minimum": 0.5}, 0.5, 0.4)],
+    "maximum": [({"type": "integer", "maximum": 7}, 7, 8)],
+    "exclusiveMinimum": [({"type": "number", "exclusiveMinimum": 0}, 0.1, 0)],
+    "exclusiveMaximum": [({"type": "number", "exclusiveMaximum": 1}, 0.9, 1)],
+    "multipleOf": [({"type": "integer", "multipleOf": 7}, 14, 15)],
+}
+
+CASES = [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
+
+
+def test_every_enforced_keyword_has_an_example() -> None:
+    assert EXAMPLES.keys() == ENFORCED
+
+
+@pytest.mark.parametrize(("keyword", "schema", "valid", "invalid"), CASES)
+def test_a_keyword_is_enforced(keyword: str, schema: Any, valid: Any, invalid: Any) -> None:
+    constraint = Constraint.from_schema(schema)
+    assert keyword in str(schema)
+    assert accepts(constraint, json.dumps(valid, ensure_ascii=False))
+    assert not accepts(constraint, json.dumps(invalid, ensure_ascii=False))
+
+
+def test_every_keyword_of_the_drafts_is_known() -> None:
+    """llguidance ignores unknown keywords, so a new one must not be missing here."""
+    known = ENFORCED | ANNOTATIONS | REFUSED.keys()
+    drafts: list[Any] = [
+        resource.contents
+        for uri in REGISTRY
+        if "draft-03" not in uri and "draft-04" not in uri
+        for resource in [REGISTRY[uri]]
+    ]
+    keywords = {key for draft in drafts for key in draft.get("properties", {})}
+    assert len(keywords) > 50
+    assert keywords - known == set()
+    assert not ENFORCED & ANNOTATIONS | ENFORCED & REFUSED.keys() | ANNOTATIONS & REFUSED.keys()
+
+
+@pytest.mark.parametrize("keyword", [*sorted(REFUSED), "nullable", "minLenght", "divisibleBy"])
+def test_a_keyword_that_cannot_be_enforced_is_named_with_its_place(keyword: str) -> None:
+    inner = {"type": "object", "properties": {"a b": {"items": {keyword: {}}}}}
+    message = refusal({"anyOf": [{"type": "null"}, inner]})
+    assert message.startswith("schema: $.anyOf[1].properties['a b'].items.")
+    assert keyword in message
+
+
+@pytest.mark.parametrize("keyword", [*sorted(ANNOTATIONS - {"$schema", "$id"}), "x-order"])
+def test_an_annotation_changes_nothing(keyword: str) -> None:
+    plain = {"type": "object", "properties": {"a": {"type": "string"}}}
+    annotated = {"type": "object", "properties": {"a": {"type": "string", keyword: {}}}}
+    assert Constraint.from_schema(annotated).grammar == Constraint.from_schema(plain).grammar
+
+
+def test_an_option_of_llguidance_in_a_schema_is_only_an_annotation() -> None:
+    """`x-guidance` would have turned unknown keywords and endless whitespace on."""
+    lenient = {"type": "object", "x-guidance": {"lenient": True, "whitespace_flexible": True}}
+    assert (
+        Constraint.from_schema(lenient).grammar
+        == Constraint.from_schema({"type": "object"}).grammar
+    )
+    assert "not" in refusal(lenient | {"not": {}})
+
+
+# Fragments that are combined in pairs, and values that they are tried on.
+FRAGMENTS: list[dict[str, Any]] = [
+    {"type": "integer"},
+    {"type": ["string", "null", "array"]},
+    {"minimum": 2, "exclusiveMaximum": 7.5},
+    {"multipleOf": 0.5},
+    {"minLength": 2, "maxLength": 3},
+    {"pattern": "a$"},
+    {"format": "date"},
+    {"enum": [1, 3.5, "aa", None, [2], {"a": 2}]},
+    {"const": 3},
+    {"items": {"type": "integer"}},
+    {"prefixItems": [{"type": "string"}], "minItems": 1},
+    {"maxItems": 1},
+    {"properties": {"a": {"type": "integer"}}},
+    {"properties": {"b": {"type": "string"}}, "additionalProperties": False},
+    {"patternProperties": {"^a": {"minimum": 2}}},
+    {"required": ["a"]},
+    {"minProperties": 1, "maxProperties": 1},
+    {"anyOf": [{"type": "integer"}, {"required": ["b"]}]},
+    {"oneOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]},
+    {"$ref": "#/$defs/d"},
+]
+VALUES: list[Any] = [
+    *(None, True, 0, 1, 2, 3, 3.5, 7, 7.5, -2, "", "a", "aa", "ba", "aaaa", "é", "2024-02-29"),
+    *([], [1], [2], ["a"], ["a", 1], [1, 2], [None], [[]], {}, {"a": 1}, {"a": 2}, {"a": "x"}),
+    *({"b": "x"}, {"b": 1}, {"a": 2, "b": "x"}, {"a": 2, "c": 1}, {"ab": 1}, {"ab": 3}, {"c": {}}),
+]
+DEFINITIONS = {"$defs": {"d": {"properties": {"a": {"maximum": 2}}, "maximum": 3}}}
+
+
+def combinations() -> list[dict[str, Any]]:
+    pairs = [(one, other) for one in FRAGMENTS for other in FRAGMENTS]
+    merged = [one | other for one, other in pairs if not one.keys() & other.keys()]
+    both = [{"allOf": [one, other]} for one, other in pairs if one is not other]
+    return [each | DEFINITIONS for each in [*FRAGMENTS, *merged, *both]]
+
+
+def test_whatever_is_accepted_is_valid() -> None:
+    """Keywords act on each other: nothing accepted under two of them may be invalid."""
+    texts = [json.dumps(value, ensure_ascii=False) for value in VALUES]
+    count = 0
+    for schema in combinations():
+        try:
+            constraint = Constraint.from_schema(schema)
+        except UsageError:
+            continue
+        check = jsonschema.Draft202012Validator(schema, format_checker=CHECKER)
+        valid = accepted(constraint, texts)
+        assert all(check.is_valid(json.loads(text)) for text in valid), (schema, valid)
+        count += len(valid)
+    assert count > 2_000
+
+
+def test_listed_properties_are_all_there_are() -> None:
+    """A small model added properties until its answer was cut off."""
+    person = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    assert not accepts(Constraint.from_schema(person), '{"name": "x", "y": 1}')
+    open_ = person | {"additionalProperties": True}
+    assert accepts(Constraint.from_schema(open_), '{"name": "x", "y": 1}')
+
+
+def test_schemas_that_apply_together_keep_each_others_properties() -> None:
+    schema = {
+        "allOf": [
+            {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]},
+            {"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"]},
+        ]
+    }
+    assert accepts(Constraint.from_schema(schema), '{"a": null, "b": null}')
+
+
+def test_one_of_means_exactly_one() -> None:
+    """Of objects with the same properties, one satisfied both schemas."""
+    a, b = ({"type": "object", "properties": {k: {"type": "null"}}, "required": [k]} for k in "ab")
+    assert "oneOf" in refusal({"oneOf": [a, b]})
+    assert "oneOf" in refusal({"oneOf": [{"type": "integer"}, {"type": "number"}]})
+    assert "oneOf" in refusal({"oneOf": [{"const": 1}, {"const": 1.0}]})
+    Constraint.from_schema({"oneOf": [{"const": 1}, {"const": True}]})
+
+
+@pytest.mark.parametrize(
+    "broken", [{"type": 5}, {"type": [[]]}, {"properties": []}, {"required": [{}]}, {"enum": 1}, 7]
+)
+def test_a_broken_definition_in_one_of_is_refused(broken: Any) -> None:
+    """Schemas were compared with each other before what they refer to was checked."""
+    other = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    schema = {"oneOf": [{"$ref": "#/$defs/broken"}, other], "$defs": {"broken": broken}}
+    assert refusal(schema).startswith("schema: $.$defs.broken")
+
+
+def test_an_additional_name_cannot_repeat_a_property_by_escapes() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "additionalProperties": True,
+    }
+    constraint = Constraint.from_schema(schema)
+    assert accepts(constraint, '{"a": 1, "b": "x"}')
+    assert not accepts(constraint, '{"a": 1, "\\u0061": "x"}')
+    assert not accepts(constraint, '{"a": 1, "a": 2}')
+
+
+def test_whitespace_is_one_space_after_separators() -> None:
+    constraint = Constraint.from_schema({})
+    assert accepts(constraint, '{"a": [1, 2]}')
+    for text in ('{"a":1}', '{ "a": 1}', "[1,  2]", "[1,2]", " 1", "1 ", "[\n1]"):
+        assert not accepts(constraint, text)
+
+
+def test_numbers_are_read_alike_everywhere() -> None:
+    integers = Constraint.from_schema({"type": "integer"})
+    assert accepts(integers, str(2**53 - 1))
+    assert not accepts(integers, str(2**53))
+    numbers = Constraint.from_schema({"type": "number"})
+    assert accepts(numbers, "-0.5")
+    assert not accepts(numbers, "1e999")
+    # The limits of 64 bits, as generators of schemas write them.
+    Constraint.from_schema({"type": "integer", "minimum": 0, "maximum": 2**64 - 1})
+    assert "2^53" in refusal({"const": 2**53 + 1})
+
+
+@pytest.mark.parametrize("name", ["unknown", "foo", "int32", "", None, "idn-email"])
+def test_an_unknown_format_is_refused(name: Any) -> None:
+    """llguidance takes `unknown` for anything."""
+    assert "$.format: unknown format" in refusal({"type": "string", "format": name})
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "integer", "minimum": 5, "maximum": 3}, "unsatisfiable: minimum (5) is greater"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength (3) is greater"),
+        ({"type": "string", "enum": [1]}, "unsatisfiable"),
+        ({"enum": []}, "$.enum: must be a list with at least one value"),
+        (False, "no finite value"),
+        ({"$ref": "#"}, "no finite value"),
+        ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "no finite"),
+        ({"type": "string", "pattern": r"[^\s\S]"}, "nothing matches"),
+        (
+            {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^a", "format": "date"},
+                "minItems": 1,
+            },
+            "$.items: nothing matches",
+        ),
+        ({"const": "a\0"}, "$.const: control character U+0000"),
+        ({"enum": ["a", {"b": ["\x1f"]}]}, "$.enum[1].b[0]: control character U+001F"),
+        ({"$ref": "https://example.com/x.json"}, "only references within"),
+        ({"$ref": "/etc/passwd"}, "only references within"),
+        ({"$ref": "#anchor"}, "only references within"),
+        ({"$ref": "#/$defs/x"}, "refers to $.$defs.x, which does not exist"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "unsupported draft"),
+        ({"type": "array", "items": [{}]}, "prefixItems"),
+        ({"type": "text"}, "$.type: unknown type 'text'"),
+        ({"minItems": -1}, "$.minItems: must be an integer"),
+        ({"multipleOf": 0}, "$.multipleOf: must be positive"),
+        ({"type": "integer", "multipleOf": 99991}, "too many digits"),
+        ({"minimum": "1"}, "$.minimum: must be a number, got '1'"),
+        ({"pattern": "("}, "$.pattern: '(': missing )"),
+        ({"pattern": "(?=a)"}, "$.pattern: '(?=a)': lookahead"),
+        ({"patternProperties": {r"a\b": {}}}, "word boundaries"),
+        ({"patternProperties": {"a": {}, "b": {}}}, "$: patternProperty regexes"),
+        ({"required": "a"}, "$.required: must be a list of names"),
+        ({"minProperties": 3}, "$.minProperties"),
+        ({"properties": []}, "$.properties: must be an object"),
+        ({"allOf": []}, "$.allOf: must be a list"),
+        ({"properties": {"a": 1}}, "$.properties.a: a schema must be"),
+        ({"properties": {"a": {"$id": "x"}}}, "$.properties.a.$id: $id is supported at the root"),
+        ([], "$: a schema must be an object or a boolean"),
+        ({"const": float("nan")}, "not JSON"),
+        ({"const": "\ud800"}, "not JSON"),
+    ],
+)
+def test_a_schema_is_refused_in_one_line(schema: Any, reason: str) -> None:
+    assert reason in refusal(schema)
+
+
+def doubled(levels: int, keyword: str) -> dict[str, Any]:
+    """A schema of a few lines that is 2^levels large when written out."""
+    links = {
+        f"d{level}": {keyword: [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
+    }
+    last = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+    return {"$ref": "#/$defs/d0", "$defs": links | {f"d{levels}": last}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        schema = {"anyOf": [schema, schema]}
+    return schema
+
+
+def forced(levels: int) -> dict[str, Any]:
+    """A schema of only one value, of 2^levels characters."""
+    links = {
+        f"d{level}": {
+            "type": "object",
+            "properties": {name: {"$ref": f"#/$defs/d{level + 1}"} for name in "xy"},
+            "required": ["x", "y"],
+        }
+        for level in range(levels)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": links | {f"d{levels}": {"type": "null"}}}
+
+
+def trees() -> dict[str, Any]:
+    definitions = {
+        name: {"type": "object", "properties": {"child": {"$ref": f"#/$defs/{name}"}}}
+        for name in ("one", "other")
+    }
+    both = [{"$ref": f"#/$defs/{name}"} for name in definitions]
+    return {"allOf": both, "$defs": definitions}
+
+
+def chain(length: int, link: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Definitions of which each refers to the next."""
+    links = {f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": links | {f"d{length}": {"type": "string"}}}
+
+
+def in_object(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}}
+
+
+def in_lists(schema: dict[str, Any]) -> dict[str, Any]:
+    for _ in range(10):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+HOSTILE: dict[str, Any] = {
+    # These crashed the process, by overflowing its stack.
+    "a chain": chain(2_000, lambda schema: schema),
+    "a chain of objects": chain(2_000, in_object),
+    "a chain of lists": chain(900, in_lists),
+    "a long chain": chain(20_000, in_object),
+    "10 MB": '{"description": "' + "x" * 10_000_000 + '"}',
+    "a deep array": "[" * 100_000,
+    "a deep object": '{"not":' * 100_000,
+    "nested twice at each level": nested(40),
+    "anyOf": doubled(40, "anyOf"),
+    "allOf": doubled(40, "allOf"),
+    "oneOf": doubled(40, "oneOf"),
+    "one forced value": forced(40),
+    "recursive intersection": trees(),
+    "a large enum": {"enum": [f"value {number}" for number in range(50_000)]},
+    "many properties": {"properties": {f"p{number}": {} for number in range(50_000)}},
+    "most properties": {"properties": {f"p{number}": {} for number in range(2_000)}},
+    "many patterns": {"patternProperties": {f"^p{number}x": {} for number in range(5_000)}},
+    "most patterns": {"patternProperties": {f"^p{number}x": {} for number in range(100)}},
+    # Intersecting 40 of these took minutes.
+    "patterns of one text": {"allOf": [{"pattern": f"a{number}"} for number in range(500)]},
+    "few patterns of one text": {"allOf": [{"pattern": f"a{number}"} for number in range(10)]},
+    "many schemas": {"allOf": [{"properties": {f"p{n}": {"const": n}}} for n in range(5_000)]},
+    "a product": {
+        "allOf": [
+            {"anyOf": [{"properties": {f"p{n}": {"const": m}}} for m in range(6)]} for n in range(8)
+        ]
+    },
+    "an exploding pattern": {"type": "string", "pattern": "^(.*a.{25}|.*b.{25})$"},
+    "a huge pattern": {"type": "string", "pattern": "((a{1000}){1000}){1000}"},
+    "huge counts": {"type": "array", "items": {"minLength": 10**9}, "minItems": 10**9},
+    "a huge tuple": {"type": "array", "prefixItems": [{"type": "null"}] * 50_000},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_schema_ends_in_one_line_or_works_in_bounded_time(name: str) -> None:
+    began_s = time.monotonic()
+    try:
+        Constraint.from_schema(HOSTILE[name])
+    except UsageError as error:
+        message = str(error)
+        assert message.startswith("schema: ")
+        assert "\n" not in message
+        assert len(message) < 400
+    # Most take milliseconds, and none took two seconds, on a busy machine.
+    assert time.monotonic() - began_s < 10
+
+
+KEYWORDS = sorted(ENFORCED | {"$defs", "title", "x", "a"})
+SCALARS = st.sampled_from(
+    [
+        *(None, True, False, 0, 1, -1, 2.5, 1e300, "", "a", "^a$", "(", "date", "integer", "#"),
+        *("object", "array", "string", "number", "#/$defs/a", "#/properties/a", "#/0", "\0"),
+    ]
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(ANYTHING)
+def test_any_json_is_a_schema_or_refused_in_one_line(schema: Any) -> None:
+    assert_works_or_is_refused(Constraint.from_schema, schema)
+
+
+def test_an_object_that_contains_itself_is_refused() -> None:
+    schema: dict[str, Any] = {"type": "object"}
+    schema["properties"] = {"a": schema}
+    assert "levels deep" in refusal(schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"type":', "invalid JSON: Expecting value at line 1, column 9"),
+        ('{"a": 1, "a": 2}', "name 'a' is given twice"),
+        ('{"minimum": NaN}', "NaN is not a JSON value"),
+        ("person", "cannot read person: No such file or directory"),
+        ("name, age year", "'age year': after the name comes a type"),
+        ("name,, :x", "has no name"),
+        (", ,", "no field is given"),
+        ("a, b, a int", "field 'a' is given twice"),
+        ("", "cannot read"),
+    ],
+)
+def test_a_text_that_is_no_schema_is_refused(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert reason in refusal(text)
+
+
+def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a schema, with a comma.json"
+    path.write_text('\ufeff{"type": "integer"}', encoding="utf-8")
+    assert accepts(Constraint.from_schema(str(path)), "7")
+    path.write_bytes(b"\xff\xfe{}")
+    assert "not UTF-8" in refusal(str(path))
+    path.write_bytes(b" " * 2_000_000)
+    assert "larger than" in refusal(str(path))
+    assert "cannot read" in refusal(str(tmp_path))
+
+
+def test_the_short_form_is_that_of_llm() -> None:
+    short = Constraint.from_schema("name, age int, score float, ok bool, bio: one sentence, s str")
+    assert short.schema == {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "age": {"type": "integer"},
+            "score": {"type": "number"},
+            "ok": {"type": "boolean"},
+            "bio": {"type": "string", "description": "one sentence"},
+            "s": {"type": "string"},
+        },
+        "required": ["name", "age", "score", "ok", "bio", "s"],
+    }
+    lines = Constraint.from_schema("name: the person's name, in full\nage int\n")
+    assert list(lines.schema["properties"]) == ["name", "age"]
+    assert lines.schema["properties"]["name"]["description"] == "the person's name, in full"
+
+
+def test_multi_asks_for_a_list_of_items() -> None:
+    constraint = Constraint.from_schema("name, age int", multi=True)
+    assert constraint.schema["required"] == ["items"]
+    assert accepts(constraint, '{"items": []}')
+    assert accepts(constraint, '{"items": [{"name": "x", "age": 1}]}')
+    assert not accepts(constraint, '{"items": [{"name": "x"}]}')
+
+
+def test_definitions_that_are_not_used_are_not_checked() -> None:
+    Constraint.from_schema({"type": "null", "$defs": {"a": {"not": {}}}})
+    assert "$.$defs.a.not" in refusal({"$ref": "#/$defs/a", "$defs": {"a": {"not": {}}}})
+
+
+def test_parts_come_inner_first() -> None:
+    compiled = compile_schema({"properties": {"a": {"items": {"type": "null"}}}})
+    places = [place for place, _ in compiled.parts]
+    assert all(len(one) > len(other) for one, other in pairwise(places))

@@ -1,0 +1,61 @@
+"""Which part of an answer is its code block."""
+
+import pytest
+
+from mlxchat.text.extract import extract_code
+
+TWO = "First:\n\n```python\nprint(1)\n```\n\nthen\n\n```sh\nls -l\n```\nDone.\n"
+
+
+def test_the_first_or_the_last_block_is_extracted() -> None:
+    assert extract_code(TWO) == "print(1)\n"
+    assert extract_code(TWO, last=True) == "ls -l\n"
+
+
+def test_a_text_without_a_block_is_returned_whole() -> None:
+    for text in ("", "ls -l", "no `code` here\n", "``\nx\n``\n", "a ```inline``` fence\n"):
+        assert extract_code(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```\nx\n```", "x\n"),
+        ("```\nx\n```   \nmore", "x\n"),
+        ("~~~\nx\n~~~\n", "x\n"),
+        ("~~~ python\nx\n~~~\n", "x\n"),
+        ("```c++\nx\n```\n", "x\n"),
+        ("``` bash\nx\n```\n", "x\n"),
+        ('```python title="a.py"\nx\n```\n', "x\n"),
+        ("```{.python .numberLines}\nx\n```\n", "x\n"),
+        ("```\n\n```\n", "\n"),
+        ("```\n```\n", ""),
+        ("```sh\r\nls\r\n```\r\n", "ls\r\n"),
+        ("```\n  indented\n\ttab\n```\n", "  indented\n\ttab\n"),
+    ],
+)
+def test_forms_of_a_block(text: str, code: str) -> None:
+    assert extract_code(text) == code
+
+
+def test_a_longer_fence_contains_shorter_ones() -> None:
+    inner = "```\nx\n```\n"
+    assert extract_code(f"````md\n{inner}````\n") == inner
+    assert extract_code(f"~~~\n{inner}~~~\n") == inner
+    assert extract_code("```\nx\n````\n") == "x\n"
+
+
+def test_other_fences_do_not_close_a_block() -> None:
+    assert extract_code("```\na\n~~~\nb\n``\nc\n``` x\nd\n```\n") == "a\n~~~\nb\n``\nc\n``` x\nd\n"
+
+
+def test_an_unclosed_block_extends_to_the_end() -> None:
+    """An answer cut off by its length still has nothing but code in it."""
+    assert extract_code("Here:\n```sh\nls\necho") == "ls\necho"
+    assert extract_code("```\nx\n```\n```sh\nls", last=True) == "ls"
+    assert extract_code("```") == ""
+
+
+def test_a_block_in_a_list_loses_its_indentation() -> None:
+    text = "1. Run:\n\n   ```sh\n   if x; then\n     y\n   fi\n\n   ```\n2. Wait.\n"
+    assert extract_code(text) == "if x; then\n  y\nfi\n\n"

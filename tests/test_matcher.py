@@ -1,0 +1,379 @@
+"""The state of one constrained answer, on vocabularies of several kinds."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from mlxchat.constraint.apply import apply_mask
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.constraint.matcher import MAX_FORCED, Matcher
+from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.errors import ConstraintError, ModelUnsupported
+from mlxchat.models.tokenizer_files import load_tokenizer
+from mlxchat.text.tokens import Tokenizer
+from scripts.tiny_model import byte_tokenizer
+from tests.constrained import Walker, bits_of
+
+PERSON = Constraint.from_schema("name, age int")
+
+
+def byte_level(merges: tuple[tuple[str, str], ...] = (), ends: tuple[str, ...] = ()) -> Tokenizer:
+    """Bytes, and the merges of some."""
+    backend = byte_tokenizer()
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    for left, right in merges:
+        vocabulary[left + right] = len(vocabulary)
+    merged = tokenizers.Tokenizer(models.BPE(vocabulary, list(merges)))
+    merged.pre_tokenizer, merged.decoder = backend.pre_tokenizer, backend.decoder
+    special = ["<|endoftext|>", "<|im_end|>"]
+    merged.add_special_tokens([AddedToken(text, special=True) for text in special])
+    merged.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    ids = [merged.token_to_id(text) for text in ends]
+    return Tokenizer(merged, None, [id_ for id_ in ids if id_ is not None])
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return byte_level(ends=("<|im_end|>",))
+
+
+@pytest.fixture
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    return Vocabulary(tokenizer)
+
+
+def allowed(matcher: Matcher) -> set[int]:
+    return set(np.flatnonzero(bits_of(matcher.mask())).tolist())
+
+
+def feed(matcher: Matcher, text: str) -> Matcher:
+    for byte in text.encode():
+        matcher.accept(byte)
+    return matcher
+
+
+def test_the_mask_allows_what_may_come_next(vocabulary: Vocabulary) -> None:
+    matcher = Matcher(vocabulary, Constraint.from_regex("ab?"))
+    (end,) = vocabulary.ends
+    assert matcher.mask().dtype == np.uint32
+    assert matcher.mask().shape == ((vocabulary.size + 31) // 32,)
+    assert allowed(matcher) == {ord("a")}
+    assert not matcher.may_end
+    matcher.accept(ord("a"))
+    assert allowed(matcher) == {ord("b"), end}
+    assert (matcher.may_end, matcher.is_complete) == (True, False)
+    matcher.accept(ord("b"))
+    assert allowed(matcher) == {end}
+    assert (matcher.may_end, matcher.is_complete) == (True, True)
+    matcher.accept(end)
+    assert matcher.is_complete
+
+
+def test_an_empty_answer_may_be_complete(vocabulary: Vocabulary) -> None:
+    matcher = Matcher(vocabulary, Constraint.from_regex(""))
+    assert (matcher.may_end, matcher.is_complete) == (True, True)
+    assert allowed(matcher) == set(vocabulary.ends)
+
+
+def test_a_token_that_is_not_allowed_raises_and_keeps_raising(vocabulary: Vocabulary) -> None:
+    """llguidance's mask allows the end once a token has failed, as if the answer were complete."""
+    matcher = Matcher(vocabulary, PERSON)
+    with pytest.raises(ConstraintError, match="schema: "):
+        matcher.accept(ord("x"))
+    for act in (
+        matcher.mask,
+        matcher.forced,
+        lambda: matcher.accepts([1]),
+        lambda: matcher.accept(1),
+    ):
+        with pytest.raises(ConstraintError):
+            act()
+    assert not matcher.may_end
+    assert not matcher.is_complete
+
+
+def test_a_constraint_that_becomes_too_complex_raises(vocabulary: Vocabulary) -> None:
+    """llguidance's mask would allow only the end."""
+    wide = Constraint.from_regex("(.*a.{600}|.*b.{599}c.{400}){2,9}")
+    matcher = Matcher(vocabulary, wide)
+    rng = random.Random(0)
+
+    def write() -> None:
+        for _ in range(20_000):
+            assert len(allowed(matcher)) > 1
+            matcher.accept(ord(rng.choice("abc")))
+
+    with pytest.raises(ConstraintError, match="regex: too large or too complex to enforce"):
+        write()
+
+
+def test_accepts_counts_and_changes_nothing(vocabulary: Vocabulary) -> None:
+    matcher = Matcher(vocabulary, Constraint.from_regex("abc?"))
+    (end,) = vocabulary.ends
+    assert matcher.accepts(list(b"abx")) == 2
+    assert matcher.accepts([*b"abc", end]) == 4
+    assert matcher.accepts([*b"ab", end, ord("c")]) == 3
+    assert matcher.accepts([]) == 0
+    assert matcher.accepts([end]) == 0
+    assert allowed(matcher) == {ord("a")}
+
+
+def test_a_rollback_takes_back_tokens_and_ends(vocabulary: Vocabulary) -> None:
+    """llguidance does not count an end that follows a complete answer."""
+    matcher = feed(Matcher(vocabulary, PERSON), '{"name": "Ada", "age": 3}')
+    (end,) = vocabulary.ends
+    before = Matcher(vocabulary, PERSON)
+    feed(before, '{"name": "Ada", "age": ')
+    matcher.accept(end)
+    matcher.rollback(3)
+    assert allowed(matcher) == allowed(before)
+    matcher.rollback(0)
+    feed(matcher, "42}")
+    assert matcher.is_complete
+
+
+def test_a_rollback_of_an_end_that_is_not_the_only_continuation(vocabulary: Vocabulary) -> None:
+    matcher = feed(Matcher(vocabulary, Constraint.from_regex("a*")), "aa")
+    matcher.accept(vocabulary.ends[0])
+    assert matcher.is_complete
+    matcher.rollback(2)
+    assert allowed(matcher) == {ord("a"), vocabulary.ends[0]}
+    feed(matcher, "aaa")
+
+
+def test_a_copy_is_independent(vocabulary: Vocabulary) -> None:
+    matcher = feed(Matcher(vocabulary, PERSON), '{"name": "')
+    copy = matcher.copy()
+    feed(copy, 'Ada", "age": 3}')
+    assert copy.is_complete
+    assert not matcher.is_complete
+    feed(matcher, 'B", "age": 4}')
+    assert matcher.is_complete
+
+
+def test_forced_tokens_spell_what_the_text_must_be(
+    tokenizer: Tokenizer, vocabulary: Vocabulary
+) -> None:
+    matcher = Matcher(vocabulary, PERSON)
+    assert tokenizer.decode(matcher.forced()) == '{"name": "'
+    feed(matcher, '{"name": "Ada"')
+    assert tokenizer.decode(matcher.forced()) == ', "age": '
+    feed(matcher, ', "age": 3')
+    assert matcher.forced() == []
+    feed(matcher, "}")
+    assert matcher.forced() == []
+    assert len(Matcher(vocabulary, Constraint.from_regex("x{500}")).forced()) == MAX_FORCED
+    assert Matcher(vocabulary, Constraint.from_regex("x{500}")).forced(3) == [ord("x")] * 3
+
+
+@pytest.mark.model
+def test_forced_tokens_are_accepted_in_every_state(walker: Walker) -> None:
+    """A last token that may also begin a longer one is not forced."""
+    rng = random.Random(3)
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["alpha", "alphabet", "beta"]},
+            "list": {"type": "array", "items": {"const": "same"}, "minItems": 2, "maxItems": 3},
+            "text": {"type": "string", "pattern": "^https://[a-z]{2,5}$"},
+        },
+        "required": ["kind", "list", "text"],
+    }
+    constraint = Constraint.from_schema(schema)
+    drafted = 0
+    for _ in range(20):
+        answer = walker.answer(constraint, rng)
+        json.loads(answer)
+        matcher = Matcher(walker.vocabulary, constraint)
+        for id_ in walker.tokenizer.encode(answer, begins=False).tolist():
+            forced = matcher.forced()
+            drafted += len(forced)
+            assert matcher.accepts(forced) == len(forced)
+            text = matcher.copy()
+            for each in forced:
+                # No other first byte is possible.
+                beginnings = {walker.bytes[other][:1] for other in allowed(text)}
+                assert beginnings == {walker.bytes[each][:1]}
+                text.accept(each)
+            matcher.accept(id_)
+        assert matcher.is_complete
+    assert drafted > 100
+
+
+@pytest.fixture
+def walker(embedded_model: Path) -> Walker:
+    config = json.loads((embedded_model / "config.json").read_text())
+    return Walker(load_tokenizer(embedded_model, config))
+
+
+def test_control_tokens_and_markers_are_never_text() -> None:
+    """The text of `<think>` is allowed in a string, but not as the token that opens a thought."""
+    backend = byte_tokenizer()
+    vocabulary = Vocabulary(Tokenizer(backend, None, [258]))
+    matcher = Matcher(vocabulary, Constraint.from_regex("(?s).*"))
+    named = {backend.token_to_id(text) for text in ("<|im_start|>", "<think>", "</think>")}
+    assert not allowed(matcher) & named
+    assert matcher.accepts(list(b"<think><|im_start|>")) == 19
+
+
+def test_all_end_tokens_end_an_answer() -> None:
+    vocabulary = Vocabulary(byte_level(ends=("<|im_end|>", "<|endoftext|>")))
+    matcher = feed(Matcher(vocabulary, Constraint.from_choices(["a"])), "a")
+    assert allowed(matcher) == set(vocabulary.ends)
+    assert len(vocabulary.ends) == 2
+    for end in vocabulary.ends:
+        copy = matcher.copy()
+        copy.accept(end)
+        assert copy.is_complete
+
+
+def test_a_model_without_an_end_token_still_has_complete_answers() -> None:
+    """llguidance adds an end token after the last one, which no network produces."""
+    vocabulary = Vocabulary(byte_level())
+    assert vocabulary.ends == ()
+    matcher = feed(Matcher(vocabulary, Constraint.from_choices(["a", "ab"])), "a")
+    assert (matcher.may_end, matcher.is_complete) == (True, False)
+    assert allowed(matcher) == {ord("b")}
+    feed(matcher, "b")
+    assert matcher.is_complete
+    assert allowed(matcher) == set()
+
+
+def test_half_a_character_cannot_end_an_answer(vocabulary: Vocabulary) -> None:
+    matcher = Matcher(vocabulary, Constraint.from_regex("[é😀]*"))
+    for byte in "😀é".encode()[:-1]:
+        matcher.accept(byte)
+        assert matcher.may_end == (byte == "😀".encode()[-1])
+    assert allowed(matcher) == {"é".encode()[-1]}
+
+
+def test_tokens_of_half_characters_are_allowed_within_one() -> None:
+    tokenizer = byte_level(merges=(("Ã", "©"), ("ð", "Ł")), ends=("<|im_end|>",))
+    matcher = Matcher(Vocabulary(tokenizer), Constraint.from_choices(["é", "😀"]))
+    spelled = {tokenizer.token_bytes()[id_] for id_ in allowed(matcher)}
+    assert spelled == {b"\xc3", b"\xc3\xa9", b"\xf0", b"\xf0\x9f"}
+
+
+def sentencepiece(decoder: Any, tokens: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
+    texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *tokens]
+    vocabulary = {text: number for number, text in enumerate(texts)}
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True)
+    )
+    backend.decoder = decoder
+    backend.add_special_tokens([AddedToken(text, special=True) for text in texts[:3]])
+    return backend
+
+
+def llama_decoder() -> Any:
+    replace = decoders.Replace("▁", " ")
+    return decoders.Sequence(
+        [replace, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+
+
+@pytest.mark.parametrize("decoder", [llama_decoder(), decoders.Metaspace()])
+def test_the_tokens_of_sentencepiece(decoder: Any) -> None:
+    tokens = ("▁", "▁a", "a", "▁▁", "é", "▁é")
+    backend = sentencepiece(decoder, tokens)
+    found = Tokenizer(backend, None, [2]).token_bytes()
+    assert found[:3] == [b"<unk>", b"<s>", b"</s>"]
+    assert found[-6:] == [b" ", b" a", b"a", b"  ", "é".encode(), " é".encode()]
+    has_bytes = not isinstance(decoder, decoders.Metaspace)
+    assert found[3 + 0xE9] == (b"\xe9" if has_bytes else b"<0xE9>")
+
+
+def test_an_answer_in_bytes_of_sentencepiece() -> None:
+    tokenizer = Tokenizer(sentencepiece(llama_decoder(), ("▁", "a", "▁a")), None, [2])
+    matcher = Matcher(Vocabulary(tokenizer), Constraint.from_choices(["a 中"]))
+    ids = [tokenizer.token_bytes().index(b"a")]
+    matcher.accept(ids[0])
+    while not matcher.is_complete:
+        matcher.accept(min(allowed(matcher)))
+    assert tokenizer.token_bytes().index(b"a") == ids[0]
+
+
+def test_a_vocabulary_of_another_kind_is_refused_by_name() -> None:
+    backend = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}))
+    for decoder, name in ((decoders.WordPiece(), "WordPiece"), (None, "none")):
+        backend.decoder = decoder  # type: ignore
+        with pytest.raises(ModelUnsupported, match=rf"unknown decoder \({name}\)"):
+            Vocabulary(Tokenizer(backend))
+
+
+def test_added_tokens_are_their_text() -> None:
+    """In byte-level BPE, an added token is not written in the alphabet of bytes."""
+    backend = byte_tokenizer()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.add_tokens([AddedToken("  é\n", normalized=False)])
+    assert Tokenizer(backend).token_bytes()[-1] == "  é\n".encode()
+
+
+@pytest.mark.model
+def test_the_bytes_of_tokens_are_those_that_are_decoded(walker: Walker) -> None:
+    tokenizer = walker.tokenizer
+    silent = {id_ for id_ in range(walker.vocabulary.size) if tokenizer.is_silent(id_)}
+    text = [id_ for id_ in range(walker.vocabulary.size) if id_ not in silent]
+    assert len(text) > 49_000
+    for id_ in text[::7]:
+        assert walker.bytes[id_].decode("utf-8", "replace") == tokenizer.decode([id_])
+
+
+def masked(logits: np.ndarray, mask: list[int]) -> list[Any]:
+    return np.array(apply_mask(mx.array(logits), np.array(mask, np.uint32))).tolist()
+
+
+def test_a_mask_leaves_allowed_logits_and_removes_the_rest() -> None:
+    logits = np.arange(40, dtype=np.float32)[None]
+    (row,) = masked(logits, [0b101, 0b1])
+    assert [number for number, each in enumerate(row) if each != -np.inf] == [0, 2, 32]
+    assert row[2] == 2
+
+
+def test_padding_of_the_networks_output_is_never_allowed() -> None:
+    (row,) = masked(np.zeros((1, 100), np.float32), [0xFFFFFFFF, 0xFFFFFFFF])
+    assert row == [0.0] * 64 + [-np.inf] * 36
+
+
+def test_rows_may_have_masks_of_their_own() -> None:
+    logits = mx.zeros((2, 33), mx.bfloat16)
+    out = apply_mask(logits, np.array([[1, 0], [0, 1]], np.uint32))
+    assert out.dtype == mx.bfloat16
+    assert np.flatnonzero(np.array(out.astype(mx.float32)) == 0).tolist() == [0, 33 + 32]
+
+
+def test_an_infinite_or_invalid_logit_that_is_not_allowed_is_removed() -> None:
+    (row,) = masked(np.array([[np.nan, np.inf, 1.0]], np.float32), [0b100])
+    assert row == [-np.inf, -np.inf, 1.0]
+
+
+def test_llguidance_is_imported_only_when_it_is_needed() -> None:
+    """`--help` must not wait for it."""
+    program = (
+        "import sys, mlxchat.constraint.apply, mlxchat.constraint.matcher;"
+        "sys.exit('llguidance' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["ﬁne ﬁne ﬁne", "＜|im_end|＞", "Å Å"])
+def test_forced_text_that_the_tokenizer_normalizes_is_not_drafted_wrongly(text: str) -> None:
+    """Its tokens spell other text, which llguidance must not be led to believe."""
+    backend = byte_tokenizer()
+    backend.normalizer = normalizers.NFKC()
+    vocabulary = Vocabulary(Tokenizer(backend, None, [258]))
+    matcher = Matcher(vocabulary, Constraint.from_choices([text]))
+    forced = matcher.forced()
+    assert matcher.accepts(forced) == len(forced)
+    assert not set(forced) & {256, 257, 258}
+    feed(matcher, text)
+    assert matcher.is_complete
