@@ -1,6 +1,6 @@
 """Two hundred regular expressions, one a line: identifiers, dates, codes, prose, corner cases."""
 
-EXPRESSIONS = r"""
+EXPRESSIONS: str = r"""
 yes|no
 (yes|no|maybe)
 [A-E]

@@ -20,6 +20,7 @@ from mlxchat.chat.turn import Forgot, Mention, Said, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.chat.view import Prefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
+from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
@@ -81,6 +82,8 @@ class Conversation:
         self._drafter = drafter
         self._stats: Stats | None = None
         self._generation: Generation | None = None
+        # Whether the last answer was what its constraint describes; None without one.
+        self.is_complete: bool | None = None
         self.turns = Turns()
         args = dict(template_args or {})
         rendering = Rendering(model.tokenizer, system, dict(variables or {}), args)
@@ -390,6 +393,11 @@ class Conversation:
         ids = np.concatenate([self.view.prompt, written])
         reader = self._reader_after(turn, written)
         loop = LoopDetector() if watch.stop_loops else None
+        constrained = None
+        if watch.constraint is not None:
+            assert not len(written), "only a new answer can be constrained"
+            tokenizer = self.model.tokenizer
+            constrained = Constrained.begin(watch.constraint, tokenizer, self.view.prompt)
         cached, on_held = self.view.begin(ids)
         if self._drafter is not None and not len(self._drafter.history):
             self._drafter.history.extend(ids[:cached])
@@ -404,6 +412,7 @@ class Conversation:
             cached_tokens=cached,
             reply=reader,
             drafter=self._drafter,
+            constrained=constrained,
             on_prefill=watch.on_prefill,
             on_held=on_held,
             should_stop=lambda: _repeats(loop) or watch.is_stopped(),
@@ -434,6 +443,7 @@ class Conversation:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
             self._stats, self._generation = _stats_of(generation, loop), None
+            self.is_complete = generation.is_complete
             turn.finish_reason = self._stats.finish_reason
         if self.view.ledger.overflowed > overflowed:
             evicted = self.view.ledger.overflowed - overflowed

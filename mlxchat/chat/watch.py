@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.progress import Progress
 
@@ -14,13 +15,14 @@ class Watching(TypedDict, total=False):
 
     `on_encode` counts characters while a long text is tokenized, and `on_prefill` counts tokens.
     `should_stop` is called between steps. `stop_loops` ends a reply that repeats itself, with the
-    finish reason "loop".
+    finish reason "loop". `constraint` is that of a new answer.
     """
 
     on_encode: Progress | None
     on_prefill: Progress | None
     should_stop: ShouldStop | None
     stop_loops: bool
+    constraint: Constraint | None
 
 
 class StoppedEncoding(Exception):
@@ -35,6 +37,7 @@ class Watch:
     on_prefill: Progress | None = None
     should_stop: ShouldStop | None = None
     stop_loops: bool = False
+    constraint: Constraint | None = None
 
     def count_encoding(self, done: int, total: int) -> None:
         """Raises StoppedEncoding if the turn should stop before the end."""

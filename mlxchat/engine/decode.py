@@ -3,8 +3,9 @@
 Works on arrays only; `generate` deals with text and with when to end.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from mlx import nn
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import draft_refusal, recurrent_states, tokens_held
 from mlxchat.cache.ring import DRAFT_SLOTS
+from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.engine.row_costs import measure_rows
@@ -50,7 +52,9 @@ class Drawn:
         logprob: Any = self.scores.drawn.item()
         ids: Any = self.scores.top_ids.tolist()
         values: Any = self.scores.top.tolist()
-        return Decoded(id_, logprob, tuple(zip(ids[0], values[0], strict=True)))
+        top = zip(ids[0], values[0], strict=True)
+        # Without those that a constraint has ruled out.
+        return Decoded(id_, logprob, tuple(each for each in top if each[1] > -math.inf))
 
 
 def decode(
@@ -65,6 +69,7 @@ def decode(
     on_held: OnHeld | None = None,
     should_stop: ShouldStop | None = None,
     drafter: Drafter | None = None,
+    constrained: Constrained | None = None,
 ) -> Iterator[Decoded]:
     """Yield the tokens that follow `ids: (T,)`, of which only the last is not yet in the cache.
 
@@ -77,11 +82,15 @@ def decode(
 
     With a `drafter`, several tokens are computed in one step if it pays and the cache can take them
     back. The text is the same, up to rounding.
+
+    With `constrained`, only tokens that it allows are drawn, and tokens that it forces are computed
+    in one step. It follows the tokens yielded; once it is complete, so is the output.
     """
     loop = _Loop(network, cache, ids, sampling, logprobs)
     loop.first_index = first_index
     loop.on_held = on_held
     loop.drafter = None if draft_refusal(cache) else drafter
+    loop.constrained = constrained
     return loop.tokens(max_tokens, should_stop or (lambda: False))
 
 
@@ -89,6 +98,7 @@ class _Loop:
     first_index = 0
     on_held: OnHeld | None = None
     drafter: Drafter | None = None
+    constrained: Constrained | None = None
 
     def __init__(
         self,
@@ -122,10 +132,10 @@ class _Loop:
                 count += 1
                 is_last = count == max_tokens or should_stop()
                 follower: Drawn | Decoded | None = None
-                if isinstance(current, Drawn) and not is_last and not self._expects_draft():
+                if isinstance(current, Drawn) and not is_last and not self._waits():
                     follower = self._next(current.token, count)
                 decoded = self._take(current)
-                if is_last:
+                if is_last or (self.constrained is not None and self.constrained.is_complete):
                     yield decoded
                     return
                 if follower is None:
@@ -157,9 +167,12 @@ class _Loop:
         tokens, if they are not among the `_latest` yet."""
         if self._penalize is not None:
             latest = mx.array([*self._latest], mx.int32)
-            after = mx.array(after, mx.int32) if isinstance(after, list) else after
-            latest = mx.concatenate([latest, after.astype(mx.int32)])[-REPETITION_CONTEXT:]
+            last = mx.array(after, mx.int32) if isinstance(after, list) else after
+            latest = mx.concatenate([latest, last.astype(mx.int32)])[-REPETITION_CONTEXT:]
             logits = self._penalize(latest, logits)
+        if self.constrained is not None:
+            assert isinstance(after, list), "not drawn yet"
+            logits = self.constrained.apply(logits, after)
         token = self._draw(logits, self.first_index + count)
         scores = None if self._logprobs is None else log_probs(logits, token, self._logprobs)
         mx.async_eval(token, *(scores.arrays() if scores is not None else ()))
@@ -171,6 +184,8 @@ class _Loop:
         self._latest.append(decoded.id)
         if self.drafter is not None:
             self.drafter.add(decoded.id, was_drafted=current is decoded)
+        if self.constrained is not None:
+            self.constrained.accept(decoded.id)
         return decoded
 
     def _hold(self, id_: int) -> None:
@@ -179,8 +194,11 @@ class _Loop:
 
     # Several tokens at a time
 
-    def _expects_draft(self) -> bool:
-        """Whether to wait for the current token, because a draft will probably follow it."""
+    def _waits(self) -> bool:
+        """Whether to wait for the current token: a draft will probably follow it, or it decides
+        which tokens may."""
+        if self.constrained is not None:
+            return True
         drafter = self.drafter
         if drafter is None or drafter.match is None:
             return False
@@ -190,38 +208,58 @@ class _Loop:
         """The token after `id_`, which is known: confirmed already, or from a draft, or neither."""
         if not self._confirmed:
             self._settle()
-            draft = self._draft(room)
+            room = min(room, self._cache.draft_room - 1)
+            forced = [] if self.constrained is None else self.constrained.forced()
+            draft = forced[: max(room, 0)] or self._draft(room)
             if not draft:
-                return self._drawn(self._run(mx.array([id_])), count, [])
-            self._verify([id_, *draft], count)
+                return self._single(id_, count, forced)
+            self._verify([id_, *draft], count, certain=min(len(forced), len(draft)))
         self._cache.accept()
         return self._confirmed.popleft()
 
-    def _draft(self, room: int) -> list[int]:
-        drafter, slots = self.drafter, self._cache.draft_room
-        if drafter is None or drafter.match is None or min(room, slots - 1) < 1:
+    def _single(self, id_: int, count: int, forced: Sequence[int]) -> Drawn | Decoded:
+        """The token after `id_`: the first that is `forced`, else one to be drawn."""
+        logits = self._run(mx.array([id_]))
+        if not forced:
+            return self._drawn(logits, count, [])
+        mx.async_eval(logits)
+        return self._certain(forced[0])
+
+    def _certain(self, id_: int) -> Decoded:
+        """A token without an alternative."""
+        if self._logprobs is None:
+            return Decoded(id_)
+        return Decoded(id_, 0.0, ((id_, 0.0),) if self._logprobs else ())
+
+    def _draft(self, room: int) -> Sequence[int]:
+        drafter = self.drafter
+        if drafter is None or drafter.match is None or room < 1:
             return []
         held = tokens_held(self._cache)
         if drafter.costs_at(held) is None:
-            if slots < DRAFT_SLOTS:
+            if self._cache.draft_room < DRAFT_SLOTS:
                 return []
             latest = drafter.history.latest(DRAFT_SLOTS)
             drafter.measured(held, measure_rows(self._network, self._cache, latest))
-        return drafter.propose(min(room, slots - 1), held, is_recurrent=self._is_recurrent)
+        draft = drafter.propose(room, held, is_recurrent=self._is_recurrent)
+        return draft if self.constrained is None else self.constrained.accepted(draft)
 
-    def _verify(self, rows: list[int], count: int) -> None:
+    def _verify(self, rows: list[int], count: int, *, certain: int) -> None:
         """Compute a token and the draft after it in one step, and draw until a token differs from
-        the draft."""
-        assert self.drafter is not None
+        the draft. Its first `certain` tokens need not be drawn."""
         self._cache.begin_draft()
         logits = self._network(mx.array([rows]), cache=self._cache)[0]
         for row, drafted in enumerate([*rows[1:], None]):
+            if drafted is not None and row < certain:
+                self._confirmed.append(self._certain(drafted))
+                continue
             token = self._drawn(logits[row : row + 1], count + row, rows[1 : row + 1]).read()
             self._confirmed.append(token)
             if token.id != drafted:
                 break
         self._rows = rows[: len(self._confirmed)]
-        self.drafter.learn(len(rows) - 1, len(self._rows) - 1)
+        if self.drafter is not None and not certain:
+            self.drafter.learn(len(rows) - 1, len(self._rows) - 1)
         if self._is_recurrent and len(self._rows) < len(rows):
             self._replay(self._rows)
 

@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.cache import Cache, bytes_held, learned_positions, tokens_evicted, tokens_held
+from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.decode import Decoded, decode
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.loops import OnHeld, Reader, ShouldStop, prefill
@@ -112,6 +113,9 @@ class Generation:
 
     `reply` separates thoughts from the answer; without it there are no thoughts.
 
+    `constrained` rules out tokens, and ends the generation once nothing may follow. `is_complete`
+    then shows whether the answer is whole.
+
     A `drafter` speeds up text that repeats its history, which the prompt's uncached part and the
     generated tokens are added to.
 
@@ -135,6 +139,7 @@ class Generation:
         reader: Reader | None = None,
         reply: ReplyReader | None = None,
         drafter: Drafter | None = None,
+        constrained: Constrained | None = None,
         generated: int = 0,
         on_prefill: Progress | None = None,
         on_held: OnHeld | None = None,
@@ -163,6 +168,7 @@ class Generation:
         self._drafter = drafter
         self._drafted_before = (0, 0) if drafter is None else drafter.counts
         self._reply = reply or model.tokenizer.reader()
+        self._constrained = constrained
         self._in_thought = self._reply.is_thought
         self._stop = StopTexts(self._settings.stop)
         self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
@@ -268,6 +274,9 @@ class Generation:
                 self._generated += 1
                 self._latest.append(token.id)
                 yield token
+                if self._constrained is not None and self._constrained.is_complete:
+                    self._finish_reason = "stop"
+                    return
             if self._interrupted:
                 return
             if self._on_pause is not None and self._generated != self._max_tokens:
@@ -290,7 +299,15 @@ class Generation:
             on_held=self._on_held,
             should_stop=self._asked_to_stop,
             drafter=self._drafter,
+            constrained=self._constrained,
         )
+
+    @property
+    def is_complete(self) -> bool | None:
+        """Whether the answer is one that the constraint describes; None without a constraint."""
+        if self._constrained is None:
+            return None
+        return self._finish_reason != "stop_text" and self._constrained.may_end
 
     def _asked_to_stop(self) -> bool:
         self._interrupted = self._should_stop is not None and self._should_stop()

@@ -4,9 +4,10 @@ Markers are recognized by their token ids; only tags that are not tokens are sea
 text. Markers and headers are removed from the text.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
 from mlxchat.text.reply_format import UNNAMED, ReplyFormat, Role
@@ -51,6 +52,16 @@ class Reader(Protocol):
     @property
     def is_thought(self) -> bool: ...
     @property
+    def in_answer(self) -> bool:
+        """Whether the next token belongs to the answer, unless it is one of the `openers`."""
+        ...
+
+    @property
+    def openers(self) -> Collection[int]:
+        """The tokens that may begin something else here, such as a thought."""
+        ...
+
+    @property
     def thoughts(self) -> int:
         """Number of thoughts begun so far, including one begun by the prompt."""
         ...
@@ -66,6 +77,8 @@ class PlainReader:
     """Reads the replies of a model without thoughts."""
 
     is_thought = False
+    in_answer = True
+    openers: Collection[int] = ()
     thoughts = 0
 
     def __init__(self, decoder: Decoder) -> None:
@@ -92,6 +105,7 @@ class TagReader:
     """Finds tags in the text if they are not tokens."""
 
     thoughts = 0
+    openers: Collection[int] = ()
 
     def __init__(self, decoder: Decoder, format_: ReplyFormat, inside: bool = False) -> None:
         self._decoder = decoder
@@ -114,6 +128,10 @@ class TagReader:
         return self._splitter.is_thinking
 
     @property
+    def in_answer(self) -> bool:
+        return not self._splitter.is_thinking
+
+    @property
     def state(self) -> State:
         return self._splitter.state, *self._decoder.state
 
@@ -133,7 +151,7 @@ class Place(Enum):
     CLOSING = "closing"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Markers:
     """A format's markers by id. Those that are not `special` count as text wherever they are not
     expected, since models also write about `<think>`."""
@@ -150,6 +168,12 @@ class Markers:
         # A reply without a thought may begin with the closing tag.
         expected = {Place.START: (Role.THOUGHT, Role.ANSWER), Place.THOUGHT: (Role.ANSWER,)}
         return role if role in expected.get(place, ()) else None
+
+    @cached_property
+    def openers(self) -> frozenset[int]:
+        """The markers that may begin a reply."""
+        begin = Role.THOUGHT, Role.ANSWER, Role.HEADER
+        return frozenset(id_ for id_, role in self.roles.items() if role in begin)
 
     def is_tag(self, id_: int) -> bool:
         """Whether the token is a marker in some places and text in others."""
@@ -194,6 +218,16 @@ class MarkerReader:
     @property
     def is_thought(self) -> bool:
         return self._place is Place.THOUGHT
+
+    @property
+    def in_answer(self) -> bool:
+        return self._place in (Place.START, Place.ANSWER)
+
+    @property
+    def openers(self) -> Collection[int]:
+        if self._place is not Place.START:
+            return ()
+        return self._markers.openers
 
     def ends(self, id_: int) -> bool:
         is_answer = self._place is Place.ANSWER or self._has_no_header

@@ -1,0 +1,201 @@
+"""Constrained answers: always valid, and the same text however the tokens are computed."""
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import jsonschema
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.lookup import History
+from mlxchat.engine.row_costs import RowCosts
+from mlxchat.models.model import Model
+from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
+from scripts.families import build_family
+from scripts.tiny_model import byte_tokenizer
+from tests import chat_templates
+from tests.test_conversation import END_IDS
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "identifier": {"type": "integer", "minimum": 1, "maximum": 99},
+        "category": {"enum": ["fruit", "vegetable", "mineral"]},
+        "comment": {"type": "string", "maxLength": 12},
+        "parts": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+    },
+    "required": ["identifier", "category", "comment", "parts"],
+    "additionalProperties": False,
+}
+FLAT = {1024: RowCosts({1: 1.0, 16: 1.1})}
+KINDS = (
+    "llama",
+    "gemma3_text",
+    "gpt_oss",
+    "deepseek_v3",
+    "qwen3_next",
+    "mamba2",
+    "llama4",
+    "phi3small",
+)
+
+
+@cache
+def model_of(family: str) -> Model:
+    network = build_family(family)
+    tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(chat_templates.CHATML, {}), END_IDS)
+    return Model(family, network, tokenizer, mx.float32, 4096, {})
+
+
+def answer(
+    constraint: Constraint,
+    family: str = "llama",
+    *,
+    seed: int = 0,
+    lookup: bool = True,
+    window: int | None = 48,
+    sampling: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Generation:
+    model = model_of(family)
+    prompt = np.arange(40, 104, dtype=np.int32)
+    drafter = Drafter(History(), 15, dict(FLAT)) if lookup else None
+    if drafter is not None:
+        drafter.history.extend(prompt)
+    return Generation(
+        model,
+        prompt,
+        model.make_cache(window, 4 if window else 0),
+        sampling=SamplingSettings(**{"temp": 1.0, "seed": seed, **(sampling or {})}),
+        settings=GenerationSettings(**settings),
+        drafter=drafter,
+        constrained=Constrained.begin(constraint, model.tokenizer, None),
+    )
+
+
+def text_of(generation: Generation) -> str:
+    return "".join(token.text for token in generation)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_every_kind_of_cache_gives_valid_answers_past_its_window(family: str) -> None:
+    constraint = Constraint.from_schema(SCHEMA)
+    for seed in range(3):
+        generation = answer(constraint, family, seed=seed)
+        jsonschema.validate(json.loads(text_of(generation)), SCHEMA)
+        assert generation.is_complete
+        assert generation.stats.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temp": 0.0},
+        {"top_p": 0.5},
+        {"top_k": 3},
+        {"min_p": 0.2},
+        {"repetition_penalty": 1.3},
+    ],
+    ids=str,
+)
+def test_every_sampler_obeys(sampling: dict[str, Any]) -> None:
+    constraint = Constraint.from_schema(SCHEMA)
+    generation = answer(constraint, sampling=sampling, max_tokens=300)
+    text = text_of(generation)
+    if generation.is_complete:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    else:
+        # A random model may write blanks or digits for as long as it is allowed to.
+        assert generation.stats.finish_reason == "length"
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_the_text_is_the_same_with_and_without_lookup(family: str) -> None:
+    constraint = Constraint.from_schema(
+        {"type": "array", "items": SCHEMA, "minItems": 3, "maxItems": 3}
+    )
+    for seed in range(2):
+        texts = [
+            text_of(answer(constraint, family, seed=seed, lookup=lookup))
+            for lookup in (True, False)
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_forced_tokens_are_computed_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    constraint = Constraint.from_choices(["incontrovertible", "incontrovertibly"])
+    steps: list[int] = []
+    network = model_of("llama").network
+    kind = type(network)
+    original = kind.__call__
+
+    def counted(self: Any, inputs: mx.array, *args: Any, **how: Any) -> mx.array:
+        steps.append(inputs.shape[1])
+        return original(self, inputs, *args, **how)
+
+    monkeypatch.setattr(kind, "__call__", counted)
+    generation = answer(constraint, lookup=False)
+    assert text_of(generation).startswith("incontrovertib")
+    assert steps[-1] > 2 or steps[-2] > 2
+    assert len(steps) < 8
+
+
+def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
+    constraint = Constraint.from_choices(["yes", "no"])
+    tokens = [t for t in answer(constraint, logprobs=5) if t.id is not None]
+    first = tokens[0]
+    assert {id_ for id_, _ in first.top} == {ord("y"), ord("n")}
+    assert sum(np.exp([logprob for _, logprob in first.top])) == pytest.approx(1)
+    assert all(t.logprob == 0 for t in tokens[1:])
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_an_answer_cut_off_is_not_complete(count: int) -> None:
+    constraint = Constraint.from_regex("[ab]{12}")
+    generation = answer(constraint, max_tokens=count)
+    assert re.fullmatch(f"[ab]{{{count}}}", text_of(generation))
+    assert generation.is_complete is False
+    assert generation.stats.finish_reason == "length"
+
+
+def test_an_answer_that_may_continue_is_complete_whenever_it_may_end() -> None:
+    constraint = Constraint.from_regex("a{3,}")
+    assert answer_complete(constraint, 2) is False
+    assert answer_complete(constraint, 3) is True
+
+
+def answer_complete(constraint: Constraint, max_tokens: int) -> bool | None:
+    generation = answer(constraint, max_tokens=max_tokens)
+    text_of(generation)
+    return generation.is_complete
+
+
+def test_a_stop_text_leaves_the_answer_incomplete() -> None:
+    generation = answer(Constraint.from_regex("abcdef"), stop=("d",))
+    assert text_of(generation) == "abc"
+    assert generation.is_complete is False
+
+
+def test_a_pause_does_not_lose_the_constraint() -> None:
+    """Each stretch between pauses is decoded by a loop of its own."""
+    constraint = Constraint.from_schema(SCHEMA)
+    model = model_of("llama")
+    generation = Generation(
+        model,
+        np.arange(40, 104, dtype=np.int32),
+        model.make_cache(48, 4),
+        sampling=SamplingSettings(temp=1.0, seed=3),
+        constrained=Constrained.begin(constraint, model.tokenizer, None),
+        pause_every=3,
+        on_pause=lambda point: SamplingSettings(temp=1.0, seed=3),
+    )
+    jsonschema.validate(json.loads(text_of(generation)), SCHEMA)
