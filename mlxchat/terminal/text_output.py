@@ -7,15 +7,17 @@ from typing import TextIO
 
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
+from mlxchat.terminal.json_colours import JsonColours, wants_colours
 
 
 class Stdout:
-    """Writes and flushes piece by piece. On a terminal, control characters are made visible.
+    """Writes and flushes piece by piece. On a terminal, control characters are made visible, and
+    JSON gets colours if `is_json`.
 
     Raises ClosedPipe if the reader has closed it, OutputError if it cannot be written.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_json: bool = False) -> None:
         if sys.stdout is None:
             raise OutputError("standard output is closed")
         self._stream: TextIO = sys.stdout
@@ -24,12 +26,14 @@ class Stdout:
             # UTF-8 in any locale, and newlines as the model wrote them.
             self._stream.reconfigure(encoding="utf-8", errors="replace", newline="")
         self._last = "\n"
+        colours = is_json and self.is_terminal and wants_colours()
+        self._colours = JsonColours() if colours else None
 
     def write(self, text: str) -> None:
         if not text:
             return
         try:
-            self._stream.write(visible(text) if self.is_terminal else text)
+            self._stream.write(self._shown(text))
             self._stream.flush()
         except OSError as error:
             _abandon_stdout()
@@ -42,6 +46,11 @@ class Stdout:
             _abandon_stdout()
             raise
         self._last = text[-1]
+
+    def _shown(self, text: str) -> str:
+        if not self.is_terminal:
+            return text
+        return visible(text) if self._colours is None else self._colours.add(visible(text))
 
     def end_line(self) -> None:
         """Write a newline unless the text ends with one."""
