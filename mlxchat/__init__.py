@@ -34,21 +34,24 @@ if TYPE_CHECKING:
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
     from mlxchat.chat.turn import Forgot, Turn
+    from mlxchat.constraint.constraint import Constraint
     from mlxchat.engine.blocks import BlockReader
     from mlxchat.engine.generate import Generation, Token
     from mlxchat.errors import MlxchatError
     from mlxchat.models.load import load
     from mlxchat.models.model import Model
-    from mlxchat.request import ChatOptions, Overnight, Request, Setup
+    from mlxchat.request import Answer, ChatOptions, Overnight, Request, Setup
     from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
     from mlxchat.text.parts import Part, encode_parts
 
 __all__ = [
+    "Answer",
     "BlockReader",
     "CacheSettings",
     "Chat",
     "ChatOptions",
+    "Constraint",
     "Conversation",
     "DiskBlocks",
     "Forgot",
@@ -75,10 +78,12 @@ __all__ = [
 ]
 
 _HOME = {
+    "Answer": "mlxchat.request",
     "BlockReader": "mlxchat.engine.blocks",
     "CacheSettings": "mlxchat.settings",
     "Chat": "mlxchat.app.chat",
     "ChatOptions": "mlxchat.request",
+    "Constraint": "mlxchat.constraint.constraint",
     "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",
     "Forgot": "mlxchat.chat.turn",

@@ -38,6 +38,7 @@ class ExitStatus(IntEnum):
     FAILURE = 1
     USAGE = 2
     LOOP = 3
+    INCOMPLETE = 4
     HUNG_UP = 129
     INTERRUPTED = 130
     BROKEN_PIPE = 141

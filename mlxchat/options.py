@@ -26,6 +26,7 @@ class Group(StrEnum):
     MODEL = "Model"
     WINDOW = "Window"
     SAMPLING = "Sampling"
+    ANSWER = "Answer"
     END = "Stopping"
     OUTPUT = "Output"
     OVERNIGHT = "Overnight runs"

@@ -247,6 +247,65 @@ class Overnight:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """The form of the answer, and how much of it is written.
+
+    At most one of `schema`, `schema_multi`, `regex`, `choice` and `grammar` constrains it.
+    `extract` and `extract_last` write only the first or last fenced code block.
+    """
+
+    schema: str | None = option(
+        None,
+        "Answer in JSON by a schema, its file, or names",
+        Group.ANSWER,
+        common=True,
+        metavar="SCHEMA",
+    )
+    schema_multi: str | None = option(
+        None, "As a schema, but for a list of items", Group.ANSWER, metavar="SCHEMA"
+    )
+    regex: str | None = option(None, "Answer with text that matches", Group.ANSWER, metavar="REGEX")
+    choice: tuple[str, ...] = option(
+        (),
+        "Answer with this or another choice; repeatable",
+        Group.ANSWER,
+        metavar="TEXT",
+    )
+    grammar: Path | None = option(
+        None, "Answer by a grammar in Lark's format", Group.ANSWER, metavar="FILE", parse=Path
+    )
+    schema_prompt: bool = option(
+        False, "Add the schema to the system prompt", Group.ANSWER, negatable=False
+    )
+    extract: bool = option(
+        False, "Write only the first code block", Group.ANSWER, short="x", negatable=False
+    )
+    extract_last: bool = option(
+        False, "Write only the last code block", Group.ANSWER, negatable=False
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        given = self.constraints()
+        if len(given) > 1:
+            raise UsageError(Field(given[0]), " and ", Field(given[1]), " cannot be combined")
+        if self.schema_prompt and not {"schema", "schema_multi"} & set(given):
+            raise UsageError(Field("schema_prompt"), " needs ", Field("schema"))
+        if self.extracts and given:
+            name = "extract" if self.extract else "extract_last"
+            raise UsageError(Field(name), " and ", Field(given[0]), " cannot be combined")
+
+    def constraints(self) -> list[str]:
+        """The fields that constrain the answer."""
+        names = ("schema", "schema_multi", "regex", "choice", "grammar")
+        return [name for name in names if getattr(self, name) not in (None, ())]
+
+    @property
+    def extracts(self) -> bool:
+        return self.extract or self.extract_last
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A prompt after documents, and how to generate from it.
 
@@ -321,6 +380,7 @@ class Request:
     )
     newline: bool = option(True, "End the output with a newline", Group.OUTPUT)
     logprobs: int | None = same_as(GenerationSettings, "logprobs")
+    answer: Answer = field(default_factory=Answer)
     overnight: Overnight = field(default_factory=Overnight)
     kept: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
 
@@ -366,8 +426,28 @@ class Request:
             )
         if self.blocks:
             self._check_blocks()
+        self._check_answer()
         self.generation_settings()
         self.setup.check()
+
+    def _check_answer(self) -> None:
+        given = self.answer.constraints()
+        constraint = given[0] if given else None
+        extract = "extract" if self.answer.extract else "extract_last"
+        first = constraint or (extract if self.answer.extracts else None)
+        if first is not None and self.overnight.checkpoint is not None:
+            raise UsageError(Field(first), " and ", Field("checkpoint"), " cannot be combined")
+        if self.answer.extracts and self.events:
+            raise UsageError(Field(extract), " and ", Field("events"), " cannot be combined")
+        if constraint is not None and self.ignore_eos:
+            raise UsageError(Field(constraint), " and ", Field("ignore_eos"), " cannot be combined")
+        if self.answer.schema_prompt and self.raw:
+            raise UsageError(
+                Field("schema_prompt"),
+                " needs the chat template, which ",
+                Field("raw"),
+                " bypasses",
+            )
 
     def _check_blocks(self) -> None:
         if self.overnight.checkpoint is not None:
@@ -466,10 +546,11 @@ CHAT_SAMPLING = {
 IN_CHAT = ("max_tokens", "stop", "lookup", "num_draft_tokens")
 
 # The options of the two commands that run a model, by field.
-GENERATE = _all_of(Request, Setup, SamplingSettings, Overnight)
+GENERATE = _all_of(Request, Setup, SamplingSettings, Answer, Overnight)
 CHAT = {
     **_all_of(ChatOptions, Setup),
     **CHAT_SAMPLING,
     **{name: options_of(GenerationSettings)[name] for name in IN_CHAT},
+    **options_of(Answer),
     "keep": CHAT_KEEP,
 }

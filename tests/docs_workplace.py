@@ -30,6 +30,12 @@ WRITTEN = ("-o", "--output", "--json", "--metrics", ">", ">>", "tee")
 
 MAX_TOKENS = 8
 
+# Files that are not just text.
+FORMS = {
+    "invoice.json": b'{"properties": {"number": {"type": "integer"}}, "required": ["number"]}',
+    "moves.lark": b'start: "left" | "right"\n',
+}
+
 # Words in capitals stand for the reader's own.
 MODEL_ON_THE_HUB = "mlx-community/Tiny-4bit"
 PLACEHOLDERS = {
@@ -94,7 +100,11 @@ class Workplace:
         return docs_shell.run(text, self.path, self._message)
 
     def _make_documents(self, words: Sequence[str]) -> None:
+        for word in FORMS.keys() & set(words):
+            self._make(word, FORMS[word])
         for word in _documents(words):
+            if word in FORMS:
+                continue
             if (ROOT / word).is_file():
                 self._make(word, (ROOT / word).read_bytes())
                 shutil.copymode(ROOT / word, self.path / word)

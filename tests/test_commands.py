@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,3 +225,29 @@ def test_an_empty_reply_is_reported(shown: ChatScreen, monkeypatch: pytest.Monke
     monkeypatch.setattr(tokenizer, "eos_ids", frozenset(range(1000)))
     shown.say("hello")
     assert answer.getvalue() == "the reply is empty: /retry asks again\n"
+
+
+def test_schema_constrains_the_next_answer_only(
+    shown: ChatScreen, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraints: list[object] = []
+    for name in ("say", "retry"):
+        original = getattr(shown.chat, name)
+
+        def noted(*texts: str, original: Any = original, **how: Any) -> Any:
+            constraints.append(how["constraint"])
+            return original(*texts, **how)
+
+        monkeypatch.setattr(shown.chat, name, noted)
+    assert run('/schema {"enum": [7]}') == "the answer to your next message will be JSON\n"
+    wanted = shown.constraint
+    shown.say("how many?")
+    shown.retry()
+    shown.say("again")
+    assert constraints == [wanted, wanted, None]
+    run('/schema {"enum": [7]}')
+    assert "ordinary answer" in run("/schema off")
+    for wrong, words in (("/schema", "usage: /schema"), ('/schema {"type": "strin"}', "strin")):
+        with pytest.raises(UsageError, match=words):
+            run(wrong)
+    assert shown.constraint is None

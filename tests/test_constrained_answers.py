@@ -15,13 +15,13 @@ from jsonschema.validators import validator_for
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.text.tokens import Tokenizer
+from scripts.schemas import SCHEMAS
 from scripts.tiny_model import byte_tokenizer
 from tests.conftest import examples
 from tests.constrained import Walker
 from tests.expressions import expressions
 from tests.grammars import GRAMMARS
 from tests.json_formats import CHECKER
-from tests.schemas import SCHEMAS
 
 END = 258  # <|im_end|>
 

@@ -58,7 +58,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "engine": [
         *("", "sampling", "step_trial", "pace", "step", "loops"),
-        *("lookup", "row_costs", "drafts", "decode"),
+        *("lookup", "row_costs", "drafts", "constrained", "decode"),
         *("generate", "blocks", "repetition"),
     ],
     "chat": [
@@ -76,7 +76,18 @@ ORDER: dict[str, list[str]] = {
         *("traffic", "prefixes", "peers", "load", "follow"),
     ],
     "app": [
-        *("", "awake", "events", "observer", "ranks", "opening", "prefixes", "blocks", "loading"),
+        *(
+            "",
+            "answer",
+            "awake",
+            "events",
+            "observer",
+            "ranks",
+            "opening",
+            "prefixes",
+            "blocks",
+            "loading",
+        ),
         *(
             "prompt",
             "sinks",
@@ -123,7 +134,15 @@ ORDER: dict[str, list[str]] = {
             "progress",
         ),
         *("typed_lines", "plain_input", "draft", "editor", "typeahead", "markdown", "live_rows"),
-        *("reply_segments", "text_output", "bench_report", "figures", "reply", "signal_watch"),
+        *(
+            "reply_segments",
+            "json_colours",
+            "text_output",
+            "bench_report",
+            "figures",
+            "reply",
+            "signal_watch",
+        ),
         *("window_chart", "signals", "chat_screen", "commands", "repl", "piped_chat"),
         *("help_text", "listing", "model_table", "observing"),
         *("run_generate", "run_chat", "run_bench", "run_warm", "run_verify"),

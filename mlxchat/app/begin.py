@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TypedDict, Unpack
 
+from mlxchat.app.answer import constraint_of, system_prompt
 from mlxchat.app.checkpoints import continued
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
@@ -61,7 +62,10 @@ def begin(
         pipeline=request.setup.pipeline,
         blocks=bool(request.blocks),
         drafts=request.generation_settings().wants_drafts,
+        constraint=next(iter(request.answer.constraints()), None),
     )
+    constraint = constraint_of(request.answer)
+    request = replace(request, system=system_prompt(request.answer, request.system))
     document = read(request, piped)
     for notice in document.notices:
         observer.warn(notice)
@@ -92,6 +96,7 @@ def begin(
             prompt,
             loaded.fresh(),
             sink=output,
+            constraint=constraint,
             checkpoint=checkpoint,
             observer=observer,
             open_files=stack.pop_all(),

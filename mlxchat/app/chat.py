@@ -163,6 +163,11 @@ class Chat:
     # The model
 
     @property
+    def ranks(self) -> Ranks | None:
+        """The other processes under mlx.launch."""
+        return self._ranks
+
+    @property
     def model_name(self) -> str:
         return self._found.name
 

@@ -51,8 +51,18 @@ class EventWriter:
             ]
         return _line(event)
 
-    def done(self, stats: Stats, model: str, seed: int, *, error: str | None = None) -> str:
-        """The last line; `error` is the message of the error that ended the generation, if any."""
+    def done(
+        self,
+        stats: Stats,
+        model: str,
+        seed: int,
+        *,
+        error: str | None = None,
+        complete: bool | None = None,
+        value: Any = None,
+    ) -> str:
+        """The last line; `error` is the message of the error that ended the generation, if any.
+        `complete` and `value` are those of a constrained answer."""
         figures = asdict(stats)
         event: dict[str, Any] = {
             "event": "done",
@@ -60,6 +70,8 @@ class EventWriter:
             "text": self._texts[False].getvalue(),
             "thought": self._texts[True].getvalue(),
             "finish_reason": figures.pop("finish_reason"),
+            "complete": complete,
+            "value": value,
         }
         if error is not None:
             event |= {"finish_reason": "error", "error": error}

@@ -48,13 +48,20 @@ def lead_or_follow(
 
 
 def check_ranks(
-    ranks: Ranks | None, *, pipeline: bool = False, blocks: bool = False, drafts: bool = False
+    ranks: Ranks | None,
+    *,
+    pipeline: bool = False,
+    blocks: bool = False,
+    drafts: bool = False,
+    constraint: str | None = None,
 ) -> None:
     """Raises UsageError for options that need several processes, or exactly one."""
     if pipeline and ranks is None:
         raise UsageError(Field("pipeline"), " needs several ranks: start it with mlx.launch")
     if drafts and ranks is not None:
         raise UsageError(Field("lookup", True), " cannot be used under mlx.launch")
+    if constraint is not None and ranks is not None:
+        raise UsageError(Field(constraint), " cannot be used under mlx.launch")
     if blocks and ranks is not None:
         raise UsageError(
             Field("blocks"),

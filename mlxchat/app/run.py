@@ -4,12 +4,14 @@ file, checkpoints, limits.
 It draws nothing: callers iterate over the pieces, or have them written to a sink.
 """
 
+import io
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from mlxchat.about import __version__
+from mlxchat.app.answer import value_of
 from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer, pace_of
@@ -20,6 +22,8 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.generate import Generation, ResumePoint, Stats, Token
 from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.errors import MlxchatError, OutputError
@@ -30,6 +34,7 @@ from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.text.documents import name_of
+from mlxchat.text.extract import extract_code
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
@@ -57,6 +62,7 @@ class Run:
         begun: Begun,
         *,
         sink: Sink,
+        constraint: Constraint | None = None,
         checkpoint: Checkpoint | None,
         observer: Observer,
         open_files: ExitStack,
@@ -67,6 +73,7 @@ class Run:
         self._prompt = prompt
         self._begun = begun
         self._sink = sink
+        self._constraint = constraint
         self._checkpoint = checkpoint
         self._observer = observer
         self._open_files = open_files
@@ -74,6 +81,7 @@ class Run:
         self._pieces: Generator[Piece] | None = None
         self._generation: Generation | None = None
         self._watch: Watch | None = None
+        self._answer = io.StringIO()
         self._last_character = ""
         self._is_over = False
         self._error: MlxchatError | None = None
@@ -89,6 +97,16 @@ class Run:
         assert self._watch is not None, "not begun"
         stats = self._generation.stats
         return replace(stats, finish_reason=self._watch.ended or stats.finish_reason)
+
+    @property
+    def is_complete(self) -> bool | None:
+        """Whether the answer is one that the constraint describes; None without a constraint."""
+        return None if self._generation is None else self._generation.is_complete
+
+    @property
+    def value(self) -> Any:
+        """The answer parsed as JSON, if it was constrained by a schema and is complete."""
+        return value_of(self._constraint, self._answer.getvalue()) if self.is_complete else None
 
     def status(self) -> Status:
         """The progress, between two pieces or inside `should_stop`."""
@@ -125,12 +143,23 @@ class Run:
         if self._request.events and self._generation is not None:
             seed = self._request.setup.seed
             error = None if self._error is None else self._observer.spell(self._error)
-            done = self._events.done(self.stats, self.model.name, seed, error=error)
-            self._sink.write(done)
+            self._sink.write(
+                self._events.done(
+                    self.stats,
+                    self.model.name,
+                    seed,
+                    error=error,
+                    complete=self.is_complete,
+                    value=self.value,
+                )
+            )
 
     def finish(self) -> None:
         """End the output, after the last piece."""
         self.write_end()
+        if self._request.answer.extracts:
+            is_last = self._request.answer.extract_last
+            self._write(extract_code(self._answer.getvalue(), last=is_last))
         if self._lacks_newline():
             self._sink.write("\n")
         self._sink.end()
@@ -196,9 +225,15 @@ class Run:
             text = self._text_of(token, callbacks.written)
             if not callbacks.watch.take(token, token.text if self._request.events else text):
                 break
-            self._sink.write(text)
-            self._last_character = text[-1:] or self._last_character
+            if not token.thought:
+                self._answer.write(token.text)
+            if not self._request.answer.extracts:
+                self._write(text)
             yield Piece(text, token)
+
+    def _write(self, text: str) -> None:
+        self._sink.write(text)
+        self._last_character = text[-1:] or self._last_character
 
     def _text_of(self, token: Token, written: ThoughtsAsText) -> str:
         if not self._request.events:
@@ -247,6 +282,10 @@ class Run:
             how["drafter"] = drafter = make_drafter(loaded.model, settings, observer.note)
             if drafter is not None:
                 drafter.history.extend(self._prompt.ids[: begun.prefilled])
+        if self._constraint is not None:
+            prompt = None if request.raw else self._prompt.ids
+            tokenizer = loaded.model.tokenizer
+            how["constrained"] = Constrained.begin(self._constraint, tokenizer, prompt)
         how["pace"] = pace_of(loaded.model.network, loaded.settings, begun, self._checkpoint)
         return _Callbacks(watch, checkpointer, begun, record, on_prefill, written, how)
 

@@ -71,6 +71,7 @@ Exit status:
   1                           failure: stderr has the reason in one line
   2                           usage or configuration error
   3                           the text repeats itself, with --on-loop stop
+  4                           ended before a constrained answer was complete
   130, 143, 129               stopped by Ctrl-C, SIGTERM, SIGHUP
   141                         stdout was closed
 """

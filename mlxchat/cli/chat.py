@@ -1,5 +1,6 @@
 """`mlxchat chat`, and `mlxchat` alone: a conversation, or the answer to one question."""
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +9,9 @@ from mlxchat import platform
 from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
+from mlxchat.options import options_of
 from mlxchat.shown import ChatShown
+from mlxchat.wording import Field
 
 # The arguments, if they do not name `chat`.
 IMPLIED = f"{__name__}.implied"
@@ -27,7 +30,7 @@ In a chat, /help lists the commands, Ctrl-C stops a reply, Ctrl-D exits.
 Input from a pipe:
   With a QUESTION, the input is a document, placed before it. Without one,
   each line is a turn, as text or as JSON with "role" (user or system) and
-  "content".
+  "content"; "schema", "regex", "choice" or "grammar" constrain its answer.
 
 Configuration:
   Every option can be configured: set the variable MLXCHAT_CHAT_MAX_KV_SIZE,
@@ -35,8 +38,8 @@ Configuration:
   shows the current values. Chats are saved as sessions: `mlxchat session list`.
 
 Exit status:
-  0 success, 1 failure, 2 usage error, 130, 143 and 129 stopped by Ctrl-C,
-  SIGTERM and SIGHUP, 141 output closed
+  0 success, 1 failure, 2 usage error, 4 ended before the answer was complete,
+  130, 143 and 129 stopped by Ctrl-C, SIGTERM and SIGHUP, 141 output closed
 """
 
 
@@ -61,7 +64,7 @@ def chat(
             raise typer.Exit(run_again_in_terminal())
     # Imported only now, after parsing: these import MLX.
     from mlxchat.cli.setup import setup_of
-    from mlxchat.request import ChatOptions
+    from mlxchat.request import Answer, ChatOptions
     from mlxchat.settings import GenerationSettings
     from mlxchat.terminal.run_chat import run
 
@@ -71,7 +74,18 @@ def chat(
         ChatOptions, values, setup=setup_of(values), generation=generation, chosen=chosen
     )
     shown = build(ChatShown, values)
-    raise typer.Exit(run(options, shown, None if question is None else question[0]))
+    answer = build(Answer, values) if question is not None else _no_answer(chosen)
+    raise typer.Exit(run(options, shown, None if question is None else question[0], answer))
+
+
+def _no_answer(given: Collection[str]) -> Any:
+    """The form of no answer in particular. Raises UsageError if one was given."""
+    from mlxchat.request import Answer
+
+    for name in options_of(Answer):
+        if name in given:
+            raise UsageError(Field(name), " needs a QUESTION")
+    return Answer()
 
 
 def _check(words: list[str], context: typer.Context) -> None:

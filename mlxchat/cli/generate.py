@@ -24,8 +24,9 @@ Configuration:
   shows the current values.
 
 Exit status:
-  0 success, 1 failure, 2 usage error, 3 stopped by --on-loop stop, 130, 143
-  and 129 stopped by Ctrl-C, SIGTERM and SIGHUP, 141 output closed
+  0 success, 1 failure, 2 usage error, 3 stopped by --on-loop stop, 4 ended
+  before the answer was complete, 130, 143 and 129 stopped by Ctrl-C, SIGTERM
+  and SIGHUP, 141 output closed
 """
 
 
@@ -54,7 +55,7 @@ def generate(
     """Generate text from a prompt, documents, or both."""
     # Imported only now, after parsing: these import MLX.
     from mlxchat.cli.setup import setup_of
-    from mlxchat.request import Overnight, Request
+    from mlxchat.request import Answer, Overnight, Request
     from mlxchat.terminal.run_generate import resume_run, run
 
     if resume is not None:
@@ -69,6 +70,7 @@ def generate(
         values,
         setup=setup_of(values),
         prompt=prompt,
+        answer=build(Answer, values),
         overnight=build(Overnight, values),
         kept={"quiet": values["quiet"], "stats": values["stats"]},
     )

@@ -7,7 +7,18 @@ from pathlib import Path
 
 # In the order of the list that `mlxchat help` shows.
 PAGES = (
-    *("chat", "sessions", "pipes", "models", "window", "positions", "lookup", "cache", "blocks"),
+    *(
+        "chat",
+        "sessions",
+        "pipes",
+        "answers",
+        "models",
+        "window",
+        "positions",
+        "lookup",
+        "cache",
+        "blocks",
+    ),
     *("overnight", "json", "configuration", "machines", "python", "benchmarks", "figures"),
     *("files", "troubleshooting"),
 )

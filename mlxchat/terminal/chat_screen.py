@@ -14,9 +14,10 @@ from typing import Any
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot, Said
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.generate import Stats
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.figures import forgotten_line, turn_line
+from mlxchat.terminal.figures import forgotten_line, incomplete, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress, waiting
@@ -79,6 +80,9 @@ class ChatScreen:
         self.screen = Screen(commands.settable, self.terminal)
         self.think = options.think
         self.attached: list[str] = []
+        # The constraint on the next answer, and that on the last.
+        self.constraint: Constraint | None = None
+        self._obeyed: Constraint | None = None
         self.figures = ""
         self._tokens = 0
         self.released: Released = nullcontext
@@ -180,11 +184,12 @@ class ChatScreen:
     def say(self, text: str) -> None:
         """Send a message, and show the reply."""
         chat = self.ready_chat()
-        self._show(lambda **how: chat.say(text, **how))
+        self._obeyed, self.constraint = self.constraint, None
+        self._show(lambda **how: chat.say(text, constraint=self._obeyed, **how))
 
     def retry(self) -> None:
         """Answer the last message again, and show the reply."""
-        self._show(self.chat.retry)
+        self._show(lambda **how: self.chat.retry(constraint=self._obeyed, **how))
 
     def continue_reply(self) -> None:
         """Continue the last reply, and show it."""
@@ -213,6 +218,8 @@ class ChatScreen:
             forgotten = self._show_until_it_ends(answer, stop, bar)
             for each in forgotten:
                 self.screen.rule(forgotten_line(each))
+            if self.conversation.is_complete is False:
+                self.screen.say(incomplete(self.conversation.turns[-1].finish_reason))
             self._show_figures(time.perf_counter() - started_s)
             if stop.status not in (None, ExitStatus.INTERRUPTED):
                 raise Terminated(stop.status)
@@ -270,7 +277,9 @@ class ChatScreen:
     def _view(self) -> Any:
         # "off" hides the thoughts of models that think regardless.
         thinking = "on" if self.think == "on" else "hide"
-        return reply_view(plain=self._options.plain, thinking=thinking)
+        # JSON is not Markdown.
+        is_json = self._obeyed is not None
+        return reply_view(plain=self._options.plain or is_json, thinking=thinking, is_json=is_json)
 
     def _show_figures(self, seconds: float) -> None:
         stats = self.chat.conversation.stats

@@ -14,6 +14,7 @@ from textwrap import wrap
 from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Mention, Turn
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import MlxchatError, UsageError
 from mlxchat.models.names import all_names
 from mlxchat.options import SWITCH, Group, Option
@@ -203,6 +204,18 @@ def _file(shown: ChatScreen, argument: str) -> None:
     for notice in document.notices:
         shown.screen.say(notice)
     shown.attach(argument, document.text)
+
+
+@command("/schema SCHEMA|off", "answer your next message in JSON", lambda *_: ["off"])
+def _schema(shown: ChatScreen, argument: str) -> None:
+    if not argument:
+        raise _usage("/schema")
+    if argument == "off":
+        shown.constraint = None
+        shown.screen.say("your next message gets an ordinary answer")
+        return
+    shown.constraint = Constraint.from_schema(argument)
+    shown.screen.say("the answer to your next message will be JSON")
 
 
 @command("/context", "show what fills the window")

@@ -111,3 +111,8 @@ def _prompt_figures(stats: Stats) -> str:
     if stats.cached_tokens + stats.prefilled_tokens < stats.prompt_tokens:
         parts.append(f"{stats.prefilled_tokens:,} read")
     return ", ".join(parts) + and_rate(stats.prefill_tokens_per_s)
+
+
+def incomplete(finish_reason: str) -> str:
+    """The notice for an answer that ended before its constraint allowed it to."""
+    return f"the answer is not complete (finish reason: {finish_reason})"

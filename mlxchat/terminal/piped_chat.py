@@ -3,32 +3,40 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mlxchat.about import __version__
+from mlxchat.app.answer import constraint_in, value_of
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
+from mlxchat.app.ranks import check_ranks
 from mlxchat.chat.turn import Forgot, Said
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError
-from mlxchat.terminal.figures import forgotten_line, turn_line
+from mlxchat.request import Answer
+from mlxchat.terminal.figures import forgotten_line, incomplete, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.spelling import as_flags
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken
+from mlxchat.text.extract import extract_code
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.wording import Field, Message
 
 
 @dataclass(frozen=True, slots=True)
 class PipeOptions:
-    """Output of a chat in a pipe: JSON Lines if `as_events`, else text; `stats` go to stderr."""
+    """Output of a chat in a pipe: JSON Lines if `as_events`, else text; `stats` go to stderr.
+    `constraint` is that of all turns without their own."""
 
     as_events: bool
     hides_thoughts: bool
     stats: bool
+    answer: Answer = field(default_factory=Answer)
+    constraint: Constraint | None = None
 
 
 class PipedChat:
@@ -38,8 +46,10 @@ class PipedChat:
         self._chat = chat
         self._options = options
         self._messages = messages
-        self._stdout = Stdout()
+        is_json = options.constraint is not None and options.constraint.kind == "schema"
+        self._stdout = Stdout(is_json=is_json and not options.as_events)
         self._turn = 0
+        self._status = ExitStatus.OK
 
     def run(self, turns: Iterable[Spoken]) -> int:
         """Answer each turn; return the exit status."""
@@ -54,10 +64,10 @@ class PipedChat:
                 with StopRequest() as stop, progress("reading", "tokens", quiet) as bar:
                     self._take(spoken, stop, bar)
                 if stop.status is not None:
-                    return stop.status
+                    return self._status or stop.status
         except DeviceError as error:
             raise DeviceError(error, "; ", self._how_to_resume()) from error
-        return ExitStatus.OK
+        return self._status
 
     def _how_to_resume(self) -> Message:
         session = self._chat.session
@@ -89,6 +99,9 @@ class PipedChat:
         if spoken.role == "system":
             self._conversation.set_system(spoken.text)
             return
+        constraint = constraint_in(spoken.others) or self._options.constraint
+        if constraint is not None:
+            check_ranks(self._chat.ranks, constraint=constraint.kind)
         # The turns of a resumed session count.
         self._turn = len(self._conversation.turns) + 1
         started_s = time.perf_counter()
@@ -102,11 +115,12 @@ class PipedChat:
             on_encode=bar.counting("tokenizing", "characters"),
             on_prefill=bar.counting("reading", "tokens"),
             should_stop=stop.requested,
+            constraint=constraint,
             on_end=on_end,
         )
         try:
             with closing(reply):
-                for piece in self._pieces(reply, stop):
+                for piece in self._pieces(reply, stop, constraint):
                     self._stdout.write(piece)
         except DeviceError:
             self._stdout.end_line()
@@ -115,15 +129,33 @@ class PipedChat:
         assert stats is not None
         seconds = time.perf_counter() - started_s
         self._messages.stats(turn_line(self._turn, stats, seconds), self._options.stats)
+        if self._conversation.is_complete is False:
+            self._messages.warn(incomplete(stats.finish_reason))
+            self._status = ExitStatus.INCOMPLETE
 
-    def _pieces(self, reply: Iterator[Said], stop: StopRequest) -> Iterator[str]:
+    def _pieces(
+        self, reply: Iterator[Said], stop: StopRequest, constraint: Constraint | None
+    ) -> Iterator[str]:
         if self._options.as_events:
-            return self._event_pieces(reply, stop)
+            return self._event_pieces(reply, stop, constraint)
+        if self._options.answer.extracts:
+            return self._extracted(reply)
         return self._text_pieces(reply)
 
-    def _event_pieces(self, reply: Iterator[Said], stop: StopRequest) -> Iterator[str]:
+    def _extracted(self, reply: Iterator[Said]) -> Iterator[str]:
+        """The first or last code block of the answer."""
+        for said in reply:
+            if isinstance(said, Forgot):
+                self._messages.warn(forgotten_line(said))
+        answer = self._conversation.turns[-1].reply
+        text = extract_code(answer, last=self._options.answer.extract_last)
+        yield text if text.endswith("\n") else f"{text}\n"
+
+    def _event_pieces(
+        self, reply: Iterator[Said], stop: StopRequest, constraint: Constraint | None
+    ) -> Iterator[str]:
         events = self._events()
-        stop.before_leaving(lambda: self._stdout.write(self._done(events)))
+        stop.before_leaving(lambda: self._stdout.write(self._done(events, constraint)))
         try:
             for said in reply:
                 if isinstance(said, Forgot):
@@ -131,12 +163,12 @@ class PipedChat:
                 elif not (said.thought and self._options.hides_thoughts):
                     yield events.token(said)
         except MlxchatError as error:
-            yield self._done(events, error)
+            yield self._done(events, constraint, error)
             raise
         except KeyboardInterrupt:
-            yield self._done(events)
+            yield self._done(events, constraint)
             raise
-        yield self._done(events)
+        yield self._done(events, constraint)
 
     def _text_pieces(self, reply: Iterator[Said]) -> Iterator[str]:
         thoughts = ThoughtsAsText(hidden=self._options.hides_thoughts)
@@ -151,12 +183,19 @@ class PipedChat:
         if not last.endswith("\n"):
             yield "\n"
 
-    def _done(self, events: EventWriter, error: MlxchatError | None = None) -> str:
+    def _done(
+        self,
+        events: EventWriter,
+        constraint: Constraint | None,
+        error: MlxchatError | None = None,
+    ) -> str:
         conversation = self._conversation
         stats, model, seed = conversation.stats, conversation.model.name, conversation.reply_seed
         assert stats is not None
         spelled = None if error is None else as_flags(error)
-        return events.done(stats, model, seed, error=spelled)
+        complete = conversation.is_complete
+        value = value_of(constraint, conversation.turns[-1].reply) if complete else None
+        return events.done(stats, model, seed, error=spelled, complete=complete, value=value)
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)

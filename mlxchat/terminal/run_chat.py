@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mlxchat import paths
+from mlxchat.app.answer import constraint_of, system_prompt
 from mlxchat.app.chat import Chat
-from mlxchat.app.ranks import Ranks, lead_or_follow
+from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.errors import ExitStatus, UsageError
-from mlxchat.request import ChatOptions
+from mlxchat.request import Answer, ChatOptions
 from mlxchat.shown import ChatShown
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import find_model
@@ -25,16 +26,35 @@ from mlxchat.text.documents import (
 )
 from mlxchat.wording import Field, Message
 
+NO_FORM = Answer()
 
-def run(options: ChatOptions, shown: ChatShown, question: str | None = None) -> int:
-    """Chat, and return the exit status. Raises MlxchatError for everything a user can fix."""
+
+def run(
+    options: ChatOptions,
+    shown: ChatShown,
+    question: str | None = None,
+    answer: Answer = NO_FORM,
+) -> int:
+    """Chat, and return the exit status; `answer` is the form of the answer to the question. Raises
+    MlxchatError for everything a user can fix."""
     # Reject what can be rejected before anything takes time.
     options.setup.check()
-    status = lead_or_follow(lambda ranks: _run(options, shown, question, ranks), ignore_signals)
+    status = lead_or_follow(
+        lambda ranks: _run(options, shown, question, answer, ranks), ignore_signals
+    )
     return status or ExitStatus.OK
 
 
-def _run(options: ChatOptions, shown: ChatShown, question: str | None, ranks: Ranks | None) -> int:
+def _run(
+    options: ChatOptions,
+    shown: ChatShown,
+    question: str | None,
+    answer: Answer,
+    ranks: Ranks | None,
+) -> int:
+    constraint = constraint_of(answer)
+    check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
+    options = replace(options, system=system_prompt(answer, options.system))
     messages = Messages(shown.quiet)
     turns = _turns(shown, question, messages)
     attached = _attached(shown.files, messages) if question is None else []
@@ -54,7 +74,7 @@ def _run(options: ChatOptions, shown: ChatShown, question: str | None, ranks: Ra
             return _talk_on_terminal(chat, options, shown, attached, messages)
         from mlxchat.terminal.piped_chat import PipedChat, PipeOptions
 
-        pipe = PipeOptions(shown.events, options.think != "on", shown.stats)
+        pipe = PipeOptions(shown.events, options.think != "on", shown.stats, answer, constraint)
         texts = [text for _, text in attached]
         return PipedChat(chat, pipe, messages).run(_with_attached(texts, turns))
 

@@ -9,7 +9,7 @@ from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus
 from mlxchat.request import Request
 from mlxchat.shown import Shown
-from mlxchat.terminal.figures import stats_line, status_line
+from mlxchat.terminal.figures import incomplete, stats_line, status_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import progress
@@ -33,7 +33,9 @@ def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[
 
 def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
     messages = Messages(shown.quiet)
-    sink = Stdout() if request.overnight.output_path() is None else None
+    answer = request.answer
+    is_json = not request.events and (answer.schema is not None or answer.schema_multi is not None)
+    sink = Stdout(is_json=is_json) if request.overnight.output_path() is None else None
     observer = observer_of(messages)
     with begin(request, observer, sink=sink, piped=piped_stdin(), ranks=ranks) as begun:
         if is_stdin_left_unread():
@@ -83,4 +85,7 @@ def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
 
 def _report(begun: Run, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
     messages.stats(stats_line(begun.stats, begun.saved), shown.stats)
+    if begun.is_complete is False:
+        messages.warn(incomplete(begun.stats.finish_reason))
+        return ExitStatus.INCOMPLETE
     return ExitStatus.LOOP if begun.stats.finish_reason == "loop" else stopped or ExitStatus.OK

@@ -10,10 +10,10 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
@@ -91,11 +91,13 @@ def read_input(
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One turn of a piped chat: its `role`, "user" or "system", and its text."""
+    """One turn of a piped chat: its `role`, "user" or "system", its text, and the other fields of
+    its line, which may constrain the answer."""
 
     role: str
     text: str
     notice: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
@@ -113,21 +115,21 @@ def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
         if not data.strip():
             continue
         read = _decode(data, name)
-        role, text = _message(read.text.rstrip("\r\n"), name)
-        yield Spoken(role, text, read.notices[0] if read.notices else None)
+        role, text, others = _message(read.text.rstrip("\r\n"), name)
+        yield Spoken(role, text, read.notices[0] if read.notices else None, others)
 
 
-def _message(line: str, name: str) -> tuple[str, str]:
+def _message(line: str, name: str) -> tuple[str, str, dict[str, Any]]:
     try:
         value = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or not {"role", "content"} <= value.keys():
-        return "user", line
-    role, content = value["role"], value["content"]
+        return "user", line, {}
+    role, content = value.pop("role"), value.pop("content")
     if role not in ("user", "system") or not isinstance(content, str):
         raise InputError(f"{name}: role must be user or system, and content a string")
-    return role, content
+    return role, content, value
 
 
 def name_of(path: str) -> str:

@@ -1,0 +1,92 @@
+"""The constraint on an answer, from what the user asked for."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.errors import UsageError
+from mlxchat.request import Answer
+from mlxchat.wording import Field
+
+MAX_GRAMMAR_BYTES = 1 << 20
+
+
+def constraint_of(answer: Answer) -> Constraint | None:
+    """The constraint, if any. Raises UsageError if it is invalid or its file cannot be read."""
+    if answer.schema is not None:
+        return Constraint.from_schema(answer.schema)
+    if answer.schema_multi is not None:
+        return Constraint.from_schema(answer.schema_multi, multi=True)
+    if answer.regex is not None:
+        return Constraint.from_regex(answer.regex)
+    if answer.choice:
+        return Constraint.from_choices(answer.choice)
+    if answer.grammar is not None:
+        return Constraint.from_grammar(_read(answer.grammar))
+    return None
+
+
+def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
+    """The constraint in the fields of a turn: "schema" is a JSON Schema, or a text as on the
+    command line; "regex" and "grammar" are texts, "choice" is a list of them.
+
+    Other fields are ignored. Raises UsageError.
+    """
+    given = [name for name in ("schema", "regex", "choice", "grammar") if name in fields]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise UsageError(Field(given[0]), " and ", Field(given[1]), " cannot be combined")
+    (name,) = given
+    match name, fields[name]:
+        case "schema", str() | dict() | bool() as schema:
+            return Constraint.from_schema(schema)
+        case "regex", str(pattern):
+            return Constraint.from_regex(pattern)
+        case "grammar", str(grammar):
+            return Constraint.from_grammar(grammar)
+        case "choice", list(choices) if all(isinstance(each, str) for each in choices):
+            return Constraint.from_choices(choices)
+        case _:
+            raise UsageError(Field(name), " has a value of the wrong type")
+
+
+def system_prompt(answer: Answer, system: str | None) -> str | None:
+    """The system prompt, with the schema if the answer asks for that. Raises UsageError."""
+    if not answer.schema_prompt:
+        return system
+    constraint = constraint_of(answer)
+    assert constraint is not None
+    schema = json.dumps(constraint.schema, ensure_ascii=False)
+    told = f"Answer in JSON that follows this JSON Schema:\n{schema}"
+    return told if system is None else f"{system}\n\n{told}"
+
+
+def value_of(constraint: Constraint | None, answer: str) -> Any:
+    """A complete answer as a JSON value, if it was constrained by a schema.
+
+    None if Python cannot hold it: a schema that allows anything allows 1e999 and deep nesting.
+    """
+    if constraint is None or constraint.kind != "schema":
+        return None
+    try:
+        value = json.loads(answer)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.expanduser().open("rb") as file:
+            data = file.read(MAX_GRAMMAR_BYTES + 1)
+        if len(data) > MAX_GRAMMAR_BYTES:
+            raise UsageError(Field("grammar"), f" {path}: larger than {MAX_GRAMMAR_BYTES:,} bytes")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(Field("grammar"), f" cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(Field("grammar"), f" {path} is not UTF-8 text") from error

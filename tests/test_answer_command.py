@@ -1,0 +1,176 @@
+"""Constrained answers from the command line: stdout has what exists, and the status says whether it
+is complete."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.app.answer import value_of
+from mlxchat.constraint.constraint import Constraint
+from scripts.tiny_model import byte_tokenizer, write_tiny_model
+from tests import chat_templates
+from tests.in_process import run_in_process
+from tests.scripted_model import Scripted, without_think_tokens
+from tests.scripted_program import say_scripts
+
+Run = Callable[..., Any]
+SHORT = "name, age int"
+
+
+@pytest.fixture(scope="module")
+def unthinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model that thinks may end within a thought."""
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    directory.mkdir()
+    write_tiny_model(directory, chat_template=chat_templates.CHATML)
+    without_think_tokens(byte_tokenizer()).save(str(directory / "tokenizer.json"))
+    return directory
+
+
+@pytest.fixture
+def generate(unthinking: Path) -> Run:
+    def run(*arguments: str, **how: Any) -> Any:
+        return run_in_process("generate", "-m", str(unthinking), *arguments, **how)
+
+    return run
+
+
+@pytest.fixture
+def ask(unthinking: Path) -> Run:
+    def run(*arguments: str, **how: Any) -> Any:
+        return run_in_process("chat", "-m", str(unthinking), "--no-save", *arguments, **how)
+
+    return run
+
+
+def test_an_answer_by_a_schema_is_json(generate: Run) -> None:
+    done = generate("--schema", "age int, adult bool", "--temp", "1", "--seed", "3", "Who?")
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"age", "adult"}
+    assert done.stdout.endswith("}\n")
+
+
+def test_a_schema_may_be_a_file_or_json(generate: Run, tmp_path: Path) -> None:
+    schema = {"enum": [7]}
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema))
+    for given in (str(path), json.dumps(schema)):
+        assert generate("--schema", given, "Which?").stdout == "7\n"
+
+
+def test_events_have_the_value(generate: Run) -> None:
+    run = generate("--schema", '{"enum": [{"a": [1, null]}]}', "--json", "Which?")
+    done = json.loads(run.stdout.splitlines()[-1])
+    assert (done["complete"], done["value"]) == (True, {"a": [1, None]})
+    assert json.loads(done["text"]) == done["value"]
+
+
+def test_an_answer_that_is_cut_off_has_its_own_status(generate: Run) -> None:
+    run = generate("--choice", "incontrovertible", "-n", "3", "Which?")
+    assert (run.returncode, run.stdout) == (4, "inc\n")
+    assert "the answer is not complete (finish reason: length)" in run.stderr
+    events = generate("--choice", "incontrovertible", "-n", "3", "--json", "Which?")
+    done = json.loads(events.stdout.splitlines()[-1])
+    assert (events.returncode, done["complete"], done["value"]) == (4, False, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--schema", SHORT, "--regex", "a"], "--schema and --regex cannot be combined"),
+        (["--schema", '{"type": "strin"}'], "strin"),
+        (["--schema", '{"properties": {"a": {"unevaluatedItems": 1}}}'], "unevaluatedItems"),
+        (["--schema", "nothing-there.json"], "nothing-there.json"),
+        (["--regex", "(a"], "--regex"),
+        (["--choice", ""], "--choice"),
+        (["--grammar", "nothing.lark"], "cannot read nothing.lark"),
+        (["--schema", SHORT, "--ignore-eos"], "--ignore-eos"),
+        (["--schema", SHORT, "--checkpoint", "night"], "--checkpoint"),
+        (["--schema-prompt"], "--schema-prompt needs --schema"),
+        (["-x", "--json"], "--extract and --json cannot be combined"),
+        (["-x", "--regex", "a"], "--extract and --regex cannot be combined"),
+    ],
+)
+def test_a_wrong_request_is_one_line(generate: Run, arguments: list[str], words: str) -> None:
+    run = generate(*arguments, "Which?")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert words in run.stderr
+    assert run.stderr.count("\n") <= 2
+
+
+def test_one_question_can_be_constrained(ask: Run) -> None:
+    run = ask("--choice", "yes", "--choice", "no", "Is it?")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout in ("yes\n", "no\n")
+    assert ask("--choice", "incontrovertible", "-n", "2", "Is it?").returncode == 4
+
+
+def test_a_chat_has_no_constraint_for_all_its_answers(ask: Run) -> None:
+    run = ask("--schema", SHORT, stdin="hello\n")
+    assert (run.returncode, "--schema needs a QUESTION" in run.stderr) == (2, True)
+
+
+def test_a_line_of_a_piped_chat_constrains_its_answer(ask: Run) -> None:
+    lines = [
+        {"role": "user", "content": "which?", "choice": ["left", "right"]},
+        {"role": "user", "content": "how many?", "schema": {"enum": [5]}},
+        {"role": "user", "content": "when?", "regex": "[0-9]{4}"},
+        {"role": "user", "content": "really?", "grammar": 'start: "yes"'},
+    ]
+    run = ask("--json", stdin="".join(f"{json.dumps(line)}\n" for line in lines))
+    assert run.returncode == 0, run.stderr
+    done = [json.loads(line) for line in run.stdout.splitlines() if '"done"' in line]
+    assert done[0]["text"] in ("left", "right")
+    assert (done[1]["value"], done[0]["value"]) == (5, None)
+    assert done[2]["text"].isdecimal()
+    assert done[3]["text"] == "yes"
+    assert all(each["complete"] for each in done)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"schema": 5}, {"choice": "a"}, {"choice": [1]}, {"regex": 1}, {"schema": {}, "regex": ""}],
+)
+def test_a_wrong_field_of_a_line_is_refused(ask: Run, wrong: dict[str, Any]) -> None:
+    run = ask(stdin=json.dumps({"role": "user", "content": "which?", **wrong}))
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+
+
+CODE = "Sure!\n```sh\nls | wc -l\n```\nOr:\n```python\nprint(1)\n```\nBye."
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_only_the_code_is_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say_scripts(monkeypatch)
+    script = Scripted(chat_templates.CHATML, (), f"{CODE}<|im_end|>", ends=("<|im_end|>",))
+    (tmp_path / "model").mkdir()
+    model = script.write(tmp_path / "model")
+    saving = ["--no-save"] if command == "chat" else []
+    for option, code in {"-x": "ls | wc -l\n", "--extract-last": "print(1)\n"}.items():
+        run = run_in_process(command, "-m", str(model), *saving, option, "A bash line.")
+        assert (run.returncode, run.stdout) == (0, code), run.stderr
+
+
+def test_the_schema_can_be_told_to_the_model(generate: Run) -> None:
+    plain = generate("--json", "--schema", "age int", "Who?")
+    told = generate("--json", "--schema", "age int", "--schema-prompt", "Who?")
+    tokens = [json.loads(run.stdout.splitlines()[0])["prompt_tokens"] for run in (plain, told)]
+    assert tokens[1] > tokens[0] + 50
+
+
+def test_a_schema_that_the_window_would_forget_is_refused(generate: Run) -> None:
+    run = generate("--schema", SHORT, "--schema-prompt", "--max-kv-size", "64", "Who?")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "must be larger" in run.stderr
+
+
+@pytest.mark.parametrize("answer", ["1e999", "[" * 50_000 + "]" * 50_000, "{"])
+def test_an_answer_that_python_cannot_hold_has_no_value(answer: str) -> None:
+    """A schema that allows anything allows these, and they ended in a traceback."""
+    assert value_of(Constraint.from_schema({}), answer) is None
