@@ -125,7 +125,7 @@ class _Loop:
         logits = self._run(mx.array(self._ids[-1:]))
         self._hold(self._ids[-1])
         self._draw = make_draw(self._sampling, vocabulary_size=logits.shape[-1])
-        current: Drawn | Decoded = self._drawn(logits, 0, [])
+        current = self._chosen(logits, 0, self._forced())
         count = cleared = 0
         try:
             while True:
@@ -209,21 +209,23 @@ class _Loop:
         if not self._confirmed:
             self._settle()
             room = min(room, self._cache.draft_room - 1)
-            forced = [] if self.constrained is None else self.constrained.forced()
+            forced = self._forced()
             draft = forced[: max(room, 0)] or self._draft(room)
             if not draft:
-                return self._single(id_, count, forced)
+                return self._chosen(self._run(mx.array([id_])), count, forced)
             self._verify([id_, *draft], count, certain=min(len(forced), len(draft)))
         self._cache.accept()
         return self._confirmed.popleft()
 
-    def _single(self, id_: int, count: int, forced: Sequence[int]) -> Drawn | Decoded:
-        """The token after `id_`: the first that is `forced`, else one to be drawn."""
-        logits = self._run(mx.array([id_]))
+    def _chosen(self, logits: mx.array, count: int, forced: Sequence[int]) -> Drawn | Decoded:
+        """The token with these logits: the first that is `forced`, else one to be drawn."""
         if not forced:
             return self._drawn(logits, count, [])
         mx.async_eval(logits)
         return self._certain(forced[0])
+
+    def _forced(self) -> Sequence[int]:
+        return () if self.constrained is None else self.constrained.forced()
 
     def _certain(self, id_: int) -> Decoded:
         """A token without an alternative."""
