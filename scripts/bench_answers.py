@@ -86,6 +86,7 @@ def count_valid(model: Model, seeds: int) -> int:
             valid, wrong = valid + (not problems), wrong + bool(problems)
             for problem in problems[:1]:
                 print(f"{name}, seed {seed}: {problem.message[:100]}: {text[:200]}")
+        print(f"{name}: {valid:,} valid so far", flush=True)
     total = valid + cut_off + wrong
     print(f"{valid:,} of {total:,} answers valid; {cut_off:,} cut off, {wrong:,} invalid")
     return cut_off + wrong
