@@ -184,6 +184,7 @@ def test_the_up_arrow_recalls_the_previous_message(tmp_path: Path) -> None:
     terminal.shows(r"got.*\n> one\n  two$")
     terminal.send("!\r")
     terminal.shows(r"^got 'one\\ntwo!'$")
+    terminal.shows(PROMPT)
     terminal.send(CTRL_D)
     terminal.ends()
 
