@@ -5,9 +5,9 @@ import re
 import sys
 import threading
 
-# MLX writes a line in pieces: when two threads fail at the same time, the end of one message may
-# end up on a separate line.
-NOISE = re.compile(rb"\[(?:ring|jaccl)\]|[ \d]*failed with errno ")
+# MLX writes a line in pieces: when two threads fail at the same time, the end of one message, such
+# as " Sending to socket 6 failed with errno 32", may end up on a separate line.
+NOISE = re.compile(rb"\[(?:ring|jaccl)\]|.*failed with errno \d")
 
 
 def hide_backend_messages() -> None:
