@@ -157,10 +157,10 @@ def test_only_the_code_is_written(
         assert (run.returncode, run.stdout) == (0, code), run.stderr
 
 
-def test_the_schema_can_be_told_to_the_model(generate: Run) -> None:
+def test_the_schema_can_be_added_to_the_system_prompt(generate: Run) -> None:
     plain = generate("--json", "--schema", "age int", "Who?")
-    told = generate("--json", "--schema", "age int", "--schema-prompt", "Who?")
-    tokens = [json.loads(run.stdout.splitlines()[0])["prompt_tokens"] for run in (plain, told)]
+    described = generate("--json", "--schema", "age int", "--schema-prompt", "Who?")
+    tokens = [json.loads(run.stdout.splitlines()[0])["prompt_tokens"] for run in (plain, described)]
     assert tokens[1] > tokens[0] + 50
 
 

@@ -53,15 +53,11 @@ def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
             raise UsageError(Field(name), " has a value of the wrong type")
 
 
-def system_prompt(answer: Answer, system: str | None) -> str | None:
-    """The system prompt, with the schema if the answer asks for that. Raises UsageError."""
-    if not answer.schema_prompt:
-        return system
-    constraint = constraint_of(answer)
-    assert constraint is not None
+def with_schema(system: str | None, constraint: Constraint) -> str:
+    """The system prompt with the constraint's schema."""
     schema = json.dumps(constraint.schema, ensure_ascii=False)
-    told = f"Answer in JSON that follows this JSON Schema:\n{schema}"
-    return told if system is None else f"{system}\n\n{told}"
+    instruction = f"Answer in JSON that follows this JSON Schema:\n{schema}"
+    return instruction if system is None else f"{system}\n\n{instruction}"
 
 
 def value_of(constraint: Constraint | None, answer: str) -> Any:

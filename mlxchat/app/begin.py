@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, TypedDict, Unpack
 
-from mlxchat.app.answer import constraint_of, system_prompt
+from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.checkpoints import continued
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
@@ -65,7 +65,8 @@ def begin(
         constraint=next(iter(request.answer.constraints()), None),
     )
     constraint = constraint_of(request.answer)
-    request = replace(request, system=system_prompt(request.answer, request.system))
+    if constraint is not None and request.answer.schema_prompt:
+        request = replace(request, system=with_schema(request.system, constraint))
     document = read(request, piped)
     for notice in document.notices:
         observer.warn(notice)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mlxchat import paths
-from mlxchat.app.answer import constraint_of, system_prompt
+from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.chat import Chat
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.errors import ExitStatus, UsageError
@@ -54,7 +54,8 @@ def _run(
 ) -> int:
     constraint = constraint_of(answer)
     check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
-    options = replace(options, system=system_prompt(answer, options.system))
+    if constraint is not None and answer.schema_prompt:
+        options = replace(options, system=with_schema(options.system, constraint))
     messages = Messages(shown.quiet)
     turns = _turns(shown, question, messages)
     attached = _attached(shown.files, messages) if question is None else []
