@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlxchat.engine.repetition import LoopDetector, Nudge
-from mlxchat.request import NUDGE_EVERY
+from mlxchat.request.overnight import NUDGE_EVERY
 from mlxchat.settings import OnLoop, SamplingSettings
 
 

@@ -1,0 +1,67 @@
+"""The form of the answer: a constraint, or the code block to extract."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlxchat.errors import UsageError
+from mlxchat.options import Group, check_options, option
+from mlxchat.wording import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The form of the answer, and how much of it is written.
+
+    At most one of `schema`, `schema_multi`, `regex`, `choice` and `grammar` constrains it.
+    `extract` and `extract_last` write only the first or last fenced code block.
+    """
+
+    schema: str | None = option(
+        None,
+        "Answer in JSON by a schema, its file, or names",
+        Group.ANSWER,
+        common=True,
+        metavar="SCHEMA",
+    )
+    schema_multi: str | None = option(
+        None, "As a schema, but for a list of items", Group.ANSWER, metavar="SCHEMA"
+    )
+    regex: str | None = option(None, "Answer with text that matches", Group.ANSWER, metavar="REGEX")
+    choice: tuple[str, ...] = option(
+        (),
+        "Answer with this or another choice; repeatable",
+        Group.ANSWER,
+        metavar="TEXT",
+    )
+    grammar: Path | None = option(
+        None, "Answer by a grammar in Lark's format", Group.ANSWER, metavar="FILE", parse=Path
+    )
+    schema_prompt: bool = option(
+        False, "Add the schema to the system prompt", Group.ANSWER, negatable=False
+    )
+    extract: bool = option(
+        False, "Write only the first code block", Group.ANSWER, short="x", negatable=False
+    )
+    extract_last: bool = option(
+        False, "Write only the last code block", Group.ANSWER, negatable=False
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        given = self.constraints()
+        if len(given) > 1:
+            raise UsageError(Field(given[0]), " and ", Field(given[1]), " cannot be combined")
+        if self.schema_prompt and not {"schema", "schema_multi"} & set(given):
+            raise UsageError(Field("schema_prompt"), " needs ", Field("schema"))
+        if self.extracts and given:
+            name = "extract" if self.extract else "extract_last"
+            raise UsageError(Field(name), " and ", Field(given[0]), " cannot be combined")
+
+    def constraints(self) -> list[str]:
+        """The fields that constrain the answer."""
+        names = ("schema", "schema_multi", "regex", "choice", "grammar")
+        return [name for name in names if getattr(self, name) not in (None, ())]
+
+    @property
+    def extracts(self) -> bool:
+        return self.extract or self.extract_last

@@ -1,0 +1,58 @@
+"""How to open a chat."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlxchat.options import Group, check_options, option, options_of, same_as
+from mlxchat.request.generate import Request
+from mlxchat.request.setup import Setup
+from mlxchat.settings import GenerationSettings, Roll
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How to open a chat.
+
+    `think` is "on", "off" or "hide". `exact` refuses to resume a session whose cache cannot be
+    restored bit for bit. A resumed session restores its own model, dtype, window, keep, roll and
+    template_args, except those named in `chosen`, which are taken from here. None means all that
+    differ from their defaults.
+    """
+
+    setup: Setup = field(default_factory=lambda: Setup(keep=0))
+    system: str | None = same_as(Request, "system")
+    template_args: Mapping[str, Any] = same_as(Request, "template_args")
+    exact: bool = option(
+        False,
+        "Refuse to resume unless the cache restores bit for bit",
+        Group.SESSION,
+    )
+    roll: Roll = option(
+        Roll.SHIFT,
+        "How to make room when the window is full",
+        Group.WINDOW,
+        project=True,
+        in_chat=True,
+        saved=True,
+    )
+    think: str = same_as(Request, "think", default="on", if_unset=None)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    chosen: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def chosen_fields(self) -> frozenset[str]:
+        """The fields that override those of a session."""
+        if self.chosen is not None:
+            return self.chosen
+        default = ChatOptions()
+        differs = {
+            name
+            for ours, theirs in ((self, default), (self.setup, default.setup))
+            for name in options_of(type(ours))
+            if getattr(ours, name) != getattr(theirs, name)
+        }
+        # The default of Setup is not a choice: it is meant for a run, not for a chat.
+        return frozenset(differs - ({"keep"} if self.setup.keep == Setup().keep else set()))

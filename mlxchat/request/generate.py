@@ -1,0 +1,192 @@
+"""A prompt after documents, and how to generate from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlxchat.errors import UsageError
+from mlxchat.options import Group, check_options, option, same_as
+from mlxchat.request.answer import Answer
+from mlxchat.request.overnight import Overnight
+from mlxchat.request.setup import Setup
+from mlxchat.settings import GenerationSettings
+from mlxchat.template_args import parse_template_args, thinking_variables
+from mlxchat.wording import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt after documents, and how to generate from it.
+
+    `blocks` are documents that are read once and reused at any position. `raw` bypasses the chat
+    template. `think` is "on", "off", "hide", or None for the template's default. With `events`, the
+    output is JSON Lines instead of text, with the `logprobs` likeliest tokens of each step.
+    `newline` adds a line end to text that has none, except to that of a run with a checkpoint.
+    `kept` is stored with a checkpoint and returned when it is resumed.
+    """
+
+    setup: Setup = field(default_factory=Setup)
+    prompt: str | None = None
+    files: tuple[str, ...] = option(
+        (),
+        "Read a document, - for stdin; repeatable",
+        Group.INPUT,
+        name="file",
+        short="f",
+        common=True,
+        metavar="FILE",
+        if_unset="piped stdin",
+    )
+    blocks: tuple[str, ...] = option(
+        (),
+        "Read a document as a separately cached block; repeatable",
+        Group.INPUT,
+        name="block",
+        metavar="FILE",
+    )
+    system: str | None = option(
+        None,
+        "System prompt",
+        Group.INPUT,
+        short="s",
+        common=True,
+        aliases=("system-prompt",),
+        metavar="TEXT",
+        if_unset="the template's own",
+        project=True,
+    )
+    raw: bool = option(
+        False, "Continue the text itself, without the chat template", Group.INPUT, common=True
+    )
+    template_args: Mapping[str, Any] = option(
+        None,
+        "Set a variable of the chat template; repeatable",
+        Group.INPUT,
+        factory=dict[str, Any],
+        name="template-arg",
+        metavar="KEY=VALUE",
+        parse=parse_template_args,
+        many=True,
+        in_chat=True,
+        saved=True,
+    )
+    think: str | None = option(
+        None,
+        "Show, turn off or hide the model's thoughts",
+        Group.OUTPUT,
+        common=True,
+        choices=("on", "off", "hide"),
+        if_unset="shown, if the template thinks",
+        project=True,
+    )
+    max_tokens: int = same_as(GenerationSettings, "max_tokens")
+    stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
+    ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
+    lookup: bool | None = same_as(GenerationSettings, "lookup")
+    num_draft_tokens: int | None = same_as(GenerationSettings, "num_draft_tokens")
+    events: bool = option(
+        False, "Write JSON Lines instead of text", Group.OUTPUT, name="json", common=True
+    )
+    newline: bool = option(True, "End the output with a newline", Group.OUTPUT)
+    logprobs: int | None = same_as(GenerationSettings, "logprobs")
+    answer: Answer = field(default_factory=Answer)
+    overnight: Overnight = field(default_factory=Overnight)
+    kept: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.logprobs is not None and not self.events:
+            raise UsageError(
+                Field("logprobs"),
+                " needs ",
+                Field("events", True),
+                ": plain text cannot include log-probabilities",
+            )
+        if self.raw and self.system is not None:
+            raise UsageError(
+                Field("system"), " needs the chat template, which ", Field("raw"), " bypasses"
+            )
+        if self.raw and self.variables():
+            raise UsageError(
+                Field("think"),
+                " and ",
+                Field("template_args"),
+                " need the chat template, which ",
+                Field("raw"),
+                " bypasses",
+            )
+        long = self.overnight
+        if self.events and (long.checkpoint is not None or long.max_bytes is not None):
+            raise UsageError(
+                Field("events"),
+                " cannot be combined with ",
+                Field("checkpoint"),
+                " or ",
+                Field("max_bytes"),
+                ", which need text",
+            )
+        if self.generation_settings().wants_drafts and long.checkpoint is not None:
+            name = "lookup" if self.lookup else "num_draft_tokens"
+            raise UsageError(
+                Field(name, True if self.lookup else self.num_draft_tokens),
+                " and ",
+                Field("checkpoint"),
+                " cannot be combined: a resumed run must write the same bytes",
+            )
+        if self.blocks:
+            self._check_blocks()
+        self._check_answer()
+        self.generation_settings()
+        self.setup.check()
+
+    def _check_answer(self) -> None:
+        given = self.answer.constraints()
+        constraint = given[0] if given else None
+        extract = "extract" if self.answer.extract else "extract_last"
+        first = constraint or (extract if self.answer.extracts else None)
+        if first is not None and self.overnight.checkpoint is not None:
+            raise UsageError(Field(first), " and ", Field("checkpoint"), " cannot be combined")
+        if self.answer.extracts and self.events:
+            raise UsageError(Field(extract), " and ", Field("events"), " cannot be combined")
+        if constraint is not None and self.ignore_eos:
+            raise UsageError(Field(constraint), " and ", Field("ignore_eos"), " cannot be combined")
+        if self.answer.schema_prompt and self.raw:
+            raise UsageError(
+                Field("schema_prompt"),
+                " needs the chat template, which ",
+                Field("raw"),
+                " bypasses",
+            )
+
+    def _check_blocks(self) -> None:
+        if self.overnight.checkpoint is not None:
+            raise UsageError(
+                Field("blocks"),
+                " and ",
+                Field("checkpoint"),
+                " cannot be combined: pass the documents with ",
+                Field("files"),
+            )
+        if not self.setup.prefix_cache:
+            raise UsageError(
+                Field("blocks"), " needs the prefix cache: use ", Field("prefix_cache", True)
+            )
+
+    @property
+    def hides_thoughts(self) -> bool:
+        return self.think in ("off", "hide")
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of the chat template; `template_args` override `think`."""
+        thinking = {} if self.think is None else thinking_variables(self.think != "off")
+        return {**thinking, **self.template_args}
+
+    def generation_settings(self) -> GenerationSettings:
+        return GenerationSettings(
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            ignore_eos=self.ignore_eos,
+            lookup=self.lookup,
+            num_draft_tokens=self.num_draft_tokens,
+            logprobs=(self.logprobs or 0) if self.events else None,
+        )

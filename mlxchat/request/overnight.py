@@ -1,0 +1,135 @@
+"""When a long run ends, and what it writes to disk."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
+from mlxchat.errors import UsageError
+from mlxchat.options import Group, at_least, check_options, option
+from mlxchat.settings import OnLoop
+from mlxchat.wording import Field
+
+# Tokens between pauses, at which a raised temperature is lowered again.
+NUDGE_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Overnight:
+    """When a long run ends, and what it writes to disk.
+
+    The run ends at `until`, or `lasting_s` seconds after generation begins, or before the text
+    exceeds `max_bytes`. The text goes to the new file `output`; with `checkpoint`, a new directory,
+    the default is output.txt in it. Every `rotate_bytes`, the text continues in another file.
+    """
+
+    until: datetime | None = option(
+        None,
+        "Stop at a local time, such as 07:00",
+        Group.END,
+        common=True,
+        metavar="TIME",
+        parse=parse_deadline,
+    )
+    lasting_s: float | None = option(
+        None,
+        "Stop after a duration, such as 8h or 1h30m",
+        Group.END,
+        name="for",
+        metavar="DURATION",
+        parse=parse_duration_s,
+    )
+    max_bytes: int | None = option(
+        None,
+        "Stop before the text exceeds SIZE, such as 100MB",
+        Group.END,
+        metavar="SIZE",
+        parse=parse_bytes,
+    )
+    on_loop: OnLoop = option(
+        OnLoop.WARN,
+        "What to do if the text repeats itself",
+        Group.END,
+        project=True,
+    )
+    output: Path | None = option(
+        None,
+        "Write the text to a new file",
+        Group.OUTPUT,
+        short="o",
+        common=True,
+        metavar="FILE",
+        parse=Path,
+        if_unset="stdout, or output.txt in the checkpoint",
+    )
+    rotate_bytes: int | None = option(
+        None,
+        "Start another file every SIZE, such as 50MB",
+        Group.OUTPUT,
+        name="rotate",
+        metavar="SIZE",
+        parse=parse_bytes,
+        if_unset="never",
+    )
+    metrics: Path | None = option(
+        None,
+        "Append a line of JSON figures every minute",
+        Group.OUTPUT,
+        metavar="FILE",
+        parse=Path,
+    )
+    checkpoint: Path | None = option(
+        None,
+        "Save checkpoints to a new directory, to resume from",
+        Group.OVERNIGHT,
+        common=True,
+        metavar="DIR",
+        parse=Path,
+    )
+    checkpoint_every: int = option(
+        2_000,
+        "Tokens between checkpoints",
+        Group.OVERNIGHT,
+        metavar="TOKENS",
+        must=at_least(1, "be at least 1 token"),
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.until is not None and self.lasting_s is not None:
+            raise UsageError(
+                Field("until"),
+                " and ",
+                Field("lasting_s"),
+                " cannot be combined",
+            )
+        if self.rotate_bytes is not None and self.output_path() is None:
+            raise UsageError(
+                Field("rotate_bytes"),
+                " needs a file to write to: ",
+                Field("output"),
+                " or ",
+                Field("checkpoint"),
+            )
+
+    @property
+    def keeps_awake(self) -> bool:
+        """Whether to keep the machine awake."""
+        return any(each is not None for each in (self.checkpoint, self.until, self.lasting_s))
+
+    def pause_every(self) -> int | None:
+        if self.on_loop is OnLoop.NUDGE:
+            return NUDGE_EVERY
+        return None if self.checkpoint is None else self.checkpoint_every
+
+    def deadline_s(self, now_s: float) -> float | None:
+        """The deadline in seconds since the epoch, if generation begins now."""
+        if self.lasting_s is not None:
+            return now_s + self.lasting_s
+        return None if self.until is None else self.until.timestamp()
+
+    def output_path(self) -> Path | None:
+        """The output file, if any."""
+        if self.output is not None:
+            return self.output.expanduser()
+        return None if self.checkpoint is None else self.checkpoint / "output.txt"

@@ -1,0 +1,96 @@
+"""How to open a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mlxchat.amounts import parse_bytes, parse_window
+from mlxchat.options import Group, Must, check_options, option, same_as
+from mlxchat.settings import CacheSettings, SamplingSettings, StepSize, random_seed
+
+Window = int | Literal["auto"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How to open a model.
+
+    `model` None means the default model. `window` is in tokens; None means unbounded, "auto" as
+    much as the model and the memory allow. `sampling` holds fields of SamplingSettings; those that
+    are missing or None follow the model's own recommendation.
+    """
+
+    model: str | None = option(
+        None,
+        "Model: alias, Hub ID, .gguf file or directory",
+        Group.MODEL,
+        short="m",
+        common=True,
+        metavar="MODEL",
+        if_unset="the configured one, else one that fits",
+        completes="model",
+        saved=True,
+    )
+    offline: bool = option(False, "Never use the network", Group.MODEL)
+    device: str = option(
+        "auto",
+        "Device to compute on",
+        Group.MODEL,
+        choices=("auto", "cpu", "gpu"),
+    )
+    dtype: str = option(
+        "auto",
+        "Data type of the weights in memory",
+        Group.MODEL,
+        choices=("auto", "float16", "bfloat16", "float32", "stored"),
+        saved=True,
+    )
+    pipeline: bool = option(False, "With mlx.launch: split the model by layers", Group.MODEL)
+    window: Window = option(
+        "auto",
+        "Window in tokens, auto, or none for unbounded",
+        Group.WINDOW,
+        common=True,
+        name="max-kv-size",
+        metavar="TOKENS",
+        parse=parse_window,
+        must=Must("be at least 1 token", lambda value: value == "auto" or value >= 1),
+        project=True,
+        unlimited=("none",),
+        saved=True,
+    )
+    keep: int = same_as(CacheSettings, "keep")
+    prefill_step_size: StepSize = same_as(CacheSettings, "prefill_step_size")
+    prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk", Group.WINDOW)
+    prefix_cache_bytes: int = option(
+        4_000_000_000,
+        "Maximum size of the prefix cache",
+        Group.WINDOW,
+        name="prefix-cache-size",
+        metavar="SIZE",
+        parse=parse_bytes,
+        written="4GB",
+    )
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = field(default_factory=random_seed)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def cache_settings(self) -> CacheSettings:
+        """The window as known before the model is loaded: None if it is "auto"."""
+        window = None if self.window == "auto" else self.window
+        return CacheSettings(window, self.keep, self.prefill_step_size)
+
+    def given_sampling(self) -> dict[str, Any]:
+        """The fields of SamplingSettings that were chosen."""
+        return {name: value for name, value in self.sampling.items() if value is not None}
+
+    def sampling_settings(self, recommended: Mapping[str, Any]) -> SamplingSettings:
+        """The values that were chosen, else the `recommended` ones, else the defaults."""
+        return SamplingSettings(**{**recommended, **self.given_sampling()}, seed=self.seed)
+
+    def check(self) -> None:
+        """Raise UsageError for invalid values, before anything takes time."""
+        self.cache_settings()
+        self.sampling_settings({})
