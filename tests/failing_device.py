@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxchat.engine.decode import Drawn
+from mlxchat.engine.draw import Drawn
 
 FULL = (
     "[METAL] Command buffer execution failed: Insufficient Memory "

@@ -15,8 +15,9 @@ from mlx import nn
 from mlxchat.cache import make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.engine import row_costs
-from mlxchat.engine.decode import Decoded, decode
+from mlxchat.engine.decode import decode
 from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.draw import Decoded
 from mlxchat.engine.lookup import History
 from mlxchat.engine.loops import prefill
 from mlxchat.engine.row_costs import RowCosts

@@ -60,7 +60,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "engine": [
         *("", "sampling", "step_trial", "pace", "step", "loops"),
-        *("lookup", "row_costs", "drafts", "constrained", "decode"),
+        *("lookup", "row_costs", "drafts", "constrained", "draw", "decode"),
         *("generate", "blocks", "repetition"),
     ],
     "chat": [

@@ -3,11 +3,8 @@
 Works on arrays only; `generate` deals with text and with when to end.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -18,43 +15,14 @@ from mlxchat.cache.layers import draft_refusal, recurrent_states, tokens_held
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.draw import Chooser, Decoded, Drawn
 from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.engine.row_costs import measure_rows
-from mlxchat.engine.sampling import REPETITION_CONTEXT, LogProbs, log_probs, make_draw, make_penalty
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.spans import TokenIds
 
 # MLX keeps freed buffers for reuse. Releasing them after this many tokens bounds the memory.
 CLEAR_EVERY = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """One decoded token: its id and, if requested, log-probabilities (natural log)."""
-
-    id: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A token drawn but not read yet, `(1,)`, and its log-probabilities."""
-
-    token: mx.array
-    scores: LogProbs | None
-
-    def read(self) -> Decoded:
-        # MLX types every scalar as possibly complex.
-        id_: Any = self.token.item()
-        if self.scores is None:
-            return Decoded(id_)
-        logprob: Any = self.scores.drawn.item()
-        ids: Any = self.scores.top_ids.tolist()
-        values: Any = self.scores.top.tolist()
-        top = zip(ids[0], values[0], strict=True)
-        # Without those that a constraint has ruled out.
-        return Decoded(id_, logprob, tuple(each for each in top if each[1] > -math.inf))
 
 
 def decode(
@@ -86,36 +54,24 @@ def decode(
     With `constrained`, only tokens that it allows are drawn, and tokens that it forces are computed
     in one step. It follows the tokens yielded; once it is complete, so is the output.
     """
-    loop = _Loop(network, cache, ids, sampling, logprobs)
-    loop.first_index = first_index
+    chooser = Chooser(
+        ids, sampling, first_index=first_index, logprobs=logprobs, constrained=constrained
+    )
+    loop = _Loop(network, cache, ids, chooser)
     loop.on_held = on_held
     loop.drafter = None if draft_refusal(cache) else drafter
-    loop.constrained = constrained
     return loop.tokens(max_tokens, should_stop or (lambda: False))
 
 
 class _Loop:
-    first_index = 0
     on_held: OnHeld | None = None
     drafter: Drafter | None = None
-    constrained: Constrained | None = None
 
-    def __init__(
-        self,
-        network: nn.Module,
-        cache: Cache,
-        ids: TokenIds,
-        sampling: SamplingSettings,
-        logprobs: int | None,
-    ) -> None:
+    def __init__(self, network: nn.Module, cache: Cache, ids: TokenIds, chooser: Chooser) -> None:
         self._network = network
         self._cache = cache
         self._ids = ids
-        self._sampling = sampling
-        self._logprobs = logprobs
-        self._penalize = make_penalty(sampling)
-        # The context of the penalty.
-        self._latest = deque(ids[-REPETITION_CONTEXT:].tolist(), maxlen=REPETITION_CONTEXT)
+        self._chooser = chooser
         self._is_recurrent = bool(recurrent_states(cache))
         # After a draft: the tokens that the cache now holds apart, and those that follow them.
         self._rows: list[int] = []
@@ -124,8 +80,7 @@ class _Loop:
     def tokens(self, max_tokens: int, should_stop: ShouldStop) -> Iterator[Decoded]:
         logits = self._run(mx.array(self._ids[-1:]))
         self._hold(self._ids[-1])
-        self._draw = make_draw(self._sampling, vocabulary_size=logits.shape[-1])
-        current = self._chosen(logits, 0, self._forced())
+        current = self._chosen(logits, 0, self._chooser.forced())
         count = cleared = 0
         try:
             while True:
@@ -135,7 +90,7 @@ class _Loop:
                 if isinstance(current, Drawn) and not is_last and not self._waits():
                     follower = self._next(current.token, count)
                 decoded = self._take(current)
-                if is_last or (self.constrained is not None and self.constrained.is_complete):
+                if is_last or self._chooser.is_over:
                     yield decoded
                     return
                 if follower is None:
@@ -165,27 +120,16 @@ class _Loop:
     def _drawn(self, logits: mx.array, count: int, after: mx.array | list[int]) -> Drawn:
         """Begin drawing a token from logits `(1, V)`, after `count` others. `after` are the last
         tokens, if they are not among the `_latest` yet."""
-        if self._penalize is not None:
-            latest = mx.array([*self._latest], mx.int32)
-            last = mx.array(after, mx.int32) if isinstance(after, list) else after
-            latest = mx.concatenate([latest, last.astype(mx.int32)])[-REPETITION_CONTEXT:]
-            logits = self._penalize(latest, logits)
-        if self.constrained is not None:
-            assert isinstance(after, list), "not drawn yet"
-            logits = self.constrained.apply(logits, after)
-        token = self._draw(logits, self.first_index + count)
-        scores = None if self._logprobs is None else log_probs(logits, token, self._logprobs)
-        mx.async_eval(token, *(scores.arrays() if scores is not None else ()))
-        return Drawn(token, scores)
+        drawn = self._chooser.draw(logits, count, after)
+        mx.async_eval(*drawn.arrays())
+        return drawn
 
     def _take(self, current: Drawn | Decoded) -> Decoded:
         """Wait for the current token."""
         decoded = current.read() if isinstance(current, Drawn) else current
-        self._latest.append(decoded.id)
+        self._chooser.take(decoded.id)
         if self.drafter is not None:
             self.drafter.add(decoded.id, was_drafted=current is decoded)
-        if self.constrained is not None:
-            self.constrained.accept(decoded.id)
         return decoded
 
     def _hold(self, id_: int) -> None:
@@ -197,7 +141,7 @@ class _Loop:
     def _waits(self) -> bool:
         """Whether to wait for the current token: a draft will probably follow it, or it decides
         which tokens may."""
-        if self.constrained is not None:
+        if self._chooser.constrained is not None:
             return True
         drafter = self.drafter
         if drafter is None or drafter.match is None:
@@ -209,7 +153,7 @@ class _Loop:
         if not self._confirmed:
             self._settle()
             room = min(room, self._cache.draft_room - 1)
-            forced = self._forced()
+            forced = self._chooser.forced()
             draft = forced[: max(room, 0)] or self._draft(room)
             if not draft:
                 return self._chosen(self._run(mx.array([id_])), count, forced)
@@ -222,16 +166,7 @@ class _Loop:
         if not forced:
             return self._drawn(logits, count, [])
         mx.async_eval(logits)
-        return self._certain(forced[0])
-
-    def _forced(self) -> Sequence[int]:
-        return () if self.constrained is None else self.constrained.forced()
-
-    def _certain(self, id_: int) -> Decoded:
-        """A token without an alternative."""
-        if self._logprobs is None:
-            return Decoded(id_)
-        return Decoded(id_, 0.0, ((id_, 0.0),) if self._logprobs else ())
+        return self._chooser.certain(forced[0])
 
     def _draft(self, room: int) -> Sequence[int]:
         drafter = self.drafter
@@ -244,7 +179,8 @@ class _Loop:
             latest = drafter.history.latest(DRAFT_SLOTS)
             drafter.measured(held, measure_rows(self._network, self._cache, latest))
         draft = drafter.propose(room, held, is_recurrent=self._is_recurrent)
-        return draft if self.constrained is None else self.constrained.accepted(draft)
+        constrained = self._chooser.constrained
+        return draft if constrained is None else constrained.accepted(draft)
 
     def _verify(self, rows: list[int], count: int, *, certain: int) -> None:
         """Compute a token and the draft after it in one step, and draw until a token differs from
@@ -253,7 +189,7 @@ class _Loop:
         logits = self._network(mx.array([rows]), cache=self._cache)[0]
         for row, drafted in enumerate([*rows[1:], None]):
             if drafted is not None and row < certain:
-                self._confirmed.append(self._certain(drafted))
+                self._confirmed.append(self._chooser.certain(drafted))
                 continue
             token = self._drawn(logits[row : row + 1], count + row, rows[1 : row + 1]).read()
             self._confirmed.append(token)

@@ -14,8 +14,9 @@ import numpy as np
 
 from mlxchat.cache import Cache, bytes_held, learned_positions, tokens_evicted, tokens_held
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.decode import Decoded, decode
+from mlxchat.engine.decode import decode
 from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.draw import Decoded
 from mlxchat.engine.loops import OnHeld, Reader, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.sampling import REPETITION_CONTEXT
