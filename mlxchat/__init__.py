@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from mlxchat.chat.turn import Forgot, Turn
     from mlxchat.constraint.constraint import Constraint
     from mlxchat.engine.blocks import BlockReader
-    from mlxchat.engine.generate import Generation, Token
+    from mlxchat.engine.generate import Generation
+    from mlxchat.engine.reply import Token
     from mlxchat.errors import MlxchatError
     from mlxchat.models.load import load
     from mlxchat.models.model import Model
@@ -98,7 +99,7 @@ _HOME = {
     "Run": "mlxchat.app.run",
     "SamplingSettings": "mlxchat.settings",
     "Setup": "mlxchat.request",
-    "Token": "mlxchat.engine.generate",
+    "Token": "mlxchat.engine.reply",
     "Turn": "mlxchat.chat.turn",
     "begin": "mlxchat.app.begin",
     "encode_parts": "mlxchat.text.parts",

@@ -22,7 +22,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.chat.view import EMPTY
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings

@@ -11,7 +11,7 @@ import pytest
 
 import mlxchat.cli as program
 from mlxchat.chat.conversation import Conversation
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError, ModelBroken
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model

@@ -9,7 +9,7 @@ import pytest
 from mlxchat.cache import Cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot, Turn
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError
 from mlxchat.settings import GenerationSettings, Roll
 from tests.failing_device import FULL, FailingDevice

@@ -3,7 +3,7 @@
 import json
 
 from mlxchat.app.events import EventWriter
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer
 

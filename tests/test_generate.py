@@ -12,8 +12,9 @@ from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
 from mlxchat.engine.decode import decode
-from mlxchat.engine.generate import Generation, ResumePoint, Token
+from mlxchat.engine.generate import Generation
 from mlxchat.engine.loops import prefill
+from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings

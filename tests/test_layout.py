@@ -61,7 +61,7 @@ ORDER: dict[str, list[str]] = {
     "engine": [
         *("", "sampling", "step_trial", "pace", "step", "loops"),
         *("lookup", "row_costs", "drafts", "constrained", "draw", "decode"),
-        *("generate", "blocks", "repetition"),
+        *("reply", "generate", "blocks", "repetition"),
     ],
     "chat": [
         *("", "ledger", "turn", "watch", "turns", "eviction", "held"),

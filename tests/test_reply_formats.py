@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.transcript import as_markdown
 from mlxchat.chat.turn import Forgot, Turn
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, TemplateError
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.store import saved

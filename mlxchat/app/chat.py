@@ -37,7 +37,7 @@ from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.turn import Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, MlxchatError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel

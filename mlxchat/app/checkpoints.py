@@ -11,8 +11,9 @@ from mlx import nn
 from mlxchat.app.loop import Loop
 from mlxchat.app.outage import Outage
 from mlxchat.app.watch import Begun, Saved, Watch
-from mlxchat.engine.generate import ResumePoint, Stats
+from mlxchat.engine.generate import Stats
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
+from mlxchat.engine.reply import ResumePoint
 from mlxchat.errors import DeviceError, OutputError, SnapshotBroken, SnapshotError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from mlxchat.chat.turn import Forgot
-from mlxchat.engine.generate import Stats, Token
+from mlxchat.engine.generate import Stats
+from mlxchat.engine.reply import Token
 from mlxchat.text.tokens import Tokenizer
 
 # Many readers, such as Python's `splitlines`, treat these as line endings, and JSON does not escape

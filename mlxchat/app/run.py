@@ -24,8 +24,9 @@ from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.generate import Generation, ResumePoint, Stats, Token
+from mlxchat.engine.generate import Generation, Stats
 from mlxchat.engine.loops import OnHeld, ShouldStop
+from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress

@@ -14,7 +14,7 @@ from mlxchat.app.opening import Notify
 from mlxchat.app.outage import Outage
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError, RanksError, SessionError, SnapshotError, UsageError
 from mlxchat.failures import device_failures
 from mlxchat.models.resolve import ResolvedModel

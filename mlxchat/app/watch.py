@@ -13,8 +13,8 @@ from mlxchat.app.loop import Loop
 from mlxchat.cache import Cache, bytes_held, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.generate import ResumePoint, Token
 from mlxchat.engine.loops import ShouldStop
+from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.request import Overnight
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.metrics import MetricsFile

@@ -16,7 +16,7 @@ from mlxchat.bench.subject import Subject
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll
 from mlxchat.text.tokens import ChatMessage

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-from mlxchat.engine.generate import Token
+from mlxchat.engine.reply import Token
 from mlxchat.text.spans import TokenIds
 
 

@@ -4,8 +4,7 @@ Prints nothing, and is independent of the prompt's source.
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.draw import Decoded
 from mlxchat.engine.loops import OnHeld, Reader, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.sampling import REPETITION_CONTEXT
+from mlxchat.engine.reply import Reply, ResumePoint, Token
 from mlxchat.errors import CacheError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
@@ -32,29 +31,6 @@ from mlxchat.settings import (
     with_seed,
 )
 from mlxchat.text.reply_reader import Reader as ReplyReader
-from mlxchat.text.stop import StopTexts
-from mlxchat.text.thinking import Piece
-
-# Tokens that the next step may look at: the penalty's context and the token fed in.
-LATEST = REPETITION_CONTEXT + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One generated token and the text it completed.
-
-    The text is empty within a character, for a marker of the reply format, and while it may be the
-    beginning of a stop text. Text may come without a token (id None): at the end, and if one token
-    both ends the thought and begins the answer. `another` marks a token that begins another
-    thought.
-    """
-
-    text: str
-    id: int | None
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-    thought: bool = False
-    another: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +55,6 @@ class Stats:
     kv_tokens: int = 0
     kv_bytes: int = 0
     peak_memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
-    """A state between two tokens from which to resume. The cache is separate.
-
-    `latest` are the last ids, as many as the next step looks at; all but the very last are in the
-    cache. `shown` and `pending` are the text decoder's state, `reading` the reply reader's; `held`
-    may begin a stop text.
-    """
-
-    latest: tuple[int, ...]
-    generated: int
-    shown: tuple[int, ...] = ()
-    pending: tuple[int, ...] = ()
-    held: str = ""
-    reading: tuple[str, ...] = ()
 
 
 OnPause = Callable[[ResumePoint], SamplingSettings]
@@ -154,8 +113,16 @@ class Generation:
         self._cache = cache
         self._sampling = with_seed(sampling or SamplingSettings())
         self._settings = settings or GenerationSettings()
-        self._max_tokens = _within_positions(
-            model, cache, len(ids) - cached_tokens, self._settings.max_tokens, generated
+        self._reply = Reply(
+            ids,
+            reply or model.tokenizer.reader(),
+            self._settings,
+            eos_ids=model.tokenizer.eos_ids,
+            max_tokens=_within_positions(
+                model, cache, len(ids) - cached_tokens, self._settings.max_tokens, generated
+            ),
+            generated=generated,
+            constrained=constrained,
         )
         self._prefill_step_size = prefill_step_size
         self._pace = pace
@@ -168,17 +135,12 @@ class Generation:
         self._on_pause = on_pause
         self._drafter = drafter
         self._drafted_before = (0, 0) if drafter is None else drafter.counts
-        self._reply = reply or model.tokenizer.reader()
         self._constrained = constrained
-        self._in_thought = self._reply.is_thought
-        self._stop = StopTexts(self._settings.stop)
-        self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
-        self._generated = self._generated_before = generated
+        self._generated_before = generated
         self._interrupted = False
         self.resume_point: ResumePoint | None = None
         self._read = 0
         self._started_s = self._first_token_s = self._ended_s = 0.0
-        self._finish_reason = "interrupted"
 
     @classmethod
     def resume(cls, model: Model, point: ResumePoint, cache: Cache, **options: Any) -> "Generation":
@@ -190,15 +152,8 @@ class Generation:
         generation = cls(
             model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **options
         )
-        generation._reply.restore(point.reading, point.shown, point.pending)
-        generation._in_thought = generation._reply.is_thought
-        generation._stop.restore(point.held)
+        generation._reply.restore(point)
         return generation
-
-    def _here(self) -> ResumePoint:
-        reading, shown, pending = self._reply.state
-        held = self._stop.held
-        return ResumePoint(tuple(self._latest), self._generated, shown, pending, held, reading)
 
     def __iter__(self) -> Iterator[Token]:
         if self._drafter is not None:
@@ -231,70 +186,35 @@ class Generation:
             self._on_held(step)
 
     def _decode_text(self) -> Iterator[Token]:
-        for token in self._decode_until_end():
-            begun, thoughts = self._reply.is_thought, self._reply.thoughts
-            pieces = self._until_stop_text(self._reply.add(token.id))
-            (thought, text), *others = pieces or [(begun or self._reply.is_thought, "")]
-            another = self._reply.thoughts > max(thoughts, 1)
-            yield Token(text, token.id, token.logprob, token.top, thought, another)
-            yield from (Token(text, None, thought=is_) for is_, text in others)
-            if self._stop.found:
-                self._finish_reason = "stop_text"
-                return
-        # Before flushing: that text belongs to an ending, not to a continuation.
-        self.resume_point = self._here()
-        rest = self._until_stop_text(self._reply.finish())
-        if self._stop.found:
-            self._finish_reason = "stop_text"
-        rest.append((self._in_thought, self._stop.finish()))
-        yield from (Token(text, None, thought=is_) for is_, text in rest if text)
-
-    def _until_stop_text(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """The pieces up to a stop text, which cannot span a thought and an answer."""
-        shown: list[Piece] = []
-        for thought, text in pieces:
-            if thought is not self._in_thought:
-                shown.append((self._in_thought, self._stop.finish()))
-                self._in_thought = thought
-            shown.append((thought, self._stop.add(text)))
-            if self._stop.found:
-                break
-        return [piece for piece in shown if piece[1]]
-
-    def _decode_until_end(self) -> Iterator[Decoded]:
-        may_end = not self._settings.ignore_eos
-        eos_ids = self._model.tokenizer.eos_ids if may_end else frozenset()
         sampling = self._sampling
-        while self._max_tokens < 0 or self._generated < self._max_tokens:
+        while self._reply.finish_reason is None:
             for token in self._decode_stretch(sampling):
                 if not self._first_token_s:
                     self._first_token_s = time.perf_counter()
-                if token.id in eos_ids or (may_end and self._reply.ends(token.id)):
-                    self._finish_reason = "stop"
-                    return
-                self._generated += 1
-                self._latest.append(token.id)
-                yield token
-                if self._constrained is not None and self._constrained.is_complete:
-                    self._finish_reason = "stop"
-                    return
+                yield from self._reply.add(token)
+                if self._reply.finish_reason is not None:
+                    break
             if self._interrupted:
-                return
-            if self._on_pause is not None and self._generated != self._max_tokens:
-                sampling = self._on_pause(self._here())
-        self._finish_reason = "length"
+                break
+            if self._on_pause is not None and self._reply.finish_reason is None:
+                sampling = self._on_pause(self._reply.here())
+        if self._reply.finish_reason != "stop_text":
+            # Before finishing: that text belongs to an ending, not to a continuation.
+            self.resume_point = self._reply.here()
+        yield from self._reply.finish()
 
     def _decode_stretch(self, sampling: SamplingSettings) -> Iterator[Decoded]:
         """Decode up to the next pause or the end."""
-        ends = [self._max_tokens - self._generated] if self._max_tokens >= 0 else []
+        generated, max_tokens = self._reply.generated, self._reply.max_tokens
+        ends = [max_tokens - generated] if max_tokens >= 0 else []
         if self._pause_every is not None:
-            ends.append(self._pause_every - self._generated % self._pause_every)
+            ends.append(self._pause_every - generated % self._pause_every)
         return decode(
             self._model.network,
             self._cache,
-            np.array(self._latest, self._ids.dtype),
+            np.array(self._reply.here().latest, self._ids.dtype),
             sampling=sampling,
-            first_index=self._generated,
+            first_index=generated,
             max_tokens=min(ends, default=-1),
             logprobs=self._settings.logprobs,
             on_held=self._on_held,
@@ -306,9 +226,7 @@ class Generation:
     @property
     def is_complete(self) -> bool | None:
         """Whether the answer is one that the constraint describes; None without a constraint."""
-        if self._constrained is None:
-            return None
-        return self._finish_reason != "stop_text" and self._constrained.may_end
+        return self._reply.is_complete
 
     def _asked_to_stop(self) -> bool:
         self._interrupted = self._should_stop is not None and self._should_stop()
@@ -327,18 +245,18 @@ class Generation:
         decode_s = ended_s - self._first_token_s if began_text else 0.0
         drafted, accepted = (0, 0) if self._drafter is None else self._drafter.counts
         return Stats(
-            finish_reason=self._finish_reason,
+            finish_reason=self._reply.finish_reason or "interrupted",
             prompt_tokens=len(self._ids),
             cached_tokens=self._cached_tokens + reused_tokens,
             prefilled_tokens=prefilled_tokens,
-            generated_tokens=self._generated,
+            generated_tokens=self._reply.generated,
             drafted_tokens=drafted - self._drafted_before[0],
             accepted_tokens=accepted - self._drafted_before[1],
             evicted_tokens=tokens_evicted(self._cache),
             ttft_s=ttft_s,
             prefill_tokens_per_s=_rate(prefilled_tokens, prefill_s),
             # The first token's time counts as prefill.
-            decode_tokens_per_s=_rate(self._generated - self._generated_before - 1, decode_s),
+            decode_tokens_per_s=_rate(self._reply.generated - self._generated_before - 1, decode_s),
             kv_tokens=tokens_held(self._cache),
             kv_bytes=bytes_held(self._cache),
             peak_memory_bytes=mx.get_peak_memory(),

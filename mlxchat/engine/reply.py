@@ -1,0 +1,155 @@
+"""A reply's text, from its decoded tokens, and when the reply ends.
+
+Stop texts, the end of a turn and `max_tokens` are applied here. Computes nothing.
+"""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.draw import Decoded
+from mlxchat.engine.sampling import REPETITION_CONTEXT
+from mlxchat.settings import GenerationSettings
+from mlxchat.text.reply_reader import Reader
+from mlxchat.text.spans import TokenIds
+from mlxchat.text.stop import StopTexts
+from mlxchat.text.thinking import Piece
+
+# Tokens that the next step may look at: the penalty's context and the token fed in.
+LATEST = REPETITION_CONTEXT + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token and the text it completed.
+
+    The text is empty within a character, for a marker of the reply format, and while it may be the
+    beginning of a stop text. Text may come without a token (id None): at the end, and if one token
+    both ends the thought and begins the answer. `another` marks a token that begins another
+    thought.
+    """
+
+    text: str
+    id: int | None
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    thought: bool = False
+    another: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A state between two tokens from which to resume. The cache is separate.
+
+    `latest` are the last ids, as many as the next step looks at; all but the very last are in the
+    cache. `shown` and `pending` are the text decoder's state, `reading` the reply reader's; `held`
+    may begin a stop text.
+    """
+
+    latest: tuple[int, ...]
+    generated: int
+    shown: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    held: str = ""
+    reading: tuple[str, ...] = ()
+
+
+class Reply:
+    """The text that follows `ids: (T,)`, token by token.
+
+    `reader` separates thoughts from the answer. `eos_ids` end the reply, unless the settings ignore
+    them. It also ends after `max_tokens`, of which `generated` have been generated before, and once
+    `constrained` lets nothing follow. `finish_reason` is then "stop", "stop_text" or "length".
+    """
+
+    def __init__(
+        self,
+        ids: TokenIds,
+        reader: Reader,
+        settings: GenerationSettings,
+        *,
+        eos_ids: Collection[int],
+        max_tokens: int,
+        generated: int = 0,
+        constrained: Constrained | None = None,
+    ) -> None:
+        self.generated = generated
+        self.max_tokens = max_tokens
+        self.finish_reason: str | None = "length" if generated == max_tokens else None
+        self._reader = reader
+        self._may_end = not settings.ignore_eos
+        self._eos_ids = eos_ids
+        self._constrained = constrained
+        self._in_thought = reader.is_thought
+        self._stop = StopTexts(settings.stop)
+        self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
+
+    def restore(self, point: ResumePoint) -> Self:
+        """Continue from this point."""
+        self._reader.restore(point.reading, point.shown, point.pending)
+        self._in_thought = self._reader.is_thought
+        self._stop.restore(point.held)
+        return self
+
+    def here(self) -> ResumePoint:
+        """The current point."""
+        reading, shown, pending = self._reader.state
+        held = self._stop.held
+        return ResumePoint(tuple(self._latest), self.generated, shown, pending, held, reading)
+
+    def add(self, token: Decoded) -> list[Token]:
+        """The text completed by one more token, in pieces; none if the token ends the reply."""
+        if self._may_end and (token.id in self._eos_ids or self._reader.ends(token.id)):
+            self.finish_reason = "stop"
+            return []
+        self.generated += 1
+        self._latest.append(token.id)
+        pieces = self._pieces(token)
+        if self._stop.found:
+            self.finish_reason = "stop_text"
+        elif self._constrained is not None and self._constrained.is_complete:
+            self.finish_reason = "stop"
+        elif self.generated == self.max_tokens:
+            self.finish_reason = "length"
+        return pieces
+
+    def finish(self) -> list[Token]:
+        """The text that was held back, after the last token."""
+        if self._stop.found:
+            return []
+        rest = self._until_stop_text(self._reader.finish())
+        if self._stop.found:
+            self.finish_reason = "stop_text"
+        rest.append((self._in_thought, self._stop.finish()))
+        return [Token(text, None, thought=is_thought) for is_thought, text in rest if text]
+
+    @property
+    def is_complete(self) -> bool | None:
+        """Whether the answer is one that the constraint describes; None without a constraint."""
+        if self._constrained is None:
+            return None
+        return self.finish_reason != "stop_text" and self._constrained.may_end
+
+    def _pieces(self, token: Decoded) -> list[Token]:
+        begun, thoughts = self._reader.is_thought, self._reader.thoughts
+        pieces = self._until_stop_text(self._reader.add(token.id))
+        (thought, text), *others = pieces or [(begun or self._reader.is_thought, "")]
+        another = self._reader.thoughts > max(thoughts, 1)
+        return [
+            Token(text, token.id, token.logprob, token.top, thought, another),
+            *(Token(text, None, thought=is_thought) for is_thought, text in others),
+        ]
+
+    def _until_stop_text(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """The pieces up to a stop text, which cannot span a thought and an answer."""
+        shown: list[Piece] = []
+        for thought, text in pieces:
+            if thought is not self._in_thought:
+                shown.append((self._in_thought, self._stop.finish()))
+                self._in_thought = thought
+            shown.append((thought, self._stop.add(text)))
+            if self._stop.found:
+                break
+        return [piece for piece in shown if piece[1]]
