@@ -43,7 +43,8 @@ ORDER: dict[str, list[str]] = {
         *("tokens", "parts", "stop", "extract"),
     ],
     "constraint": [
-        *("", "json_path", "keywords", "formats", "expression", "finite", "disjoint", "schema"),
+        *("", "json_path", "schema_error", "keywords", "formats", "literals", "references"),
+        *("expression", "finite", "disjoint", "schema"),
         *("shorthand", "lark", "library", "constraint", "vocabulary", "matcher", "apply"),
     ],
     "cache": [

@@ -16,7 +16,8 @@ from mlxchat.constraint.expression import (
 from mlxchat.constraint.json_path import spell
 from mlxchat.constraint.lark import GrammarError, compile_lark
 from mlxchat.constraint.library import JSON_OPTIONS, json_grammar, lark_grammar, problem
-from mlxchat.constraint.schema import Compiled, SchemaError, compile_schema
+from mlxchat.constraint.schema import Compiled, compile_schema
+from mlxchat.constraint.schema_error import SchemaError
 from mlxchat.constraint.shorthand import ShorthandError, list_of, parse_shorthand
 from mlxchat.errors import UsageError
 from mlxchat.units import format_bytes

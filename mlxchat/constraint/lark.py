@@ -8,7 +8,8 @@ import json
 import re
 from typing import Any, NoReturn
 
-from mlxchat.constraint.schema import SchemaError, compile_schema
+from mlxchat.constraint.schema import compile_schema
+from mlxchat.constraint.schema_error import SchemaError
 
 MAX_CHARS = 200_000
 

@@ -7,17 +7,14 @@ and stay within the integers that every program reads exactly, and patterns mean
 agree on.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, NoReturn
-from urllib.parse import unquote
+from typing import Any
 
 from mlxchat.constraint.disjoint import Disjointness
 from mlxchat.constraint.expression import ExpressionError, search_expression
 from mlxchat.constraint.finite import finite_definitions, is_finite, without_infinite
 from mlxchat.constraint.formats import FORMATS
-from mlxchat.constraint.json_path import Path, shorten, spell
+from mlxchat.constraint.json_path import Path, shorten
 from mlxchat.constraint.keywords import (
     ANNOTATIONS,
     ENFORCED,
@@ -26,11 +23,17 @@ from mlxchat.constraint.keywords import (
     OWN_PREFIX,
     REFUSED,
 )
+from mlxchat.constraint.literals import (
+    MAX_INTEGER,
+    check_literal,
+    check_multiple,
+    checked_number,
+    excludes_nothing,
+)
+from mlxchat.constraint.references import References
+from mlxchat.constraint.schema_error import SchemaError, refuse
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-
-# Beyond this, programs that read numbers as doubles, and llguidance, round integers.
-MAX_INTEGER = 2**53 - 1
 
 # Of all definitions one within another, because llguidance follows references by recursion.
 MAX_LEVELS = 10_000
@@ -47,13 +50,6 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 MAX_PROPERTIES = 2_000
 MAX_PATTERN_PROPERTIES = 100
 MAX_INTERSECTED_PATTERNS = 10
-
-# A mask tracks the remainder of each number.
-MAX_MULTIPLE = 2_000
-
-
-class SchemaError(ValueError):
-    """What is wrong with a schema, in one line that names the place."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +73,7 @@ class _Compiler:
         self._parts: list[tuple[Path, dict[str, Any]]] = []
         self._intersected_patterns = 0
         self._alternatives: list[tuple[list[Any], Path]] = []  # lists of oneOf
-        self._names: dict[tuple[Path, bool], str] = {}
-        self._waiting: list[tuple[Path, bool]] = []
+        self._references = References(root)
 
     def _uses_old_draft(self) -> bool:
         """Whether the schema is written for a draft in which `items` may be a list."""
@@ -87,21 +82,23 @@ class _Compiler:
         if not named or draft == NEWEST_DRAFT:
             return False
         if draft not in OLD_DRAFTS:
-            _refuse(("$schema",), f"unsupported draft {shorten(named)}: use 2020-12 or 7")
+            refuse(("$schema",), f"unsupported draft {shorten(named)}: use 2020-12 or 7")
         return True
 
     def compiled(self) -> Compiled:
         root = self._schema(self._root, (), closed=True)
         definitions: dict[str, Any] = {}
         levels = 0
-        while self._waiting:
-            path, closed = self._waiting.pop()
+        references = self._references
+        while references.waiting:
+            path, closed = references.waiting.pop()
             parts = len(self._parts)
-            definitions[self._names[path, closed]] = self._schema(self._at(path), path, closed)
+            name = references.names[path, closed]
+            definitions[name] = self._schema(references.at(path), path, closed)
             inner = (len(place) - len(path) for place, _ in self._parts[parts:])
             levels += 1 + max(inner, default=0)
             if levels > MAX_LEVELS:
-                _refuse(path, "too many definitions refer to one another")
+                refuse(path, "too many definitions refer to one another")
         # Now that all that is referred to is known to be valid.
         for schemas, path in self._alternatives:
             self._check_disjoint(schemas, path)
@@ -127,7 +124,7 @@ class _Compiler:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
-            _refuse(path, f"a schema must be an object or a boolean, got {shorten(schema)}")
+            refuse(path, f"a schema must be an object or a boolean, got {shorten(schema)}")
         used = {key: value for key, value in schema.items() if self._is_enforced(key, value, path)}
         written: dict[str, Any] = {}
         self._write_type(used, written, path)
@@ -144,16 +141,16 @@ class _Compiler:
     def _is_enforced(self, key: str, value: Any, path: Path) -> bool:
         """Whether the keyword is enforced, or else an annotation."""
         if key == "$id" and path:
-            _refuse((*path, key), "$id is supported at the root only")
+            refuse((*path, key), "$id is supported at the root only")
         if key in ANNOTATIONS or key.startswith(OWN_PREFIX):
             return False
         if key == "uniqueItems" and value is False:
             return False
         if key in REFUSED:
             instead = f": {REFUSED[key]}" if REFUSED[key] else ""
-            _refuse((*path, key), f"{key} cannot be enforced{instead}")
+            refuse((*path, key), f"{key} cannot be enforced{instead}")
         if key not in ENFORCED or (key == "prefixItems" and self._is_old):
-            _refuse((*path, key), f"unknown keyword {shorten(key)}")
+            refuse((*path, key), f"unknown keyword {shorten(key)}")
         return True
 
     def _write_type(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
@@ -162,19 +159,19 @@ class _Compiler:
         named = used["type"]
         listed = named if isinstance(named, list) else [named]
         if not listed or not all(isinstance(each, str) and each in TYPES for each in listed):
-            _refuse((*path, "type"), f"unknown type {shorten(named)}")
+            refuse((*path, "type"), f"unknown type {shorten(named)}")
         written["type"] = named
 
     def _write_literals(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
         if "const" in used:
-            _check_literal(used["const"], (*path, "const"))
+            check_literal(used["const"], (*path, "const"))
             written["const"] = used["const"]
         if "enum" in used:
             values = used["enum"]
             if not isinstance(values, list) or not values:
-                _refuse((*path, "enum"), "must be a list with at least one value")
+                refuse((*path, "enum"), "must be a list with at least one value")
             for number, value in enumerate(values):
-                _check_literal(value, (*path, "enum", number))
+                check_literal(value, (*path, "enum", number))
             written["enum"] = values
 
     def _write_numbers(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
@@ -184,10 +181,10 @@ class _Compiler:
         is_number = is_integer or "number" in listed
         for key in (*_BOUNDS, "multipleOf"):
             # Bounds beyond all numbers that are written anyway, as of 64 bits, change nothing.
-            if key in used and not (is_number and _excludes_nothing(key, used[key])):
-                written[key] = _number(used[key], (*path, key))
+            if key in used and not (is_number and excludes_nothing(key, used[key])):
+                written[key] = checked_number(used[key], (*path, key))
         if "multipleOf" in written:
-            _check_multiple(written["multipleOf"], (*path, "multipleOf"))
+            check_multiple(written["multipleOf"], (*path, "multipleOf"))
         if is_number:
             # Keeps digits from repeating without end, and numbers from overflowing like 1e999.
             if "minimum" not in written and "exclusiveMinimum" not in written:
@@ -202,7 +199,7 @@ class _Compiler:
             count = used[key]
             whole = isinstance(count, int | float) and not isinstance(count, bool)
             if not whole or count != int(count) or not 0 <= count <= MAX_COUNT:
-                _refuse((*path, key), f"must be an integer from 0 to 2^31, got {shorten(count)}")
+                refuse((*path, key), f"must be an integer from 0 to 2^31, got {shorten(count)}")
             written[key] = int(count)
 
     def _write_string(
@@ -215,13 +212,13 @@ class _Compiler:
             name = used["format"]
             if not isinstance(name, str) or name not in FORMATS:
                 known = ", ".join(sorted(FORMATS))
-                _refuse((*path, "format"), f"unknown format {shorten(name)}; known: {known}")
+                refuse((*path, "format"), f"unknown format {shorten(name)}; known: {known}")
             patterns.append(f"^(?:{FORMATS[name]})$")
         if not closed:
             self._intersected_patterns += len(patterns)
             if self._intersected_patterns > MAX_INTERSECTED_PATTERNS:
                 reason = f"more than {MAX_INTERSECTED_PATTERNS} patterns in schemas that all apply"
-                _refuse(path, f"{reason} cannot be enforced")
+                refuse(path, f"{reason} cannot be enforced")
         for pattern in patterns[:1]:
             written["pattern"] = pattern
         for pattern in patterns[1:]:
@@ -234,14 +231,14 @@ class _Compiler:
         first_key, rest_key = "prefixItems", "items"
         if isinstance(rest, list):
             if not self._is_old:
-                _refuse((*path, "items"), "must be a schema: list the first items in prefixItems")
+                refuse((*path, "items"), "must be a schema: list the first items in prefixItems")
             first, rest = rest, used.get("additionalItems")
             first_key, rest_key = "items", "additionalItems"
         elif "additionalItems" in used and not self._is_old:
-            _refuse((*path, "additionalItems"), "unknown keyword in this draft: use items")
+            refuse((*path, "additionalItems"), "unknown keyword in this draft: use items")
         if first is not None:
             if not isinstance(first, list):
-                _refuse((*path, first_key), "must be a list of schemas")
+                refuse((*path, first_key), "must be a list of schemas")
             written["prefixItems"] = [
                 self._schema(each, (*path, first_key, number), closed)
                 for number, each in enumerate(first)
@@ -284,10 +281,10 @@ class _Compiler:
     def _by_name(self, used: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
         found = used.get(key, {})
         if not isinstance(found, dict):
-            _refuse((*path, key), f"must be an object, got {shorten(found)}")
+            refuse((*path, key), f"must be an object, got {shorten(found)}")
         most = MAX_PROPERTIES if key == "properties" else MAX_PATTERN_PROPERTIES
         if len(found) > most:
-            _refuse((*path, key), f"more than {most:,} cannot be enforced")
+            refuse((*path, key), f"more than {most:,} cannot be enforced")
         return found
 
     def _check_count_of_properties(self, written: dict[str, Any], path: Path) -> None:
@@ -295,22 +292,20 @@ class _Compiler:
         counted on."""
         minimum = written.get("minProperties", 0)
         if minimum > 1 + len(written.get("required", ())):
-            _refuse(
-                (*path, "minProperties"), "cannot be enforced: list more properties in required"
-            )
+            refuse((*path, "minProperties"), "cannot be enforced: list more properties in required")
 
     def _write_in_place(
         self, used: dict[str, Any], written: dict[str, Any], path: Path, closed: bool
     ) -> None:
         is_alone = closed and len(used.keys() - {"type"}) == 1
         if "$ref" in used:
-            written["$ref"] = self._reference(used["$ref"], (*path, "$ref"), is_alone)
+            written["$ref"] = self._references.renamed(used["$ref"], (*path, "$ref"), is_alone)
         for key in ("allOf", "anyOf", "oneOf"):
             if key not in used:
                 continue
             listed = used[key]
             if not isinstance(listed, list) or not listed:
-                _refuse((*path, key), "must be a list with at least one schema")
+                refuse((*path, key), "must be a list with at least one schema")
             inner = is_alone and key != "allOf"
             schemas = [
                 self._schema(each, (*path, key, number), inner)
@@ -326,41 +321,16 @@ class _Compiler:
                 written["anyOf"] = schemas
 
     def _check_disjoint(self, schemas: list[Any], path: Path) -> None:
-        comparison = Disjointness(lambda reference: self._at(self._target(reference, path)))
+        references = self._references
+        comparison = Disjointness(lambda each: references.at(references.target(each, path)))
         for number, schema in enumerate(schemas):
             for earlier in range(number):
                 if not comparison.holds(schemas[earlier], schema):
-                    _refuse(
+                    refuse(
                         path,
                         f"oneOf cannot be enforced: schemas {earlier} and {number} may both hold; "
                         "use anyOf, or give them different types or constants",
                     )
-
-    def _reference(self, reference: Any, path: Path, closed: bool) -> str:
-        target = self._target(reference, path)
-        self._at(target, path)
-        if (target, closed) not in self._names:
-            self._names[target, closed] = str(len(self._names))
-            self._waiting.append((target, closed))
-        return f"#/$defs/{self._names[target, closed]}"
-
-    def _target(self, reference: Any, path: Path) -> Path:
-        """The place that a `$ref` refers to, still with every step a text."""
-        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
-            _refuse(path, f"only references within the schema are supported: {shorten(reference)}")
-        steps = unquote(reference[1:]).split("/")[1:]
-        return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps)
-
-    def _at(self, target: Path, path: Path | None = None) -> Any:
-        found = self._root
-        for step in target:
-            if isinstance(found, dict) and step in found:
-                found = found[step]
-            elif isinstance(found, list) and str(step).isdecimal() and int(step) < len(found):
-                found = found[int(step)]
-            else:
-                _refuse(path or target, f"refers to {spell(target)}, which does not exist")
-        return found
 
 
 def _lists_all_properties(used: dict[str, Any]) -> bool:
@@ -374,72 +344,14 @@ def _also(written: dict[str, Any], *schemas: Any) -> None:
 
 def _names(value: Any, path: Path) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        _refuse(path, f"must be a list of names, got {shorten(value)}")
+        refuse(path, f"must be a list of names, got {shorten(value)}")
     return list(dict.fromkeys(value))
 
 
 def _pattern(pattern: Any, path: Path) -> str:
     if not isinstance(pattern, str):
-        _refuse(path, f"must be a regular expression, got {shorten(pattern)}")
+        refuse(path, f"must be a regular expression, got {shorten(pattern)}")
     try:
         return f"^(?:{search_expression(pattern)})$"
     except ExpressionError as error:
-        _refuse(path, f"{shorten(pattern)}: {error}")
-
-
-def _number(value: Any, path: Path) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(path, f"must be a number, got {shorten(value)}")
-    if abs(value) > MAX_INTEGER:
-        _refuse(path, "cannot be enforced exactly beyond 2^53")
-    return value
-
-
-def _check_multiple(value: int | float, path: Path) -> None:
-    if value <= 0:
-        _refuse(path, "must be positive")
-    digits = "".join(map(str, Decimal(repr(value)).as_tuple().digits)).strip("0")
-    if int(digits) > MAX_MULTIPLE:
-        _refuse(path, f"multiples of {shorten(value)} cannot be enforced: too many digits")
-
-
-def _excludes_nothing(key: str, bound: Any) -> bool:
-    if isinstance(bound, bool) or not isinstance(bound, int | float):
-        return False
-    return (key in ("maximum", "exclusiveMaximum") and bound > MAX_INTEGER) or (
-        key in ("minimum", "exclusiveMinimum") and bound < -MAX_INTEGER
-    )
-
-
-def _check_literal(value: Any, path: Path) -> None:
-    match value:
-        case bool() | None:
-            return
-        case int() | float():
-            _number(value, path)
-        case str():
-            _check_text(value, path)
-        case list():
-            for number, each in enumerate(value):
-                _check_literal(each, (*path, number))
-        case dict():
-            for key, each in value.items():
-                _check_literal(each, (*path, key))
-
-
-# JSON has short escapes for these; other control characters are kept out of answers.
-_ESCAPED = "\b\f\n\r\t"
-
-
-def _check_text(text: str, path: Path) -> None:
-    wrong = _first(char for char in text if (char < " " and char not in _ESCAPED) or char == "\x7f")
-    if wrong is not None:
-        _refuse(path, f"control character U+{ord(wrong):04X} cannot be enforced")
-
-
-def _first(characters: Iterable[str]) -> str | None:
-    return next(iter(characters), None)
-
-
-def _refuse(path: Path, reason: str) -> NoReturn:
-    raise SchemaError(f"{spell(path)}: {reason}")
+        refuse(path, f"{shorten(pattern)}: {error}")
