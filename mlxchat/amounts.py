@@ -106,6 +106,16 @@ def parse_step_size(text: str) -> int | Literal["auto"]:
         raise ValueError(f"must be auto or a number of tokens, got {text!r}") from None
 
 
+def parse_rows(text: str) -> int | Literal["auto"]:
+    """A number of rows, or "auto" as it is. Raises ValueError otherwise."""
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"must be auto or a number of rows, got {text!r}") from None
+
+
 def _wall_times(text: str, today: date) -> list[datetime]:
     """The clock times that `text` can mean: today's or tomorrow's if it has no date."""
     match = re.fullmatch(_TIME, text)

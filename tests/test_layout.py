@@ -29,9 +29,10 @@ ORDER: dict[str, list[str]] = {
             "amounts",
             "settings",
             "template_args",
+            "row_template",
         ),
         *("request.setup", "request.overnight", "request.answer", "request.generate"),
-        *("request.chat", "request.commands", "request"),
+        *("request.batch", "request.chat", "request.commands", "request"),
         *("shown", "platform", "paths", "units", "progress", "handlers"),
     ],
     "files": ["disk", "atomic", "append", "lock", ""],
@@ -73,6 +74,10 @@ ORDER: dict[str, list[str]] = {
         *("saved", "journal", "session_names", "session", "session_list", "output_file"),
         *("metrics", "background", "state_file", "run_record", "checkpoint", "database"),
         *("prefix_index", "page_recorder", "prefix_cache", "block_store"),
+    ],
+    "rows": [
+        *("", "row", "fields", "openai", "json_lines", "lines", "table", "documents", "read"),
+        *("results", "finished", "output", "pending"),
     ],
     "distributed": [
         *("", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),

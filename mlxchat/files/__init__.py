@@ -12,7 +12,7 @@ from mlxchat.files.disk import (
     sync_directory,
     write_all,
 )
-from mlxchat.files.lock import Lock, exclusive, holder
+from mlxchat.files.lock import Lock, exclusive, holder, try_lock
 
 __all__ = [
     "AppendFile",
@@ -29,6 +29,7 @@ __all__ = [
     "remove_unfinished",
     "reported_as",
     "sync_directory",
+    "try_lock",
     "write_all",
     "write_atomically",
 ]

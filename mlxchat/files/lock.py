@@ -32,6 +32,15 @@ def exclusive(directory: Path, on_wait: Callable[[], object] = lambda: None) -> 
         os.close(descriptor)
 
 
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; return False if another process has it locked. Some
+    network file systems cannot lock, and are not asked again."""
+    try:
+        return _lock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return True
+
+
 class Lock:
     """Held until `release`, or until the process ends for any reason.
 

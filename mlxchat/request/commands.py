@@ -1,9 +1,10 @@
-"""The options of the two commands that run a model, by field."""
+"""The options of the commands that run a model, by field."""
 
 from dataclasses import replace
 
 from mlxchat.options import Option, options_of
 from mlxchat.request.answer import Answer
+from mlxchat.request.batch import BatchInput, BatchRequest
 from mlxchat.request.chat import ChatOptions
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
@@ -32,4 +33,13 @@ CHAT = {
     **{name: options_of(GenerationSettings)[name] for name in IN_CHAT},
     **options_of(Answer),
     "keep": CHAT_KEEP,
+}
+
+# A batch runs on one machine, and its answers are whole texts.
+NOT_IN_BATCH = ("pipeline", "extract", "extract_last")
+
+BATCH = {
+    name: each
+    for name, each in _all_of(BatchInput, BatchRequest, Setup, SamplingSettings, Answer).items()
+    if name not in NOT_IN_BATCH
 }

@@ -1,0 +1,164 @@
+"""Many prompts at once: where the rows come from, how each is generated, where results go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mlxchat.amounts import parse_rows
+from mlxchat.errors import UsageError
+from mlxchat.options import Group, Must, check_options, option, same_as
+from mlxchat.request.answer import Answer
+from mlxchat.request.generate import Request
+from mlxchat.request.overnight import Overnight
+from mlxchat.request.setup import Setup
+from mlxchat.row_template import RowTemplate
+from mlxchat.settings import GenerationSettings
+from mlxchat.template_args import thinking_variables
+from mlxchat.wording import Field
+
+RowCount = int | Literal["auto"]
+
+# Unlike a generation that is watched, a row must end.
+DEFAULT_MAX_TOKENS = 2_048
+MAX_ROWS = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """The rows: JSON Lines, unless `lines`, `csv` or a `pattern` of files says otherwise.
+
+    `path` None is standard input.
+    """
+
+    path: Path | None = None
+    lines: bool = option(
+        False, "Read plain text, one prompt per line", Group.INPUT, common=True, negatable=False
+    )
+    csv: bool = option(
+        False, "Read a table with a header", Group.INPUT, common=True, negatable=False
+    )
+    pattern: str | None = option(
+        None,
+        "Read each file that matches the quoted PATTERN",
+        Group.INPUT,
+        name="files",
+        common=True,
+        metavar="PATTERN",
+    )
+    template: RowTemplate | None = option(
+        None,
+        "Prompt with fields of the row, such as 'Classify: {text}'",
+        Group.INPUT,
+        short="t",
+        common=True,
+        metavar="TEXT",
+        parse=RowTemplate.parse,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        forms = [name for name in ("lines", "csv", "pattern") if getattr(self, name)]
+        if len(forms) > 1:
+            raise UsageError(Field(forms[0]), " and ", Field(forms[1]), " cannot be combined")
+        if self.pattern is not None and self.path is not None:
+            raise UsageError(
+                f"{self.path} and ",
+                Field("pattern"),
+                " cannot be combined: quote the pattern, so that the shell leaves it alone",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """Rows, and the options of each that has not its own.
+
+    `output` None is standard output; a file that exists is continued. `rows` run side by side;
+    "auto" means as many as fit in memory. With `ordered`, results have the order of the input.
+    """
+
+    setup: Setup = field(default_factory=Setup)
+    input: BatchInput = field(default_factory=BatchInput)
+    output: Path | None = same_as(
+        Overnight,
+        "output",
+        help="Write results to a file, or continue it",
+        if_unset="stdout",
+    )
+    ordered: bool = option(
+        False, "Write results in the order of the input", Group.OUTPUT, negatable=False
+    )
+    rows: RowCount = option(
+        "auto",
+        "Rows to run side by side, or auto",
+        Group.MODEL,
+        common=True,
+        metavar="ROWS",
+        parse=parse_rows,
+        must=Must(
+            f"be between 1 and {MAX_ROWS:,}",
+            lambda value: value == "auto" or 1 <= value <= MAX_ROWS,
+        ),
+    )
+    system: str | None = same_as(Request, "system")
+    raw: bool = same_as(Request, "raw")
+    template_args: Mapping[str, Any] = same_as(Request, "template_args")
+    think: str | None = same_as(Request, "think")
+    max_tokens: int = same_as(
+        GenerationSettings, "max_tokens", default=DEFAULT_MAX_TOKENS, if_unset=None
+    )
+    stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
+    ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
+    lookup: bool | None = same_as(GenerationSettings, "lookup", if_unset="on")
+    num_draft_tokens: int | None = same_as(GenerationSettings, "num_draft_tokens")
+    logprobs: int | None = same_as(
+        GenerationSettings, "logprobs", help="Log-probabilities of the K likeliest tokens"
+    )
+    answer: Answer = field(default_factory=Answer)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.setup.pipeline:
+            raise UsageError(Field("pipeline"), " is not available in a batch")
+        if self.answer.extracts:
+            name = "extract" if self.answer.extract else "extract_last"
+            raise UsageError(Field(name), " is not available in a batch")
+        if self.raw:
+            self._check_raw()
+        given = self.answer.constraints()
+        if given and self.ignore_eos:
+            raise UsageError(Field(given[0]), " and ", Field("ignore_eos"), " cannot be combined")
+        self.generation_settings()
+        self.setup.check()
+
+    def _check_raw(self) -> None:
+        given = {
+            "system": self.system is not None,
+            "think": self.think is not None,
+            "template_args": bool(self.template_args),
+            "schema_prompt": self.answer.schema_prompt,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                raise UsageError(
+                    Field(name), " needs the chat template, which ", Field("raw"), " bypasses"
+                )
+
+    @property
+    def hides_thoughts(self) -> bool:
+        return self.think in ("off", "hide")
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of the chat template; `template_args` override `think`."""
+        thinking = {} if self.think is None else thinking_variables(self.think != "off")
+        return {**thinking, **self.template_args}
+
+    def generation_settings(self) -> GenerationSettings:
+        return GenerationSettings(
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            ignore_eos=self.ignore_eos,
+            lookup=self.lookup,
+            num_draft_tokens=self.num_draft_tokens,
+            logprobs=self.logprobs,
+        )

@@ -1,0 +1,127 @@
+"""The rows that are still to be run, and their results on the way to the output."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from mlxchat.rows.output import Output
+from mlxchat.rows.read import Rows
+from mlxchat.rows.results import Result, malformed
+from mlxchat.rows.row import Row
+
+# How far an ordered batch runs ahead of its slowest row.
+MAX_AHEAD_ROWS = 1_000
+MAX_AHEAD_CHARS = 64_000_000
+
+
+@dataclass
+class Tally:
+    """Counts of rows. `skipped` were finished by an earlier run; `incomplete` are among `finished`,
+    `malformed` among `failed`."""
+
+    skipped: int = 0
+    finished: int = 0
+    incomplete: int = 0
+    failed: int = 0
+    malformed: int = 0
+
+    @property
+    def done(self) -> int:
+        return self.skipped + self.finished + self.failed
+
+    def add(self, result: Result) -> None:
+        if result.is_failure:
+            self.failed += 1
+            self.malformed += result.row.error is not None
+        else:
+            self.finished += 1
+            self.incomplete += result.complete is False
+
+
+class Pending:
+    """Yields each row that is to be run, and writes each result as soon as it may be written.
+
+    With `ordered`, results wait for those of earlier rows, in memory: until they are written, they
+    do not count, and a second run does their rows again. How many may wait is limited, so there may
+    be no room for another row.
+    """
+
+    def __init__(self, rows: Rows, output: Output, *, ordered: bool = False) -> None:
+        self.tally = Tally()
+        self.is_over = False
+        self._rows = rows
+        self._output = output
+        self._ordered = ordered
+        # The numbers of the rows that are not written yet, in order, and results among them.
+        self._order: deque[int] = deque()
+        self._waiting: dict[int, Result] = {}
+        self._waiting_chars = 0
+
+    @property
+    def prefix(self) -> str:
+        """The text with which every prompt begins."""
+        return self._rows.prefix
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another row may run."""
+        return len(self._order) < MAX_AHEAD_ROWS and self._waiting_chars < MAX_AHEAD_CHARS
+
+    @property
+    def waiting(self) -> int:
+        """The results that wait for earlier rows."""
+        return len(self._waiting)
+
+    def take(self) -> Row | None:
+        """The next row to run. None if there is no more, which is then `is_over`, or no room until
+        other rows have finished. Malformed rows are reported on the way.
+
+        Raises InputError if the input cannot be read, OutputError.
+        """
+        while self.has_room and not self.is_over:
+            row = next(self._rows, None)
+            if row is None:
+                self.is_over = True
+            elif row.key in self._output.finished.rows:
+                self.tally.skipped += 1
+            elif row.error is not None:
+                self._report(malformed(row))
+            else:
+                self._begin(row)
+                return row
+        return None
+
+    def finish(self, result: Result) -> None:
+        """Write the result of a row that was taken. Raises OutputError."""
+        if not self._ordered:
+            self._write(result)
+            return
+        number = result.row.number
+        self._waiting[number] = result
+        self._waiting_chars += _chars(result)
+        while self._order and self._order[0] in self._waiting:
+            first = self._waiting.pop(self._order.popleft())
+            self._waiting_chars -= _chars(first)
+            self._write(first)
+
+    def _report(self, result: Result) -> None:
+        """Write the error of a malformed row, unless an earlier run has done that."""
+        if self._output.finished.has_reported(result):
+            self.tally.add(result)
+            return
+        self._begin(result.row)
+        self.finish(result)
+
+    def _begin(self, row: Row) -> None:
+        if self._ordered:
+            self._order.append(row.number)
+
+    def _write(self, result: Result) -> None:
+        self._output.write(result.line())
+        self.tally.add(result)
+
+
+def _chars(result: Result) -> int:
+    """About how much memory a result needs while it waits."""
+    row = result.row
+    prompts = len(row.prompt or "") + sum(len(each["content"]) for each in row.messages or ())
+    return prompts + len(result.text) + len(result.thought or "")

@@ -1,0 +1,158 @@
+"""The result of a row, and its line in the output: in our form, or in OpenAI's for its rows.
+
+A line begins with `{"id": `, by which `finished` recognizes what a crash left of it.
+"""
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from mlxchat.rows.row import Form, Row
+
+# JSON leaves these as they are. Many readers, such as Python's `splitlines`, treat some as line
+# endings, and terminals obey others.
+ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
+
+# The id that a row without one gets in OpenAI's form.
+ROW_ID = "row-"
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """A generated token: its text, its log-probability, and the likeliest tokens in its place."""
+
+    text: str
+    logprob: float | None
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a row: an answer, or an `error`.
+
+    `complete` is None without a constraint; `value` is the answer to a schema, if complete.
+    `thought` is None if the row has none or hides it. `seconds` count from the first step of the
+    row to the last, others running beside it. `notices` say what differs from a row run alone.
+    """
+
+    row: Row
+    text: str = ""
+    thought: str | None = None
+    value: Any = None
+    complete: bool | None = None
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    evicted_tokens: int = 0
+    ttft_s: float = 0.0
+    seconds: float = 0.0
+    seed: int = 0
+    model: str = ""
+    logprobs: tuple[Likely, ...] | None = None
+    notices: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        return self.error is not None
+
+    def line(self, created_s: float | None = None) -> str:
+        """The line for the output, with its end. `created_s` is for tests."""
+        if self.row.form is Form.OPENAI:
+            record = _openai(self, int(time.time() if created_s is None else created_s))
+        else:
+            record = _ours(self)
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+        return text.translate(ESCAPED) + "\n"
+
+
+def malformed(row: Row) -> Result:
+    """The result of a row that has an error."""
+    assert row.error is not None
+    return Result(row, error=row.error)
+
+
+def _ours(result: Result) -> dict[str, Any]:
+    row = result.row
+    if result.error is not None:
+        return {"id": row.id, "row": row.number, "error": result.error}
+    has_value = result.complete is True and result.value is not None
+    record: dict[str, Any] = {"id": row.id}
+    record |= {"value": result.value} if has_value else {"text": result.text}
+    optional = {
+        "thought": result.thought,
+        "complete": result.complete,
+        "notices": list(result.notices) or None,
+        "logprobs": None if result.logprobs is None else [_likely(x) for x in result.logprobs],
+    }
+    return {
+        **record,
+        "finish_reason": result.finish_reason,
+        **{name: value for name, value in optional.items() if value is not None},
+        "prompt_tokens": result.prompt_tokens,
+        "cached_tokens": result.cached_tokens,
+        "generated_tokens": result.generated_tokens,
+        "evicted_tokens": result.evicted_tokens,
+        "ttft_s": round(result.ttft_s, 4),
+        "seconds": round(result.seconds, 4),
+        "seed": result.seed,
+    }
+
+
+def _likely(token: Likely) -> dict[str, Any]:
+    return {
+        "text": token.text,
+        "logprob": _finite(token.logprob),
+        "top": [{"text": text, "logprob": _finite(logprob)} for text, logprob in token.top],
+    }
+
+
+def _openai(result: Result, created_s: int) -> dict[str, Any]:
+    """Source: https://platform.openai.com/docs/guides/batch and the chat completion object."""
+    row, id_ = result.row, f"{ROW_ID}{result.row.number}"
+    if result.error is not None:
+        code = "invalid_request" if row.error is not None else "failed"
+        error = {"code": code, "message": result.error}
+        return {"id": id_, "custom_id": row.id, "response": None, "error": error}
+    usage = {
+        "prompt_tokens": result.prompt_tokens,
+        "completion_tokens": result.generated_tokens,
+        "total_tokens": result.prompt_tokens + result.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": result.cached_tokens},
+    }
+    body = {
+        "id": f"chatcmpl-{id_}",
+        "object": "chat.completion",
+        "created": created_s,
+        "model": result.model,
+        "choices": [_choice(result)],
+        "usage": usage,
+    }
+    response = {"status_code": 200, "request_id": id_, "body": body}
+    return {"id": id_, "custom_id": row.id, "response": response, "error": None}
+
+
+def _choice(result: Result) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": result.text, "refusal": None}
+    if result.thought is not None:
+        message["reasoning_content"] = result.thought
+    logprobs = None
+    if result.logprobs is not None:
+        logprobs = {"content": [_openai_likely(each) for each in result.logprobs]}
+    # OpenAI has no reason for a stop text apart.
+    reason = "length" if result.finish_reason == "length" else "stop"
+    return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _openai_likely(token: Likely) -> dict[str, Any]:
+    def of(text: str, logprob: float | None) -> dict[str, Any]:
+        return {"token": text, "logprob": _finite(logprob), "bytes": None}
+
+    return {**of(token.text, token.logprob), "top_logprobs": [of(*each) for each in token.top]}
+
+
+def _finite(logprob: float | None) -> float | None:
+    return logprob if logprob is not None and math.isfinite(logprob) else None

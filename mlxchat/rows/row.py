@@ -1,0 +1,62 @@
+"""One row of a batch, and the form of its line."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any
+
+from mlxchat.text.template import Message
+from mlxchat.units import beginning
+
+RowId = str | int
+
+MAX_ERROR_CHARS = 1_000
+
+
+class Form(StrEnum):
+    """Whose fields a row has, and its result gets."""
+
+    OURS = "ours"
+    OPENAI = "openai"
+
+
+class RowError(Exception):
+    """A malformed row: the message is for its line in the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A prompt or messages, with options.
+
+    `number` is that of the line, record or file, from 1. `id` is as given, so that 7 and "7" are
+    two ids; a row without one has its number. `options` are checked values by field, such as temp
+    and max_tokens, except that constraints are only checked for their types. A system message is
+    not in `messages` but in the options. A malformed row has an `error` and nothing to run; its
+    `id` is None if it has no valid and unique one.
+    """
+
+    number: int
+    id: RowId | None
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    error: str | None = None
+    form: Form = Form.OURS
+
+    @property
+    def key(self) -> bytes:
+        """What identifies the row among all rows and in a second run: a hash of 16 bytes."""
+        return key_of(self.id, self.number)
+
+    def broken(self, error: object, **changes: Any) -> "Row":
+        """The row with an error instead of something to run."""
+        message = beginning(str(error), MAX_ERROR_CHARS)
+        return replace(self, prompt=None, messages=None, options={}, error=message, **changes)
+
+
+def key_of(id_: RowId | None, number: int | None) -> bytes:
+    """The key of a row with this id, or if it has none, this number."""
+    named = ["id", id_] if id_ is not None else ["row", number]
+    return blake2b(json.dumps(named).encode(), digest_size=16).digest()

@@ -1,0 +1,391 @@
+"""Rows of a batch in all their forms, well-formed and malformed."""
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxchat.errors import InputError, UsageError
+from mlxchat.request import BatchInput
+from mlxchat.row_template import RowTemplate
+from mlxchat.rows import lines, table
+from mlxchat.rows.read import Rows
+from mlxchat.rows.row import Form, Row
+
+
+def read(data: bytes | str, template: str | None = None, **source: Any) -> list[Row]:
+    parsed = None if template is None else RowTemplate.parse(template)
+    stream = io.BytesIO(data.encode() if isinstance(data, str) else data)
+    return list(Rows(BatchInput(template=parsed, **source), stream))
+
+
+def one(record: Any, template: str | None = None) -> Row:
+    (row,) = read(json.dumps(record), template)
+    return row
+
+
+def chat(**body: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "hi"}]
+    return {
+        "custom_id": "x",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "gpt", "messages": messages, **body},
+    }
+
+
+def test_a_line_has_a_prompt_and_its_own_options() -> None:
+    options = {"temp": 1, "stop": "a", "max_tokens": 5, "seed": 2**64 - 1, "schema": {"a": 1}}
+    row = one({"id": "a", "prompt": "hi", "top_k": None, **options})
+    checked = {**options, "temp": 1.0, "stop": ("a",)}
+    assert row == Row(1, "a", prompt="hi", options=checked)
+
+
+def test_messages_are_given_without_their_system_message() -> None:
+    system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    said = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "well?"},
+    ]
+    row = one({"messages": [system, *said]})
+    assert row == Row(1, 1, messages=tuple(said), options={"system": "Be brief."})
+
+
+def test_ids_are_kept_as_given_and_a_missing_one_is_the_number() -> None:
+    rows = read('{"id":7,"prompt":"a"}\n\n{"id":"7","prompt":"a"}\r\n{"id":null,"prompt":"a"}')
+    assert [(row.number, row.id) for row in rows] == [(1, 7), (3, "7"), (4, 4)]
+    assert len({row.key for row in rows}) == 3
+
+
+def test_an_id_used_twice_is_an_error_without_the_id() -> None:
+    """A line with that id would look as if the first row had failed."""
+    rows = read('{"id":2,"prompt":"a"}\n{"prompt":"a"}\n{"id":"b"}\n{"id":"b","prompt":"a"}')
+    errors = [
+        None,
+        "id 2 is used by an earlier row",
+        "prompt or messages is missing",
+        'id "b" is used by an earlier row',
+    ]
+    assert [row.error for row in rows] == errors
+    assert [row.id for row in rows] == [2, None, "b", None]
+
+
+MALFORMED = [
+    ("nope", "invalid JSON: Expecting value at column 1"),
+    ("[" * 100_000, "invalid JSON: nested too deeply"),
+    ('{"prompt": ' + "9" * 5_000 + "}", "invalid JSON: a number has too many digits"),
+    ('{"prompt": NaN}', "invalid JSON: NaN is not a JSON value"),
+    (b'"\xff"', "not UTF-8: invalid byte at position 1"),
+    (b"\0", "invalid JSON: Expecting value at column 1"),
+    ('"x"', "must be a JSON object, got 'x'"),
+    ("{}", "prompt or messages is missing"),
+    ('{"prompt":"a","prompt":"b"}', "invalid JSON: name 'prompt' is given twice"),
+    ('{"prompt":"a","messages":[]}', "prompt and messages cannot be combined"),
+    ('{"prompt":" "}', "prompt is empty"),
+    ('{"prompt":5}', "prompt must be text, got 5"),
+    ('{"prompt":"\\ud800"}', "prompt contains a surrogate, which is not a character"),
+    ('{"prompt":"a\\u0000"}', "prompt contains a NUL character"),
+    ('{"id":[1],"prompt":"a"}', "id must be text or a whole number, got a list"),
+    ('{"id":true,"prompt":"a"}', "id must be text or a whole number, got true"),
+    ('{"id":1e3,"prompt":"a"}', "id must be text or a whole number, got 1000.0"),
+    (
+        '{"id":' + "1" * 30 + ',"prompt":"a"}',
+        "id must fit into 64 bits: write a longer one as text",
+    ),
+    ('{"prompt":"a","tmep":1}', "unknown field 'tmep'; did you mean temp?"),
+    ('{"prompt":"a","temperature":1}', "unknown field 'temperature'; did you mean temp?"),
+    ('{"prompt":"a","zz":1,"\\u001b":1}', "unknown fields '\\x1b', 'zz'"),
+    ('{"prompt":"a","temp":"0.5"}', "temp must be a number, got '0.5'"),
+    ('{"prompt":"a","temp":1e999}', "temp must be a number, got inf"),
+    ('{"prompt":"a","temp":' + "1" * 400 + "}", "temp must be a number, got a very large number"),
+    ('{"prompt":"a","seed":true}', "seed must be a whole number, got true"),
+    ('{"prompt":"a","max_tokens":1.5}', "max_tokens must be a whole number, got 1.5"),
+    ('{"prompt":"a","stop":["a",1]}', "stop must be text or a list of texts, got a list"),
+    ('{"prompt":"a","stop":[""]}', "stop must not be empty, got ''"),
+    ('{"prompt":"a","think":"x"}', "think must be one of on, off, hide, got 'x'"),
+    ('{"prompt":"a","regex":"x","choice":["a"]}', "regex and choice cannot be combined"),
+    (
+        '{"prompt":"a","template_args":{"a":"\\ud800"}}',
+        "template_args contains a surrogate, which is not a character",
+    ),
+    (
+        '{"messages":[{"role":"user","content":"a"}],"prompt":"b"}',
+        "prompt and messages cannot be combined",
+    ),
+    ('{"messages":[]}', "messages must be a list with at least one message"),
+    (
+        '{"messages":[{"role":"tool","content":"a"}]}',
+        "messages[0]: role must be one of system, user, assistant, got 'tool'",
+    ),
+    (
+        '{"messages":[{"role":"user","content":"a","name":"b"}]}',
+        "messages[0]: unknown field 'name'",
+    ),
+    (
+        '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}',
+        "messages[0]: content: parts of type 'image_url' are not supported",
+    ),
+    (
+        '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}',
+        "the last message must be the user's",
+    ),
+    (
+        '{"messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}],"system":"c"}',
+        "system and a system message cannot be combined",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), MALFORMED, ids=[each for _, each in MALFORMED])
+def test_a_malformed_line_is_an_error_and_the_rest_continues(
+    line: str | bytes, message: str
+) -> None:
+    data = line if isinstance(line, bytes) else line.encode()
+    wrong, right = read(data + b'\n{"id":"b","prompt":"hi"}\n')
+    assert (wrong.number, wrong.error, wrong.prompt, wrong.messages) == (1, message, None, None)
+    assert right == Row(2, "b", prompt="hi")
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_no_input_raises_and_every_line_is_counted(data: list[bytes]) -> None:
+    whole = b"\n".join(data)
+    if whole[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return
+    rows = read(whole)
+    assert all(row.error for row in rows)
+    written = [n for n, line in enumerate(whole.split(b"\n"), 1) if line.strip()]
+    assert set(written) >= {row.number for row in rows}
+
+
+def test_a_line_that_is_too_long_is_read_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 10)
+    rows = read("a" * 11 + "\n" + "b" * 9 + "\n" + "c" * 35 + "\n" + "d" * 10, lines=True)
+    assert [(row.number, row.prompt) for row in rows] == [
+        (1, None),
+        (2, "b" * 9),
+        (3, None),
+        (4, "d" * 10),
+    ]
+    assert rows[0].error == "the line is longer than 16.0 MB"
+
+
+def test_a_line_in_openais_form() -> None:
+    record = chat(
+        temperature=0.5,
+        top_p=0.9,
+        max_completion_tokens=9,
+        stop=["a"],
+        n=1,
+        stream=False,
+        user="me",
+        logprobs=True,
+        top_logprobs=2,
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"x": 1}}},
+    )
+    record["body"]["messages"].insert(0, {"role": "developer", "content": "Be brief."})
+    options = {
+        "temp": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 9,
+        "stop": ("a",),
+        "logprobs": 2,
+        "schema": {"x": 1},
+        "system": "Be brief.",
+    }
+    said = ({"role": "user", "content": "hi"},)
+    assert one(record) == Row(1, "x", messages=said, options=options, form=Form.OPENAI)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (chat(tools=[], logit_bias={}), "not supported in body: 'logit_bias', 'tools'"),
+        (chat(n=2), "n must be 1 if given, got 2"),
+        (chat(stream=True), "stream must be false if given, got true"),
+        (chat(presence_penalty=0.5), "presence_penalty must be 0 if given, got 0.5"),
+        (chat(temperature=3), "temperature must be a number between 0 and 2, got 3"),
+        (
+            chat(max_tokens=1, max_completion_tokens=2),
+            "max_tokens and max_completion_tokens differ",
+        ),
+        (chat(top_logprobs=1), "top_logprobs needs logprobs: true"),
+        (chat(response_format={"type": "xml"}), "response_format type 'xml' is not supported"),
+        (
+            chat() | {"url": "/v1/embeddings"},
+            "url must be /v1/chat/completions, got '/v1/embeddings'",
+        ),
+        (chat() | {"method": "GET"}, "method must be POST, got 'GET'"),
+        (chat() | {"body": []}, "body must be an object, got a list"),
+        (chat() | {"bodi": 1}, "unknown field 'bodi'; did you mean body?"),
+        ({"body": {}}, "custom_id must be text, got nothing"),
+    ],
+)
+def test_what_openais_form_may_not_have_is_named(record: Any, message: str) -> None:
+    row = one(record)
+    assert (row.form, row.error) == (Form.OPENAI, message)
+
+
+def test_a_broken_line_among_openais_is_answered_in_their_form() -> None:
+    rows = read(f"{json.dumps(chat())}\nnope")
+    assert [row.form for row in rows] == [Form.OPENAI, Form.OPENAI]
+
+
+def test_lines_are_prompts_and_blank_ones_are_skipped() -> None:
+    rows = read("\ufeffone\r\n\n \ntwo {x}", lines=True)
+    assert rows == [Row(1, 1, prompt="one"), Row(4, 4, prompt="two {x}")]
+    rows = read("one\ntwo", "Say {text}, {line}!", lines=True)
+    assert [row.prompt for row in rows] == ["Say one, one!", "Say two, two!"]
+    rows = read(b"\xff\nb\0\nok", lines=True)
+    assert [row.error for row in rows] == [
+        "not UTF-8: invalid byte at position 0",
+        "binary: a NUL at byte 1",
+        None,
+    ]
+
+
+def test_a_template_fills_in_the_fields_of_a_line() -> None:
+    row = one({"id": 3, "n": 0.1, "t": "{n}", "tags": ["a"], "temp": 1}, "{n} {t} {tags}")
+    assert row == Row(1, 3, prompt='0.1 {n} ["a"]', options={"temp": 1.0})
+
+
+def test_a_field_that_the_template_uses_is_no_option() -> None:
+    """A column of bus stops would have ended the answers."""
+    assert one({"stop": "Main St"}, "Where is {stop}?") == Row(1, 1, prompt="Where is Main St?")
+    assert one({"a": None}, "{a}").error == "the template's field 'a' is null"
+    assert one({"b": 1}, "{a}").error == "the template's field 'a' is missing"
+    assert one(chat() | {"body": "x"}, "{body}").prompt == "x"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_table_has_a_header_and_quoted_cells(delimiter: str, mark: str) -> None:
+    cells = [["id", "the text", "x"], ["a", '"one\n""two"""', "1"], ["", "three", ""]]
+    text = mark + "\r\n".join(delimiter.join(each) for each in cells) + "\r\n\r\n"
+    rows = read(text, "Read {the text}{x}", csv=True)
+    assert rows == [Row(1, "a", prompt='Read one\n"two"1'), Row(2, 2, prompt="Read three")]
+
+
+def test_without_a_template_a_table_needs_a_column_of_prompts() -> None:
+    assert read("prompt,b\nhi,1\n", csv=True) == [Row(1, 1, prompt="hi")]
+    with pytest.raises(UsageError) as error:
+        read("a,b\nhi,1\n", csv=True)
+    assert str(error.value) == (
+        "the table has no column 'prompt', only 'a', 'b': use them in template"
+    )
+    with pytest.raises(UsageError, match="two columns named 'a'"):
+        read("a,a\nhi,1\n", "{a}", csv=True)
+
+
+def test_a_malformed_record_is_an_error_and_the_rest_continues() -> None:
+    rows = read(b'prompt,b\na,1\n"b"x,1\nc\n\xff,1\nd,1\n', csv=True)
+    assert [row.error for row in rows] == [
+        None,
+        "malformed CSV: ',' expected after '\"'",
+        "1 cell, but the header has 2",
+        "column 'prompt' contains a surrogate, which is not a character",
+        None,
+    ]
+    assert rows[-1] == Row(5, 5, prompt="d")
+
+
+def test_a_quote_that_is_not_closed_is_an_error_in_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rest of the table would have become one prompt."""
+    assert [row.error for row in read('prompt\n"a\nb\nc\n', csv=True)] == [
+        "malformed CSV: unexpected end of data"
+    ]
+    monkeypatch.setattr(table, "MAX_LINE_BYTES", 20)
+    rows = read('prompt\n"a\n' + "b\n" * 12 + "c\n", csv=True)
+    assert rows[0].error == "the record is longer than 16.0 MB: is a quote not closed?"
+    assert rows[-1].prompt == "c"
+
+
+def test_an_empty_table_has_no_rows() -> None:
+    assert read("", csv=True) == read("prompt\n", csv=True) == []
+
+
+def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
+    for name, data in {"b.txt": b"two", "a.txt": b"\xef\xbb\xbfone\n", "c.txt": b"\xff"}.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "d.txt").mkdir()
+    (tmp_path / "e.txt").write_bytes(b" ")
+    os.mkfifo(tmp_path / "f.txt")
+    (tmp_path / "g.txt").write_bytes("UTF-16".encode("utf-16"))
+    source = BatchInput(pattern=f"{tmp_path}/*.txt", template=RowTemplate.parse("{file}: {text}"))
+    read_rows = Rows(source)
+    assert read_rows.count() == 6
+    rows = list(read_rows)
+    ids = [str(tmp_path / f"{name}.txt") for name in "abcefg"]
+    assert [row.id for row in rows] == ids
+    assert [row.prompt for row in rows[:2]] == [f"{ids[0]}: one\n", f"{ids[1]}: two"]
+    assert [row.error for row in rows[2:]] == [
+        "not UTF-8: invalid byte at position 0",
+        "the file is empty",
+        "cannot read the file: not a regular file",
+        "the file is UTF-16: convert it to UTF-8 first",
+    ]
+
+
+def test_a_file_that_is_gone_when_its_turn_comes_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("hi")
+    rows = Rows(BatchInput(pattern=f"{tmp_path}/*"))
+    (tmp_path / "a").unlink()
+    assert [row.error for row in rows] == ["cannot read the file: No such file or directory"]
+
+
+def test_what_can_be_known_before_reading_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no file matches"):
+        Rows(BatchInput(pattern=f"{tmp_path}/*.md"))
+    with pytest.raises(UsageError) as error:
+        read("a", "{txt}", lines=True)
+    assert str(error.value) == "template has a field 'txt'; rows have {text} and {line}"
+    with pytest.raises(UsageError, match="nothing to read"):
+        Rows(BatchInput())
+    with pytest.raises(InputError, match="No such file"):
+        Rows(BatchInput(path=tmp_path / "none"))
+    with pytest.raises(InputError, match="UTF-16"):
+        read("a".encode("utf-16"), lines=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lines": True, "csv": True}, "lines and csv cannot be combined"),
+        (
+            {"path": Path("a.txt"), "pattern": "*.txt"},
+            "a.txt and pattern cannot be combined: quote the pattern, so that the shell leaves it "
+            "alone",
+        ),
+    ],
+)
+def test_inputs_that_exclude_each_other_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        BatchInput(**options)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "number"),
+    [
+        ("{}\n\n[]\n{}", {}, 3),
+        ("a\n \nb\n", {"lines": True}, 2),
+        ('a,b\n"x\ny",1\n\nz,2\n', {"csv": True}, 2),
+        ("", {"csv": True}, 0),
+    ],
+)
+def test_rows_are_counted_as_they_are_read(
+    tmp_path: Path, text: str, options: Any, number: int
+) -> None:
+    path = tmp_path / "in"
+    path.write_text(text)
+    with Rows(BatchInput(path=path, **options)) as rows:
+        assert rows.count() == number
+        if not options.get("csv"):
+            assert len(list(rows)) == number
