@@ -16,8 +16,8 @@ from mlxchat.text.documents import UTF16_MARKS
 from mlxchat.wording import Field
 
 # The fields that a template can have.
-LINE_FIELDS = ("text", "line")
-FILE_FIELDS = ("text", "file")
+LINE_FIELDS: Sequence[str] = ("text", "line")
+FILE_FIELDS: Sequence[str] = ("text", "file")
 
 
 def check_fields(template: RowTemplate | None, known: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ class ResultFile:
         with reported_as(OutputError, f"write {self.path}"):
             before = os.fstat(self._descriptor).st_size
             try:
-                write_all(self._descriptor, data)
+                write_all(self._descriptor, data, before)
             except BaseException:
                 with suppress(OSError):
                     os.ftruncate(self._descriptor, before)
@@ -122,7 +122,7 @@ class ResultFile:
             if finished.good_bytes < size:
                 os.ftruncate(self._descriptor, finished.good_bytes)
             if finished.lacks_end:
-                write_all(self._descriptor, b"\n")
+                write_all(self._descriptor, b"\n", size)
         return finished
 
 
@@ -157,7 +157,7 @@ def _open(path: Path) -> tuple[int, bool]:
         if path.exists() and not path.is_file():
             # A pipe or a terminal may be open for writing only.
             return os.open(path, os.O_WRONLY), False
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        flags = os.O_RDWR | os.O_CREAT
         try:
             return os.open(path, flags | os.O_EXCL, MODE), True
         except FileExistsError:

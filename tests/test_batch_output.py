@@ -1,0 +1,443 @@
+"""The output of a batch: nothing is lost, nothing is there twice, and a second run continues it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlxchat.errors import ClosedPipe, OutputError, UsageError
+from mlxchat.request import BatchInput
+from mlxchat.rows import finished, pending
+from mlxchat.rows.output import ResultFile, StreamOutput, open_output
+from mlxchat.rows.pending import Pending
+from mlxchat.rows.read import Rows
+from mlxchat.rows.results import Likely, Result
+from mlxchat.rows.row import Form, Row
+from tests.batch_program import run_batch
+from tests.conftest import examples
+from tests.failing_disk import FailingDisk
+
+ROOT = Path(__file__).parent.parent
+
+
+def write_rows(path: Path, count: int, **extra: Any) -> Path:
+    lines = [json.dumps({"id": f"é{n}", "prompt": f"p{n}", **extra}) for n in range(count)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "in.jsonl", 20)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "out.jsonl"
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_bytes().splitlines()]
+
+
+def ids(out: Path) -> list[Any]:
+    return [each["id"] for each in records(out)]
+
+
+def test_the_line_of_an_answer() -> None:
+    row = Row(3, "a")
+    result = Result(
+        row,
+        text="Yes\u2028\x9b.",
+        finish_reason="stop",
+        prompt_tokens=7,
+        cached_tokens=5,
+        generated_tokens=2,
+        ttft_s=0.123456,
+        seconds=2.0,
+        seed=9,
+    )
+    assert result.line() == (
+        '{"id": "a", "text": "Yes\\u2028\\u009b.", "finish_reason": "stop", "prompt_tokens": 7, '
+        '"cached_tokens": 5, "generated_tokens": 2, "evicted_tokens": 0, "ttft_s": 0.1235, '
+        '"seconds": 2.0, "seed": 9}\n'
+    )
+
+
+def test_a_complete_answer_to_a_schema_is_a_value_and_an_incomplete_one_is_text() -> None:
+    row = Row(3, "a")
+    whole = json.loads(Result(row, text='{"b":1}', value={"b": 1}, complete=True).line())
+    assert (whole["value"], whole["complete"], "text" in whole) == ({"b": 1}, True, False)
+    cut = json.loads(Result(row, text='{"b":', complete=False, notices=("cut",)).line())
+    assert (cut["text"], cut["complete"], cut["notices"]) == ('{"b":', False, ["cut"])
+
+
+def test_the_line_of_a_failure_has_the_number() -> None:
+    row = Row(3, None).broken("not JSON")
+    assert Result(row, error="not JSON").line() == '{"id": null, "row": 3, "error": "not JSON"}\n'
+
+
+def test_a_row_of_openais_is_answered_in_openais_form() -> None:
+    row = Row(3, "a", form=Form.OPENAI)
+    likely = (Likely("Yes", -0.5, (("Yes", -0.5), ("No", -float("inf")))),)
+    result = Result(
+        row,
+        text="Yes",
+        thought="Hm",
+        finish_reason="stop_text",
+        prompt_tokens=7,
+        generated_tokens=2,
+        model="m",
+        logprobs=likely,
+    )
+    assert json.loads(result.line(created_s=5)) == {
+        "id": "row-3",
+        "custom_id": "a",
+        "response": {
+            "status_code": 200,
+            "request_id": "row-3",
+            "body": {
+                "id": "chatcmpl-row-3",
+                "object": "chat.completion",
+                "created": 5,
+                "model": "m",
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {
+                            "role": "assistant",
+                            "content": "Yes",
+                            "refusal": None,
+                            "reasoning_content": "Hm",
+                        },
+                        "logprobs": {
+                            "content": [
+                                {
+                                    "token": "Yes",
+                                    "logprob": -0.5,
+                                    "bytes": None,
+                                    "top_logprobs": [
+                                        {"token": "Yes", "logprob": -0.5, "bytes": None},
+                                        {"token": "No", "logprob": None, "bytes": None},
+                                    ],
+                                }
+                            ]
+                        },
+                        "finish_reason": "stop",
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": 7,
+                    "completion_tokens": 2,
+                    "total_tokens": 9,
+                    "prompt_tokens_details": {"cached_tokens": 0},
+                },
+            },
+        },
+        "error": None,
+    }
+    failed = Result(Row(4, "b", form=Form.OPENAI), error="out of memory")
+    assert json.loads(failed.line()) == {
+        "id": "row-4",
+        "custom_id": "b",
+        "response": None,
+        "error": {"code": "failed", "message": "out of memory"},
+    }
+
+
+def test_a_second_run_does_only_the_missing_rows(source: Path, out: Path) -> None:
+    write_rows(source, 5)
+    assert run_batch(source, out, ordered=False).tally.finished == 5
+    before = out.read_bytes()
+    write_rows(source, 8)
+    tally = run_batch(source, out, ordered=False).tally
+    assert (tally.skipped, tally.finished, tally.failed) == (5, 3, 0)
+    assert out.read_bytes().startswith(before)
+    assert sorted(ids(out)) == sorted(f"é{n}" for n in range(8))
+
+
+def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again(
+    source: Path, out: Path
+) -> None:
+    source.write_text('nope\n{"id":1,"prompt":"a"}\n{"id":1,"prompt":"a"}\n{"id":2,"prompt":"b"}')
+
+    def run(fails: bool) -> Pending:
+        with Rows(BatchInput(path=source)) as rows, open_output(out, rows.stream) as output:
+            todo = Pending(rows, output)
+            while (row := todo.take()) is not None:
+                error = "out of memory" if fails and row.id == 2 else None
+                todo.finish(Result(row, text="x", finish_reason="stop", error=error))
+            return todo
+
+    first = run(fails=True).tally
+    assert (first.finished, first.failed, first.malformed) == (1, 3, 2)
+    second = run(fails=False).tally
+    assert (second.skipped, second.finished, second.failed, second.malformed) == (1, 1, 2, 2)
+    third = run(fails=False).tally
+    assert (third.skipped, third.finished, third.failed) == (2, 0, 2)
+    written = [(each["id"], each.get("row"), each.get("error")) for each in records(out)]
+    assert written == [
+        (None, 1, "invalid JSON: Expecting value at column 1"),
+        (1, None, None),
+        (None, 3, "id 1 is used by an earlier row"),
+        (2, 4, "out of memory"),
+        (2, None, None),
+    ]
+
+
+def test_a_corrected_row_is_run(source: Path, out: Path) -> None:
+    source.write_text('{"id":1,"promt":"a"}')
+    assert run_batch(source, out, ordered=False).tally.malformed == 1
+    source.write_text('{"id":1,"prompt":"a"}')
+    assert run_batch(source, out, ordered=False).tally.finished == 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_wherever_the_file_was_cut_a_second_run_completes_it(
+    source: Path, out: Path, data: st.DataObject
+) -> None:
+    out.unlink(missing_ok=True)
+    run_batch(source, out, ordered=True)
+    whole = out.read_bytes()
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    zeros = data.draw(st.sampled_from([b"", b"\0" * 9])) if b"\n" in cut else b""
+    out.write_bytes(cut + zeros)
+    run_batch(source, out, ordered=True)
+    assert out.read_bytes().startswith(cut if cut.endswith(b"\n") else cut[: cut.rfind(b"\n") + 1])
+    assert ids(out) == [f"é{n}" for n in range(20)]
+
+
+def test_a_last_line_that_lacks_only_its_end_is_kept(source: Path, out: Path) -> None:
+    run_batch(source, out, ordered=True)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-1])
+    assert run_batch(source, out, ordered=True).tally.skipped == 20
+    assert out.read_bytes() == whole
+
+
+def test_a_damaged_line_is_named_and_kept_and_its_row_runs_again(source: Path, out: Path) -> None:
+    run_batch(source, out, ordered=True)
+    lines = out.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3][:-20] + b"\n"
+    out.write_bytes(b"".join(lines))
+    with open_output(out) as output:
+        assert output.finished.notice(out) == (
+            f"{out}: line 4 is damaged, and stays; its row runs again"
+        )
+    tally = run_batch(source, out, ordered=True).tally
+    assert (tally.skipped, tally.finished) == (19, 1)
+    assert out.read_bytes().startswith(b"".join(lines))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dear diary,\n",
+        "Dear diary",
+        '{"id": 1, "text": "a data set, no output"}\n',
+        '{"id": 1, "custom_id": "a"}\n',
+        "[1]\n[2]",
+        '{"id": [], "text": "", "finish_reason": ""}\n',
+    ],
+)
+def test_a_file_that_is_not_the_output_of_a_batch_is_left_alone(out: Path, text: str) -> None:
+    """Its last line would have been cut off, and results appended."""
+    out.write_text(text)
+    with pytest.raises(OutputError) as error:
+        open_output(out)
+    assert str(error.value) == f"{out} is not the output of a batch: choose another name"
+    assert out.read_text() == text
+
+
+def test_a_file_of_one_endless_line_is_not_read_into_memory(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finished, "MAX_RESULT_BYTES", 100)
+    out.write_bytes(b"x" * 101)
+    with pytest.raises(OutputError, match="a line is too long"):
+        open_output(out)
+
+
+def test_two_processes_cannot_write_one_file(out: Path) -> None:
+    with open_output(out) as first:
+        first.write('{"id": 1}\n')
+        with pytest.raises(OutputError) as error:
+            open_output(out)
+        assert str(error.value) == f"{out} is being written by another process"
+    assert out.read_text() == '{"id": 1}\n'
+
+
+def test_the_output_must_not_be_an_input(tmp_path: Path, source: Path) -> None:
+    before = source.read_bytes()
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    with source.open("rb") as stream, pytest.raises(UsageError) as error:
+        open_output(link, stream)
+    assert str(error.value) == f"{link} is an input: write the results to another file"
+    with pytest.raises(UsageError):
+        open_output(link, io.BytesIO(b""), [str(tmp_path / "none"), str(source)])
+    assert source.read_bytes() == before
+
+
+def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), open_output(out):
+        raise KeyboardInterrupt
+    assert not out.exists()
+    out.touch()
+    with pytest.raises(KeyboardInterrupt), open_output(out):
+        raise KeyboardInterrupt
+    assert out.exists(), "it was there before"
+
+
+def test_an_empty_input_gives_an_empty_output(source: Path, out: Path) -> None:
+    source.write_text("\n")
+    run_batch(source, out, ordered=False)
+    assert out.read_bytes() == b""
+
+
+def test_nothing_of_a_line_stays_when_the_disk_is_full(source: Path, out: Path) -> None:
+    with FailingDisk(out.parent, ("write",)).used() as disk:
+        disk.failing = {7}
+        with pytest.raises(OutputError) as error:
+            run_batch(source, out, ordered=True)
+    assert str(error.value) == f"cannot write {out}: No space left on device"
+    assert ids(out) == [f"é{n}" for n in range(7)]
+    assert out.read_bytes().endswith(b"}\n")
+    assert run_batch(source, out, ordered=True).tally.skipped == 7
+    assert ids(out) == [f"é{n}" for n in range(20)]
+
+
+@pytest.mark.parametrize("failing", range(30))
+def test_whatever_call_fails_the_next_run_completes_the_file(
+    source: Path, out: Path, failing: int
+) -> None:
+    with FailingDisk(out.parent).used() as disk:
+        disk.failing = {failing}
+        disk.max_bytes = 30
+        with suppress(OutputError):
+            run_batch(source, out, ordered=False)
+    run_batch(source, out, ordered=False)
+    assert sorted(ids(out)) == sorted(f"é{n}" for n in range(20))
+
+
+def test_the_disk_is_synced_once_per_second_and_at_the_end(out: Path) -> None:
+    with FailingDisk(out.parent, ("sync",)).used() as disk:
+        now = [0.0]
+        descriptor = os.open(out, os.O_RDWR | os.O_CREAT)
+        file = ResultFile(out, descriptor, clock=lambda: now[0])
+        for now[0], syncs in ((0.2, 0), (0.9, 0), (1.0, 1), (1.9, 1), (2.5, 2), (2.6, 2)):
+            file.write("{}\n")
+            assert len(disk.calls) == syncs
+        file.close()
+        file.close()
+        assert len(disk.calls) == 3
+
+
+def test_a_pipe_cannot_be_continued_and_may_be_closed(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open_output(path) as output:
+        assert isinstance(output, StreamOutput)
+        output.write("a\n")
+        assert os.read(reader, 10) == b"a\n"
+        os.close(reader)
+        with pytest.raises(ClosedPipe):
+            output.write("b\n")
+
+
+@pytest.mark.parametrize("name", ["none/out", "."])
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError, match="cannot write"):
+        open_output(tmp_path / name)
+
+
+def finish(todo: Pending, *rows: Row) -> None:
+    for row in rows:
+        todo.finish(Result(row, text="x", finish_reason="stop"))
+
+
+def taken(todo: Pending, count: int) -> list[Row]:
+    rows = [todo.take() for _ in range(count)]
+    return [row for row in rows if row is not None]
+
+
+def test_ordered_results_wait_for_earlier_rows_and_do_not_count_until_written() -> None:
+    written: list[str] = []
+    data = b'{"id":1,"prompt":"a"}\nnope\n{"id":3,"prompt":"a"}\n{"id":4,"prompt":"a"}'
+    todo = Pending(Rows(BatchInput(), io.BytesIO(data)), StreamOutput(written.append), ordered=True)
+    first, third, fourth = taken(todo, 3)
+    finish(todo, fourth)
+    assert (written, todo.tally.done, todo.waiting) == ([], 0, 2)
+    finish(todo, first)
+    assert (len(written), todo.tally.finished, todo.tally.failed) == (2, 1, 1)
+    finish(todo, third)
+    assert [json.loads(each)["id"] for each in written] == [1, None, 3, 4]
+    assert (todo.take(), todo.is_over, todo.waiting) == (None, True, 0)
+
+
+@pytest.mark.parametrize("limit", ["MAX_AHEAD_ROWS", "MAX_AHEAD_CHARS"])
+@pytest.mark.parametrize("line", ['{"prompt":"abc"}\n', "nope\n"])
+def test_an_ordered_batch_runs_only_so_far_ahead(
+    monkeypatch: pytest.MonkeyPatch, limit: str, line: str
+) -> None:
+    """A million malformed rows after a slow one would have filled the memory."""
+    monkeypatch.setattr(pending, limit, 5)
+    monkeypatch.setattr(pending, "_chars", lambda result: 1)
+    written: list[str] = []
+    data = io.BytesIO(b'{"prompt":"slow"}\n' + line.encode() * 20)
+    todo = Pending(Rows(BatchInput(), data), StreamOutput(written.append), ordered=True)
+    slow = todo.take()
+    assert slow is not None
+    while (row := todo.take()) is not None:
+        finish(todo, row)
+    assert (todo.is_over, todo.has_room, written) == (False, False, [])
+    finish(todo, slow)
+    while (row := todo.take()) is not None:
+        finish(todo, row)
+    assert len(written) == 21
+
+
+def check_kills(directory: Path, kills: int, *, ordered: bool, seed: int) -> None:
+    count = 50 + kills * 80
+    source = write_rows(directory / "in", count, max_tokens=5)
+    out = directory / "out"
+    program = [sys.executable, "-m", "tests.batch_program", str(source), str(out)]
+    done = subprocess.run(
+        [*program, str(kills), str(int(ordered)), str(seed)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    survived, skipped, rest = map(int, done.stdout.split())
+    assert survived <= skipped <= survived + 1, "a last line may have lacked only its end"
+    assert skipped + rest == count
+    assert rest > 0, "nothing was left to do for the last run"
+    found = ids(out)
+    assert Counter(found) == {f"é{n}": 1 for n in range(count)}
+    if ordered:
+        assert found == [f"é{n}" for n in range(count)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_kill_9_at_any_moment_loses_no_line_and_repeats_none(tmp_path: Path, ordered: bool) -> None:
+    check_kills(tmp_path, examples(8), ordered=ordered, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_400, 100))
+def test_a_hundred_kills_lose_no_line_and_repeat_none(tmp_path: Path, seed: int) -> None:
+    check_kills(tmp_path, 100, ordered=bool(seed % 200), seed=seed)
