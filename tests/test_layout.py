@@ -109,6 +109,7 @@ ORDER: dict[str, list[str]] = {
             "records",
         ),
         *("begin", "warm", "session", "chat", "verify"),
+        *("row_plan", "row_by_row", "batch_run"),
     ],
     "bench": [
         *(
@@ -154,11 +155,12 @@ ORDER: dict[str, list[str]] = {
         *("window_chart", "signals", "chat_screen", "commands", "repl", "piped_chat"),
         *("help_text", "listing", "model_table", "observing"),
         *("run_generate", "run_chat", "run_bench", "run_warm", "run_verify"),
+        *("batch_progress", "run_batch"),
     ],
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
         *("group", "shared_options", "version", "completion", "options", "usage_errors"),
-        *("configured", "key_completion", "question", "setup", "generate", "chat", "models"),
+        *("configured", "key_completion", "question", "setup", "generate", "batch", "chat", "models"),
         *("config", "prefix_commands", "sessions", "bench", "doctor", "help", ""),
     ],
 }

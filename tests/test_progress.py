@@ -120,7 +120,7 @@ def test_a_narrow_terminal_shows_the_count(
     """All columns were shortened alike: "64/53,30… 16… 55…"."""
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
-    bar = moving.MovingBar("tokens")
+    bar = moving.MovingBar()
     bar.add_task("reading", total=53_310, completed=64, rate="14 tokens/s", left="1:02:03 left")
     Console(file=stderr).print(bar.get_renderable())
     # A bar near zero is blank.

@@ -14,6 +14,8 @@ from typer.exceptions import TyperException
 
 from mlxchat import platform
 from mlxchat.cli import completion
+from mlxchat.cli.batch import EPILOG as BATCH_EPILOG
+from mlxchat.cli.batch import batch
 from mlxchat.cli.bench import bench_app
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
 from mlxchat.cli.chat import IMPLIED, chat
@@ -57,6 +59,7 @@ Environment:
   MLXCHAT_MODEL               default model
   MLXCHAT_CHAT_TEMP, …        any option of `mlxchat chat`
   MLXCHAT_GENERATE_TEMP, …    any option of `mlxchat generate`
+  MLXCHAT_BATCH_TEMP, …       any option of `mlxchat batch`
   MLXCHAT_NO_PROJECT          ignore the .mlxchat.toml of projects
   HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE
                               as in Hugging Face's own tools
@@ -141,6 +144,7 @@ app = App(
 )
 app.command(cls=Configured, epilog=CHAT_EPILOG)(chat)
 app.command(cls=Configured, epilog=GENERATE_EPILOG)(generate)
+app.command(cls=Configured, epilog=BATCH_EPILOG)(batch)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")

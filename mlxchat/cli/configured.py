@@ -24,7 +24,7 @@ OF_SESSIONS = {"system", *(each.name for each in CHAT.values() if each.saved)}
 
 
 class Configured(Command):
-    """`chat` and `generate`: the configuration sets the options that are not given."""
+    """`batch`, `chat` and `generate`: the configuration sets the options that are not given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # Completion needs only names, and must not fail on a broken file.

@@ -31,8 +31,9 @@ def _left_to_the_model(options: Options) -> Options:
     }
 
 
-# The options of the two configurable commands, by field.
+# The options of the configurable commands, by field.
 COMMANDS: dict[str, Options] = {
+    "batch": _left_to_the_model(request.BATCH | options_of(Shown)),
     "chat": _left_to_the_model(request.CHAT | options_of(ChatShown)),
     "generate": _left_to_the_model(request.GENERATE | options_of(Shown)),
 }

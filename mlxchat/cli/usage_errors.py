@@ -51,4 +51,6 @@ def _hint(message: str, error: Any, arguments: Sequence[str], root: Any, path: s
             return f"; it is an option of `mlxchat {other}`"
     if message.startswith("unexpected argument") and path == "mlxchat generate":
         return "; quote the prompt"
+    if message.startswith("unexpected argument") and path == "mlxchat batch":
+        return "; quote the pattern of --files"
     return ""

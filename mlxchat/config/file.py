@@ -22,7 +22,7 @@ from mlxchat import paths
 from mlxchat.errors import ConfigError
 from mlxchat.files import open_to_read
 
-COMMANDS = ("chat", "generate")
+COMMANDS = ("batch", "chat", "generate")
 
 # A file written by hand is a thousandth of this; anything larger is something else.
 MAX_BYTES = 1_000_000

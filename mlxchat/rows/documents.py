@@ -60,7 +60,7 @@ def find_files(pattern: str) -> list[str]:
         if not Path(each).is_dir()
     )
     if not found:
-        raise UsageError(Field("files"), f": no file matches {pattern}")
+        raise UsageError(Field("pattern"), f": no file matches {pattern}")
     return found
 
 

@@ -26,7 +26,7 @@ NAMED = 3
 
 @dataclass
 class Finished:
-    """`rows` are the keys of answered rows, `reports` those of malformed rows together with their
+    """`rows` are the keys of answered rows, `reports` those of failed rows together with their
     errors, `damaged` the first damaged lines.
 
     The file is good up to `good_bytes`, and `lacks_end` means that a line end is missing there.
@@ -38,13 +38,6 @@ class Finished:
     damaged_lines: int = 0
     good_bytes: int = 0
     lacks_end: bool = False
-
-    def add(self, result: Result) -> None:
-        """Note a result that was written."""
-        if result.error is None:
-            self.rows.add(result.row.key)
-        else:
-            self.reports.add(_report(result.row.key, result.error))
 
     def has_reported(self, result: Result) -> bool:
         """Whether the output has this very error already."""

@@ -48,6 +48,9 @@ class Pending:
     def __init__(self, rows: Rows, output: Output, *, ordered: bool = False) -> None:
         self.tally = Tally()
         self.is_over = False
+        # The first row that failed, and why.
+        self.first_error: str | None = None
+        self._next: Row | None = None
         self._rows = rows
         self._output = output
         self._ordered = ordered
@@ -77,18 +80,26 @@ class Pending:
 
         Raises InputError if the input cannot be read, OutputError.
         """
+        if self._next is not None:
+            row, self._next = self._next, None
+            return row
         while self.has_room and not self.is_over:
             row = next(self._rows, None)
             if row is None:
                 self.is_over = True
             elif row.key in self._output.finished.rows:
                 self.tally.skipped += 1
-            elif row.error is not None:
-                self._report(malformed(row))
             else:
                 self._begin(row)
-                return row
+                if row.error is None:
+                    return row
+                self.finish(malformed(row))
         return None
+
+    def has_more(self) -> bool:
+        """Whether there is anything to run at all, before the first row is taken."""
+        self._next = self.take()
+        return self._next is not None
 
     def finish(self, result: Result) -> None:
         """Write the result of a row that was taken. Raises OutputError."""
@@ -103,20 +114,16 @@ class Pending:
             self._waiting_chars -= _chars(first)
             self._write(first)
 
-    def _report(self, result: Result) -> None:
-        """Write the error of a malformed row, unless an earlier run has done that."""
-        if self._output.finished.has_reported(result):
-            self.tally.add(result)
-            return
-        self._begin(result.row)
-        self.finish(result)
-
     def _begin(self, row: Row) -> None:
         if self._ordered:
             self._order.append(row.number)
 
     def _write(self, result: Result) -> None:
-        self._output.write(result.line())
+        if self.first_error is None and result.error is not None:
+            self.first_error = f"row {result.row.number:,}: {result.error}"
+        # An error that an earlier run has written is not written again.
+        if result.error is None or not self._output.finished.has_reported(result):
+            self._output.write(result.line())
         self.tally.add(result)
 
 

@@ -18,14 +18,14 @@ class MovingBar(Progress):
     A narrow terminal shows the count and whatever else fits.
     """
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self) -> None:
         self._stderr = Console(stderr=True)
         # The minimum terminal width for each column.
         self._columns = {
             SpinnerColumn(): 45,
             TextColumn("{task.description}"): 30,
             BarColumn(): 70,
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit): 0,
+            TextColumn("{task.fields[count]}"): 0,
             TextColumn("{task.fields[rate]}"): 70,
             TextColumn("{task.fields[left]}"): 45,
         }

@@ -22,7 +22,7 @@ def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
 
     Nothing is drawn if `quiet` or if stderr is not a terminal.
     """
-    bar = Bar(what, unit, PATIENCE_S if _is_drawn(quiet) else None)
+    bar = Bar(what, unit, PATIENCE_S if is_drawn(quiet) else None)
     with stopped_at_the_end(bar.stop):
         yield bar
 
@@ -34,7 +34,7 @@ def waiting(text: str, quiet: bool) -> Iterator[None]:
 
     Nothing is drawn if `quiet` or if stderr is not a terminal.
     """
-    if not _is_drawn(quiet):
+    if not is_drawn(quiet):
         yield
         return
     spinner = _Spinner(text)
@@ -43,11 +43,11 @@ def waiting(text: str, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _is_drawn(quiet: bool) -> bool:
+def is_drawn(quiet: bool) -> bool:
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
-class _Late(ABC):
+class Late(ABC):
     """Appears some time after `begin` unless stopped first. A separate thread draws it, because the
     caller may be busy in MLX for minutes."""
 
@@ -91,7 +91,7 @@ class _Late(ABC):
             self._shown.start()
 
 
-class _Spinner(_Late):
+class _Spinner(Late):
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = visible(text)
@@ -105,7 +105,7 @@ class _Spinner(_Late):
         return moving_line(self._text)
 
 
-class Bar(_Late):
+class Bar(Late):
     """Appears `patience_s` after the first call, or never if that is None. Shows the count in
     `unit`s, their rate and the time left. Once stopped, a later call starts it again."""
 
@@ -162,18 +162,19 @@ class Bar(_Late):
     def _draw(self) -> Any:
         from mlxchat.terminal.moving import MovingBar
 
-        self._shown = MovingBar(self._unit)
-        self._task = self._shown.add_task(self._what, total=self._total, rate="", left="")
+        self._shown = MovingBar()
+        self._task = self._shown.add_task(self._what, total=self._total, count="", rate="", left="")
         self._update()
         return self._shown
 
     def _update(self) -> None:
         elapsed_s = self._updated_s - self._begun_s
         rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
-        figures = {"rate": "", "left": ""}
+        count = f"{self._done:,}/{self._total:,} {self._unit}"
+        figures = {"count": count, "rate": "", "left": ""}
         if rate:
             left_s = (self._total - self._done) / rate
-            figures = {"rate": _rate(rate, self._unit), "left": f"{_duration(left_s)} left"}
+            figures |= {"rate": _rate(rate, self._unit), "left": f"{duration(left_s)} left"}
         self._shown.update(self._task, total=self._total, completed=self._done, **figures)
 
 
@@ -181,7 +182,7 @@ def _rate(per_s: float, unit: str) -> str:
     return f"{per_s:,.0f} {unit}/s" if per_s >= 10 else f"{per_s:.1f} {unit}/s"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"

@@ -8,12 +8,14 @@ import shlex
 from collections.abc import Collection
 
 from mlxchat.options import options_of
-from mlxchat.request import CHAT, GENERATE
+from mlxchat.request import BATCH, CHAT, GENERATE
 from mlxchat.shown import ChatShown
 from mlxchat.wording import Action, Field, Message, Name
 
 # The option name of each field.
-OPTIONS = {field: each.name for field, each in (GENERATE | CHAT | options_of(ChatShown)).items()}
+OPTIONS = {
+    field: each.name for field, each in (BATCH | GENERATE | CHAT | options_of(ChatShown)).items()
+}
 
 # The actions that are commands of a chat.
 IN_CHAT = ("clear", "continue", "retry", "unpin")

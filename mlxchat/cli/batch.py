@@ -1,0 +1,66 @@
+"""`mlxchat batch`: many prompts from a file or a pipe, and a line of JSON for each answer."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlxchat.cli.options import COMMANDS, build, given_names, with_options
+from mlxchat.shown import Shown
+
+EPILOG = """\
+Examples:
+  mlxchat batch prompts.jsonl -o answers.jsonl
+  mlxchat batch --csv mail.csv -o out.jsonl -t "Classify: {text}" \\
+    --choice spam --choice ham
+  mlxchat batch --files "papers/*.txt" -o out.jsonl -t "Summarize: {text}"
+  cat questions.txt | mlxchat batch --lines > answers.jsonl
+
+Input:
+  JSON Lines: {"id": …, "prompt": … or "messages": …, "temp": …, …}, or the
+  batch form of OpenAI. See `mlxchat help batch`.
+
+Continuing:
+  Run the same command again: it does only the rows that have no answer yet.
+
+Configuration:
+  Every option can be configured: set the variable MLXCHAT_BATCH_TEMP, or
+  run `mlxchat config set batch.temp 0.7`.
+
+Exit status:
+  0 success, 1 failure or a row failed, 2 usage error, 4 an answer was not
+  complete, 130, 143 and 129 stopped by Ctrl-C, SIGTERM and SIGHUP, 141
+  output closed
+"""
+
+
+@with_options(COMMANDS["batch"])
+def batch(
+    context: typer.Context,
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INPUT", help="File of rows; - or nothing is stdin", show_default=False
+        ),
+    ] = None,
+    **values: Any,
+) -> None:
+    """Answer many prompts, several at a time, and continue after an interruption."""
+    # Imported only now, after parsing: these import MLX.
+    from mlxchat.cli.setup import setup_of
+    from mlxchat.request import Answer, BatchInput, BatchRequest
+    from mlxchat.terminal.run_batch import run
+    from mlxchat.text.documents import STDIN
+
+    if values["raw"]:
+        # Configured values are meant for the chat template.
+        values |= dict.fromkeys({"system", "think", "template_args"} - given_names(context))
+    source = Path(path) if path not in (None, STDIN) else None
+    request = build(
+        BatchRequest,
+        values,
+        setup=setup_of(values),
+        input=build(BatchInput, values, path=source),
+        answer=build(Answer, values),
+    )
+    raise typer.Exit(run(request, build(Shown, values)))

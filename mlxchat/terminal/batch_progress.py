@@ -1,0 +1,99 @@
+"""The progress of a batch on stderr: rows, tokens per second, and the time left."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mlxchat.app.batch_run import Figures
+from mlxchat.terminal.progress import PATIENCE_S, Late, duration, is_drawn
+from mlxchat.terminal.restore import say_on_own_line, stopped_at_the_end
+from mlxchat.units import count
+
+# Redrawing for each token would take longer than generating it.
+REDRAWN_S = 0.1
+
+# The time left depends on the rows of this time: later ones may be longer.
+LATEST_S = 60.0
+
+
+@contextmanager
+def batch_progress(quiet: bool) -> Iterator["BatchBar"]:
+    """Yield a bar, to be called with the figures. Nothing is drawn if `quiet` or if stderr is not a
+    terminal."""
+    bar = BatchBar(is_shown=is_drawn(quiet))
+    with stopped_at_the_end(bar.stop):
+        yield bar
+
+
+class BatchBar(Late):
+    """Appears shortly after the first call, and stays until it is stopped."""
+
+    def __init__(self, *, is_shown: bool) -> None:
+        super().__init__()
+        self._is_shown = is_shown
+        self._figures: Figures | None = None
+        self._latest: deque[tuple[float, int]] = deque()
+        self._drawn_s = 0.0
+        self._task: Any = None
+
+    def __call__(self, figures: Figures) -> None:
+        now_s = time.monotonic()
+        if not self._is_shown or now_s - self._drawn_s < REDRAWN_S:
+            return
+        self._drawn_s = now_s
+        with self._lock:
+            self._figures = figures
+            self._latest.append((now_s, figures.rows.done))
+            while now_s - self._latest[0][0] > LATEST_S:
+                self._latest.popleft()
+            if self._shown is not None:
+                self._update(figures)
+            elif self._timer is None:
+                self.begin(PATIENCE_S)
+
+    def say(self, text: str) -> None:
+        """Write a line above the bar, or below the line of the cursor if no bar is shown."""
+        with self._lock:
+            if self._shown is not None:
+                self._shown.console.print(text, markup=False, highlight=False)
+                return
+        say_on_own_line(text)
+
+    def _plain_line(self) -> str:
+        assert self._figures is not None
+        return f"running {_rows(self._figures)} …"
+
+    def _draw(self) -> Any:
+        from mlxchat.terminal.moving import MovingBar
+
+        assert self._figures is not None
+        self._shown = MovingBar()
+        self._task = self._shown.add_task("batch", total=None, count="", rate="", left="")
+        self._update(self._figures)
+        return self._shown
+
+    def _update(self, figures: Figures) -> None:
+        rate = figures.tokens_per_s
+        self._shown.update(
+            self._task,
+            total=figures.total,
+            completed=figures.rows.done,
+            count=_rows(figures),
+            rate=f"{rate:,.0f} tok/s" if rate >= 10 else f"{rate:.1f} tok/s",
+            left=self._left(figures),
+        )
+
+    def _left(self, figures: Figures) -> str:
+        (first_s, first), (last_s, last) = self._latest[0], self._latest[-1]
+        if figures.total is None or last <= first:
+            return ""
+        left_s = (figures.total - last) * (last_s - first_s) / (last - first)
+        return f"{duration(max(left_s, 0))} left"
+
+
+def _rows(figures: Figures) -> str:
+    if figures.total is None:
+        return count(figures.rows.done, "row")
+    return f"{figures.rows.done:,}/{figures.total:,} rows"

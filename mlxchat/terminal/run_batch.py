@@ -1,0 +1,89 @@
+"""Runs `mlxchat batch`: its progress on a terminal, its closing line, and its exit status."""
+
+from mlxchat.app.batch_run import BatchRun, Figures, open_batch
+from mlxchat.errors import ExitStatus, MlxchatError
+from mlxchat.request import BatchRequest
+from mlxchat.shown import Shown
+from mlxchat.terminal.batch_progress import batch_progress
+from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.observing import observer_of
+from mlxchat.terminal.signals import StopRequest
+from mlxchat.terminal.text_output import Stdout
+from mlxchat.text.documents import piped_stdin
+from mlxchat.units import count
+from mlxchat.wording import Message
+
+
+def run(request: BatchRequest, shown: Shown) -> int:
+    """Run the rows, and return the exit status. Raises MlxchatError for everything a user can fix;
+    rows that are finished by then are written."""
+    messages = Messages(shown.quiet)
+    stdout = Stdout() if request.output is None else None
+    observer = observer_of(messages)
+    write = stdout.write if stdout is not None else _refuse
+    with open_batch(request, observer, write=write, piped=piped_stdin()) as batch:
+        try:
+            stopped = _run(batch, messages)
+        except MlxchatError as error:
+            if batch.figures.generated_tokens:
+                raise type(error)(error, "; ", _how_to_continue(batch)) from error
+            raise
+    return _report(batch, messages, shown, stopped)
+
+
+def _run(batch: BatchRun, messages: Messages) -> ExitStatus | None:
+    """Run all rows; return the exit status of the signal that stopped it, if any."""
+    with StopRequest() as stop, batch_progress(messages.quiet) as bar:
+        stop.say = bar.say
+        stop.before_leaving(bar.stop)
+        batch.run(stop.requested, bar)
+    return stop.status
+
+
+def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
+    figures, rows = batch.figures, batch.figures.rows
+    if stopped is not None:
+        messages.warn(Message("stopped: ", _how_to_continue(batch)))
+    messages.stats(figures_line(figures), shown.stats)
+    if rows.failed:
+        messages.warn(f"{count(rows.failed, 'row')} failed; {figures.first_error}")
+    if rows.incomplete:
+        answers = "answer is" if rows.incomplete == 1 else "answers are"
+        messages.warn(f"{rows.incomplete:,} {answers} not complete")
+    if stopped is not None:
+        return stopped
+    if rows.failed:
+        return ExitStatus.FAILURE
+    return ExitStatus.INCOMPLETE if rows.incomplete else ExitStatus.OK
+
+
+def _how_to_continue(batch: BatchRun) -> Message:
+    rows = batch.figures.rows
+    finished = f"{count(rows.skipped + rows.finished, 'row')} finished"
+    if not batch.can_continue:
+        return Message(finished, "; a batch with an output file can be continued")
+    return Message(finished, "; run the same command again for the rest")
+
+
+def figures_line(figures: Figures) -> str:
+    """The closing figures."""
+    rows = figures.rows
+    parts = [count(rows.done, "row")]
+    if rows.skipped:
+        parts[0] += f", {rows.skipped:,} of them finished before"
+    if rows.failed:
+        parts[0] += f", {rows.failed:,} failed"
+    if figures.generated_tokens:
+        cached = f", {figures.cached_tokens:,} cached" if figures.cached_tokens else ""
+        parts += [
+            f"prompts {count(figures.prompt_tokens, 'token')}{cached}",
+            f"generated {count(figures.generated_tokens, 'token')}, "
+            f"{figures.tokens_per_s:,.1f} tok/s",
+            f"evicted {figures.evicted_tokens:,}",
+            f"{figures.seconds:.1f} s",
+        ]
+    return " · ".join(parts)
+
+
+def _refuse(line: str) -> None:
+    raise AssertionError("the request names an output")
