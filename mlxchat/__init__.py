@@ -26,6 +26,7 @@ from mlxchat.about import __version__
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:
+    from mlxchat.app.batch_run import open_batch
     from mlxchat.app.begin import begin, resume
     from mlxchat.app.chat import Chat
     from mlxchat.app.loaded import open_model
@@ -41,13 +42,24 @@ if TYPE_CHECKING:
     from mlxchat.errors import MlxchatError
     from mlxchat.models.load import load
     from mlxchat.models.model import Model
-    from mlxchat.request import Answer, ChatOptions, Overnight, Request, Setup
+    from mlxchat.request import (
+        Answer,
+        BatchInput,
+        BatchRequest,
+        ChatOptions,
+        Overnight,
+        Request,
+        Setup,
+    )
+    from mlxchat.row_template import RowTemplate
     from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
     from mlxchat.text.parts import Part, encode_parts
 
 __all__ = [
     "Answer",
+    "BatchInput",
+    "BatchRequest",
     "BlockReader",
     "CacheSettings",
     "Chat",
@@ -64,6 +76,7 @@ __all__ = [
     "Overnight",
     "Part",
     "Request",
+    "RowTemplate",
     "Run",
     "SamplingSettings",
     "Setup",
@@ -74,12 +87,15 @@ __all__ = [
     "encode_parts",
     "load",
     "make_cache",
+    "open_batch",
     "open_model",
     "resume",
 ]
 
 _HOME = {
     "Answer": "mlxchat.request",
+    "BatchInput": "mlxchat.request",
+    "BatchRequest": "mlxchat.request",
     "BlockReader": "mlxchat.engine.blocks",
     "CacheSettings": "mlxchat.settings",
     "Chat": "mlxchat.app.chat",
@@ -96,6 +112,7 @@ _HOME = {
     "Overnight": "mlxchat.request",
     "Part": "mlxchat.text.parts",
     "Request": "mlxchat.request",
+    "RowTemplate": "mlxchat.row_template",
     "Run": "mlxchat.app.run",
     "SamplingSettings": "mlxchat.settings",
     "Setup": "mlxchat.request",
@@ -105,6 +122,7 @@ _HOME = {
     "encode_parts": "mlxchat.text.parts",
     "load": "mlxchat.models.load",
     "make_cache": "mlxchat.cache",
+    "open_batch": "mlxchat.app.batch_run",
     "open_model": "mlxchat.app.loaded",
     "resume": "mlxchat.app.begin",
 }

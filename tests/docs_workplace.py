@@ -34,6 +34,8 @@ MAX_TOKENS = 8
 FORMS = {
     "invoice.json": b'{"properties": {"number": {"type": "integer"}}, "required": ["number"]}',
     "moves.lark": b'start: "left" | "right"\n',
+    "prompts.jsonl": b'{"id": "a", "prompt": "Hello"}\n{"id": "b", "prompt": "Bye", "temp": 0.5}\n',
+    "mail.csv": b'id,subject,text\n7,Win,"You, too, can win."\n8,Lunch,Tomorrow at noon?\n',
 }
 
 # Words in capitals stand for the reader's own.
@@ -70,6 +72,7 @@ class Workplace:
             "MLXCHAT_MODEL": str(self._model),
             "MLXCHAT_CHAT_MAX_TOKENS": str(MAX_TOKENS),
             "MLXCHAT_GENERATE_MAX_TOKENS": str(MAX_TOKENS),
+            "MLXCHAT_BATCH_MAX_TOKENS": str(MAX_TOKENS),
             "MLXCHAT_GENERATE_STATS": "true",
             "HF_HOME": str(self.home / "huggingface"),
             "HF_ENDPOINT": self._hub.endpoint,

@@ -268,7 +268,7 @@ def test_show_has_exactly_one_row_per_option(project: Path, run_mlxchat: RunMlxc
     keys = [line.split("\t")[0] for line in run_mlxchat("config", "show").stdout.splitlines()]
     options = [
         f"{command}.{max(each.opts, key=len).removeprefix('--')}"
-        for command in ("chat", "generate")
+        for command in ("batch", "chat", "generate")
         for each in ROOT.commands[command].params
         if each.param_type_name == "option" and each.name != "version"
     ]

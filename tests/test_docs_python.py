@@ -44,9 +44,13 @@ def test_the_examples_run(
         "report": "A long report about boats. " * 9,
         "directory": tmp_path / "blocks",
         "night": tmp_path / "night",
+        "prompts": tmp_path / "prompts.jsonl",
+        "answers": tmp_path / "answers.jsonl",
     }
+    (tmp_path / "prompts.jsonl").write_text('{"text": "Hello"}\n{"text": "Bye"}\n')
     assert len(examples()) >= 6
     for example in examples():
         exec(compile(example, "example", "exec"), names)
         assert capsys.readouterr().out
     assert len(list((tmp_path / "blocks").rglob("*.safetensors"))) == 1
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2

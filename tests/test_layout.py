@@ -160,7 +160,16 @@ ORDER: dict[str, list[str]] = {
     "doctor": ["finding", "machine", "disk", "hub", "terminal", ""],
     "cli": [
         *("group", "shared_options", "version", "completion", "options", "usage_errors"),
-        *("configured", "key_completion", "question", "setup", "generate", "batch", "chat", "models"),
+        *(
+            "configured",
+            "key_completion",
+            "question",
+            "setup",
+            "generate",
+            "batch",
+            "chat",
+            "models",
+        ),
         *("config", "prefix_commands", "sessions", "bench", "doctor", "help", ""),
     ],
 }

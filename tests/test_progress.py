@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -121,7 +122,12 @@ def test_a_narrow_terminal_shows_the_count(
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
     bar = moving.MovingBar()
-    bar.add_task("reading", total=53_310, completed=64, rate="14 tokens/s", left="1:02:03 left")
+    shown: dict[str, Any] = {
+        "count": "64/53,310 tokens",
+        "rate": "14 tokens/s",
+        "left": "1:02:03 left",
+    }
+    bar.add_task("reading", total=53_310, completed=64, **shown)
     Console(file=stderr).print(bar.get_renderable())
     # A bar near zero is blank.
     assert " ".join(stderr.getvalue().split()) == line

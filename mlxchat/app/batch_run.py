@@ -2,7 +2,7 @@
 each result."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -71,9 +71,23 @@ class BatchRun:
         self.figures = Figures(self._pending.tally, rows.count())
         self.can_continue = isinstance(output, ResultFile)
 
-    def run(self, should_stop: ShouldStop, on_progress: OnProgress = lambda _: None) -> None:
+    def run(
+        self,
+        should_stop: ShouldStop = lambda: False,
+        on_progress: OnProgress = lambda _: None,
+    ) -> None:
         """Run the rows until all are done or `should_stop` returns True. Raises MlxchatError; what
         is finished is written."""
+        for _ in self.results(should_stop, on_progress):
+            pass
+
+    def results(
+        self,
+        should_stop: ShouldStop = lambda: False,
+        on_progress: OnProgress = lambda _: None,
+    ) -> Iterator[Result]:
+        """As `run`, but yield the results that are not malformed rows, in the order in which they
+        finish. They are written or, if `ordered`, waiting for earlier rows."""
         figures, pending = self.figures, self._pending
         try:
             if not pending.has_more():
@@ -90,6 +104,7 @@ class BatchRun:
                 figures.add(result)
                 pending.finish(result)
                 on_progress(figures)
+                yield result
         finally:
             figures.first_error = pending.first_error
             figures.end()
@@ -114,7 +129,7 @@ def open_batch(
     request: BatchRequest,
     observer: Observer | None = None,
     *,
-    write: Callable[[str], None],
+    write: Callable[[str], None] = lambda line: None,
     piped: BinaryIO | None = None,
 ) -> Generator[BatchRun]:
     """Open the input and the output; `write` gets the lines if the request names no output, and

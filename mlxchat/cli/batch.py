@@ -11,8 +11,7 @@ from mlxchat.shown import Shown
 EPILOG = """\
 Examples:
   mlxchat batch prompts.jsonl -o answers.jsonl
-  mlxchat batch --csv mail.csv -o out.jsonl -t "Classify: {text}" \\
-    --choice spam --choice ham
+  mlxchat batch --csv mail.csv -o out.jsonl -t "Is this spam? {text}"
   mlxchat batch --files "papers/*.txt" -o out.jsonl -t "Summarize: {text}"
   cat questions.txt | mlxchat batch --lines > answers.jsonl
 
@@ -45,7 +44,7 @@ def batch(
     ] = None,
     **values: Any,
 ) -> None:
-    """Answer many prompts, several at a time, and continue after an interruption."""
+    """Answer many prompts, several at a time."""
     # Imported only now, after parsing: these import MLX.
     from mlxchat.cli.setup import setup_of
     from mlxchat.request import Answer, BatchInput, BatchRequest

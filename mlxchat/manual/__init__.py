@@ -12,6 +12,7 @@ PAGES = (
         "sessions",
         "pipes",
         "answers",
+        "batch",
         "models",
         "window",
         "positions",
