@@ -6,12 +6,13 @@
 Each run fills a small window 20 times. The drafts come from the text without drafts, with an error
 every 11 tokens, as if it were edited. Rows computed together may differ in their last bits from the
 same rows computed one by one, and that can change which token is drawn. Each text that differs is
-therefore printed with its first different token and with the gap: the smallest change of one logit
+therefore printed with its first different token and with the gap: the least noise in the logits
 that makes the run without drafts draw the other token. Exits with status 1 if a gap is too large
 for rounding.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,10 +46,14 @@ FLAT = {1024: RowCosts({1: 1.0, 16: 1.1})}
 # Float32 logits of a tiny model differ by less than this if only rounding differs.
 ROUNDING = 1e-3
 
+# Standard deviations of noise added to the logits, and how often each is tried.
+NOISES = tuple(10 ** (exponent / 2) for exponent in range(-14, 3))
+TRIALS_OF_EACH_NOISE = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token that differs, by index, and how little makes it the same."""
+    """The first token that differs, by index, and the noise in the logits that explains it."""
 
     seed: int
     index: int
@@ -134,19 +139,17 @@ def difference(
     index = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     logits = _logits(network, sampling, plain, index)
     draw = make_draw(sampling, logits.shape[-1])
+    numbers = np.random.default_rng(0)
 
-    def gap(id_: int, sign: int) -> float:
-        """How much the logit of `id_` has to change for another token to be drawn."""
-        low, high = 0.0, 64.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            changed = mx.array(logits)
-            changed[0, id_] += sign * middle
-            drawn: Any = draw(changed, index).item()
-            low, high = (middle, high) if drawn == plain[index] else (low, middle)
-        return high
+    def draws_it(noise: float) -> bool:
+        changed = logits + noise * mx.array(numbers.standard_normal(logits.shape), logits.dtype)
+        drawn: Any = draw(changed, index).item()
+        return drawn == ids[index]
 
-    return Difference(sampling.seed or 0, index, min(gap(ids[index], 1), gap(plain[index], -1)))
+    noises = (
+        noise for noise in NOISES if any(draws_it(noise) for _ in range(TRIALS_OF_EACH_NOISE))
+    )
+    return Difference(sampling.seed or 0, index, next(noises, math.inf))
 
 
 def _logits(
