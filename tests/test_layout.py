@@ -50,7 +50,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "cache": [
         *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),
-        *("block", "trial", "build", ""),
+        *("block", "trial", "rows", "side_by_side", "build", ""),
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
@@ -62,7 +62,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "engine": [
         *("", "sampling", "step_trial", "pace", "step", "loops"),
-        *("lookup", "row_costs", "drafts", "constrained", "draw", "decode"),
+        *("lookup", "row_costs", "drafts", "constrained", "draw", "decode", "batch"),
         *("reply", "generate", "blocks", "repetition"),
     ],
     "chat": [

@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from mlxchat.cache.mask import Mask, decode_mask, draft_mask, prefill_mask
 from mlxchat.cache.originals import Originals
-from mlxchat.cache.placement import Entries, Placement
+from mlxchat.cache.placement import Entries, Placement, length
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.ring import DRAFT_SLOTS, Ring
 from mlxchat.errors import CacheError
@@ -456,6 +456,12 @@ class WindowCache:
             moved=self._moved,
             originals=self._originals.spans,
         )
+
+    def fill(self, entries: Entries, total: int) -> None:
+        """Hold these entries, the latest of `total` tokens, in an empty window that has evicted
+        nothing, or that keeps nothing."""
+        size = length(entries.keys)
+        self.restore(entries, Placement(total, total, size, total - size))
 
     def restore(self, entries: Entries, placement: Placement) -> None:
         """Restore the entries of a cache with the same settings, and with them its exact state.

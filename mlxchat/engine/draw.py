@@ -81,6 +81,12 @@ class Chooser:
         self._latest = deque(ids[-REPETITION_CONTEXT:].tolist(), maxlen=REPETITION_CONTEXT)
         self._draw: Draw | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the next token is always the likeliest, and nothing else is asked for."""
+        extras = (self._penalize, self.constrained, self._logprobs)
+        return self._sampling.temp == 0 and all(each is None for each in extras)
+
     def draw(self, logits: mx.array, count: int, after: mx.array | list[int]) -> Drawn:
         """A lazily drawn token from logits `(1, V)`, after `count` others. `after` are the last
         tokens, if they have not been `taken` yet."""

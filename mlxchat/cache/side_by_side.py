@@ -1,0 +1,171 @@
+"""A whole model's cache for several rows side by side, and whether the model can decode them so.
+
+mlx-lm's BatchGenerator is not used: its windows forget the kept tokens, it holds whole vocabularies
+of log-probabilities, and it draws before a constraint has seen the previous token.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import ArraysCache, CacheList
+
+from mlxchat.cache.layers import Cache, LayerCache, leaves
+from mlxchat.cache.rows import RowsWindow
+from mlxchat.cache.window import WindowCache
+
+# mlx-lm modules that compute attention `(B, H_kv, H / H_kv, T, T)`, and so need masks of as many
+# dimensions.
+GROUPED = {"gemma2"}
+
+# Largest relative difference between a row's logits computed alone and side by side.
+TOLERANCE = {mx.float32: 1e-3, mx.float16: 0.05, mx.bfloat16: 0.1}
+
+
+class Rows(list[LayerCache]):
+    """One object per layer, for `model(tokens, cache=…)` with tokens `(B, 1)`: one of each seat.
+
+    A seat is empty or has a row in it. Empty seats are computed too, and mean nothing.
+    """
+
+    def __init__(self, cache: Cache, mask_dims: int = 4) -> None:
+        super().__init__(_for_rows(layer) for layer in cache)
+        self._taken: list[bool] = []
+        for window in self._windows():
+            window.mask_dims = mask_dims
+
+    @property
+    def seats(self) -> int:
+        """B."""
+        return len(self._taken)
+
+    def add(self, cache: Cache) -> int:
+        """Let the sequence in `cache` take a seat, and return its number. Copies the cache."""
+        if all(self._taken):
+            self._add_seat()
+        seat = self._taken.index(False)
+        self._taken[seat] = True
+        for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
+            if isinstance(ours, RowsWindow):
+                ours.seat(seat, theirs.entries, theirs.total)
+            else:
+                _seat_states(ours, seat, theirs, self.seats)
+        # A lazy copy would keep the other cache alive.
+        self.evaluate()
+        return seat
+
+    def leave(self, seat: int) -> None:
+        """Empty a seat."""
+        self._taken[seat] = False
+        for window in self._windows():
+            window.leave(seat)
+
+    def compact(self) -> list[int]:
+        """Remove the empty seats; return the former numbers of the others."""
+        kept = [seat for seat, is_taken in enumerate(self._taken) if is_taken]
+        self._taken = [True] * len(kept)
+        for leaf in leaves(self):
+            if isinstance(leaf, RowsWindow):
+                leaf.keep(kept)
+            else:
+                indices = mx.array(kept, mx.int32)
+                leaf.cache = [None if x is None else x[indices] for x in leaf.cache]
+        self.evaluate()
+        return kept
+
+    def move_to(self, cache: Cache, seat: int) -> None:
+        """Move the row in this seat to an empty cache of its own, and empty the seat."""
+        for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
+            if isinstance(ours, RowsWindow):
+                theirs.fill(ours.entries(seat), ours.total(seat))
+            else:
+                theirs.cache = [None if x is None else x[seat : seat + 1] for x in ours.cache]
+        mx.eval([layer.state for layer in cache])
+        self.leave(seat)
+
+    def begin_step(self) -> None:
+        """Make room for one more token in each row. Call it before the model."""
+        for window in self._windows():
+            window.begin_step()
+
+    def evaluate(self) -> None:
+        """Evaluate all arrays, and nothing else."""
+        mx.eval([leaf.state for leaf in leaves(self)])
+
+    def _add_seat(self) -> None:
+        self._taken.append(False)
+        for window in self._windows():
+            window.add_seat()
+
+    def _windows(self) -> list[RowsWindow]:
+        return [leaf for leaf in leaves(self) if isinstance(leaf, RowsWindow)]
+
+
+def make_rows(network: nn.Module, cache: Cache) -> Rows:
+    """An empty cache for several rows, each of which could be in this `cache`."""
+    module = type(network).__module__.rpartition(".")[2]
+    return Rows(cache, 5 if module in GROUPED else 4)
+
+
+def rows_refusal(cache: Sequence[LayerCache]) -> str | None:
+    """Why this kind of cache cannot hold several rows; None if it can."""
+    for leaf in leaves(cache):
+        if isinstance(leaf, WindowCache) and leaf.in_order:
+            return "this model groups tokens by their place in the window"
+        if isinstance(leaf, WindowCache) and type(leaf) is not WindowCache:
+            return "this model attends within chunks"
+        if not isinstance(leaf, WindowCache | ArraysCache):
+            return f"this model uses a {type(leaf).__name__}"
+    return None
+
+
+def differs_side_by_side(network: nn.Module, make: Callable[[], Cache]) -> str | None:
+    """Why the model computes rows of different lengths differently side by side; None if it does
+    not. `make` returns an empty cache. Runs the model on a few tokens."""
+    rows = make_rows(network, make())
+    alone: list[mx.array] = []
+    for length in (1, 6):
+        cache = make()
+        network(mx.arange(2, 2 + length)[None], cache=cache)
+        mx.eval([layer.state for layer in cache])
+        rows.add(cache)
+        alone.append(_logits(network, mx.array([[1]]), cache))
+    rows.begin_step()
+    try:
+        together = _logits(network, mx.array([[1], [1]]), rows)
+    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+        return f"this model cannot compute rows of different lengths ({error})"
+    expected = mx.concatenate(alone).astype(mx.float32)
+    error = mx.linalg.norm(together.astype(mx.float32) - expected) / mx.linalg.norm(expected)
+    difference: Any = error.item()
+    if not difference < TOLERANCE[together.dtype]:
+        return "this model computes rows of different lengths differently"
+    return None
+
+
+def _logits(network: nn.Module, tokens: mx.array, cache: Any) -> mx.array:
+    logits = network(tokens, cache=cache)[:, -1, :]
+    mx.eval(logits)
+    return logits
+
+
+def _for_rows(layer: LayerCache) -> LayerCache:
+    if isinstance(layer, CacheList):
+        return CacheList(*(_for_rows(each) for each in layer.caches))
+    if isinstance(layer, ArraysCache):
+        return ArraysCache(len(layer.cache))
+    return RowsWindow(layer.max_size)
+
+
+def _seat_states(ours: ArraysCache, seat: int, theirs: ArraysCache, seats: int) -> None:
+    """Copy one row's recurrent states `(1, …)` to its seat among `(B, …)`."""
+    for index, (held, new) in enumerate(zip(ours.cache, theirs.cache, strict=True)):
+        like = held if new is None else new
+        if like is None:
+            continue
+        room = mx.zeros((seats, *like.shape[1:]), like.dtype)
+        if held is not None:
+            room[: held.shape[0]] = held
+        room[seat : seat + 1] = 0 if new is None else new
+        ours.cache[index] = room

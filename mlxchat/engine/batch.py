@@ -1,0 +1,118 @@
+"""Decode several sequences side by side: one token of each row in one step.
+
+Works on arrays only, like `decode`. Rows may come and go between steps.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx import nn
+
+from mlxchat.cache import Cache
+from mlxchat.cache.side_by_side import Rows
+from mlxchat.engine.decode import CLEAR_EVERY
+from mlxchat.engine.draw import Chooser, Decoded, Drawn
+
+
+@dataclass(eq=False, slots=True)
+class BatchRow:
+    """One row. `next` has been drawn after the `last` token known, and not been read yet."""
+
+    chooser: Chooser
+    seat: int
+    last: int
+    next: Drawn | None = None
+    drawn: int = 0
+
+
+class Batch:
+    """Rows that are decoded together; each may have other sampling settings and constraints.
+
+    The tokens after the next ones are computed while the caller handles the next ones. A row's
+    tokens are those that it would get alone, up to rounding.
+    """
+
+    def __init__(self, network: nn.Module, rows: Rows) -> None:
+        self._network = network
+        self._cache = rows
+        self._rows: list[BatchRow] = []
+        self._steps = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for all rows."""
+        return sum(layer.nbytes for layer in self._cache)
+
+    def add(self, cache: Cache, last: int, chooser: Chooser) -> BatchRow:
+        """Add the row whose tokens are in `cache`, which is copied, all but the `last` one."""
+        row = BatchRow(chooser, self._cache.add(cache), last)
+        self._rows.append(row)
+        return row
+
+    def remove(self, row: BatchRow) -> None:
+        """Remove a row; what was computed of it in advance is dropped."""
+        self._cache.leave(row.seat)
+        self._rows.remove(row)
+
+    def move(self, row: BatchRow, cache: Cache) -> Decoded | None:
+        """Remove a row and move its tokens to an empty cache. Returns its next token, which is not
+        in the cache, if it has one yet."""
+        self._cache.move_to(cache, row.seat)
+        self._rows.remove(row)
+        return None if row.next is None else self._take(row, row.next)
+
+    def close_gaps(self) -> None:
+        """Stop computing empty seats, if no rows are going to take them."""
+        seats = {seat: index for index, seat in enumerate(self._cache.compact())}
+        for row in self._rows:
+            row.seat = seats[row.seat]
+
+    def step(self) -> list[tuple[BatchRow, Decoded]]:
+        """Return the next token of each row, and begin computing the one after it.
+
+        A row that has just been added has no next token yet.
+        """
+        self._cache.begin_step()
+        logits = self._network(self._inputs()[:, None], cache=self._cache)[:, -1, :]
+        current = [(row, row.next) for row in self._rows]
+        self._draw([row for row in self._rows if row.chooser.constrained is None], logits)
+        taken = [(row, self._take(row, next_)) for row, next_ in current if next_ is not None]
+        # What a constraint rules out depends on the tokens just taken.
+        self._draw([row for row in self._rows if row.chooser.constrained is not None], logits)
+        self._steps += 1
+        if self._steps % CLEAR_EVERY == 0:
+            mx.clear_cache()
+        return taken
+
+    def _inputs(self) -> mx.array:
+        """The last token of each seat, `(B,)`."""
+        inputs = [mx.zeros(1, mx.int32)] * self._cache.seats
+        for row in self._rows:
+            last = mx.array([row.last], mx.int32) if row.next is None else row.next.token
+            inputs[row.seat] = last.astype(mx.int32)
+        return mx.concatenate(inputs)
+
+    def _take(self, row: BatchRow, drawn: Drawn) -> Decoded:
+        """Wait for a drawn token."""
+        decoded = drawn.read()
+        row.chooser.take(decoded.id)
+        row.last = decoded.id
+        if row.next is drawn:
+            row.next = None
+        return decoded
+
+    def _draw(self, rows: list[BatchRow], logits: mx.array) -> None:
+        """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats."""
+        likeliest = mx.argmax(logits, axis=-1)
+        for row in rows:
+            this = slice(row.seat, row.seat + 1)
+            if row.chooser.is_plain:
+                row.next = Drawn(likeliest[this])
+            else:
+                after = [] if row.next is None else row.next.token
+                row.next = row.chooser.draw(logits[this], row.drawn, after)
+            row.drawn += 1
+        mx.async_eval(*(array for row in rows if row.next for array in row.next.arrays()))
