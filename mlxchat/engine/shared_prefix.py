@@ -1,0 +1,98 @@
+"""Read once what several prompts begin with.
+
+The prefix worth keeping is found by comparing a prompt with the ones that follow it. Caches are
+kept in memory and forked, which copies nothing until a fork is written to.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from mlxchat.cache import Cache
+from mlxchat.text.spans import TokenIds
+
+# Shorter prefixes are not worth a cache.
+MIN_TOKENS = 16
+
+# The number of prefixes kept, of which the least recently used is dropped.
+MAX_PREFIXES = 4
+
+# Puts tokens into a cache, and returns how many went in and how many of those it did not compute.
+Read = Callable[[Cache, TokenIds], "ReadTokens"]
+
+
+class ReadTokens(NamedTuple):
+    """Tokens that are now in a cache, and how many of them came from elsewhere."""
+
+    done: int
+    reused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Tokens `(T,)` and a cache that holds them."""
+
+    ids: TokenIds
+    cache: Cache
+
+
+class SharedPrefixes:
+    """Caches of the prefixes that prompts share. `make` returns an empty cache."""
+
+    def __init__(self, make: Callable[[], Cache]) -> None:
+        self._make = make
+        self._prefixes: list[Prefix] = []
+
+    def begin(
+        self, ids: TokenIds, following: Sequence[TokenIds], read: Read
+    ) -> tuple[Cache, int, int]:
+        """A cache with the first tokens of `ids: (T,)`, how many it holds, and how many of those
+        were not computed for this prompt. Leaves at least the last token.
+
+        Reads a prefix if it is shared with `following` prompts; `read` may stop early.
+        """
+        known = self._longest_known(ids)
+        start = 0 if known is None else len(known.ids)
+        stop = shared_length(ids, following, start)
+        cache = self._make() if known is None else known.cache.fork()
+        if stop - start < MIN_TOKENS:
+            return cache, start, start
+        done, reused = read(cache, ids[start:stop])
+        if done == stop - start:
+            self._keep(Prefix(ids[:stop].copy(), cache.fork()))
+        return cache, start + done, start + reused
+
+    def _longest_known(self, ids: TokenIds) -> Prefix | None:
+        known = [each for each in self._prefixes if _begins_with(ids[:-1], each.ids)]
+        if not known:
+            return None
+        longest = max(known, key=lambda each: len(each.ids))
+        self._prefixes.remove(longest)
+        self._prefixes.append(longest)
+        return longest
+
+    def _keep(self, prefix: Prefix) -> None:
+        self._prefixes.append(prefix)
+        del self._prefixes[:-MAX_PREFIXES]
+
+
+def shared_length(ids: TokenIds, following: Sequence[TokenIds], known: int) -> int:
+    """How many of the tokens `ids: (T,)` to keep for the `following` prompts: the length that saves
+    the most, less than T. The first `known` are kept already."""
+    lengths = [min(_common_length(ids, each), len(ids) - 1) for each in following]
+    common = sorted(lengths, reverse=True)
+    savings = [(length - known) * count for count, length in enumerate(common, 1)]
+    best = max(savings, default=0)
+    return common[savings.index(best)] if best > 0 else known
+
+
+def _common_length(a: TokenIds, b: TokenIds) -> int:
+    length = min(len(a), len(b))
+    different = np.flatnonzero(a[:length] != b[:length])
+    return int(different[0]) if len(different) else length
+
+
+def _begins_with(ids: TokenIds, prefix: TokenIds) -> bool:
+    return len(prefix) <= len(ids) and bool((ids[: len(prefix)] == prefix).all())

@@ -1,0 +1,228 @@
+"""Rows side by side: each sees exactly what it would see in a cache of its own."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx import nn
+
+from mlxchat.cache import Cache, make_cache
+from mlxchat.cache.layers import tokens_evicted, windows
+from mlxchat.cache.side_by_side import Rows, differs_side_by_side, make_rows, rows_refusal
+from mlxchat.errors import CacheError, ModelUnsupported
+from scripts.families import CONFIGS, METAL_ONLY, build_family
+
+WINDOW, KEEP = 48, 4
+
+# One family of each kind of cache: plain, sliding windows, recurrent states, both, latents, lists
+# of caches, shared caches, grouped masks, learned positions.
+KINDS = (
+    *("llama", "gemma3", "mamba2", "qwen3_next", "deepseek_v3", "deepseek_v32", "gemma3n"),
+    *("gemma2", "gpt2", "rwkv7", "gpt_oss", "jamba"),
+)
+
+# The families whose rows run one at a time, and why.
+ALONE = {
+    "afm7": "computes rows of different lengths differently",
+    "deepseek_v41": "uses a LayerCache",
+    "gpt_bigcode": "cannot compute rows of different lengths",
+    "internlm2": "cannot compute rows of different lengths",
+    "internlm3": "cannot compute rows of different lengths",
+    "llama4": "attends within chunks",
+    "longcat_flash_ngram": "computes rows of different lengths differently",
+    "minimax_m3_vl": "groups tokens by their place in the window",
+    "phi3small": "groups tokens by their place in the window",
+}
+
+
+class Alone:
+    """Rows side by side, and each of them in a cache of its own, to compare with."""
+
+    def __init__(self, network: nn.Module, window: int | None = WINDOW) -> None:
+        self.network = network
+        self.window = window
+        self.rows: Rows = make_rows(network, self.make())
+        self.alone: dict[int, Cache] = {}
+
+    def make(self) -> Cache:
+        return make_cache(self.network, self.window, 0 if self.window is None else KEEP)
+
+    def join(self, ids: Sequence[int]) -> int:
+        own = self.make()
+        if len(ids):
+            self.network(mx.array(ids)[None], cache=own)
+            mx.eval([layer.state for layer in own])
+        seat = self.rows.add(own)
+        self.alone[seat] = own
+        return seat
+
+    def leave(self, seat: int) -> None:
+        self.rows.leave(seat)
+        del self.alone[seat]
+
+    def compact(self) -> None:
+        kept = self.rows.compact()
+        self.alone = {index: self.alone[seat] for index, seat in enumerate(kept)}
+
+    def check_step(self, tokens: Sequence[int]) -> None:
+        """Compare one step; `tokens` has one for each seat."""
+        self.rows.begin_step()
+        together = self.network(mx.array(tokens)[:, None], cache=self.rows)[:, -1, :]
+        for seat, own in self.alone.items():
+            expected = self.network(mx.array([[tokens[seat]]]), cache=own)[:, -1, :]
+            check_close(together[seat : seat + 1], expected)
+
+
+def check_close(logits: mx.array, expected: mx.array) -> None:
+    error: Any = (mx.abs(logits - expected).max() / mx.abs(expected).max()).item()
+    assert error < 1e-3
+
+
+@cache
+def network_of(family: str) -> nn.Module:
+    return build_family(family)
+
+
+def window_of(network: nn.Module) -> int | None:
+    """Bounded, unless the family cannot be."""
+    try:
+        make_cache(network, WINDOW, KEEP)
+    except CacheError:
+        return None
+    return WINDOW
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_rows_that_come_and_go_compute_what_they_would_alone(family: str) -> None:
+    check_rows_come_and_go(family)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - METAL_ONLY - set(KINDS)))
+def test_rows_of_every_family_compute_what_they_would_alone(family: str) -> None:
+    check_rows_come_and_go(family)
+
+
+def check_rows_come_and_go(family: str) -> None:
+    try:
+        network = network_of(family)
+    except ModelUnsupported:
+        pytest.skip("this family needs another package")
+    window = window_of(network)
+
+    def make() -> Cache:
+        return make_cache(network, window, 0 if window is None else KEEP)
+
+    reason = rows_refusal(make()) or differs_side_by_side(network, make)
+    if family in ALONE:
+        assert reason is not None
+        assert ALONE[family] in reason
+        return
+    assert reason is None
+    both = Alone(network, window)
+    numbers = np.random.default_rng(0)
+
+    def prompt(tokens: int) -> list[int]:
+        return numbers.integers(2, 60, tokens).tolist()
+
+    def step() -> None:
+        both.check_step(prompt(both.rows.seats))
+
+    for length in (5, 1, 17):
+        both.join(prompt(length))
+    step()
+    both.leave(1)
+    both.join(prompt(9))
+    step()
+    both.leave(0)
+    both.compact()
+    step()
+    both.join(prompt(3))
+    both.join([])
+    for _ in range(12):
+        step()
+    own = both.make()
+    both.rows.move_to(own, 2)
+    for token in prompt(WINDOW):
+        tokens = mx.array([[token]])
+        expected = both.network(tokens, cache=both.alone[2])[:, -1, :]
+        check_close(both.network(tokens, cache=own)[:, -1, :], expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), family=st.sampled_from(["llama", "gemma3"]))
+def test_any_order_of_joining_leaving_and_stepping(data: st.DataObject, family: str) -> None:
+    both = Alone(network_of(family), data.draw(st.sampled_from([None, 24, 100])))
+    most = 40 if both.window is None else both.window
+    numbers = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))))
+    for _ in range(data.draw(st.integers(1, 12))):
+        full = [seat for seat, own in both.alone.items() if windows(own)[0].total >= most]
+        for seat in full:
+            both.leave(seat)
+        act = data.draw(st.sampled_from(["join", "leave", "compact", "step", "step"]))
+        if act == "join":
+            both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))))
+        elif act == "leave" and both.alone:
+            both.leave(data.draw(st.sampled_from(sorted(both.alone))))
+        elif act == "compact" and both.alone:
+            both.compact()
+        elif act == "step" and both.rows.seats:
+            both.check_step(numbers.integers(2, 60, both.rows.seats).tolist())
+
+
+def test_a_seat_forgets_the_row_before_even_if_it_held_nan() -> None:
+    """A masked NaN still spreads: zero times NaN is NaN."""
+    both = Alone(network_of("llama"))
+    seat = both.join(list(range(2, 40)))
+    both.join([3, 4])
+    for layer in both.rows:
+        layer.values[seat] = float("nan")
+    both.leave(seat)
+    assert both.join([5, 6]) == seat
+    both.check_step([7, 8])
+
+
+def test_a_row_that_fills_its_window_moves_out_and_goes_on_as_alone() -> None:
+    both = Alone(network_of("llama"))
+    seat = both.join(list(range(2, 2 + WINDOW)))
+    own = both.make()
+    both.rows.move_to(own, seat)
+    for token in range(3 * WINDOW):
+        tokens = mx.array([[token % 60 + 2]])
+        expected = both.network(tokens, cache=both.alone[seat])[:, -1, :]
+        check_close(both.network(tokens, cache=own)[:, -1, :], expected)
+    assert tokens_evicted(own) == 3 * WINDOW
+
+
+def test_buffers_shrink_after_a_long_row_has_left() -> None:
+    both = Alone(network_of("llama"), None)
+    long = both.join(np.random.default_rng(0).integers(2, 60, 700).tolist())
+    both.join([2, 3, 4])
+    size = both.rows[1].nbytes
+    both.leave(long)
+    both.join([5])
+    both.check_step([6, 7])
+    assert both.rows[1].nbytes < size / 4
+
+
+def test_a_model_that_takes_one_offset_for_all_rows_is_refused() -> None:
+    """As one with a cache of its own would; the trial compares two rows with each alone."""
+    network = network_of("llama")
+    model: Any = network
+
+    class OneOffset(nn.Module):
+        def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+            if isinstance(cache, Rows):
+                for layer in cache:
+                    layer._offsets[:] = layer._offsets.max()
+            return model(tokens, cache=cache)
+
+    reason = differs_side_by_side(OneOffset(), lambda: make_cache(network, WINDOW, KEEP))
+    assert reason is not None
+    assert "differently" in reason
