@@ -63,7 +63,7 @@ ORDER: dict[str, list[str]] = {
     "engine": [
         *("", "sampling", "step_trial", "pace", "step", "loops"),
         *("lookup", "row_costs", "drafts", "constrained", "draw", "decode", "batch"),
-        *("reply", "generate", "blocks", "repetition"),
+        *("reply", "generate", "shared_prefix", "blocks", "repetition"),
     ],
     "chat": [
         *("", "ledger", "turn", "watch", "turns", "eviction", "held"),
@@ -109,7 +109,7 @@ ORDER: dict[str, list[str]] = {
             "records",
         ),
         *("begin", "warm", "session", "chat", "verify"),
-        *("row_plan", "row_by_row", "batch_run"),
+        *("row_plan", "row_run", "row_alone", "row_limit", "side_by_side", "batch_run"),
     ],
     "bench": [
         *(
@@ -186,7 +186,10 @@ SOLE_IMPORTERS = {
     "transformers": ("models.tokenizer_files",),
     "gguf": ("models.gguf",),
     "psutil": ("platform",),
-    "mlx_lm": ("cache.layers", "cache.build", "engine.sampling", "models", "bench.theirs"),
+    "mlx_lm": (
+        *("cache.layers", "cache.build", "cache.side_by_side", "engine.sampling", "models"),
+        "bench.theirs",
+    ),
     "llguidance": ("constraint",),
     "matplotlib": ("bench.plot",),
     "jinja2": ("text.template",),

@@ -11,7 +11,7 @@ from mlxchat.app.answer import constraint_of
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.prompt import count_pinned
-from mlxchat.app.row_by_row import RowByRow
+from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.request import BatchRequest, Request
 from mlxchat.rows.output import Output, ResultFile, StreamOutput, open_output
@@ -92,15 +92,22 @@ class BatchRun:
         try:
             if not pending.has_more():
                 return
-            runner = RowByRow(self._request, self._load())
-            figures.begin()
+            loaded = self._load()
 
             def on_tokens(count: int) -> None:
                 figures.generated_tokens += count
                 on_progress(figures)
 
+            runner = SideBySide(
+                self._request,
+                loaded,
+                should_stop=should_stop,
+                on_tokens=on_tokens,
+                notify=self._observer.warn,
+            )
+            figures.begin()
             on_progress(figures)
-            for result in runner.results(pending, should_stop=should_stop, on_tokens=on_tokens):
+            for result in runner.results(pending):
                 figures.add(result)
                 pending.finish(result)
                 on_progress(figures)

@@ -16,6 +16,7 @@ from mlxchat.rows.fields import CONSTRAINTS
 from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.template_args import thinking_variables
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Prompt, Tokenizer
 from mlxchat.wording import Field
 
@@ -32,6 +33,11 @@ class RowPlan:
     constraint: Constraint | None
     raw: bool
     hides_thoughts: bool
+
+    @property
+    def context(self) -> TokenIds | None:
+        """The prompt, if it decides how the reply begins: with a thought, for example."""
+        return None if self.raw else self.prompt.ids
 
 
 class RowPlanner:

@@ -5,6 +5,8 @@ rows evict nothing except from a model's own sliding windows, so a row that fill
 back to a cache of its own, which rotates. Everything counts in tokens.
 """
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 
@@ -76,8 +78,9 @@ class RowsWindow:
         if not return_array and (seen == self._capacity).all():
             return None
         age = (self._next - np.arange(self._capacity)) % self._capacity
-        visible = age < seen[:, None]
-        return mx.array(visible.reshape(self.seats, *[1] * (self.mask_dims - 2), self._capacity))
+        visible: Any = age < seen[:, None]
+        shape = (self.seats, *[1] * (self.mask_dims - 2), self._capacity)
+        return mx.array(visible.reshape(shape))
 
     def empty(self) -> bool:
         return self.keys is None

@@ -42,6 +42,11 @@ class Batch:
         return len(self._rows)
 
     @property
+    def seats(self) -> int:
+        """Rows that are computed, taken or not."""
+        return self._cache.seats
+
+    @property
     def nbytes(self) -> int:
         """Bytes allocated for all rows."""
         return sum(layer.nbytes for layer in self._cache)

@@ -118,7 +118,7 @@ class Generation:
             reply or model.tokenizer.reader(),
             self._settings,
             eos_ids=model.tokenizer.eos_ids,
-            max_tokens=_within_positions(
+            max_tokens=max_tokens_within(
                 model, cache, len(ids) - cached_tokens, self._settings.max_tokens, generated
             ),
             generated=generated,
@@ -274,10 +274,11 @@ def nothing_done(cache: Cache) -> Stats:
     )
 
 
-def _within_positions(
+def max_tokens_within(
     model: Model, cache: Cache, prompt_tokens: int, max_tokens: int, generated: int
 ) -> int:
-    """`max_tokens`, limited to the positions that the model has left."""
+    """`max_tokens`, limited to the positions that the model has left after what the cache holds and
+    `prompt_tokens` more; `generated` of these count already. Raises CacheError if none are left."""
     positions = learned_positions(model.shard)
     if positions is None:
         return max_tokens

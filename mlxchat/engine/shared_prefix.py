@@ -19,8 +19,8 @@ MIN_TOKENS = 16
 # The number of prefixes kept, of which the least recently used is dropped.
 MAX_PREFIXES = 4
 
-# Puts tokens into a cache, and returns how many went in and how many of those it did not compute.
-Read = Callable[[Cache, TokenIds], "ReadTokens"]
+# Puts the tokens `ids[start:stop]` into a cache that holds the ones before.
+Read = Callable[[Cache, TokenIds, int, int], "ReadTokens"]
 
 
 class ReadTokens(NamedTuple):
@@ -59,7 +59,7 @@ class SharedPrefixes:
         cache = self._make() if known is None else known.cache.fork()
         if stop - start < MIN_TOKENS:
             return cache, start, start
-        done, reused = read(cache, ids[start:stop])
+        done, reused = read(cache, ids, start, stop)
         if done == stop - start:
             self._keep(Prefix(ids[:stop].copy(), cache.fork()))
         return cache, start + done, start + reused
