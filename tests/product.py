@@ -35,6 +35,7 @@ from mlxchat.cache import (
 )
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
+from mlxchat.cache.side_by_side import differs_side_by_side, make_rows, rows_refusal
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.loops import prefill
@@ -358,12 +359,51 @@ def drafted_tokens(case: Case) -> None:
         text = text[right:]
 
 
+# Lengths of rows that are decoded together, the longest of which fills its window after some steps.
+ROWS_STEPS = 10
+ROWS = (1, 5, WINDOW - ROWS_STEPS)
+
+
+def rows_side_by_side(case: Case) -> None:
+    """Decode rows of different lengths together, let one make room for another, and move the one
+    that fills its window to a cache of its own."""
+    network = case.model.network
+    reason = rows_refusal(case.cache()) or differs_side_by_side(network, case.cache)
+    if reason is not None:
+        raise Refused(reason)
+    rows = make_rows(network, case.cache())
+    alone: dict[int, Cache] = {}
+
+    def join(length: int, seed: int) -> None:
+        cache = case.cache()
+        case.logits(cache, tokens(length, seed))
+        alone[rows.add(cache)] = cache
+
+    for seed, length in enumerate(ROWS):
+        join(length, seed)
+    for step in range(ROWS_STEPS):
+        if step == 4:
+            rows.leave(1)
+            join(3, seed=4)
+        ids = tokens(rows.seats, seed=10 + step)
+        rows.begin_step()
+        found = network(mx.array(ids)[:, None], cache=rows)[:, -1].astype(mx.float32)
+        for seat, cache in alone.items():
+            case.compare("rows", np.array(found[seat]), case.logits(cache, [ids[seat]]))
+    longest = len(ROWS) - 1
+    moved = case.cache()
+    rows.move_to(moved, longest)
+    for id_ in tokens(WINDOW, seed=5):
+        case.compare("rows", case.logits(moved, [id_]), case.logits(alone[longest], [id_]))
+
+
 WAYS: dict[str, Callable[[Case], None]] = {
     "window": read_and_decode,
     "draft": drafted_tokens,
     "snapshot": snapshot_and_restore,
     "prefix": known_prefix,
     "block": joined_block,
+    "rows": rows_side_by_side,
 }
 
 

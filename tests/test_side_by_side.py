@@ -1,6 +1,5 @@
 """Rows side by side: each sees exactly what it would see in a cache of its own."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -52,7 +51,7 @@ class Alone:
     def make(self) -> Cache:
         return make_cache(self.network, self.window, 0 if self.window is None else KEEP)
 
-    def join(self, ids: Sequence[int]) -> int:
+    def join(self, ids: list[int]) -> int:
         own = self.make()
         if len(ids):
             self.network(mx.array(ids)[None], cache=own)
@@ -69,7 +68,7 @@ class Alone:
         kept = self.rows.compact()
         self.alone = {index: self.alone[seat] for index, seat in enumerate(kept)}
 
-    def check_step(self, tokens: Sequence[int]) -> None:
+    def check_step(self, tokens: list[int]) -> None:
         """Compare one step; `tokens` has one for each seat."""
         self.rows.begin_step()
         together = self.network(mx.array(tokens)[:, None], cache=self.rows)[:, -1, :]
@@ -160,14 +159,14 @@ def test_any_order_of_joining_leaving_and_stepping(data: st.DataObject, family: 
     both = Alone(network_of(family), data.draw(st.sampled_from([None, 24, 100])))
     most = 40 if both.window is None else both.window
     numbers = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))))
+    both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))).tolist())
     for _ in range(data.draw(st.integers(1, 12))):
         full = [seat for seat, own in both.alone.items() if windows(own)[0].total >= most]
         for seat in full:
             both.leave(seat)
         act = data.draw(st.sampled_from(["join", "leave", "compact", "step", "step"]))
         if act == "join":
-            both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))))
+            both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))).tolist())
         elif act == "leave" and both.alone:
             both.leave(data.draw(st.sampled_from(sorted(both.alone))))
         elif act == "compact" and both.alone:

@@ -1,0 +1,367 @@
+"""The rows of a batch: each text is what it would be alone, whatever runs beside it."""
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxchat.app import side_by_side
+from mlxchat.app.batch_run import open_batch
+from mlxchat.app.begin import begin
+from mlxchat.app.observer import Observer
+from mlxchat.app.row_limit import RowLimit
+from mlxchat.app.row_plan import row_seed
+from mlxchat.cache import make_cache
+from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
+from mlxchat.errors import DeviceError
+from mlxchat.request import BatchRequest, Request, Setup
+from mlxchat.rows.row import Row
+from tests.conftest import build_random_model
+
+Record = dict[str, Any]
+
+WINDOW = 160
+
+# Every sampler, with and without a penalty.
+SAMPLERS: tuple[Record, ...] = (
+    {},
+    {"temp": 0.8},
+    {"temp": 1.2, "top_p": 0.9},
+    {"temp": 1.0, "top_k": 20, "repetition_penalty": 1.2},
+    {"temp": 0.9, "min_p": 0.05},
+    {"repetition_penalty": 1.3},
+)
+
+
+def prompts(n: int) -> list[Record]:
+    """Rows of different lengths, samplers and limits."""
+    return [
+        {
+            "id": f"row {index}",
+            "prompt": "word " * (index % 7) + f"number {index}",
+            "max_tokens": 3 + 5 * (index % 6),
+            **SAMPLERS[index % len(SAMPLERS)],
+        }
+        for index in range(n)
+    ]
+
+
+def run_batch(
+    model: Path,
+    records: list[Record],
+    *,
+    notices: list[str] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    window: int | None = WINDOW,
+    **options: Any,
+) -> dict[Any, Record]:
+    """The results by id."""
+    lines: list[str] = []
+    setup = Setup(model=str(model), window=window, seed=7)
+    request = BatchRequest(setup=setup, **options)
+    data = io.BytesIO("".join(json.dumps(row) + "\n" for row in records).encode())
+    warned = [] if notices is None else notices
+    observer = Observer(warn=lambda notice: warned.append(str(notice)))
+    with open_batch(request, observer, write=lines.append, piped=data) as batch:
+        batch.run(should_stop)
+    results = [json.loads(line) for line in lines]
+    assert len({each["id"] for each in results}) == len(results)
+    return {each["id"]: each for each in results}
+
+
+def alone(model: Path, row: Record, seed: int, window: int | None = WINDOW) -> str:
+    """The text that `generate` writes for a row with this seed."""
+    sampling = {k: v for k, v in row.items() if k not in ("id", "prompt", "max_tokens", "stop")}
+    setup = Setup(model=str(model), window=window, seed=seed, sampling=sampling)
+    request = Request(
+        setup=setup,
+        prompt=row["prompt"],
+        max_tokens=row.get("max_tokens", 2_048),
+        stop=tuple(row.get("stop", ())),
+        lookup=False,
+    )
+    with begin(request) as run:
+        return "".join(piece.text for piece in run)
+
+
+def check_alone(model: Path, rows: list[Record], results: Mapping[Any, Record]) -> None:
+    assert len(results) == len(rows)
+    for row in rows:
+        result = results[row["id"]]
+        assert result["text"] == alone(model, row, result["seed"]), row
+
+
+@pytest.mark.parametrize("side_by_side", [1, 2, 8, 32])
+def test_each_row_is_what_it_would_be_alone(tiny_model: Path, side_by_side: int) -> None:
+    rows = prompts(12 if side_by_side < 32 else 40)
+    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=side_by_side))
+
+
+def test_the_text_of_a_row_does_not_depend_on_its_place_or_on_the_others(tiny_model: Path) -> None:
+    rows = [row | {"temp": 1.0} for row in prompts(10)]
+    forwards = run_batch(tiny_model, rows, rows=4)
+    backwards = run_batch(tiny_model, rows[::-1], rows=7)
+    assert all(forwards[id_]["text"] == backwards[id_]["text"] for id_ in forwards)
+
+
+def test_a_row_that_outgrows_its_window_rotates_as_it_would_alone(tiny_model: Path) -> None:
+    rows: list[Record] = [
+        {"id": "grows", "prompt": "grow", "max_tokens": 300, "temp": 1.0},
+        {"id": "is long", "prompt": "long " * 60, "max_tokens": 30},
+        {"id": "fits", "prompt": "fit", "max_tokens": 20},
+        {"id": "just fits", "prompt": "x", "max_tokens": WINDOW},
+    ]
+    rows = [row | {"ignore_eos": True} for row in rows]
+    results = run_batch(tiny_model, rows, rows=4, ignore_eos=True)
+    for row in rows:
+        row.pop("ignore_eos")
+        own = run_batch(tiny_model, [row], rows=1, ignore_eos=True)[row["id"]]
+        assert results[row["id"]]["text"] == own["text"]
+        assert results[row["id"]]["evicted_tokens"] == own["evicted_tokens"]
+        assert results[row["id"]]["generated_tokens"] == row["max_tokens"]
+    assert results["grows"]["evicted_tokens"] > 0
+    assert results["is long"]["evicted_tokens"] > 0
+    assert results["fits"]["evicted_tokens"] == 0
+
+
+def test_stop_texts_constraints_and_log_probabilities_are_those_of_each_row(
+    tiny_model: Path,
+) -> None:
+    rows: list[Record] = [
+        {"id": "choice", "prompt": "a", "choice": ["yes", "no"], "temp": 1.0},
+        {"id": "schema", "prompt": "b", "schema": {"enum": [1, 22, 333]}, "temp": 1.0},
+        {"id": "regex", "prompt": "c", "regex": "[a-f]{30}", "temp": 1.0, "logprobs": 2},
+        {"id": "free", "prompt": "d", "max_tokens": 25, "temp": 1.0, "logprobs": 3},
+        {"id": "cut", "prompt": "e", "regex": "[a-f]{30}", "max_tokens": 10},
+    ]
+    results = run_batch(tiny_model, rows, rows=5)
+    assert results["choice"]["text"] in ("yes", "no")
+    assert results["schema"]["value"] in (1, 22, 333)
+    assert len(results["regex"]["text"]) == 30
+    assert results["regex"]["complete"] is True
+    assert results["cut"]["complete"] is False
+    assert results["cut"]["finish_reason"] == "length"
+    assert len(results["free"]["logprobs"]) == results["free"]["generated_tokens"]
+    for row in rows:
+        own = run_batch(tiny_model, [row], rows=1)[row["id"]]
+        same = ("text", "value", "complete", "finish_reason", "generated_tokens", "seed")
+        together = results[row["id"]]
+        assert {k: own.get(k) for k in same} == {k: together.get(k) for k in same}
+        for one, other in zip(own.get("logprobs", ()), together.get("logprobs", ()), strict=True):
+            assert one["text"] == other["text"]
+            assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
+
+
+def test_a_stop_text_ends_only_its_own_row(tiny_model: Path) -> None:
+    row = {"id": "all", "prompt": "talk", "max_tokens": 60, "temp": 1.0, "seed": 5}
+    text = run_batch(tiny_model, [row], rows=2)["all"]["text"]
+    stop = text[20:22]
+    stopped = {**row, "id": "stopped", "stop": [stop]}
+    results = run_batch(tiny_model, [row, stopped], rows=2)
+    assert results["all"]["text"] == text
+    assert results["stopped"]["text"] == text[: text.index(stop)]
+    assert results["stopped"]["finish_reason"] == "stop_text"
+
+
+def test_a_shared_prefix_is_read_once(tiny_model: Path) -> None:
+    system = "Classify what follows. " * 4
+    rows = [{"id": n, "prompt": f"{n} things", "max_tokens": 5} for n in range(20)]
+    results = run_batch(tiny_model, rows, rows=4, system=system)
+    cached = [results[n]["cached_tokens"] for n in range(20)]
+    assert cached[0] == 0
+    assert min(cached[1:]) >= len(system)
+    assert run_batch(tiny_model, rows[3:4], system=system)[3]["text"] == results[3]["text"]
+
+
+def test_two_instructions_in_turn_are_both_read_once(tiny_model: Path) -> None:
+    instructions = ["Translate into French: " * 3, "Summarise in a sentence: " * 3]
+    rows = [{"id": n, "prompt": f"{instructions[n % 2]}{n}", "max_tokens": 3} for n in range(16)]
+    results = run_batch(tiny_model, rows, rows=4)
+    assert sum(results[n]["cached_tokens"] == 0 for n in range(16)) <= 2
+    assert all(results[n]["cached_tokens"] > 60 for n in range(4, 16))
+
+
+def test_a_row_that_cannot_run_is_an_error_and_the_others_run(tiny_model: Path) -> None:
+    rows: list[Record] = [
+        {"id": 1, "prompt": "a", "max_tokens": 3},
+        {"id": 2, "prompt": "b", "schema": {"type": "string", "unknownKeyword": 3}},
+        {"id": 3, "prompt": "c", "max_tokens": 3},
+    ]
+    results = run_batch(tiny_model, rows, rows=2)
+    assert "unknownKeyword" in results[2]["error"]
+    assert "text" in results[1]
+    assert "text" in results[3]
+
+
+def test_an_interrupted_batch_has_whole_results_only(tiny_model: Path) -> None:
+    rows = prompts(12)
+    calls = 0
+
+    def should_stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 40
+
+    results = run_batch(tiny_model, rows, rows=3, should_stop=should_stop)
+    assert 0 < len(results) < len(rows)
+    check_alone(tiny_model, [row for row in rows if row["id"] in results], results)
+
+
+def test_rows_begin_again_if_memory_runs_out(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row is lost, and each text is the same: fewer run side by side, and a notice says so."""
+    notices: list[str] = []
+    rows = prompts(10)
+    step, steps = side_by_side.Batch.step, 0
+
+    def failing(batch: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps in (5, 9):
+            raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
+        return step(batch)
+
+    monkeypatch.setattr(side_by_side.Batch, "step", failing)
+    results = run_batch(tiny_model, rows, rows=8, notices=notices)
+    check_alone(tiny_model, rows, results)
+    assert notices == [
+        "memory is short: 4 rows side by side from now on",
+        "memory is short: 2 rows side by side from now on",
+    ]
+
+
+def test_a_device_that_fails_with_a_single_row_ends_the_batch(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(batch: Any) -> Any:
+        raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
+
+    monkeypatch.setattr(side_by_side.Batch, "step", failing)
+    with pytest.raises(DeviceError):
+        run_batch(tiny_model, prompts(1), rows=8)
+
+
+def test_fewer_rows_run_if_memory_is_short(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = SimpleNamespace(free_memory_bytes=lambda: 60_000)
+    monkeypatch.setattr("mlxchat.app.row_limit.platform", short)
+    notices: list[str] = []
+    rows = prompts(8)
+    results = run_batch(tiny_model, rows, rows=8, notices=notices)
+    check_alone(tiny_model, rows, results)
+    assert "memory is short" in notices[0]
+
+
+def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
+    """Neither rows nor prefixes stay behind."""
+    rows = [{"id": n, "prompt": f"{n} " * (n % 20), "max_tokens": 2 + n % 3} for n in range(300)]
+    sizes: list[int] = []
+    step = side_by_side.Batch.step
+
+    def measured(batch: Any) -> Any:
+        sizes.append(batch.nbytes)
+        return step(batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(side_by_side.Batch, "step", measured)
+        run_batch(tiny_model, rows, rows=8)
+    token_bytes = sizes[0] / 64  # the smallest buffer of one row
+    assert max(sizes) <= 8 * WINDOW * token_bytes
+    assert max(sizes[len(sizes) // 2 :]) <= max(sizes[: len(sizes) // 2])
+
+
+def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "differs_side_by_side", lambda *_: "it cannot")
+    notices: list[str] = []
+    rows = prompts(4)
+    check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))
+    assert notices == ["rows run one after the other: it cannot"]
+
+
+def test_drafts_that_were_asked_for_are_reported_as_missing(tiny_model: Path) -> None:
+    rows = [{"id": n, "prompt": "a", "max_tokens": 3} for n in range(3)]
+    results = run_batch(tiny_model, rows, rows=2, lookup=True)
+    assert results[0]["notices"] == ["no drafts: rows run side by side"]
+    assert "notices" not in run_batch(tiny_model, rows, rows=1, lookup=True)[0]
+
+
+def test_seeds_depend_on_the_seed_and_the_id_only() -> None:
+    row = Row(number=1, id="a", prompt="x")
+    assert row_seed(7, row) == row_seed(7, Row(number=9, id="a", prompt="y"))
+    assert row_seed(7, row) != row_seed(8, row)
+    assert row_seed(7, row) != row_seed(7, Row(number=1, id="b", prompt="x"))
+
+
+def test_one_row_may_always_run() -> None:
+    limit = RowLimit(4, _Huge(), lambda _: None)  # type: ignore[arg-type]
+    assert limit.allows(0, 10**12, 0)
+    assert not limit.allows(1, 10**12, 0)
+    assert limit.most == 1
+
+
+class _Huge:
+    """A model whose tokens take a gigabyte each."""
+
+    shard = build_random_model()
+
+    @property
+    def dtype(self) -> Any:
+        class Wide:
+            size = 2**20
+
+        return Wide
+
+
+# Shared prefixes
+
+ids_of = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(lambda x: np.array(x, np.int32))
+
+
+@given(ids=ids_of, following=st.lists(ids_of, max_size=5), known=st.integers(0, 3))
+def test_the_prefix_that_saves_most_is_kept(
+    ids: np.ndarray, following: list[np.ndarray], known: int
+) -> None:
+    def savings(length: int) -> int:
+        sharing = [each for each in following if each[:length].tolist() == ids[:length].tolist()]
+        return (length - known) * len(sharing)
+
+    known = min(known, len(ids) - 1)
+    length = shared_length(ids, following, known)
+    assert known <= length < len(ids)
+    assert savings(length) == max(savings(each) for each in range(known, len(ids)))
+
+
+def test_a_prefix_known_from_an_earlier_prompt_is_forked_and_stays_as_it_is() -> None:
+    network = build_random_model()
+    prefixes = SharedPrefixes(lambda: make_cache(network, 64))
+    shared = np.arange(2, 2 + 2 * MIN_TOKENS, dtype=np.int32)
+    texts = [np.append(shared, [n, n + 1]).astype(np.int32) for n in (40, 50, 60)]
+    reads: list[tuple[int, int]] = []
+
+    def read(cache: Any, ids: np.ndarray, start: int, stop: int) -> ReadTokens:
+        import mlx.core as mx
+
+        network(mx.array(ids[start:stop])[None], cache=cache)
+        mx.eval([layer.state for layer in cache])
+        reads.append((start, stop))
+        return ReadTokens(stop - start)
+
+    for index, ids in enumerate(texts):
+        cache, held, reused = prefixes.begin(ids, texts[index + 1 :], read)
+        assert held == len(shared)
+        assert reused == (0 if index == 0 else len(shared))
+        assert cache[1].total == held
+        read(cache, ids, held, len(ids))
+    assert reads[0] == (0, len(shared))
+    assert len(reads) == 4
