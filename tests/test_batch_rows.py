@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import queue
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -365,3 +368,61 @@ def test_a_prefix_known_from_an_earlier_prompt_is_forked_and_stays_as_it_is() ->
         read(cache, ids, held, len(ids))
     assert reads[0] == (0, len(shared))
     assert len(reads) == 4
+
+
+# Input that is slow to come
+
+
+def test_a_row_does_not_wait_for_the_next_line(tiny_model: Path) -> None:
+    """A program that sends one line and waits for its answer waited for ever: free seats were to be
+    filled first."""
+    reader, writer = os.pipe()
+    answers: queue.Queue[str] = queue.Queue()
+    request = BatchRequest(setup=Setup(model=str(tiny_model), window=WINDOW, seed=7))
+
+    def batch() -> None:
+        with (
+            os.fdopen(reader, "rb") as piped,
+            open_batch(request, write=answers.put, piped=piped) as opened,
+        ):
+            opened.run(lambda: False)
+
+    thread = threading.Thread(target=batch)
+    thread.start()
+    try:
+        for number in range(3):
+            os.write(writer, b'{"id": %d, "prompt": "a", "max_tokens": 3}\n' % number)
+            assert json.loads(answers.get(timeout=60))["id"] == number
+    finally:
+        os.close(writer)
+        thread.join()
+
+
+def test_a_batch_that_waits_for_input_stops_when_asked(tiny_model: Path) -> None:
+    reader, writer = os.pipe()
+    asked = iter([False, False, True])
+    request = BatchRequest(setup=Setup(model=str(tiny_model)))
+    with (
+        os.fdopen(reader, "rb") as piped,
+        open_batch(request, write=lambda _: None, piped=piped) as batch,
+    ):
+        batch.run(lambda: next(asked, True))
+    os.close(writer)
+
+
+def test_rows_that_come_together_share_their_prefix_from_the_first_one(tiny_model: Path) -> None:
+    """From a pipe too, of which another thread has just begun to read."""
+    reader, writer = os.pipe()
+    lines = [json.dumps({"id": n, "prompt": "the same words " * 3 + str(n)}) for n in range(6)]
+    os.write(writer, "\n".join(lines).encode())
+    os.close(writer)
+    written: list[str] = []
+    setup = Setup(model=str(tiny_model), window=WINDOW)
+    request = BatchRequest(setup=setup, max_tokens=2)
+    with (
+        os.fdopen(reader, "rb") as piped,
+        open_batch(request, write=written.append, piped=piped) as batch,
+    ):
+        batch.run(lambda: False)
+    cached = {each["id"]: each["cached_tokens"] for each in map(json.loads, written)}
+    assert sum(tokens == 0 for tokens in cached.values()) == 1

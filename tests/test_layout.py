@@ -76,8 +76,8 @@ ORDER: dict[str, list[str]] = {
         *("prefix_index", "page_recorder", "prefix_cache", "block_store"),
     ],
     "rows": [
-        *("", "row", "fields", "openai", "json_lines", "lines", "table", "documents", "read"),
-        *("results", "finished", "output", "pending"),
+        *("", "row", "fields", "openai", "json_lines", "lines", "table", "documents", "ahead"),
+        *("read", "results", "finished", "output", "pending"),
     ],
     "distributed": [
         *("", "launcher", "noise", "sockets", "ranks", "leader", "shard", "saved"),

@@ -90,7 +90,7 @@ class BatchRun:
         finish. They are written or, if `ordered`, waiting for earlier rows."""
         figures, pending = self.figures, self._pending
         try:
-            if not pending.has_more():
+            if not pending.has_more(should_stop):
                 return
             loaded = self._load()
 

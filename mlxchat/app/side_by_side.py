@@ -28,12 +28,15 @@ from mlxchat.failures import device_failures
 from mlxchat.platform import wired_limit
 from mlxchat.progress import Notify
 from mlxchat.request import BatchRequest
-from mlxchat.rows.pending import Pending
+from mlxchat.rows.pending import WAIT_S, Pending
 from mlxchat.rows.results import Result
 from mlxchat.text.spans import TokenIds
 
 # Assumed for rows without --max-tokens in an unbounded window, to know how many fit in memory.
 ASSUMED_TOKENS = 2_048
+
+# Rows that come this soon after another may share a prefix with it.
+SOON_S = 0.02
 
 NO_DRAFTS = "no drafts: rows run side by side"
 
@@ -90,9 +93,10 @@ class SideBySide:
             with wired_limit():
                 while not self._should_stop():
                     yield from self._fill_seats(pending)
-                    if not self._seated or self._should_stop():
+                    if self._seated:
+                        yield from self._survived(self._step)
+                    elif pending.is_over and not self._plans:
                         return
-                    yield from self._survived(self._step)
         finally:
             self._known.close()
 
@@ -110,13 +114,20 @@ class SideBySide:
     def _look_ahead(self, pending: Pending) -> Iterator[Result]:
         """Plan as many rows as may run side by side, to see what their prompts share."""
         while len(self._plans) < self._limit.most and not self._should_stop():
-            row = pending.take()
+            row = pending.take(self._patience_s())
             if row is None:
                 return
             try:
                 self._plans.append(self._planner.plan(row))
             except MlxchatError as error:
                 yield Result(row, error=str(error), model=self._model.name)
+
+    def _patience_s(self) -> float:
+        """How long to wait for another row: not while others run, and not long to learn what
+        follows the first one."""
+        if self._seated:
+            return 0.0
+        return SOON_S if self._plans else WAIT_S
 
     def _has_seat(self) -> bool:
         plan = self._plans[0]

@@ -1,12 +1,17 @@
 """The rows that are still to be run, and their results on the way to the output."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from mlxchat.rows.ahead import ReadAhead
 from mlxchat.rows.output import Output
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result, malformed
 from mlxchat.rows.row import Row
+
+# Between two looks at whether to stop.
+WAIT_S = 0.1
 
 # How far an ordered batch runs ahead of its slowest row.
 MAX_AHEAD_ROWS = 1_000
@@ -51,7 +56,8 @@ class Pending:
         # The first row that failed, and why.
         self.first_error: str | None = None
         self._next: Row | None = None
-        self._rows = rows
+        self._prefix = rows.prefix
+        self._rows = ReadAhead(rows, may_wait=rows.may_wait)
         self._output = output
         self._ordered = ordered
         # The numbers of the rows that are not written yet, in order, and results among them.
@@ -62,7 +68,7 @@ class Pending:
     @property
     def prefix(self) -> str:
         """The text with which every prompt begins."""
-        return self._rows.prefix
+        return self._prefix
 
     @property
     def has_room(self) -> bool:
@@ -74,9 +80,10 @@ class Pending:
         """The results that wait for earlier rows."""
         return len(self._waiting)
 
-    def take(self) -> Row | None:
-        """The next row to run. None if there is no more, which is then `is_over`, or no room until
-        other rows have finished. Malformed rows are reported on the way.
+    def take(self, wait_s: float = WAIT_S) -> Row | None:
+        """The next row to run. None if there is no more, which is then `is_over`, if none has come
+        within `wait_s` seconds, or if there is no room until others have finished. Malformed rows
+        are reported on the way.
 
         Raises InputError if the input cannot be read, OutputError.
         """
@@ -84,21 +91,24 @@ class Pending:
             row, self._next = self._next, None
             return row
         while self.has_room and not self.is_over:
-            row = next(self._rows, None)
+            row = self._rows.take(wait_s)
             if row is None:
-                self.is_over = True
-            elif row.key in self._output.finished.rows:
+                self.is_over = self._rows.is_over
+                return None
+            if row.key in self._output.finished.rows:
                 self.tally.skipped += 1
-            else:
-                self._begin(row)
-                if row.error is None:
-                    return row
-                self.finish(malformed(row))
+                continue
+            self._begin(row)
+            if row.error is None:
+                return row
+            self.finish(malformed(row))
         return None
 
-    def has_more(self) -> bool:
-        """Whether there is anything to run at all, before the first row is taken."""
-        self._next = self.take()
+    def has_more(self, should_stop: Callable[[], bool]) -> bool:
+        """Whether there is anything to run at all, before the first row is taken. Waits for it,
+        unless `should_stop` returns True."""
+        while self._next is None and not self.is_over and not should_stop():
+            self._next = self.take()
         return self._next is not None
 
     def finish(self, result: Result) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -15,6 +15,7 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.request import BatchInput
 from mlxchat.row_template import RowTemplate
+from mlxchat.rows.ahead import may_wait
 from mlxchat.rows.documents import (
     FILE_FIELDS,
     LINE_FIELDS,
@@ -48,7 +49,7 @@ class Rows:
         if source.lines or source.pattern is not None:
             check_fields(source.template, LINE_FIELDS if source.lines else FILE_FIELDS)
         self._seen: set[bytes] = set()
-        self._rows = self._unchecked()
+        self._rows = _closing(self._unchecked(), self._stream if self.may_wait else None)
 
     @property
     def prefix(self) -> str:
@@ -59,6 +60,11 @@ class Rows:
     def stream(self) -> BinaryIO | None:
         """The file that is read, if it is a single one."""
         return self._stream
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the next row may be long in coming."""
+        return may_wait(self._stream)
 
     @property
     def paths(self) -> list[str]:
@@ -94,7 +100,8 @@ class Rows:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._stream is not None and self._source.path is not None:
+        # Closing a stream waits for a thread that reads it, and that may wait for input.
+        if self._stream is not None and self._source.path is not None and not self.may_wait:
             self._stream.close()
 
     def _open(self, stdin: BinaryIO | None) -> BinaryIO | None:
@@ -107,7 +114,8 @@ class Rows:
             raise UsageError(
                 "nothing to read: name a file of rows, pipe them in, or use ", Field("pattern")
             )
-        return stdin
+        # A thread that still waits in sys.stdin's own reader at the exit would crash Python.
+        return os.fdopen(os.dup(stdin.fileno()), "rb") if may_wait(stdin) else stdin
 
     def _unchecked(self) -> Iterator[Row]:
         template = self._source.template
@@ -119,6 +127,12 @@ class Rows:
         if self._source.csv:
             return table_rows(self._stream, template)
         return _json_rows(self._stream, template)
+
+
+def _closing(rows: Iterator[Row], stream: BinaryIO | None) -> Iterator[Row]:
+    """The rows; after the last one, the stream is closed, in the thread that reads it."""
+    with stream or nullcontext():
+        yield from rows
 
 
 def _json_rows(stream: BinaryIO, template: RowTemplate | None) -> Iterator[Row]:
