@@ -35,8 +35,14 @@ from mlxchat.cache import (
 )
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
-from mlxchat.cache.side_by_side import differs_side_by_side, make_rows, rows_refusal
+from mlxchat.cache.side_by_side import (
+    differs_side_by_side,
+    make_rows,
+    most_together,
+    rows_refusal,
+)
 from mlxchat.chat.ledger import Ledger
+from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.loops import prefill
 from mlxchat.errors import CacheError
@@ -381,6 +387,8 @@ def rows_side_by_side(case: Case) -> None:
 
     for seed, length in enumerate(ROWS):
         join(length, seed)
+    for cache, together, row, length in read_together(case):
+        alone[rows.add(together, row, length)] = cache
     for step in range(ROWS_STEPS):
         if step == 4:
             rows.leave(1)
@@ -390,11 +398,27 @@ def rows_side_by_side(case: Case) -> None:
         found = network(mx.array(ids)[:, None], cache=rows)[:, -1].astype(mx.float32)
         for seat, cache in alone.items():
             case.compare("rows", np.array(found[seat]), case.logits(cache, [ids[seat]]))
-    longest = len(ROWS) - 1
+    longest = ROWS.index(max(ROWS))
     moved = case.cache()
     rows.move_to(moved, longest)
     for id_ in tokens(WINDOW, seed=5):
         case.compare("rows", case.logits(moved, [id_]), case.logits(alone[longest], [id_]))
+
+
+def read_together(case: Case) -> Iterator[tuple[Cache, Cache, int, int]]:
+    """Two prompts of different lengths after the same beginning: each in a cache of its own, and
+    its row and length in one that both were read into."""
+    shared = case.cache()
+    case.logits(shared, tokens(2, seed=6))
+    texts = [np.array(tokens(length, seed=7), np.int32) for length in (1, 4)]
+    most = most_together(shared)
+    if most is not None and 2 + max(map(len, texts)) > most:
+        return
+    together = prefill_together(case.model.network, shared, texts)
+    for row, ids in enumerate(texts):
+        own = shared.fork()
+        case.logits(own, ids.tolist())
+        yield own, together, row, 2 + len(ids)
 
 
 WAYS: dict[str, Callable[[Case], None]] = {

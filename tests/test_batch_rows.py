@@ -191,6 +191,24 @@ def test_two_instructions_in_turn_are_both_read_once(tiny_model: Path) -> None:
     assert all(results[n]["cached_tokens"] > 60 for n in range(4, 16))
 
 
+def test_short_prompts_are_read_together(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each is what it would be alone: none sees the padding of its own or of another."""
+    groups: list[list[int]] = []
+    together = side_by_side.prefill_together
+
+    def seen(network: Any, cache: Any, texts: list[np.ndarray]) -> Any:
+        groups.append([len(each) for each in texts])
+        return together(network, cache, texts)
+
+    monkeypatch.setattr(side_by_side, "prefill_together", seen)
+    rows = prompts(30)
+    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=16))
+    assert max(map(len, groups)) > 4
+    assert max(len(set(each)) for each in groups) > 2
+    assert sum(map(len, groups)) > 20
+    assert all(len(each) * max(each) <= side_by_side.TOKENS_TOGETHER for each in groups)
+
+
 def test_a_row_that_cannot_run_is_an_error_and_the_others_run(tiny_model: Path) -> None:
     rows: list[Record] = [
         {"id": 1, "prompt": "a", "max_tokens": 3},

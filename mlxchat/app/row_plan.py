@@ -21,7 +21,7 @@ from mlxchat.text.tokens import ChatMessage, Prompt, Tokenizer
 from mlxchat.wording import Field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowPlan:
     """A row, ready to be generated. Its sampling has its own seed, with which `generate` writes the
     same text."""

@@ -5,7 +5,7 @@ that cannot compute several, is generated alone.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mlxchat.app.loaded import Loaded
@@ -14,9 +14,14 @@ from mlxchat.app.row_alone import OnTokens, RowAlone
 from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import RowPlan, RowPlanner
 from mlxchat.app.row_run import RowRun
-from mlxchat.cache import Cache
-from mlxchat.cache.side_by_side import differs_side_by_side, make_rows, rows_refusal
-from mlxchat.engine.batch import Batch, BatchRow
+from mlxchat.cache import Cache, learned_positions
+from mlxchat.cache.side_by_side import (
+    differs_side_by_side,
+    make_rows,
+    most_together,
+    rows_refusal,
+)
+from mlxchat.engine.batch import Batch, BatchRow, prefill_together
 from mlxchat.engine.draw import Chooser
 from mlxchat.engine.generate import max_tokens_within
 from mlxchat.engine.loops import ShouldStop, prefill
@@ -35,6 +40,12 @@ from mlxchat.text.spans import TokenIds
 # Assumed for rows without --max-tokens in an unbounded window, to know how many fit in memory.
 ASSUMED_TOKENS = 2_048
 
+# The most tokens, padding included, of prompts that are read together.
+TOKENS_TOGETHER = 512
+
+# Prompts wait for others to be read together with until this part of the seats is free.
+SEATS_TOGETHER = 8
+
 # Rows that come this soon after another may share a prefix with it.
 SOON_S = 0.02
 
@@ -48,12 +59,6 @@ class Seated:
     run: RowRun
     reply: Reply
     chooser: Chooser
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that the row may take in the end."""
-        more = self.reply.max_tokens if self.reply.max_tokens >= 0 else ASSUMED_TOKENS
-        return len(self.run.plan.prompt.ids) + more
 
 
 class SideBySide:
@@ -84,6 +89,8 @@ class SideBySide:
         self._pace = Pace.of(loaded.model.network, loaded.settings)
         self._plans: deque[RowPlan] = deque()
         self._begin_again()
+        positions = learned_positions(loaded.model.shard)
+        self._reads_together = positions is None and most_together(self._make_cache()) != 0
         if self._limit.most > 1 and (reason := self._refusal()):
             notify(f"rows run one after the other: {reason}")
             self._limit.most = 1
@@ -103,13 +110,19 @@ class SideBySide:
     # Rows that begin
 
     def _fill_seats(self, pending: Pending) -> Iterator[Result]:
-        while not self._should_stop():
-            yield from self._look_ahead(pending)
-            if not self._plans or not self._has_seat():
-                break
+        yield from self._look_ahead(pending)
+        if len(self._plans) >= self._worthwhile > self._limit.most - len(self._seated):
+            return
+        while self._plans and self._has_seat() and not self._should_stop():
             yield from self._survived(self._begin_next)
+            yield from self._look_ahead(pending)
         if not self._plans and pending.is_over and 2 * len(self._seated) <= self._batch.seats:
             self._batch.close_gaps()
+
+    @property
+    def _worthwhile(self) -> int:
+        """The free seats worth filling: prompts that are read together take less time."""
+        return self._limit.most // SEATS_TOGETHER if self._reads_together else 0
 
     def _look_ahead(self, pending: Pending) -> Iterator[Result]:
         """Plan as many rows as may run side by side, to see what their prompts share."""
@@ -130,44 +143,93 @@ class SideBySide:
         return SOON_S if self._plans else WAIT_S
 
     def _has_seat(self) -> bool:
-        plan = self._plans[0]
-        most = plan.settings.max_tokens if plan.settings.max_tokens >= 0 else ASSUMED_TOKENS
-        wanted = [len(plan.prompt.ids) + most, *(each.tokens for each in self._seated.values())]
-        tokens = max(wanted) if self._window is None else min(max(wanted), self._window)
-        return self._limit.allows(len(self._seated), tokens, self._batch.nbytes)
+        tokens = [self._tokens(self._plans[0])]
+        tokens += [self._tokens(seated.run.plan) for seated in self._seated.values()]
+        return self._limit.allows(len(self._seated), max(tokens), self._batch.nbytes)
+
+    def _tokens(self, plan: RowPlan) -> int:
+        """Tokens that a row may hold in the end."""
+        most = plan.settings.max_tokens
+        tokens = len(plan.prompt.ids) + (most if most >= 0 else ASSUMED_TOKENS)
+        return tokens if self._window is None else min(tokens, self._window)
 
     def _begin_next(self) -> Iterator[Result]:
         plan = self._plans[0]
         run = RowRun(plan, self._model)
+        runs = [run]
         try:
-            result = self._begin(run)
+            following = [each.prompt.ids for each in list(self._plans)[1:]]
+            ids = plan.prompt.ids
+            cache, held, run.cached_tokens = self._prefixes.begin(ids, following, self._read)
+            others = self._others_like(plan, cache, held)
+            runs += [RowRun(other, self._model, cached_tokens=held) for other in others]
+            if others:
+                yield from self._read_together(runs, cache, held)
+            else:
+                yield from self._read_one(run, cache, held)
         except DeviceError:
             raise
         except MlxchatError as error:
-            result = Result(plan.row, error=str(error), model=self._model.name)
-        self._plans.popleft()
-        if result is not None:
-            yield result
+            yield self._failed(plan, error)
+        for each in runs:
+            self._plans.remove(each.plan)
 
-    def _begin(self, run: RowRun) -> Result | None:
-        """Read the row's prompt and seat it, or generate it alone and return its result."""
+    def _read_one(self, run: RowRun, cache: Cache, held: int) -> Iterator[Result]:
+        """Read the rest of a row's prompt and seat it, or generate it alone."""
         ids = run.plan.prompt.ids
-        following = [plan.prompt.ids for plan in list(self._plans)[1:]]
-        cache, held, run.cached_tokens = self._prefixes.begin(ids, following, self._read)
         if self._limit.most == 1 or (self._window is not None and len(ids) > self._window):
-            return self._alone.generate(run, cache, held)
-        max_tokens = max_tokens_within(
-            self._model, cache, len(ids) - held, run.plan.settings.max_tokens, 0
-        )
+            result = self._alone.generate(run, cache, held)
+            if result is not None:
+                yield result
+            return
         last = len(ids) - 1
         if self._read(cache, ids, held, last).done == last - held:
-            self._seat(run, cache, max_tokens)
-        return None
+            self._seat(run, cache)
 
-    def _seat(self, run: RowRun, cache: Cache, max_tokens: int) -> None:
-        plan = run.plan
+    def _others_like(self, plan: RowPlan, cache: Cache, held: int) -> list[RowPlan]:
+        """Other plans that can be read together with this one: all are short, and the same tokens
+        are held of each."""
+        others: list[RowPlan] = []
+        most = most_together(cache)
+        ids = plan.prompt.ids
+        longest = len(ids)
+        for other in list(self._plans)[1:] if self._reads_together else ():
+            theirs = other.prompt.ids
+            tokens = max(longest, len(theirs))
+            running = len(self._seated) + 1 + len(others)
+            if (
+                (len(others) + 2) * (tokens - held) <= TOKENS_TOGETHER
+                and (most is None or tokens <= most)
+                and self._limit.allows(running, self._tokens(other), 0)
+                and self._prefixes.known_length(theirs) == held
+                and bool((theirs[:held] == ids[:held]).all())
+            ):
+                others.append(other)
+                longest = tokens
+        return others if longest - 1 > held else []
+
+    def _read_together(self, runs: Sequence[RowRun], cache: Cache, held: int) -> Iterator[Result]:
+        rest = [run.plan.prompt.ids[held:-1] for run in runs]
+        rows = prefill_together(self._model.network, cache, rest)
+        for row, run in enumerate(runs):
+            try:
+                self._seat(run, rows, row)
+            except DeviceError:
+                raise
+            except MlxchatError as error:
+                yield self._failed(run.plan, error)
+
+    def _failed(self, plan: RowPlan, error: MlxchatError) -> Result:
+        return Result(plan.row, error=str(error), model=self._model.name)
+
+    def _seat(self, run: RowRun, cache: Cache, row: int = 0) -> None:
+        """Seat the row whose prompt is in this cache, or in this row of it."""
+        plan, tokens = run.plan, len(run.plan.prompt.ids)
         if plan.settings.wants_drafts:
             run.notices = (NO_DRAFTS,)
+        max_tokens = max_tokens_within(
+            self._model, Cache(), tokens, plan.settings.max_tokens, generated=0
+        )
         constrained = run.constrained()
         chooser = Chooser(
             plan.prompt.ids,
@@ -183,8 +245,9 @@ class SideBySide:
             max_tokens=max_tokens,
             constrained=constrained,
         )
-        row = self._batch.add(cache, int(plan.prompt.ids[-1]), chooser)
-        self._seated[row] = Seated(run, reply, chooser)
+        last = int(plan.prompt.ids[-1])
+        added = self._batch.add(cache, last, chooser, row=row, tokens=tokens - 1)
+        self._seated[added] = Seated(run, reply, chooser)
 
     def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> ReadTokens:
         """Put the tokens `ids[start:stop]` into the cache. The disk may know the first ones."""

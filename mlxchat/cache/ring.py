@@ -73,6 +73,12 @@ class Ring:
         other.values = None if self.values is None else self.values[..., :, :]
         return other
 
+    def repeat(self, rows: int) -> None:
+        """Turn one row into several, all alike."""
+        if self.keys is not None and self.values is not None:
+            self.keys = mx.repeat(self.keys, rows, axis=0)
+            self.values = mx.repeat(self.values, rows, axis=0)
+
     # Adding tokens
 
     def append(self, keys: mx.array, values: mx.array) -> None:

@@ -11,7 +11,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, CacheList
 
-from mlxchat.cache.layers import Cache, LayerCache, leaves
+from mlxchat.cache.layers import Cache, LayerCache, leaves, recurrent_states, windows
+from mlxchat.cache.placement import Entries
 from mlxchat.cache.rows import RowsWindow
 from mlxchat.cache.window import WindowCache
 
@@ -40,15 +41,19 @@ class Rows(list[LayerCache]):
         """B."""
         return len(self._taken)
 
-    def add(self, cache: Cache) -> int:
-        """Let the sequence in `cache` take a seat, and return its number. Copies the cache."""
+    def add(self, cache: Cache, row: int = 0, tokens: int | None = None) -> int:
+        """Let the sequence in `cache` take a seat, and return its number. Copies the cache.
+
+        If the cache has several rows, that is one of them, and its first `tokens`.
+        """
         if all(self._taken):
             self._add_seat()
         seat = self._taken.index(False)
         self._taken[seat] = True
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
             if isinstance(ours, RowsWindow):
-                ours.seat(seat, theirs.entries, theirs.total)
+                total = theirs.total if tokens is None else tokens
+                ours.seat(seat, _part(theirs.entries, row, tokens), total)
             else:
                 _seat_states(ours, seat, theirs, self.seats)
         # A lazy copy would keep the other cache alive.
@@ -148,6 +153,30 @@ def _logits(network: nn.Module, tokens: mx.array, cache: Any) -> mx.array:
     logits = network(tokens, cache=cache)[:, -1, :]
     mx.eval(logits)
     return logits
+
+
+def most_together(cache: Sequence[LayerCache]) -> int | None:
+    """Up to how many tokens several rows may be prefilled in one cache, shorter ones padded at
+    their ends; None for any number. A recurrent state would include the padding, and it would evict
+    tokens from a full window."""
+    if recurrent_states(cache):
+        return 0
+    return min((w.max_size for w in windows(cache) if w.max_size is not None), default=None)
+
+
+def repeated(cache: Cache, rows: int) -> Cache:
+    """A cache with several rows, all like the one in `cache`, which does not change."""
+    copies = cache.fork()
+    for window in windows(copies):
+        window.repeat(rows)
+    return copies
+
+
+def _part(entries: Entries, row: int, tokens: int | None) -> Entries:
+    if tokens is None or entries.keys is None or entries.values is None:
+        return entries
+    keys, values = (x[row : row + 1, :, :tokens, :] for x in (entries.keys, entries.values))
+    return Entries(keys, values)
 
 
 def _for_rows(layer: LayerCache) -> LayerCache:

@@ -412,6 +412,12 @@ class WindowCache:
         other._ring = self._ring.copy()
         return other
 
+    def repeat(self, rows: int) -> None:
+        """Turn one sequence into several, all alike. The window must not have evicted any token
+        that it keeps, or moved any."""
+        assert not self._originals.tokens
+        self._ring.repeat(rows)
+
     @property
     def state(self) -> dict[str, Any]:
         """The whole cache by name, arrays and numbers, for mlx-lm's loops to evaluate and its files

@@ -3,15 +3,32 @@
 Works on arrays only, like `decode`. Rows may come and go between steps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
 from mlxchat.cache import Cache
-from mlxchat.cache.side_by_side import Rows
+from mlxchat.cache.side_by_side import Rows, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
+from mlxchat.text.spans import TokenIds
+
+
+def prefill_together(network: nn.Module, cache: Cache, texts: Sequence[TokenIds]) -> Cache:
+    """Read several texts in one step, each after what `cache` holds; the result has a row for each.
+
+    Shorter ones are padded at the end, after all their tokens, which therefore do not see it.
+    """
+    padded = np.zeros((len(texts), max(map(len, texts))), np.int32)
+    for row, ids in zip(padded, texts, strict=True):
+        row[: len(ids)] = ids
+    rows = repeated(cache, len(texts))
+    network(mx.array(padded), cache=rows)
+    mx.eval([layer.state for layer in rows])
+    return rows
 
 
 @dataclass(eq=False, slots=True)
@@ -51,11 +68,20 @@ class Batch:
         """Bytes allocated for all rows."""
         return sum(layer.nbytes for layer in self._cache)
 
-    def add(self, cache: Cache, last: int, chooser: Chooser) -> BatchRow:
-        """Add the row whose tokens are in `cache`, which is copied, all but the `last` one."""
-        row = BatchRow(chooser, self._cache.add(cache), last)
-        self._rows.append(row)
-        return row
+    def add(
+        self,
+        cache: Cache,
+        last: int,
+        chooser: Chooser,
+        *,
+        row: int = 0,
+        tokens: int | None = None,
+    ) -> BatchRow:
+        """Add the row whose tokens are in `cache`, which is copied, all but the `last` one. They
+        are the first `tokens` of one `row` if there are several, as after `prefill_together`."""
+        added = BatchRow(chooser, self._cache.add(cache, row, tokens), last)
+        self._rows.append(added)
+        return added
 
     def remove(self, row: BatchRow) -> None:
         """Remove a row; what was computed of it in advance is dropped."""

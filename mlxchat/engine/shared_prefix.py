@@ -30,7 +30,7 @@ class ReadTokens(NamedTuple):
     reused: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
     """Tokens `(T,)` and a cache that holds them."""
 
@@ -63,6 +63,11 @@ class SharedPrefixes:
         if done == stop - start:
             self._keep(Prefix(ids[:stop].copy(), cache.fork()))
         return cache, start + done, start + reused
+
+    def known_length(self, ids: TokenIds) -> int:
+        """How many of these tokens are known."""
+        known = self._longest_known(ids)
+        return 0 if known is None else len(known.ids)
 
     def _longest_known(self, ids: TokenIds) -> Prefix | None:
         known = [each for each in self._prefixes if _begins_with(ids[:-1], each.ids)]
