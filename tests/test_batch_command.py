@@ -198,7 +198,10 @@ def test_a_failing_device_ends_the_batch_and_loses_no_row(run_mlxchat: RunMlxcha
         (["--lines", "--csv", "in.jsonl"], "--lines and --csv cannot be combined"),
         (["none.jsonl"], "cannot read none.jsonl: No such file or directory"),
         ([], "nothing to read: name a file of rows, pipe them in, or use --files"),
-        (["in.jsonl", "-o", "in.jsonl"], "in.jsonl is an input: write the results to another file"),
+        (
+            ["in.jsonl", "-o", "in.jsonl"],
+            "in.jsonl is the input: write the results to another file",
+        ),
         (["in.jsonl", "-o", "no/out"], "cannot write no/out: No such file or directory"),
         (["--files", "*.md"], "--files: no file matches *.md"),
         (
@@ -247,6 +250,15 @@ def test_a_model_that_is_not_there_leaves_no_empty_output(run_mlxchat: RunMlxcha
     done = run_mlxchat("batch", prompts(1), "-o", "out.jsonl", "-m", "./none")
     assert (done.returncode, done.stderr) == (1, "mlxchat: error: ./none does not exist\n")
     assert not Path("out.jsonl").exists()
+
+
+def test_a_pattern_that_matches_the_output_does_not_read_it(run_mlxchat: RunMlxchat) -> None:
+    """A second run would have summarized the results of the first."""
+    write("a.txt", "one")
+    for _ in range(2):
+        done = run_mlxchat("batch", "--files", "*.txt", "-o", "out.txt")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert ids_in("out.txt") == ["a.txt"]
 
 
 def test_a_batch_from_python() -> None:

@@ -144,11 +144,11 @@ def open_batch(
     observer = observer or Observer()
     # An invalid one is refused before anything is opened.
     constraint_of(request.answer)
-    with Rows(request.input, piped) as rows:
+    with Rows(request.input, piped, request.output) as rows:
         output = (
             StreamOutput(write)
             if request.output is None
-            else open_output(request.output, rows.stream, rows.paths)
+            else open_output(request.output, rows.stream)
         )
         with output:
             if request.output is not None:

@@ -51,17 +51,24 @@ def _line_row(number: int, line: bytes | None, template: RowTemplate | None) -> 
         return row.broken(error)
 
 
-def find_files(pattern: str) -> list[str]:
-    """The files that match the pattern, sorted; directories are left out. Raises UsageError if
-    nothing matches."""
+def find_files(pattern: str, output: Path | None = None) -> list[str]:
+    """The files that match the pattern, sorted, without directories and the `output` of an earlier
+    run. Raises UsageError if nothing matches."""
     found = sorted(
         each
         for each in glob.iglob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207
-        if not Path(each).is_dir()
+        if not Path(each).is_dir() and not (output is not None and _is_same(each, output))
     )
     if not found:
         raise UsageError(Field("pattern"), f": no file matches {pattern}")
     return found
+
+
+def _is_same(path: str, other: Path) -> bool:
+    try:
+        return other.samefile(path)
+    except OSError:
+        return False
 
 
 def file_rows(paths: Sequence[str], template: RowTemplate | None) -> Iterator[Row]:

@@ -24,8 +24,8 @@ SPECIAL = (
 )
 KNOWN = (*SPECIAL, *SAME, *IGNORED, *NEUTRAL)
 
-# The limits of OpenAI's service.
-MAX_STOPS, MAX_TOP_LOGPROBS = 4, 20
+# The limit of OpenAI's service.
+MAX_TOP_LOGPROBS = 20
 
 
 def is_openai(record: Mapping[str, Any]) -> bool:
@@ -84,9 +84,6 @@ def _without_developer(messages: Any) -> Any:
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {name: body[name] for name in SAME if name in body}
-    stop = options.get("stop")
-    if isinstance(stop, list) and len(stop) > MAX_STOPS:
-        raise RowError(f"stop must have at most {MAX_STOPS} texts, got {len(stop)}")
     if "temperature" in body:
         options["temp"] = _number("temperature", body["temperature"])
     limits = [body[name] for name in ("max_tokens", "max_completion_tokens") if name in body]

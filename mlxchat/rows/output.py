@@ -7,7 +7,7 @@ so a power cut loses at most the lines of that second, which a second run does a
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
@@ -126,13 +126,11 @@ class ResultFile:
         return finished
 
 
-def open_output(
-    path: Path, source: BinaryIO | None = None, paths: Sequence[str] = ()
-) -> StreamOutput | ResultFile:
+def open_output(path: Path, source: BinaryIO | None = None) -> StreamOutput | ResultFile:
     """Open the output, to be continued if it is a file that exists.
 
-    Raises UsageError if it is `source`, the file that is read, or one of `paths`, and OutputError
-    if another process writes it, or it cannot be opened or continued.
+    Raises UsageError if it is `source`, the file that is read, and OutputError if another process
+    writes it, or it cannot be opened or continued.
     """
     path = path.expanduser()
     descriptor, is_new = _open(path)
@@ -140,7 +138,7 @@ def open_output(
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return _stream(path, descriptor)
-        _check_other(path, status, source, paths)
+        _check_other(path, status, source)
         if not try_lock(descriptor):
             raise OutputError(f"{path} is being written by another process")
         return ResultFile(path, descriptor, is_new=is_new)
@@ -176,16 +174,12 @@ def _stream(path: Path, descriptor: int) -> StreamOutput:
     return StreamOutput(write, lambda: os.close(descriptor))
 
 
-def _check_other(
-    path: Path, status: os.stat_result, source: BinaryIO | None, paths: Sequence[str]
-) -> None:
-    """Raise UsageError if the output is also an input."""
-    inputs = [os.fstat(source.fileno())] if source is not None and _has_descriptor(source) else []
-    for each in paths:
-        with suppress(OSError):
-            inputs.append(os.stat(each))  # noqa: PTH116
-    if any(os.path.samestat(status, each) for each in inputs):
-        raise UsageError(f"{path} is an input: write the results to another file")
+def _check_other(path: Path, status: os.stat_result, source: BinaryIO | None) -> None:
+    """Raise UsageError if the output is also the input."""
+    if source is None or not _has_descriptor(source):
+        return
+    if os.path.samestat(status, os.fstat(source.fileno())):
+        raise UsageError(f"{path} is the input: write the results to another file")
 
 
 def _has_descriptor(stream: BinaryIO) -> bool:

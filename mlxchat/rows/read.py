@@ -36,15 +36,17 @@ MAX_COUNTED_BYTES = 500_000_000
 
 class Rows:
     """The rows of an input, as an iterator, and a context that closes the input; malformed ones are
-    among them.
+    among them. The `output` is not a row even if the pattern matches it.
 
     Raises UsageError, before anything is read, for a template whose fields cannot be there, and
     for a pattern that no file matches; InputError if the input cannot be opened or read.
     """
 
-    def __init__(self, source: BatchInput, stdin: BinaryIO | None = None) -> None:
+    def __init__(
+        self, source: BatchInput, stdin: BinaryIO | None = None, output: Path | None = None
+    ) -> None:
         self._source = source
-        self._paths = None if source.pattern is None else find_files(source.pattern)
+        self._paths = None if source.pattern is None else find_files(source.pattern, output)
         self._stream = self._open(stdin)
         if source.lines or source.pattern is not None:
             check_fields(source.template, LINE_FIELDS if source.lines else FILE_FIELDS)
@@ -66,16 +68,11 @@ class Rows:
         """Whether the next row may be long in coming."""
         return may_wait(self._stream)
 
-    @property
-    def paths(self) -> list[str]:
-        """The files that are rows."""
-        return self._paths or []
-
     def count(self) -> int | None:
         """The number of rows, if that is quickly known."""
         if self._paths is not None:
             return len(self._paths)
-        path = self._source.path
+        path = None if self._source.path is None else self._source.path.expanduser()
         if path is None or not path.is_file() or path.stat().st_size > MAX_COUNTED_BYTES:
             return None
         with suppress(OSError, InputError), path.open("rb") as stream:

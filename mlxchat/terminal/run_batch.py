@@ -10,8 +10,11 @@ from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import piped_stdin
-from mlxchat.units import count
+from mlxchat.units import beginning, count
 from mlxchat.wording import Message
+
+# How much of the first row's error is shown; the output has all of it.
+MAX_ERROR_CHARS = 200
 
 
 def run(request: BatchRequest, shown: Shown) -> int:
@@ -46,7 +49,8 @@ def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStat
         messages.warn(Message("stopped: ", _how_to_continue(batch)))
     messages.stats(figures_line(figures), shown.stats)
     if rows.failed:
-        messages.warn(f"{count(rows.failed, 'row')} failed; {figures.first_error}")
+        first = beginning(figures.first_error or "", MAX_ERROR_CHARS)
+        messages.warn(f"{count(rows.failed, 'row')} failed; {first}")
     if rows.incomplete:
         answers = "answer is" if rows.incomplete == 1 else "answers are"
         messages.warn(f"{rows.incomplete:,} {answers} not complete")
