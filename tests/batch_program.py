@@ -39,7 +39,9 @@ def run_batch(source: Path, out: Path, *, ordered: bool, seed: int = 0) -> Pendi
             while len(running) < SIDE_BY_SIDE and (row := pending.take()) is not None:
                 running.append(row)
             if not running:
-                return pending
+                if pending.is_over:
+                    return pending
+                continue
             time.sleep(drawn.random() * 2e-4)
             pending.finish(answer(running.pop(drawn.randrange(len(running)))))
 

@@ -152,8 +152,8 @@ def interrupted_at(number: int, act: Any, monkeypatch: pytest.MonkeyPatch) -> No
     """Call `act` when the row with this id is taken."""
     take = Pending.take
 
-    def takes(pending: Pending) -> Row | None:
-        row = take(pending)
+    def takes(pending: Pending, *wait_s: float) -> Row | None:
+        row = take(pending, *wait_s)
         if row is not None and row.id == number:
             act()
         return row

@@ -407,6 +407,17 @@ def test_an_ordered_batch_runs_only_so_far_ahead(
     assert len(written) == 21
 
 
+def test_rows_that_need_not_run_are_passed_in_parts() -> None:
+    """A million malformed rows held up the rows that were running, and Ctrl-C."""
+    written: list[str] = []
+    data = io.BytesIO(b"nope\n" * (pending.MAX_PASSED + 9) + b'{"prompt":"a"}')
+    todo = Pending(Rows(BatchInput(), data), StreamOutput(written.append))
+    assert (todo.take(), todo.is_over, len(written)) == (None, False, pending.MAX_PASSED)
+    row = todo.take()
+    assert row is not None
+    assert (row.prompt, todo.tally.malformed) == ("a", pending.MAX_PASSED + 9)
+
+
 def check_kills(directory: Path, kills: int, *, ordered: bool, seed: int) -> None:
     count = 50 + kills * 80
     source = write_rows(directory / "in", count, max_tokens=5)

@@ -90,7 +90,9 @@ class BatchRun:
         finish. They are written or, if `ordered`, waiting for earlier rows."""
         figures, pending = self.figures, self._pending
         try:
-            if not pending.has_more(should_stop):
+            with self._observer.waiting("reading the input …"):
+                has_more = pending.has_more(should_stop)
+            if not has_more:
                 return
             loaded = self._load()
 
@@ -145,11 +147,11 @@ def open_batch(
     # An invalid one is refused before anything is opened.
     constraint_of(request.answer)
     with Rows(request.input, piped, request.output) as rows:
-        output = (
-            StreamOutput(write)
-            if request.output is None
-            else open_output(request.output, rows.stream)
-        )
+        if request.output is None:
+            output = StreamOutput(write)
+        else:
+            with observer.waiting(f"reading {request.output} …"):
+                output = open_output(request.output, rows.stream)
         with output:
             if request.output is not None:
                 notice = output.finished.notice(request.output)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from queue import Empty, Queue
 from typing import BinaryIO
 
-from mlxchat.errors import MlxchatError
 from mlxchat.rows.row import Row
 
 ROWS_AHEAD = 64
@@ -19,7 +18,7 @@ class ReadAhead:
     def __init__(self, rows: Iterator[Row], *, may_wait: bool) -> None:
         self.is_over = False
         self._rows = rows
-        self._queue: Queue[Row | MlxchatError | None] | None = None
+        self._queue: Queue[Row | Exception | None] | None = None
         if may_wait:
             self._queue = Queue(ROWS_AHEAD)
             # A daemon, because nothing can interrupt its wait for input.
@@ -35,16 +34,16 @@ class ReadAhead:
                 row = self._queue.get(block=wait_s > 0, timeout=wait_s)
             except Empty:
                 return None
-        if isinstance(row, MlxchatError):
+        if isinstance(row, Exception):
             raise row
         self.is_over = row is None
         return row
 
-    def _read(self, queue: "Queue[Row | MlxchatError | None]") -> None:
+    def _read(self, queue: "Queue[Row | Exception | None]") -> None:
         try:
             for row in self._rows:
                 queue.put(row)
-        except MlxchatError as error:
+        except Exception as error:  # noqa: BLE001  (raised by `take`, in the other thread)
             queue.put(error)
         queue.put(None)
 

@@ -17,6 +17,9 @@ WAIT_S = 0.1
 MAX_AHEAD_ROWS = 1_000
 MAX_AHEAD_CHARS = 64_000_000
 
+# How many rows that need not run are passed before others continue.
+MAX_PASSED = 256
+
 
 @dataclass
 class Tally:
@@ -82,15 +85,17 @@ class Pending:
 
     def take(self, wait_s: float = WAIT_S) -> Row | None:
         """The next row to run. None if there is no more, which is then `is_over`, if none has come
-        within `wait_s` seconds, or if there is no room until others have finished. Malformed rows
-        are reported on the way.
+        within `wait_s` seconds, if many were passed that need not run, or if there is no room until
+        others have finished. Malformed rows are reported on the way.
 
         Raises InputError if the input cannot be read, OutputError.
         """
         if self._next is not None:
             row, self._next = self._next, None
             return row
-        while self.has_room and not self.is_over:
+        for _ in range(MAX_PASSED):
+            if not self.has_room or self.is_over:
+                break
             row = self._rows.take(wait_s)
             if row is None:
                 self.is_over = self._rows.is_over

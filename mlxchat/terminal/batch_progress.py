@@ -45,7 +45,7 @@ class BatchBar(Late):
         self._drawn_s = now_s
         with self._lock:
             self._figures = figures
-            self._latest.append((now_s, figures.rows.done))
+            self._latest.append((now_s, _run(figures)))
             while now_s - self._latest[0][0] > LATEST_S:
                 self._latest.popleft()
             if self._shown is not None:
@@ -81,7 +81,7 @@ class BatchBar(Late):
             total=figures.total,
             completed=figures.rows.done,
             count=_rows(figures),
-            rate=f"{rate:,.0f} tok/s" if rate >= 10 else f"{rate:.1f} tok/s",
+            rate=f"{rate:,.{0 if rate >= 10 else 1}f} tok/s" if rate else "",
             left=self._left(figures),
         )
 
@@ -89,8 +89,14 @@ class BatchBar(Late):
         (first_s, first), (last_s, last) = self._latest[0], self._latest[-1]
         if figures.total is None or last <= first:
             return ""
-        left_s = (figures.total - last) * (last_s - first_s) / (last - first)
+        left_s = (figures.total - figures.rows.done) * (last_s - first_s) / (last - first)
         return f"{duration(max(left_s, 0))} left"
+
+
+def _run(figures: Figures) -> int:
+    """The rows that took time: not those that were only read."""
+    rows = figures.rows
+    return rows.finished + rows.failed - rows.malformed
 
 
 def _rows(figures: Figures) -> str:
