@@ -144,7 +144,7 @@ def test_a_finished_batch_loads_no_model(
     monkeypatch.delattr(batch_run, "open_model")
     done = run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl", "--stats")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "2 rows, 2 of them finished before\n"
+    assert done.stderr == "2 rows, 2 already finished\n"
     assert Path("out.jsonl").read_text() == before
 
 

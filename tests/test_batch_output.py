@@ -246,6 +246,7 @@ def test_a_damaged_line_is_named_and_kept_and_its_row_runs_again(source: Path, o
         "Dear diary,\n",
         "Dear diary",
         '{"id": 1, "text": "a data set, no output"}\n',
+        '{"id": 1, "text": "a data set without a line end"}',
         '{"id": 1, "custom_id": "a"}\n',
         "[1]\n[2]",
         '{"id": [], "text": "", "finish_reason": ""}\n',

@@ -59,19 +59,21 @@ def read_finished(file: BinaryIO, path: Path) -> Finished:
     """Read the lines of an output. Raises OutputError if the file is something else, which a
     batch must not change, and OSError."""
     finished = Finished()
-    good_lines, tail = 0, b""
+    good_lines, cut_short = 0, b""
     for number, line in enumerate(_lines(file, path), 1):
-        is_good = _take(line, finished)
-        if not line.endswith(b"\n"):
-            finished.lacks_end = is_good
-            tail = b"" if is_good else line
-        elif not is_good and line.strip():
+        record = _parse(line)
+        if record is None and not line.endswith(b"\n"):
+            cut_short = line
+            break
+        is_good = record is not None and _take(record, finished)
+        if not is_good and line.strip():
             finished.damaged_lines += 1
             finished.damaged += [number] if len(finished.damaged) < NAMED else []
         good_lines += is_good
-        finished.good_bytes += 0 if tail else len(line)
-    is_begun = tail.startswith(BEGINNING[: len(tail)])
-    if not good_lines and (finished.damaged_lines or (tail and not is_begun)):
+        finished.good_bytes += len(line)
+        finished.lacks_end = not line.endswith(b"\n")
+    is_ours = cut_short.startswith(BEGINNING[: len(cut_short)])
+    if not good_lines and (finished.damaged_lines or (cut_short and not is_ours)):
         raise OutputError(f"{path} is not the output of a batch: choose another name")
     return finished
 
@@ -83,12 +85,20 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
         yield line
 
 
-def _take(line: bytes, finished: Finished) -> bool:
-    """Add the row of a line; return whether it is a result."""
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None if it is not whole."""
     try:
         record = json.loads(line)
-        found = _read(record) if isinstance(record, dict) else None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else {}
+
+
+def _take(record: dict[str, Any], finished: Finished) -> bool:
+    """Add the row of a line; return whether it is a result."""
+    try:
+        found = _read(record)
+    except (ValueError, LookupError, TypeError, AttributeError):
         return False
     if found is None:
         return False

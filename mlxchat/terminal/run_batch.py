@@ -74,7 +74,7 @@ def figures_line(figures: Figures) -> str:
     rows = figures.rows
     parts = [count(rows.done, "row")]
     if rows.skipped:
-        parts[0] += f", {rows.skipped:,} of them finished before"
+        parts[0] += f", {rows.skipped:,} already finished"
     if rows.failed:
         parts[0] += f", {rows.failed:,} failed"
     if figures.generated_tokens:
