@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,8 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlxchat.errors import ClosedPipe, OutputError, UsageError
+from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
 from mlxchat.rows import finished, pending
+from mlxchat.rows.fields import ROW_OPTIONS
 from mlxchat.rows.output import ResultFile, StreamOutput, open_output
 from mlxchat.rows.pending import Pending
 from mlxchat.rows.read import Rows
@@ -451,3 +454,16 @@ def test_kill_9_at_any_moment_loses_no_line_and_repeats_none(tmp_path: Path, ord
 @pytest.mark.parametrize("seed", range(1_000, 1_400, 100))
 def test_a_hundred_kills_lose_no_line_and_repeat_none(tmp_path: Path, seed: int) -> None:
     check_kills(tmp_path, 100, ordered=bool(seed % 200), seed=seed)
+
+
+def test_the_manual_lists_every_field_and_every_option_of_a_row() -> None:
+    page = read_page("batch")
+    table = page.partition("## Output")[2].partition("\n\nA row")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = set(re.findall(r"`(\w+)`", " ".join(cells)))
+    row = Row(1, "a")
+    whole = Result(row, thought="t", complete=False, logprobs=(), notices=("n",))
+    value = Result(row, value=1, complete=True)
+    assert named == {*json.loads(whole.line()), *json.loads(value.line())}
+    options = page.partition("may have its own\noptions")[2].partition("With a template")[0]
+    assert set(re.findall(r"`(\w+)`", options)) == ROW_OPTIONS.keys()
