@@ -55,6 +55,11 @@ def thinking_variables(wanted: bool) -> dict[str, Any]:
     return {"enable_thinking": wanted} | ({} if wanted else {"thinking": False})
 
 
+def allows_thinking(variables: Mapping[str, Any]) -> bool:
+    """Whether variables of a template leave thinking on."""
+    return variables.get("enable_thinking") is not False
+
+
 def _as_written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -13,6 +13,7 @@ from mlxchat.constraint.constraint import Constraint
 from scripts.tiny_model import byte_tokenizer, write_tiny_model
 from tests import chat_templates
 from tests.in_process import run_in_process
+from tests.reply_formats import MISTRAL
 from tests.scripted_model import Scripted, without_think_tokens
 from tests.scripted_program import say_scripts
 
@@ -155,6 +156,30 @@ def test_only_the_code_is_written(
     for option, code in {"-x": "ls | wc -l\n", "--extract-last": "print(1)\n"}.items():
         run = run_in_process(command, "-m", str(model), *saving, option, "A bash line.")
         assert (run.returncode, run.stdout) == (0, code), run.stderr
+
+
+def test_a_thought_without_an_answer_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say_scripts(monkeypatch)
+    (tmp_path / "model").mkdir()
+    model = str(MISTRAL.write(tmp_path / "model"))
+    how = ("-m", model, "--choice", "left", "--json", "Which?")
+    for cut_off in (run_in_process("generate", "-n", "5", *how), ask_once("-n", "5", *how)):
+        done = json.loads(cut_off.stdout.splitlines()[-1])
+        assert (cut_off.returncode, done["complete"], done["value"]) == (4, False, None)
+        assert "the answer is not complete (finish reason: length)" in cut_off.stderr
+    for unthinking in (
+        run_in_process("generate", "--think", "off", *how),
+        ask_once("--think", "off", *how),
+    ):
+        assert unthinking.returncode == 0
+        done = json.loads(unthinking.stdout.splitlines()[-1])
+        assert (done["complete"], done["thought"], done["text"]) == (True, "", "left")
+
+
+def ask_once(*arguments: str) -> Any:
+    return run_in_process("chat", "--no-save", *arguments)
 
 
 def test_the_schema_can_be_added_to_the_system_prompt(generate: Run) -> None:

@@ -4,6 +4,7 @@ Each format is tried with its template and control tokens, in a chat.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,14 +12,12 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.template_args import thinking_variables
-from tests.reply_formats import FORMATS
+from tests import chat_templates
+from tests.reply_formats import APRIEL, FORMATS
 from tests.scripted_model import Scripted
 
 # What the scripts answer, "Yes!", is none of these.
 CHOICES = ["left", "right"]
-
-# Their tags are ordinary text, which the constraint rules out like any other.
-WITHOUT_MARKERS = {"apriel", "kimi vl"}
 
 
 @pytest.fixture(params=sorted(FORMATS))
@@ -31,12 +30,12 @@ def scripted(name: str) -> Scripted:
     return FORMATS[name]
 
 
-def converse(scripted: Scripted, window: int | None = None) -> Conversation:
+def converse(scripted: Scripted, *, thinks: bool = True) -> Conversation:
     return Conversation(
         scripted.model(),
-        CacheSettings(window, keep=0, prefill_step_size=64),
+        CacheSettings(None, keep=0, prefill_step_size=64),
         generation=GenerationSettings(max_tokens=200),
-        variables=thinking_variables(True),
+        variables=thinking_variables(thinks),
     )
 
 
@@ -45,14 +44,64 @@ def say(conversation: Conversation, constraint: Constraint | None) -> None:
         pass
 
 
-def test_thoughts_are_free_and_the_answer_is_constrained(name: str, scripted: Scripted) -> None:
+def test_thoughts_are_free_and_the_answer_is_constrained(scripted: Scripted) -> None:
     conversation = converse(scripted)
     say(conversation, Constraint.from_choices(CHOICES))
     turn = conversation.turns[-1]
-    thought = "" if name in WITHOUT_MARKERS else scripted.thought.strip()
-    assert turn.thought.strip() == thought
+    assert turn.thought.strip() == scripted.thought.strip()
     assert turn.reply in CHOICES
     assert conversation.is_complete
+
+
+def test_with_thinking_off_no_thought_can_begin(scripted: Scripted) -> None:
+    """The tokens that open thoughts stayed allowed. Some templates open one nevertheless."""
+    conversation = converse(scripted, thinks=False)
+    say(conversation, Constraint.from_choices(CHOICES))
+    turn = conversation.turns[-1]
+    is_opened = scripted.tokenizer().reader(conversation.view.prompt).is_thought
+    assert turn.thought.strip() == (scripted.thought.strip() if is_opened else "")
+    assert turn.reply in CHOICES
+    assert conversation.is_complete
+
+
+def answered(choices: list[str], reply: str) -> tuple[str, str]:
+    """The thought and the answer of a model with tags in ordinary text that wants to reply so."""
+    conversation = converse(replace(APRIEL, reply=f"{reply}<|end|>"))
+    say(conversation, Constraint.from_choices(choices))
+    assert conversation.is_complete
+    return conversation.turns[-1].thought, conversation.turns[-1].reply
+
+
+def test_an_answer_may_begin_like_a_tag() -> None:
+    """The first different character decides which of them has begun."""
+    choices = ["<thing>", "no"]
+    assert answered(choices, "<thing>") == ("", "<thing>")
+    assert answered(choices, "<thinking>Hm</thinking>\n<thing>") == ("Hm", "<thing>")
+    assert answered(choices, "\n<thinking>Hm</thinking>no") == ("Hm", "no")
+
+
+def test_a_tag_that_the_constraint_allows_too_is_a_tag() -> None:
+    choices = ["<thinking>yes", "no"]
+    assert answered(choices, "<thinking>yes</thinking>no") == ("yes", "no")
+
+
+def test_a_closing_tag_alone_leaves_out_the_thought() -> None:
+    assert answered(CHOICES, "</thinking>right") == ("", "right")
+
+
+def test_a_model_without_thoughts_cannot_begin_one() -> None:
+    conversation = converse(Scripted(chat_templates.CHATML, (), "◁think▷Hm◁/think▷Yes<|im_end|>"))
+    say(conversation, Constraint.from_choices(CHOICES))
+    assert conversation.turns[-1].thought == ""
+    assert conversation.turns[-1].reply in CHOICES
+
+
+def test_a_thought_that_is_cut_off_is_no_complete_answer(scripted: Scripted) -> None:
+    """Although the constraint allows an empty one."""
+    conversation = converse(scripted)
+    conversation.generation = GenerationSettings(max_tokens=9)
+    say(conversation, Constraint.from_regex("a*"))
+    assert conversation.is_complete is False
 
 
 def test_the_turn_after_it_is_free(scripted: Scripted) -> None:

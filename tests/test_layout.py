@@ -47,6 +47,7 @@ ORDER: dict[str, list[str]] = {
         *("", "json_path", "schema_error", "keywords", "formats", "literals", "references"),
         *("expression", "finite", "disjoint", "schema"),
         *("shorthand", "lark", "library", "constraint", "vocabulary", "matcher", "apply"),
+        "tag_tokens",
     ],
     "cache": [
         *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),

@@ -34,6 +34,7 @@ from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.template_args import allows_thinking
 from mlxchat.text.documents import name_of
 from mlxchat.text.extract import extract_code
 from mlxchat.text.spans import TokenIds
@@ -286,7 +287,12 @@ class Run:
         if self._constraint is not None:
             prompt = None if request.raw else self._prompt.ids
             tokenizer = loaded.model.tokenizer
-            how["constrained"] = Constrained.begin(self._constraint, tokenizer, prompt)
+            how["constrained"] = Constrained.begin(
+                self._constraint,
+                tokenizer,
+                prompt,
+                may_think=allows_thinking(request.variables()),
+            )
         how["pace"] = pace_of(loaded.model.network, loaded.settings, begun, self._checkpoint)
         return _Callbacks(watch, checkpointer, begun, record, on_prefill, written, how)
 

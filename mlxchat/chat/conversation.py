@@ -35,7 +35,7 @@ from mlxchat.settings import (
     SamplingSettings,
     random_seed,
 )
-from mlxchat.template_args import thinking_variables
+from mlxchat.template_args import allows_thinking, thinking_variables
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import joined
@@ -397,7 +397,13 @@ class Conversation:
         if watch.constraint is not None:
             assert not len(written), "only a new answer can be constrained"
             tokenizer = self.model.tokenizer
-            constrained = Constrained.begin(watch.constraint, tokenizer, self.view.prompt)
+            variables = {**self.variables, **self.template_args}
+            constrained = Constrained.begin(
+                watch.constraint,
+                tokenizer,
+                self.view.prompt,
+                may_think=allows_thinking(variables),
+            )
         cached, on_held = self.view.begin(ids)
         if self._drafter is not None and not len(self._drafter.history):
             self._drafter.history.extend(ids[:cached])

@@ -3,7 +3,8 @@
 Thoughts and markers are free. The constraint begins with the answer.
 """
 
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Self
 
@@ -13,6 +14,7 @@ import numpy as np
 from mlxchat.constraint.apply import apply_mask
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.matcher import Matcher
+from mlxchat.constraint.tag_tokens import TagTokens
 from mlxchat.constraint.vocabulary import Vocabulary
 from mlxchat.errors import ModelError
 from mlxchat.text.reply_reader import Reader
@@ -21,53 +23,114 @@ from mlxchat.text.tokens import Tokenizer
 
 BITS = 32
 
+# Bytes of a thought that may be the beginning of a tag: more than any tag has.
+TAIL = 64
+
 
 @lru_cache(maxsize=1)
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(tokenizer)
 
 
+@lru_cache(maxsize=1)
+def _tag_tokens(tokenizer: Tokenizer) -> TagTokens:
+    return TagTokens(tokenizer.token_bytes(), tokenizer.control_ids)
+
+
 class Constrained:
     """Follows a reply token by token. `reader` is one of its own, at the reply's beginning;
-    `eos_ids` end the reply.
+    `eos_ids` end the reply. `header` are tokens that precede the answer, if only one is allowed.
     """
 
-    def __init__(self, matcher: Matcher, reader: Reader, eos_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        matcher: Matcher,
+        reader: Reader,
+        eos_ids: Collection[int],
+        *,
+        header: Iterable[int] = (),
+        tags: TagTokens | None = None,
+    ) -> None:
         self._matcher = matcher
         self._reader = reader
         self._eos_ids = eos_ids
+        self._header = deque(header)
+        self._tags = tags
+        self._written = b""
+        # The answer's beginning, if the text so far may turn out to be a tag.
+        self._before = matcher.copy() if reader.tags else matcher
+        self._may_be_answer = True
 
     @classmethod
-    def begin(cls, constraint: Constraint, tokenizer: Tokenizer, prompt: TokenIds | None) -> Self:
-        """A constraint on the reply to `prompt`; with None, on plain text without thoughts."""
+    def begin(
+        cls,
+        constraint: Constraint,
+        tokenizer: Tokenizer,
+        prompt: TokenIds | None,
+        *,
+        may_think: bool = True,
+    ) -> Self:
+        """A constraint on the reply to `prompt`; with None, on plain text without thoughts.
+
+        Without `may_think`, the model cannot begin a thought.
+        """
         matcher = Matcher(_vocabulary(tokenizer), constraint)
-        return cls(matcher, tokenizer.reader(prompt), tokenizer.eos_ids)
+        reader = tokenizer.reader(prompt, may_think=may_think)
+        header = () if may_think else tokenizer.header_of_answer(prompt).tolist()
+        tags = _tag_tokens(tokenizer) if reader.tags or reader.closing_tag else None
+        return cls(matcher, reader, tokenizer.eos_ids, header=header, tags=tags)
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing may follow."""
-        return self._reader.in_answer and self._matcher.is_complete
+        return self._is_answer and self._matcher.is_complete
 
     @property
     def may_end(self) -> bool:
         """Whether the answer so far is one that the constraint describes."""
-        return self._reader.in_answer and self._matcher.may_end
+        return self._is_answer and self._matcher.may_end
 
     def accept(self, id_: int) -> None:
         """Add the next token. Raises ModelError if an answer begins without the markers that
         precede answers in the model's format: it would not be constrained."""
         if id_ in self._eos_ids or self._reader.ends(id_):
             return
-        if self._reader.in_answer and id_ not in self._reader.openers:
-            self._matcher.accept(id_)
+        if self._header:
+            expected = self._header.popleft()
+            assert id_ == expected
             self._reader.add(id_)
             return
+        if self._tags is not None:
+            self._written = (self._written + self._tags.tokens[id_])[-TAIL:]
+        if self._reader.tags:
+            self._accept_first(id_)
+        elif self._reader.in_answer and id_ not in self._reader.openers:
+            self._matcher.accept(id_)
+            self._reader.add(id_)
+        else:
+            self._accept_free(id_)
+
+    def _accept_first(self, id_: int) -> None:
+        """Add a token of the answer or of a tag before it, which may not be decided yet."""
+        self._may_be_answer = self._may_be_answer and self._matcher.accepts([id_]) == 1
+        if self._may_be_answer:
+            self._matcher.accept(id_)
+            is_answer = any(not is_thought for is_thought, _ in self._reader.add(id_))
+        else:
+            is_answer = False
+            self._accept_free(id_)
+        if not self._reader.tags and not is_answer:
+            self._matcher, self._may_be_answer = self._before, True
+
+    def _accept_free(self, id_: int) -> None:
         pieces = self._reader.add(id_)
         if any(text.strip() for is_thought, text in pieces if not is_thought):
             raise ModelError("the model began its answer in a way that cannot be constrained")
 
     def forced(self) -> Sequence[int]:
         """The tokens that follow if there is only one way to continue."""
+        if self._header:
+            return list(self._header)
         return self._matcher.forced() if self._is_certain else ()
 
     def accepted(self, ids: Sequence[int]) -> Sequence[int]:
@@ -80,24 +143,59 @@ class Constrained:
 
         The mask is computed on the CPU while the logits are.
         """
-        if not self._reader.in_answer:
+        if not self._reader.in_answer and self._tags is None and not self._header:
             return logits
         mx.async_eval(logits)
-        return apply_mask(logits, self._mask(after))
+        mask = self._mask(after)
+        return logits if mask is None else apply_mask(logits, mask)
 
-    def _mask(self, after: Sequence[int]) -> np.ndarray:
-        """A bit for each token, in uint32."""
+    def _mask(self, after: Sequence[int]) -> np.ndarray | None:
+        """A bit for each token, in uint32; None if all are allowed."""
+        if self._header:
+            return self._mask_of_header(len(after))
         if after:
             ahead = self._matcher.copy()
             for id_ in after:
                 ahead.accept(id_)
             return ahead.mask()
+        if not self._reader.in_answer:
+            return self._mask_of_thought()
         mask = self._matcher.mask()
-        for id_ in self._reader.openers:
-            mask[id_ // BITS] |= np.uint32(1 << id_ % BITS)
+        if not self._may_be_answer:
+            mask[:] = 0
+        _allow(mask, self._reader.openers)
+        if self._tags is not None and self._reader.tags:
+            _allow(mask, self._tags.continuing(self._reader.tags, self._written))
         return mask
+
+    def _mask_of_header(self, done: int) -> np.ndarray:
+        mask = self._matcher.mask()
+        if done < len(self._header):
+            mask[:] = 0
+            _allow(mask, [self._header[done]])
+        return mask
+
+    def _mask_of_thought(self) -> np.ndarray | None:
+        """Rules out tokens with the end of the thought and the beginning of the answer in one."""
+        tag = self._reader.closing_tag
+        crossing = self._tags.crossing(tag, self._written) if self._tags and tag else ()
+        if not crossing:
+            return None
+        mask = np.full_like(self._matcher.mask(), 0xFFFFFFFF)
+        for id_ in crossing:
+            mask[id_ // BITS] &= ~np.uint32(1 << id_ % BITS)
+        return mask
+
+    @property
+    def _is_answer(self) -> bool:
+        return self._reader.in_answer and self._may_be_answer
 
     @property
     def _is_certain(self) -> bool:
         """Whether the next token is certain to belong to the answer."""
-        return self._reader.in_answer and not self._reader.openers
+        return self._reader.in_answer and not self._reader.openers and not self._reader.tags
+
+
+def _allow(mask: np.ndarray, ids: Iterable[int]) -> None:
+    for id_ in ids:
+        mask[id_ // BITS] |= np.uint32(1 << id_ % BITS)

@@ -47,6 +47,7 @@ class Replies:
     """How to read one model's replies.
 
     `format` is None for a model without thoughts, `markers` is None if its tags are not tokens.
+    `is_announced` if anything suggests that the model thinks in this format.
     `text_of` omits special tokens, `spelled` includes them.
     """
 
@@ -55,17 +56,32 @@ class Replies:
     text_of: TextOf
     spelled: TextOf
     new_decoder: Callable[[], Decoder]
+    is_announced: bool = True
 
-    def reader(self, prompt: TokenIds | None) -> Reader:
-        """A reader for the reply to `prompt`; with None, for plain text without thoughts."""
+    def reader(self, prompt: TokenIds | None, *, may_think: bool = True) -> Reader:
+        """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
+        thoughts even if it does not expect any (`may_think`)."""
         if prompt is None or self.format is None:
             return PlainReader(self.new_decoder())
         tail = prompt[-PROMPT_TAIL:].tolist()
         if self.markers is None:
             inside = self.spelled(tail).rstrip().endswith(self.format.opens)
-            return TagReader(self.new_decoder(), self.format, inside)
+            return TagReader(
+                self.new_decoder(),
+                self.format,
+                inside,
+                is_announced=self.is_announced,
+                may_think=may_think,
+            )
         place = place_after_prompt(tail, self.markers, self.text_of)
-        return MarkerReader(self.new_decoder, self.markers, place)
+        return MarkerReader(self.new_decoder, self.markers, place, may_think=may_think)
+
+    def header_of_answer(self, prompt: TokenIds | None) -> str:
+        """The text that begins an answer without a thought, if the prompt leaves its header to the
+        model."""
+        reader = self.reader(prompt)
+        is_header = isinstance(reader, MarkerReader) and reader.place is Place.HEADER
+        return self.format.begins if self.format is not None and is_header else ""
 
     def split(self, text: str, inside: bool = False) -> tuple[str, str]:
         """Split a text with tags as plain text into thought and answer.

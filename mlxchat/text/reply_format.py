@@ -137,6 +137,8 @@ COHERE = _tags(
 GEMMA = _tags("<|channel>", "<channel|>", label="thought\n")
 # Moonshot's Kimi-VL and Kimi-Dev: neither templates nor vocabularies contain these tags.
 UNNAMED = _tags("◁think▷", "◁/think▷")
+# Control tokens of Moonshot's own models, by which Kimi-VL is recognized.
+MOONSHOT = "<|im_middle|>"
 FORMATS = (
     HARMONY,
     SOLAR,
@@ -164,6 +166,11 @@ def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
     still begin with the unannounced tags of UNNAMED.
     """
     return next(_candidates(tokens, template), UNNAMED)
+
+
+def is_announced(format_: ReplyFormat, template: str) -> bool:
+    """Whether anything suggests that the model thinks in this format."""
+    return format_ is not UNNAMED or MOONSHOT in template
 
 
 def _candidates(tokens: Collection[str], template: str) -> Iterator[ReplyFormat]:

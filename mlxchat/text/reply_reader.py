@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Protocol
 
-from mlxchat.text.reply_format import UNNAMED, ReplyFormat, Role
+from mlxchat.text.reply_format import ReplyFormat, Role
 from mlxchat.text.thinking import Piece, ThinkSplitter
 
 # A longer header is not one: the model has omitted it.
@@ -62,6 +62,16 @@ class Reader(Protocol):
         ...
 
     @property
+    def tags(self) -> Sequence[str]:
+        """The texts that may begin something else here; empty once the reply has begun."""
+        ...
+
+    @property
+    def closing_tag(self) -> str:
+        """The text that ends the current thought; empty if it ends with a marker."""
+        ...
+
+    @property
     def thoughts(self) -> int:
         """Number of thoughts begun so far, including one begun by the prompt."""
         ...
@@ -79,6 +89,8 @@ class PlainReader:
     is_thought = False
     in_answer = True
     openers: Collection[int] = ()
+    tags: Sequence[str] = ()
+    closing_tag = ""
     thoughts = 0
 
     def __init__(self, decoder: Decoder) -> None:
@@ -102,17 +114,29 @@ class PlainReader:
 
 
 class TagReader:
-    """Finds tags in the text if they are not tokens."""
+    """Finds tags in the text if they are not tokens.
+
+    `is_announced` if anything suggests that the model thinks; `may_think` if it is to think here.
+    """
 
     thoughts = 0
     openers: Collection[int] = ()
 
-    def __init__(self, decoder: Decoder, format_: ReplyFormat, inside: bool = False) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        format_: ReplyFormat,
+        inside: bool = False,
+        *,
+        is_announced: bool = True,
+        may_think: bool = True,
+    ) -> None:
         self._decoder = decoder
+        self._format = format_
+        self._may_think = is_announced and may_think
         # If nothing suggests that the model thinks, do not hold back its leading blanks.
-        after_blanks = format_ is not UNNAMED
         tags = format_.opens, format_.closes
-        self._splitter = ThinkSplitter(*tags, inside, after_blanks=after_blanks)
+        self._splitter = ThinkSplitter(*tags, inside, after_blanks=is_announced)
 
     def add(self, id_: int) -> list[Piece]:
         return self._splitter.add(self._decoder.add(id_))
@@ -130,6 +154,15 @@ class TagReader:
     @property
     def in_answer(self) -> bool:
         return not self._splitter.is_thinking
+
+    @property
+    def tags(self) -> Sequence[str]:
+        is_open = self._may_think and self._splitter.is_undecided
+        return (self._format.opens, self._format.closes) if is_open else ()
+
+    @property
+    def closing_tag(self) -> str:
+        return self._format.closes if self.is_thought else ""
 
     @property
     def state(self) -> State:
@@ -172,8 +205,15 @@ class Markers:
     @cached_property
     def openers(self) -> frozenset[int]:
         """The markers that may begin a reply."""
-        begin = Role.THOUGHT, Role.ANSWER, Role.HEADER
-        return frozenset(id_ for id_, role in self.roles.items() if role in begin)
+        return self._having(Role.THOUGHT, Role.ANSWER, Role.HEADER)
+
+    @cached_property
+    def answer_openers(self) -> frozenset[int]:
+        """The markers that may begin a reply without a thought."""
+        return self._having(Role.ANSWER)
+
+    def _having(self, *roles: Role) -> frozenset[int]:
+        return frozenset(id_ for id_, role in self.roles.items() if role in roles)
 
     def is_tag(self, id_: int) -> bool:
         """Whether the token is a marker in some places and text in others."""
@@ -197,13 +237,22 @@ class Markers:
 
 
 class MarkerReader:
-    """Reads a reply whose markers are tokens."""
+    """Reads a reply whose markers are tokens. `may_think` if a thought is to be expected."""
+
+    tags: Sequence[str] = ()
+    closing_tag = ""
 
     def __init__(
-        self, new_decoder: Callable[[], Decoder], markers: Markers, place: Place = Place.START
+        self,
+        new_decoder: Callable[[], Decoder],
+        markers: Markers,
+        place: Place = Place.START,
+        *,
+        may_think: bool = True,
     ) -> None:
         self._decoder = new_decoder()
         self._markers = markers
+        self._may_think = may_think
         self._place = place
         # The header so far, or leading text that may have to be dropped.
         self._held = ""
@@ -227,7 +276,7 @@ class MarkerReader:
     def openers(self) -> Collection[int]:
         if self._place is not Place.START:
             return ()
-        return self._markers.openers
+        return self._markers.openers if self._may_think else self._markers.answer_openers
 
     def ends(self, id_: int) -> bool:
         is_answer = self._place is Place.ANSWER or self._has_no_header

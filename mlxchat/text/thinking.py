@@ -43,6 +43,11 @@ class ThinkSplitter:
         return self._place is _Place.THINKING
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether the text may still begin with a tag."""
+        return self._place is _Place.START
+
+    @property
     def state(self) -> tuple[str, str]:
         """The current place and the text held back."""
         return self._place.name, self._held

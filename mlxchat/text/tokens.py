@@ -17,7 +17,7 @@ from mlxchat.errors import TemplateError
 from mlxchat.progress import Progress
 from mlxchat.text.encoder import Encoder, announce, unused_marks
 from mlxchat.text.replies import Kind, Replies, Segment
-from mlxchat.text.reply_format import UNNAMED, Role, infer_format
+from mlxchat.text.reply_format import UNNAMED, Role, infer_format, is_announced
 from mlxchat.text.reply_reader import Markers, Reader
 from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.stream_decoder import StreamDecoder
@@ -101,7 +101,8 @@ class Tokenizer:
             roles = {id_: format_.markers[text] for text, (id_, _) in found.items()}
             markers_only = {i for text, (i, t) in found.items() if t.special or "|" in text}
             markers = Markers(format_, roles, frozenset(markers_only))
-        return Replies(format_, markers, self.decode, self._spelled, self.stream_decoder)
+        announced = format_ is not None and is_announced(format_, source)
+        return Replies(format_, markers, self.decode, self._spelled, self.stream_decoder, announced)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
@@ -271,9 +272,16 @@ class Tokenizer:
             self._probed[key] = probe(self._require_template(), self._replies.format, variables)
         return self._probed[key]
 
-    def reader(self, prompt: TokenIds | None = None) -> Reader:
-        """A reader for the reply to `prompt`; without one, for text without thoughts."""
-        return self._replies.reader(prompt)
+    def reader(self, prompt: TokenIds | None = None, *, may_think: bool = True) -> Reader:
+        """A reader for the reply to `prompt`; without one, for text without thoughts.
+
+        Reads thoughts even if it does not expect any (`may_think`)."""
+        return self._replies.reader(prompt, may_think=may_think)
+
+    def header_of_answer(self, prompt: TokenIds | None) -> TokenIds:
+        """The tokens that begin an answer without a thought, if the prompt leaves its header to the
+        model."""
+        return self._encoder.encode_piece(self._replies.header_of_answer(prompt))
 
     def split(self, text: str) -> tuple[str, str]:
         """Split a text with plain-text tags into thought and answer."""

@@ -1,0 +1,84 @@
+"""Constrained answers of tiny models, with forced tokens computed in one step or one at a time."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema
+import numpy as np
+
+from mlxchat.cache import Cache
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.generate import Generation, Token
+from mlxchat.models.model import Model
+from mlxchat.settings import GenerationSettings, SamplingSettings
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "identifier": {"type": "integer", "minimum": 1, "maximum": 99},
+        "category": {"enum": ["fruit", "vegetable"]},
+        "comment": {"type": "string", "minLength": 6, "maxLength": 12},
+        "fresh": {"type": "boolean"},
+    },
+    "required": ["identifier", "category", "comment", "fresh"],
+}
+CHOICES = ["incontrovertible", "incontrovertibly"]
+CONSTRAINTS = (Constraint.from_schema(SCHEMA), Constraint.from_choices(CHOICES))
+PROMPT = np.arange(40, 52, dtype=np.int32)
+
+
+class OneByOne(Constrained):
+    """Forces no tokens: each is drawn from those allowed."""
+
+    def forced(self) -> Sequence[int]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    text: str
+    tokens: Sequence[Token]
+    is_complete: bool | None
+    evicted_tokens: int
+
+
+def answer(model: Model, cache: Cache, constraint: Constraint, forced: bool) -> Answered:
+    kind = Constrained if forced else OneByOne
+    generation = Generation(
+        model,
+        PROMPT,
+        cache,
+        sampling=SamplingSettings(temp=1.0, seed=0),
+        settings=GenerationSettings(max_tokens=200, logprobs=0),
+        constrained=kind.begin(constraint, model.tokenizer, None),
+    )
+    tokens = [token for token in generation if token.id is not None]
+    return Answered(
+        "".join(each.text for each in tokens),
+        tokens,
+        generation.is_complete,
+        generation.stats.evicted_tokens,
+    )
+
+
+def is_valid(constraint: Constraint, text: str) -> bool:
+    if constraint.kind == "choice":
+        return text in CHOICES
+    return jsonschema.Draft202012Validator(SCHEMA).is_valid(json.loads(text))
+
+
+def differences(found: Answered, plain: Answered) -> Iterator[float]:
+    """How much the probabilities of the tokens differ, up to the first token that does; without
+    tokens that have no alternative."""
+    for ours, theirs in zip(found.tokens, plain.tokens, strict=False):
+        if ours.id != theirs.id:
+            yield math.inf
+            return
+        assert ours.logprob is not None
+        assert theirs.logprob is not None
+        if ours.logprob or theirs.logprob:
+            yield abs(math.exp(ours.logprob) - math.exp(theirs.logprob))
