@@ -25,7 +25,7 @@ from hypothesis import settings
 from mlx import nn
 
 from mlxchat.models.skeleton import build_skeleton
-from scripts.tiny_model import tiny_config, write_tiny_model
+from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model
 from tests.in_process import run_in_process
 
 # The size of the surrounding terminal, which readline exports if pytest has imported it, is not
@@ -86,6 +86,17 @@ def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[], T])
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory."""
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def unthinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model without thoughts: a random one that thinks may end within a thought."""
+    from tests.scripted_model import without_think_tokens
+
+    directory = write_tiny_model(tmp_path_factory.mktemp("models") / "unthinking")
+    without_thoughts = without_think_tokens(byte_tokenizer())
+    without_thoughts.save(str(directory / "tokenizer.json"))
+    return directory
 
 
 @pytest.fixture(scope="session")

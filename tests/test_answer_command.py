@@ -10,39 +10,28 @@ import pytest
 
 from mlxchat.app.answer import value_of
 from mlxchat.constraint.constraint import Constraint
-from scripts.tiny_model import byte_tokenizer, write_tiny_model
 from tests import chat_templates
 from tests.in_process import run_in_process
 from tests.reply_formats import MISTRAL
-from tests.scripted_model import Scripted, without_think_tokens
+from tests.scripted_model import Scripted
 from tests.scripted_program import say_scripts
 
 Run = Callable[..., Any]
 SHORT = "name, age int"
 
 
-@pytest.fixture(scope="module")
-def unthinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model that thinks may end within a thought."""
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    directory.mkdir()
-    write_tiny_model(directory, chat_template=chat_templates.CHATML)
-    without_think_tokens(byte_tokenizer()).save(str(directory / "tokenizer.json"))
-    return directory
-
-
 @pytest.fixture
-def generate(unthinking: Path) -> Run:
+def generate(unthinking_model: Path) -> Run:
     def run(*arguments: str, **how: Any) -> Any:
-        return run_in_process("generate", "-m", str(unthinking), *arguments, **how)
+        return run_in_process("generate", "-m", str(unthinking_model), *arguments, **how)
 
     return run
 
 
 @pytest.fixture
-def ask(unthinking: Path) -> Run:
+def ask(unthinking_model: Path) -> Run:
     def run(*arguments: str, **how: Any) -> Any:
-        return run_in_process("chat", "-m", str(unthinking), "--no-save", *arguments, **how)
+        return run_in_process("chat", "-m", str(unthinking_model), "--no-save", *arguments, **how)
 
     return run
 
