@@ -128,6 +128,7 @@ def test_a_wrong_field_of_a_line_is_refused(ask: Run, wrong: dict[str, Any]) -> 
     run = ask(stdin=json.dumps({"role": "user", "content": "which?", **wrong}))
     assert run.returncode == 2
     assert run.stderr.count("\n") == 1
+    assert run.stderr.startswith(f"mlxchat: error: {next(iter(wrong))}")
 
 
 CODE = "Sure!\n```sh\nls | wc -l\n```\nOr:\n```python\nprint(1)\n```\nBye."

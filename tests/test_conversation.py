@@ -22,6 +22,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.chat.view import EMPTY
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
@@ -586,6 +587,21 @@ def test_tokenizing_a_long_text_can_be_stopped(
     conversation.generation = GenerationSettings(max_tokens=20, ignore_eos=True)
     list(conversation.retry(should_stop=stopped))
     assert conversation.turns[-1].reply
+
+
+def test_a_turn_stopped_while_it_is_tokenized_is_not_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was reported as complete if the answer to the turn before was."""
+    monkeypatch.setattr(encoder, "CHUNK_CHARS", 1000)
+    conversation = make_conversation()
+    constraint = Constraint.from_choices(["yes", "no"])
+    long = "many words " * 500
+    for constraints, expected in (([constraint, constraint], False), ([constraint, None], None)):
+        say(conversation, "hello", constraint=constraints[0])
+        assert conversation.is_complete
+        say(conversation, long, constraint=constraints[1], should_stop=lambda: True)
+        assert conversation.is_complete is expected
 
 
 def test_long_texts_are_encoded_once() -> None:

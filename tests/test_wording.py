@@ -29,6 +29,7 @@ CLEAR = Action("clear", "start a new conversation")
 
 SPELLINGS = [
     # Name, then its spelling in Python, on the command line, in a configuration file, in a chat.
+    (Field("schema"), "schema", "--schema", "schema", "/schema"),
     (Field("keep"), "keep", "--keep", "keep", "--keep"),
     (Field("top_p"), "top_p", "--top-p", "top-p", "top-p"),
     (Field("temp", 0.5), "temp=0.5", "--temp 0.5", "temp = 0.5", "/set temp 0.5"),

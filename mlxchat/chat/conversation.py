@@ -319,6 +319,7 @@ class Conversation:
     def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
         self.view.begin_turn()
         self._stats = nothing_done(self.cache)
+        self.is_complete = None if watch.constraint is None else False
         self.reply_seed = seed
         turn = Turn(text)
         self.turns.append(turn)
@@ -340,6 +341,7 @@ class Conversation:
     def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
         self.view.begin_turn()
         self._stats = nothing_done(self.cache)
+        self.is_complete = None
         turn.forgotten = False
         try:
             yield from self.view.make_room(watch.count_encoding)

@@ -13,13 +13,13 @@ from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
 from mlxchat.chat.turn import Forgot, Said
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.errors import DeviceError, ExitStatus, MlxchatError
+from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, UsageError
 from mlxchat.request import Answer
 from mlxchat.terminal.figures import forgotten_line, incomplete, turn_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
-from mlxchat.terminal.spelling import as_flags
+from mlxchat.terminal.spelling import as_flags, as_keys
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken
 from mlxchat.text.extract import extract_code
@@ -99,7 +99,7 @@ class PipedChat:
         if spoken.role == "system":
             self._conversation.set_system(spoken.text)
             return
-        constraint = constraint_in(spoken.others) or self._options.constraint
+        constraint = _constraint_in(spoken) or self._options.constraint
         if constraint is not None:
             check_ranks(self._chat.ranks, constraint=constraint.kind)
         # The turns of a resumed session count.
@@ -199,3 +199,11 @@ class PipedChat:
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
+
+
+def _constraint_in(spoken: Spoken) -> Constraint | None:
+    """The constraint in the fields of a turn. Raises UsageError, which names the field."""
+    try:
+        return constraint_in(spoken.others)
+    except UsageError as error:
+        raise UsageError(as_keys(error)) from error

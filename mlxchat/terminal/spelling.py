@@ -17,8 +17,8 @@ OPTIONS = {
     field: each.name for field, each in (BATCH | GENERATE | CHAT | options_of(ChatShown)).items()
 }
 
-# The actions that are commands of a chat.
-IN_CHAT = ("clear", "continue", "retry", "unpin")
+# The actions and fields that are commands of a chat.
+IN_CHAT = ("clear", "continue", "retry", "schema", "unpin")
 
 
 def as_flags(message: object) -> str:
@@ -37,7 +37,7 @@ def in_chat(message: object, settable: Collection[str]) -> str:
     def spell(name: Name) -> str:
         if isinstance(name, Field) and _option(name) in settable:
             return f"/set {_option(name)} {name.value}" if name.has_value else _option(name)
-        if isinstance(name, Action) and name.name in IN_CHAT:
+        if name.name in IN_CHAT:
             return f"/{name.name}"
         return _as_flag(name)
 
