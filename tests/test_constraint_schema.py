@@ -477,6 +477,32 @@ def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
     assert "cannot read" in refusal(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({}, "%s"),
+        (True, "[%s]"),
+        ({}, '{"a": {"b": [%s]}}'),
+        ({"type": "array"}, "[%s]"),
+        ({"type": "object"}, '{"a": %s}'),
+        ({"properties": {"a": {}}}, '{"a": %s}'),
+        ({"type": "array", "prefixItems": [True], "items": False}, "[%s]"),
+        ({"type": "object", "required": ["a"]}, '{"a": %s}'),
+        ({"minimum": 3}, "%s"),
+        ({"anyOf": [{"type": "array"}, {"type": "null"}]}, "[%s]"),
+        (
+            {"type": "object", "additionalProperties": {"$ref": "#/$defs/a"}, "$defs": {"a": {}}},
+            '{"x": %s}',
+        ),
+    ],
+)
+def test_numbers_in_values_left_open_do_not_overflow(schema: Any, written: str) -> None:
+    """`json.loads` reads 1e999 as infinity, so a complete answer had no value."""
+    constraint = Constraint.from_schema(schema)
+    assert accepts(constraint, written % "12.5")
+    assert not accepts(constraint, written % "1e999")
+
+
 def test_the_short_form_is_that_of_llm() -> None:
     short = Constraint.from_schema("name, age int, score float, ok bool, bio: one sentence, s str")
     assert short.schema == {

@@ -44,7 +44,8 @@ ORDER: dict[str, list[str]] = {
         *("tokens", "parts", "stop", "extract"),
     ],
     "constraint": [
-        *("", "json_path", "schema_error", "keywords", "formats", "literals", "references"),
+        *("", "json_path", "schema_error", "keywords", "formats", "literals", "anything"),
+        "references",
         *("expression", "finite", "disjoint", "schema"),
         *("shorthand", "lark", "library", "constraint", "vocabulary", "matcher", "apply"),
         "tag_tokens",

@@ -63,7 +63,8 @@ def with_schema(system: str | None, constraint: Constraint) -> str:
 def value_of(constraint: Constraint | None, answer: str) -> Any:
     """A complete answer as a JSON value, if it was constrained by a schema.
 
-    None if Python cannot hold it: a schema that allows anything allows 1e999 and deep nesting.
+    None if Python cannot hold it: a schema that allows anything allows deep nesting, and combined
+    schemas may allow 1e999.
     """
     if constraint is None or constraint.kind != "schema":
         return None

@@ -10,6 +10,8 @@ agree on.
 from dataclasses import dataclass
 from typing import Any
 
+from mlxchat.constraint.anything import ANYTHING, DEFINITION, with_anything
+from mlxchat.constraint.anything import NAME as ANYTHING_NAME
 from mlxchat.constraint.disjoint import Disjointness
 from mlxchat.constraint.expression import ExpressionError, search_expression
 from mlxchat.constraint.finite import finite_definitions, is_finite, without_infinite
@@ -99,6 +101,7 @@ class _Compiler:
             levels += 1 + max(inner, default=0)
             if levels > MAX_LEVELS:
                 refuse(path, "too many definitions refer to one another")
+        definitions[ANYTHING_NAME] = DEFINITION
         # Now that all that is referred to is known to be valid.
         for schemas, path in self._alternatives:
             self._check_disjoint(schemas, path)
@@ -122,7 +125,7 @@ class _Compiler:
     def _schema(self, schema: Any, path: Path, closed: bool) -> Any:
         """Rewrite the schema at `path`; `closed` if it alone decides which properties exist."""
         if isinstance(schema, bool):
-            return schema
+            return dict(ANYTHING) if schema and closed else schema
         if not isinstance(schema, dict):
             refuse(path, f"a schema must be an object or a boolean, got {shorten(schema)}")
         used = {key: value for key, value in schema.items() if self._is_enforced(key, value, path)}
@@ -135,6 +138,8 @@ class _Compiler:
         self._write_array(used, written, path, closed)
         self._write_object(used, written, path, closed)
         self._write_in_place(used, written, path, closed)
+        if closed:
+            written = with_anything(written)
         self._parts.append((path, written))
         return written
 
