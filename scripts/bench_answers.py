@@ -1,29 +1,33 @@
 """Count valid answers, and measure what constraints cost and gain, on one model.
 
-    python -m scripts.bench_answers                      # 2 answers to each of 50 schemas
-    python -m scripts.bench_answers -m tiny --seeds 20   # 1,000 answers of a tiny model
-    python -m scripts.bench_answers --speed              # speeds, in turn with free answers
+    python -m scripts.bench_answers                       # an answer to each of 270 constraints
+    python -m scripts.bench_answers -m tiny --seeds 20    # 20 of a tiny random model to each
+    python -m scripts.bench_answers --only regex --only 'grammar csv'
+    python -m scripts.bench_answers --progress night.jsonl   # in pieces: continues after a stop
+    python -m scripts.bench_answers --speed               # speeds, in turn with free answers
+    python -m scripts.bench_answers --ttft                # times to the first token, in turn
 
-Answers are sampled at temperature 1 and checked with jsonschema, formats included. `--speed`
-compares the tokens per second of JSON with those of a free answer to the same prompt, and those of
-an answer that may be any text with the same answer unconstrained, which is the cost of the masks.
+Answers are sampled at temperature 1 and checked with jsonschema, formats included, `re.fullmatch`
+or a check of the grammar's own. `--speed` compares the tokens per second of JSON with those of a
+free answer to the same prompt, and those of an answer that may be any text with the same answer
+unconstrained, which is the cost of the masks. `--ttft` measures in new processes, from their start,
+and in one process.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
-from typing import Any
+from pathlib import Path
 
 import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
 
 # isort: split
-
-import jsonschema
-from jsonschema.validators import validator_for
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
@@ -31,10 +35,13 @@ from mlxchat.engine.generate import Generation
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
+from scripts.answer_cases import Case, cases
 from scripts.schemas import SCHEMAS
+from scripts.tiny_model import write_tiny_model
 
 PROMPT = "Invent a plausible record."
 ANYTHING = r"[\s\S]*"
+SHORT = "name, age int, bio: one sentence"
 ROUNDS, TOKENS = 5, 100
 # A random model writes a string up to its maximum length, or longer without one.
 MAX_TOKENS = 8_000
@@ -64,32 +71,51 @@ def generate(
     return text, generation.is_complete, (tokens - 1) / took_s if tokens > 1 else 0.0
 
 
-def _exact(text: str) -> Any:
-    """JSON with decimal numbers: 8730.64 is a multiple of 0.01, but not of its nearest float."""
-    return json.loads(text, parse_float=Decimal)
+class Progress:
+    """The outcomes so far, by case and seed; with a file, also those of earlier runs."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.known: dict[tuple[str, int], str] = {
+            (each["case"], each["seed"]): each["outcome"] for each in map(json.loads, lines)
+        }
+
+    def add(self, case: Case, seed: int, outcome: str) -> None:
+        self.known[case.name, seed] = outcome
+        if self._path is not None:
+            line = json.dumps({"case": case.name, "seed": seed, "outcome": outcome})
+            with self._path.open("a") as file:
+                file.write(f"{line}\n")
 
 
-def count_valid(model: Model, seeds: int) -> int:
-    """Print the counts; return the number of answers that are not valid."""
-    valid = cut_off = wrong = 0
-    for name, schema in SCHEMAS.items():
-        constraint = Constraint.from_schema(schema)
-        kind: Any = validator_for(schema, jsonschema.Draft202012Validator)
-        checker = kind(_exact(json.dumps(schema)), format_checker=kind.FORMAT_CHECKER)
+def count_valid(
+    model: Model, wanted: Sequence[Case], seeds: int, max_tokens: int, progress: Progress
+) -> int:
+    """Print the counts by kind; return the number of answers that are not valid."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for case in wanted:
         for seed in range(seeds):
-            text, complete, _ = generate(model, constraint, seed, MAX_TOKENS)
-            if not complete:
-                cut_off += 1
-                print(f"{name}, seed {seed}: not complete after {MAX_TOKENS:,} tokens")
-                continue
-            problems = list(checker.iter_errors(_exact(text)))
-            valid, wrong = valid + (not problems), wrong + bool(problems)
-            for problem in problems[:1]:
-                print(f"{name}, seed {seed}: {problem.message[:100]}: {text[:200]}")
-        print(f"{name}: {valid:,} valid so far", flush=True)
-    total = valid + cut_off + wrong
-    print(f"{valid:,} of {total:,} answers valid; {cut_off:,} cut off, {wrong:,} invalid")
-    return cut_off + wrong
+            if (case.name, seed) not in progress.known:
+                progress.add(case, seed, _outcome(model, case, seed, max_tokens))
+            counts[case.name.partition(" ")[0], progress.known[case.name, seed]] += 1
+        print(f"{case.name}: {sum(counts.values()):,} answers so far", flush=True)
+    for kind in dict.fromkeys(kind for kind, _ in counts):
+        valid, cut_off, invalid = (counts[kind, each] for each in ("valid", "cut off", "invalid"))
+        total = valid + cut_off + invalid
+        print(f"{kind}: {valid:,} of {total:,} valid, {cut_off:,} cut off, {invalid:,} invalid")
+    return sum(count for (_, outcome), count in counts.items() if outcome != "valid")
+
+
+def _outcome(model: Model, case: Case, seed: int, max_tokens: int) -> str:
+    text, complete, _ = generate(model, case.constraint, seed, max_tokens)
+    if not complete:
+        print(f"{case.name}, seed {seed}: cut off after {max_tokens:,} tokens")
+        return "cut off"
+    if case.is_right(text):
+        return "valid"
+    print(f"{case.name}, seed {seed}: invalid: {text[:200]!r}")
+    return "invalid"
 
 
 def measure_speed(model: Model, names: Sequence[str]) -> None:
@@ -113,17 +139,77 @@ def measure_speed(model: Model, names: Sequence[str]) -> None:
     )
 
 
+def measure_first_token(name: str | None) -> None:
+    """Print how much later the first token comes with a schema, in pairs."""
+    with_schema = ("--schema", SHORT)
+    first = [(_in_new_process(name), _in_new_process(name, *with_schema)) for _ in range(ROUNDS)]
+    _print_first_token("first use, in a new process", first)
+    model = load(name, offline=True)
+    _in_this_process(model, SHORT)
+    later = [(_in_this_process(model, None), _in_this_process(model, SHORT)) for _ in range(ROUNDS)]
+    _print_first_token("later uses, in one process", later)
+
+
+def _print_first_token(what: str, pairs: Sequence[tuple[float, float]]) -> None:
+    without, with_ = (statistics.median(times) for times in zip(*pairs, strict=True))
+    extra = sorted(slow - fast for fast, slow in pairs)
+    print(
+        f"{what}: first token after {without:.2f} s without, {with_:.2f} s with a schema: "
+        f"{statistics.median(extra):+.2f} s ({extra[0]:+.2f} to {extra[-1]:+.2f})"
+    )
+
+
+def _in_new_process(name: str | None, *options: str) -> float:
+    model = () if name is None else ("-m", name)
+    program = (sys.executable, "-m", "mlxchat", "generate", "--json", "-n", "8", "--quiet")
+    begun_s = time.perf_counter()
+    with subprocess.Popen(
+        [*program, *model, *options, PROMPT], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if '"event": "token"' in line)
+        took_s = time.perf_counter() - begun_s
+        process.communicate()
+    return took_s
+
+
+def _in_this_process(model: Model, schema: str | None) -> float:
+    ids, cache = model.tokenizer.prompt(PROMPT).ids, model.make_cache(512, 4)
+    begun_s = time.perf_counter()
+    constrained = None
+    if schema is not None:
+        constrained = Constrained.begin(Constraint.from_schema(schema), model.tokenizer, ids)
+    settings = GenerationSettings(max_tokens=8)
+    generation = Generation(model, ids, cache, settings=settings, constrained=constrained)
+    next(iter(generation))
+    return time.perf_counter() - begun_s
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("-m", "--model", default=None)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("-m", "--model", default=None, help="a model, or tiny")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument(
+        "--only", action="append", default=[], help="how a constraint's name begins"
+    )
+    parser.add_argument("--progress", type=Path, help="file of outcomes, to continue from")
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--ttft", action="store_true")
     arguments = parser.parse_args()
-    model = load(arguments.model, offline=True)
-    if arguments.speed:
-        measure_speed(model, list(SCHEMAS)[::5])
-        return 0
-    return int(count_valid(model, arguments.seeds) > 0)
+    with tempfile.TemporaryDirectory() as directory:
+        is_tiny = arguments.model == "tiny"
+        name = str(write_tiny_model(Path(directory, "tiny"))) if is_tiny else arguments.model
+        if arguments.ttft:
+            measure_first_token(name)
+            return 0
+        model = load(name, offline=True)
+        if arguments.speed:
+            measure_speed(model, list(SCHEMAS)[::5])
+            return 0
+        wanted, progress = list(cases(arguments.only)), Progress(arguments.progress)
+        wrong = count_valid(model, wanted, arguments.seeds, arguments.max_tokens, progress)
+        return int(wrong > 0)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.keywords import ANNOTATIONS, ENFORCED, REFUSED
 from mlxchat.constraint.schema import compile_schema
 from mlxchat.errors import UsageError
+from scripts.json_formats import CHECKER
 from scripts.schemas import DRAFT_7
 from tests.constrained import accepted, assert_works_or_is_refused
-from tests.json_formats import CHECKER
 
 
 def accepts(constraint: Constraint, text: str) -> bool:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
+from scripts.expressions import expressions
 from tests.constrained import accepted, assert_works_or_is_refused
-from tests.expressions import expressions
 
 
 def refusal(build: Any, value: Any) -> str:
