@@ -75,7 +75,7 @@ class _Loop:
         self._is_recurrent = bool(recurrent_states(cache))
         # After a draft: the tokens that the cache now holds apart, and those that follow them.
         self._rows: list[int] = []
-        self._confirmed: deque[Decoded] = deque()
+        self._confirmed: deque[Drawn | Decoded] = deque()
 
     def tokens(self, max_tokens: int, should_stop: ShouldStop) -> Iterator[Decoded]:
         logits = self._run(mx.array(self._ids[-1:]))
@@ -191,7 +191,12 @@ class _Loop:
             if drafted is not None and row < certain:
                 self._confirmed.append(self._chooser.certain(drafted))
                 continue
-            token = self._drawn(logits[row : row + 1], count + row, rows[1 : row + 1]).read()
+            drawn = self._drawn(logits[row : row + 1], count + row, rows[1 : row + 1])
+            if drafted is None and certain == len(rows) - 1:
+                # Nothing to compare it with: it is computed while the caller handles the others.
+                self._confirmed.append(drawn)
+                break
+            token = drawn.read()
             self._confirmed.append(token)
             if token.id != drafted:
                 break
