@@ -12,6 +12,7 @@ import pytest
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.decode import Decoded, Drawn
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.lookup import History
@@ -199,3 +200,21 @@ def test_a_pause_does_not_lose_the_constraint() -> None:
         on_pause=lambda point: SamplingSettings(temp=1.0, seed=3),
     )
     jsonschema.validate(json.loads(text_of(generation)), SCHEMA)
+
+
+def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first token of an answer took the time of another step."""
+    reads: list[int] = []
+    read = Drawn.read
+
+    def noted(self: Drawn) -> Decoded:
+        reads.append(1)
+        return read(self)
+
+    monkeypatch.setattr(Drawn, "read", noted)
+    tokens = iter(answer(Constraint.from_choices(["incontrovertible", "incontrovertibly"])))
+    assert next(tokens).text == "i"
+    assert not reads
+    assert "".join(token.text for token in tokens) in ("ncontrovertible", "ncontrovertibly")
