@@ -13,7 +13,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.template_args import thinking_variables
 from tests import chat_templates
-from tests.reply_formats import APRIEL, FORMATS
+from tests.reply_formats import APRIEL, FORMATS, MISTRAL
 from tests.scripted_model import Scripted
 
 # What the scripts answer, "Yes!", is none of these.
@@ -102,6 +102,14 @@ def test_a_thought_that_is_cut_off_is_no_complete_answer(scripted: Scripted) -> 
     conversation.generation = GenerationSettings(max_tokens=9)
     say(conversation, Constraint.from_regex("a*"))
     assert conversation.is_complete is False
+
+
+def test_a_reply_cannot_end_within_its_thought() -> None:
+    """A random model that thinks often had no answer."""
+    scripted = replace(MISTRAL, reply="[THINK]Hm</s>")
+    conversation = converse(scripted)
+    say(conversation, Constraint.from_choices(CHOICES))
+    assert conversation.turns[-1].finish_reason == "length" or conversation.is_complete
 
 
 def test_the_turn_after_it_is_free(scripted: Scripted) -> None:

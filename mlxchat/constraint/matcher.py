@@ -42,6 +42,10 @@ class Matcher:
             mask[-1] &= np.uint32((1 << ((self._vocabulary.size - 1) % 32 + 1)) - 1)
         return mask
 
+    def free_mask(self) -> np.ndarray:
+        """As `mask`, without the constraint: everything but ends."""
+        return ~self._vocabulary.ends_mask
+
     def accept(self, id_: int) -> None:
         """Append a token to the answer. Raises ConstraintError if it is not allowed."""
         self._check()

@@ -1,6 +1,7 @@
 """A constraint on a reply while it is generated: which tokens may follow.
 
-Thoughts and markers are free. The constraint begins with the answer.
+Thoughts and markers are free, but the reply cannot end before its answer, with which the constraint
+begins.
 """
 
 from collections import deque
@@ -143,14 +144,11 @@ class Constrained:
 
         The mask is computed on the CPU while the logits are.
         """
-        if not self._reader.in_answer and self._tags is None and not self._header:
-            return logits
         mx.async_eval(logits)
-        mask = self._mask(after)
-        return logits if mask is None else apply_mask(logits, mask)
+        return apply_mask(logits, self._mask(after))
 
-    def _mask(self, after: Sequence[int]) -> np.ndarray | None:
-        """A bit for each token, in uint32; None if all are allowed."""
+    def _mask(self, after: Sequence[int]) -> np.ndarray:
+        """A bit for each token, in uint32."""
         if self._header:
             return self._mask_of_header(len(after))
         if after:
@@ -175,13 +173,12 @@ class Constrained:
             _allow(mask, [self._header[done]])
         return mask
 
-    def _mask_of_thought(self) -> np.ndarray | None:
-        """Rules out tokens with the end of the thought and the beginning of the answer in one."""
+    def _mask_of_thought(self) -> np.ndarray:
+        """Rules out the end of the reply, and tokens with the end of the thought and the beginning
+        of the answer in one."""
         tag = self._reader.closing_tag
         crossing = self._tags.crossing(tag, self._written) if self._tags and tag else ()
-        if not crossing:
-            return None
-        mask = np.full_like(self._matcher.mask(), 0xFFFFFFFF)
+        mask = self._matcher.free_mask()
         for id_ in crossing:
             mask[id_ // BITS] &= ~np.uint32(1 << id_ % BITS)
         return mask
