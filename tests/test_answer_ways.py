@@ -14,8 +14,11 @@ import pytest
 
 import mlxchat
 from mlxchat.app.ranks import check_ranks
+from mlxchat.app.row_plan import RowPlanner
 from mlxchat.errors import UsageError
-from mlxchat.request import Answer
+from mlxchat.request import Answer, BatchRequest
+from mlxchat.rows.row import Row
+from mlxchat.settings import SamplingSettings
 from tests.in_process import run_in_process
 from tests.product_answers import SCHEMA
 
@@ -90,6 +93,33 @@ def test_a_block(generate: Run, tmp_path: Path) -> None:
     first, again = generate(*block), generate(*block)
     assert again["cached_tokens"] > 100
     assert again["text"] == first["text"]
+
+
+def test_a_batch(unthinking_model: Path, generate: Run, tmp_path: Path) -> None:
+    """Each row is answered as it would be alone."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"id": {n}, "prompt": "Which {n}?"}}\n' for n in range(5)))
+    how = ("-m", str(unthinking_model), "--schema", GIVEN, "--temp", "1")
+    run = run_in_process("batch", *how, str(rows))
+    assert run.returncode == 0, run.stderr
+    results = [json.loads(line) for line in run.stdout.splitlines()]
+    assert {each["id"] for each in results} == set(range(5))
+    for each in results:
+        assert each["complete"] is True
+        jsonschema.validate(each["value"], SCHEMA)
+    one = results[-1]
+    alone = generate("--max-kv-size", "auto", "--seed", str(one["seed"]), f"Which {one['id']}?")
+    assert alone["value"] == one["value"]
+
+
+def test_a_row_can_turn_thinking_off(unthinking_model: Path) -> None:
+    tokenizer = mlxchat.load(str(unthinking_model), offline=True).tokenizer
+    request = BatchRequest(answer=Answer(choice=("yes", "no")))
+    planner = RowPlanner(request, SamplingSettings(seed=1), tokenizer)
+    expected = {"off": False, "hide": True, "on": True}
+    for think, may_think in expected.items():
+        row = Row(1, 1, prompt="Is it?", options={"think": think})
+        assert planner.plan(row).may_think is may_think
 
 
 def test_python(unthinking_model: Path) -> None:

@@ -15,7 +15,7 @@ from mlxchat.request import BatchRequest
 from mlxchat.rows.fields import CONSTRAINTS
 from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.template_args import thinking_variables
+from mlxchat.template_args import allows_thinking, thinking_variables
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Prompt, Tokenizer
 from mlxchat.wording import Field
@@ -33,6 +33,7 @@ class RowPlan:
     constraint: Constraint | None
     raw: bool
     hides_thoughts: bool
+    may_think: bool
 
     @property
     def context(self) -> TokenIds | None:
@@ -65,15 +66,21 @@ class RowPlanner:
         if request.raw:
             _check_raw(row)
         think = options.get("think", request.think)
+        variables = self._variables(options, think)
         return RowPlan(
             row,
-            self._prompt(row, self._system(options, constraint), think),
+            self._prompt(row, self._system(options, constraint), variables),
             self._sampling_of(row),
             settings,
             constraint,
             raw=request.raw,
             hides_thoughts=think in ("off", "hide"),
+            may_think=allows_thinking(variables),
         )
+
+    def _variables(self, options: Mapping[str, Any], think: str | None) -> dict[str, Any]:
+        thinking = {} if think is None else thinking_variables(think != "off")
+        return {**thinking, **self._request.template_args, **options.get("template_args", {})}
 
     def _system(self, options: Mapping[str, Any], constraint: Constraint | None) -> str | None:
         system = options.get("system", self._request.system)
@@ -83,13 +90,10 @@ class RowPlanner:
             return with_schema(system, constraint)
         return system
 
-    def _prompt(self, row: Row, system: str | None, think: str | None) -> Prompt:
+    def _prompt(self, row: Row, system: str | None, variables: Mapping[str, Any]) -> Prompt:
         if self._request.raw:
             assert row.prompt is not None
             return self._tokenizer.raw_prompt(row.prompt)
-        thinking = {} if think is None else thinking_variables(think != "off")
-        args = self._request.template_args | row.options.get("template_args", {})
-        variables = {**thinking, **args}
         if row.messages is None:
             assert row.prompt is not None
             return self._tokenizer.prompt(row.prompt, system, variables=variables)

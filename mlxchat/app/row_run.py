@@ -37,9 +37,10 @@ class RowRun:
 
     def constrained(self) -> Constrained | None:
         """The row's constraint, at the beginning of the answer."""
-        if self.plan.constraint is None:
+        plan, tokenizer = self.plan, self.model.tokenizer
+        if plan.constraint is None:
             return None
-        return Constrained.begin(self.plan.constraint, self.model.tokenizer, self.plan.context)
+        return Constrained.begin(plan.constraint, tokenizer, plan.context, may_think=plan.may_think)
 
     def result(self, finish_reason: str, *, complete: bool | None) -> Result:
         plan, ended_s = self.plan, time.perf_counter()
