@@ -57,6 +57,7 @@ def answer(model: Model, cache: Cache, constraint: Constraint, forced: bool) -> 
         constrained=kind.begin(constraint, model.tokenizer, None),
     )
     tokens = [token for token in generation if token.id is not None]
+    assert generation.stats.finish_reason == "stop"
     return Answered(
         "".join(each.text for each in tokens),
         tokens,

@@ -38,16 +38,8 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 FLAT = {1024: RowCosts({1: 1.0, 16: 1.1})}
-KINDS = (
-    "llama",
-    "gemma3_text",
-    "gpt_oss",
-    "deepseek_v3",
-    "qwen3_next",
-    "mamba2",
-    "llama4",
-    "phi3small",
-)
+# One family with each kind of cache that takes drafts; `test_product` tries forced tokens with all.
+KINDS = ("llama", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_next", "mamba2")
 
 
 @cache
@@ -85,16 +77,6 @@ def answer(
 
 def text_of(generation: Generation) -> str:
     return "".join(token.text for token in generation)
-
-
-@pytest.mark.parametrize("family", KINDS)
-def test_every_kind_of_cache_gives_valid_answers_past_its_window(family: str) -> None:
-    constraint = Constraint.from_schema(SCHEMA)
-    for seed in range(3):
-        generation = answer(constraint, family, seed=seed)
-        jsonschema.validate(json.loads(text_of(generation)), SCHEMA)
-        assert generation.is_complete
-        assert generation.stats.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
