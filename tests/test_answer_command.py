@@ -10,6 +10,7 @@ import pytest
 
 from mlxchat.app.answer import value_of
 from mlxchat.constraint.constraint import Constraint
+from mlxchat.terminal.signals import StopRequest
 from tests import chat_templates
 from tests.in_process import run_in_process
 from tests.reply_formats import MISTRAL
@@ -146,6 +147,37 @@ def test_only_the_code_is_written(
     for option, code in {"-x": "ls | wc -l\n", "--extract-last": "print(1)\n"}.items():
         run = run_in_process(command, "-m", str(model), *saving, option, "A bash line.")
         assert (run.returncode, run.stdout) == (0, code), run.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_code_that_is_cut_off_has_its_own_status(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell would have run half a script."""
+    say_scripts(monkeypatch)
+    script = Scripted(chat_templates.CHATML, (), f"{CODE}<|im_end|>", ends=("<|im_end|>",))
+    (tmp_path / "model").mkdir()
+    how = (command, "-m", str(script.write(tmp_path / "model")), "A bash line.")
+    saving = ("--no-save",) if command == "chat" else ()
+    code = "ls | wc -l\n"
+    for option, tokens, expected in (
+        ("-x", CODE.index("| wc"), (4, "ls \n")),
+        ("-x", CODE.index("Or:"), (0, code)),
+        ("--extract-last", CODE.index("Or:"), (4, code)),
+    ):
+        run = run_in_process(*how, *saving, option, "-n", str(tokens))
+        assert (run.returncode, run.stdout) == expected
+        assert ("not complete" in run.stderr) == (run.returncode == 4)
+
+
+def test_a_question_stopped_before_its_answer_has_no_code(
+    ask: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code came from the turn before, or the program ended with a traceback."""
+    monkeypatch.setattr(StopRequest, "requested", lambda _: True)
+    run = ask("-x", "A bash line.")
+    assert (run.returncode, run.stdout.strip()) == (4, "")
+    assert "the answer is not complete (finish reason: interrupted)" in run.stderr
 
 
 def test_a_thought_without_an_answer_is_not_complete(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxchat.text.extract import extract_code
+from mlxchat.text.extract import extract_code, is_settled
 
 TWO = "First:\n\n```python\nprint(1)\n```\n\nthen\n\n```sh\nls -l\n```\nDone.\n"
 
@@ -54,6 +54,14 @@ def test_an_unclosed_block_extends_to_the_end() -> None:
     assert extract_code("Here:\n```sh\nls\necho") == "ls\necho"
     assert extract_code("```\nx\n```\n```sh\nls", last=True) == "ls"
     assert extract_code("```") == ""
+
+
+def test_a_text_that_is_cut_off_is_settled_if_its_first_block_is_closed() -> None:
+    closed, open_ = "Sure:\n```\nls\n```\nOr", "Sure:\n```\nls\n"
+    assert is_settled(closed)
+    assert not is_settled(open_)
+    assert not is_settled("Sure:")
+    assert not is_settled(closed, last=True)
 
 
 def test_a_block_in_a_list_loses_its_indentation() -> None:

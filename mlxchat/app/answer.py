@@ -8,6 +8,7 @@ from typing import Any
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
 from mlxchat.request import Answer
+from mlxchat.text.extract import is_settled
 from mlxchat.wording import Field
 
 MAX_GRAMMAR_BYTES = 1 << 20
@@ -74,6 +75,11 @@ def value_of(constraint: Constraint | None, answer: str) -> Any:
     except (ValueError, RecursionError):
         return None
     return value
+
+
+def is_whole(answer: Answer, text: str, finish_reason: str) -> bool:
+    """Whether the code to extract from a text is all that the model would have written."""
+    return finish_reason in ("stop", "stop_text") or is_settled(text, last=answer.extract_last)
 
 
 def _read(path: Path) -> str:

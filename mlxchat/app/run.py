@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from mlxchat.about import __version__
-from mlxchat.app.answer import value_of
+from mlxchat.app.answer import is_whole, value_of
 from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer, pace_of
@@ -102,8 +102,13 @@ class Run:
 
     @property
     def is_complete(self) -> bool | None:
-        """Whether the answer is one that the constraint describes; None without a constraint."""
-        return None if self._generation is None else self._generation.is_complete
+        """Whether the answer is one that the constraint describes, or has the code block to
+        extract; None if it is any text."""
+        if self._generation is None:
+            return None
+        if not self._request.answer.extracts:
+            return self._generation.is_complete
+        return is_whole(self._request.answer, self._answer.getvalue(), self.stats.finish_reason)
 
     @property
     def value(self) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mlxchat.about import __version__
-from mlxchat.app.answer import constraint_in, value_of
+from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
@@ -49,6 +49,7 @@ class PipedChat:
         is_json = options.constraint is not None and options.constraint.kind == "schema"
         self._stdout = Stdout(is_json=is_json and not options.as_events)
         self._turn = 0
+        self._lacks_code = False
         self._status = ExitStatus.OK
 
     def run(self, turns: Iterable[Spoken]) -> int:
@@ -129,7 +130,7 @@ class PipedChat:
         assert stats is not None
         seconds = time.perf_counter() - started_s
         self._messages.stats(turn_line(self._turn, stats, seconds), self._options.stats)
-        if self._conversation.is_complete is False:
+        if self._conversation.is_complete is False or self._lacks_code:
             self._messages.warn(incomplete(stats.finish_reason))
             self._status = ExitStatus.INCOMPLETE
 
@@ -144,11 +145,15 @@ class PipedChat:
 
     def _extracted(self, reply: Iterator[Said]) -> Iterator[str]:
         """The first or last code block of the answer."""
+        answer, wanted = "", self._options.answer
         for said in reply:
             if isinstance(said, Forgot):
                 self._messages.warn(forgotten_line(said))
-        answer = self._conversation.turns[-1].reply
-        text = extract_code(answer, last=self._options.answer.extract_last)
+            elif not said.thought:
+                answer += said.text
+        assert self._conversation.stats is not None
+        self._lacks_code = not is_whole(wanted, answer, self._conversation.stats.finish_reason)
+        text = extract_code(answer, last=wanted.extract_last)
         yield text if text.endswith("\n") else f"{text}\n"
 
     def _event_pieces(

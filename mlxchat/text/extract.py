@@ -14,13 +14,21 @@ def extract_code(text: str, *, last: bool = False) -> str:
     The content ends with a newline unless it is empty or the text ends in it. An unclosed block
     extends to the end, as in CommonMark.
     """
-    blocks = _blocks(text)
+    blocks, rest = _blocks(text)
+    if rest is not None:
+        blocks.append(rest)
     if not blocks:
         return text
     return blocks[-1 if last else 0]
 
 
-def _blocks(text: str) -> list[str]:
+def is_settled(text: str, *, last: bool = False) -> bool:
+    """Whether `extract_code` would return the same if the text continued."""
+    return not last and len(_blocks(text)[0]) > 0
+
+
+def _blocks(text: str) -> tuple[list[str], str | None]:
+    """The closed blocks, and the content of one that is not closed, if any."""
     blocks: list[str] = []
     content: list[str] | None = None
     fence = indent = ""
@@ -34,9 +42,7 @@ def _blocks(text: str) -> list[str]:
             content = None
         else:
             content.append(_without_indent(line, indent))
-    if content is not None:
-        blocks.append("".join(content))
-    return blocks
+    return blocks, None if content is None else "".join(content)
 
 
 def _closes(line: str, fence: str) -> bool:
