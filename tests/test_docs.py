@@ -67,7 +67,7 @@ def is_part(commands: list[Command], whole: list[Command]) -> bool:
     return all((each.text, each.comment) in rest for each in commands)
 
 
-CONSTRAINTS = ("--schema", "--regex", "--choice", "--grammar")
+FORMS_OF_ANSWERS = ("--schema", "--regex", "--choice", "--grammar", " -x ", "--extract")
 
 
 def complaint(command: Command, done: Done) -> str | None:
@@ -76,7 +76,7 @@ def complaint(command: Command, done: Done) -> str | None:
     expected = {ExitStatus.TERMINATED, ExitStatus.OK} if runs_all_night else {ExitStatus.OK}
     if "head" in command.programs:
         expected |= {ExitStatus.BROKEN_PIPE}
-    if any(each in command.text for each in CONSTRAINTS):
+    if any(each in command.text for each in FORMS_OF_ANSWERS):
         # A long answer, for which few tokens are generated here.
         expected |= {ExitStatus.INCOMPLETE}
     written = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
