@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 
 from mlxchat.cache import Cache
+from mlxchat.cache.layers import windows
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.generate import Generation, Token
@@ -36,6 +37,21 @@ class OneByOne(Constrained):
 
     def forced(self) -> Sequence[int]:
         return ()
+
+
+def compare_answers(model: Model, new_cache: Callable[[], Cache]) -> list[float]:
+    """Check answers with forced tokens computed in one step and one at a time; return the
+    differences in their tokens' probabilities."""
+    is_bounded = any(window.max_size for window in windows(new_cache()))
+    found: list[float] = []
+    for constraint in CONSTRAINTS:
+        ours, plain = (answer(model, new_cache(), constraint, forced) for forced in (True, False))
+        for each in (ours, plain):
+            assert each.is_complete
+            assert is_valid(constraint, each.text)
+            assert each.evicted_tokens or not is_bounded
+        found += differences(ours, plain)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
