@@ -221,6 +221,17 @@ def test_a_row_that_cannot_run_is_an_error_and_the_others_run(tiny_model: Path) 
     assert "text" in results[3]
 
 
+def test_the_schema_of_a_row_is_never_read_from_a_file(tiny_model: Path, tmp_path: Path) -> None:
+    """The rows may come from a stranger, and the path may be that of a private file or a device."""
+    path = tmp_path / "schema.json"
+    path.write_text('{"enum": [5]}')
+    named = {"id": "named", "prompt": "a", "schema": str(path), "max_tokens": 3}
+    short = {"id": "short", "prompt": "a", "schema": "ok bool"}
+    results = run_batch(tiny_model, [named, short])
+    assert "error" in results["named"]
+    assert results["short"]["value"]["ok"] in (True, False)
+
+
 def test_an_interrupted_batch_has_whole_results_only(tiny_model: Path) -> None:
     rows = prompts(12)
     calls = 0

@@ -30,8 +30,9 @@ def constraint_of(answer: Answer) -> Constraint | None:
 
 
 def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
-    """The constraint in the fields of a turn: "schema" is a JSON Schema, or a text as on the
-    command line; "regex" and "grammar" are texts, "choice" is a list of them.
+    """The constraint in the fields of a turn or a row: "schema" is a JSON Schema, its text, or the
+    short form, but no file's name, since the fields may come from a stranger; "regex" and "grammar"
+    are texts, "choice" is a list of them.
 
     Other fields are ignored. Raises UsageError.
     """
@@ -43,7 +44,7 @@ def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
     (name,) = given
     match name, fields[name]:
         case "schema", str() | dict() | bool() as schema:
-            return Constraint.from_schema(schema)
+            return Constraint.from_schema(schema, may_be_file=False)
         case "regex", str(pattern):
             return Constraint.from_regex(pattern)
         case "grammar", str(grammar):

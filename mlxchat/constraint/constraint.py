@@ -43,13 +43,19 @@ class Constraint:
     schema: Any = None
 
     @classmethod
-    def from_schema(cls, schema: str | Mapping[str, Any] | bool, multi: bool = False) -> Self:
+    def from_schema(
+        cls,
+        schema: str | Mapping[str, Any] | bool,
+        multi: bool = False,
+        *,
+        may_be_file: bool = True,
+    ) -> Self:
         """A JSON Schema: parsed, as JSON text, the path of a file, or in llm's short form.
 
         With `multi`, the answer is an object with a list of such values as `items`. Raises
         UsageError naming the keyword and its place if the schema is invalid or cannot be enforced.
         """
-        given = _parse_schema(schema) if isinstance(schema, str) else schema
+        given = _parse_schema(schema, may_be_file) if isinstance(schema, str) else schema
         given = list_of(given) if multi else given
         try:
             _check_size(given)
@@ -128,13 +134,15 @@ def _with_place(found: str, compiled: Compiled) -> str:
     return found
 
 
-def _parse_schema(text: str) -> Any:
+def _parse_schema(text: str, may_be_file: bool) -> Any:
     stripped = text.strip()
     if stripped.startswith(("{", "[")) or stripped in ("true", "false"):
         return _parse_json(text)
     path = Path(text)
-    if not _is_shorthand(stripped) or _is_file(path):
+    if may_be_file and (not _is_shorthand(stripped) or _is_file(path)):
         return _parse_json(_read(path))
+    if not _is_shorthand(stripped):
+        _refuse("schema", f"{_shortened(text)} is neither JSON nor a list of names")
     try:
         return parse_shorthand(text)
     except ShorthandError as error:
