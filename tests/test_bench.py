@@ -3,8 +3,9 @@
 import gc
 import json
 import math
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.bench import (
+    batch_prefix,
+    batch_speed,
     catalog,
     chat,
     memory,
@@ -31,7 +34,8 @@ from mlxchat.bench.machine import this_machine
 from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios, verdict
 from mlxchat.bench.record import Circumstances, lines
 from mlxchat.bench.report import figure
-from mlxchat.bench.subject import Subject
+from mlxchat.bench.scheduler import run_rows
+from mlxchat.bench.subject import SENTENCES, Subject
 from mlxchat.bench.tiny import tiny_config
 from mlxchat.cache import make_cache
 from mlxchat.engine.drafts import Drafter
@@ -333,6 +337,56 @@ def test_the_smallest_of_the_fastest_steps_is_recommended(
         ]
     ]
     assert prefill.best_step(found) == best
+
+
+def test_a_shell_loop_generates_what_the_rows_do(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amounts = batch_prefix.Amounts(prompts=2, shared=40, tokens=3, rounds=1)
+    prompts = batch_prefix.sharing_prompts(subject, amounts)
+    assert len(set(prompts)) == 2
+    assert all(prompt.startswith(SENTENCES[0][:40]) for prompt in prompts)
+    outputs: list[str] = []
+    run = subprocess.run
+
+    def keeps(*arguments: Any, **options: Any) -> Any:
+        done = run(*arguments, **options)
+        outputs.append(done.stdout)
+        return done
+
+    monkeypatch.setattr(batch_prefix.subprocess, "run", keeps)
+    loop = batch_prefix.Loop(subject, prompts, amounts.tokens, with_cache=False)
+    assert loop.seconds() > 0
+    rows = run_rows(subject.model, prompts, amounts.tokens, rows=2, notify=subject.notify)
+    assert sorted(result.text + "\n" for result in rows) == sorted(outputs)
+
+
+def test_the_first_process_of_a_shell_loop_fills_the_prefix_cache(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is counted once, and the others are multiplied."""
+    caches: list[str] = []
+
+    def seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
+        caches.append(environment["XDG_CACHE_HOME"])
+        return 10.0 if len(caches) == 1 else 1.0
+
+    monkeypatch.setattr(batch_prefix, "process_seconds", seconds)
+    loop = batch_prefix.Loop(subject, ["a"] * 64, 1, with_cache=True)
+    assert loop.seconds() == 10 + 63
+    assert len(caches) == batch_prefix.PROCESSES
+    assert set(caches) == {str(subject.scratch / "caches-1")}
+
+
+def test_all_sides_generate_the_same_number_of_tokens(subject: Subject) -> None:
+    prompts = batch_speed.different_prompts(subject.model, 3, 20)
+    assert len({prompt[:1] for prompt in prompts}) == 3
+    given: dict[str, int] = {}
+    for generate in (batch_speed.generate_side_by_side, batch_speed.generate_theirs):
+        timer = batch_speed.Timer()
+        generate(subject, prompts, 5, timer.take)
+        given[generate.__name__] = timer.tokens
+    assert set(given.values()) == {15}
 
 
 def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(

@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mlxchat.bench import decode, memory, paired, plot, startup
+from mlxchat.bench import batch, batch_memory, batch_prefix, decode, memory, paired, plot, startup
 from mlxchat.bench.catalog import BENCHES, Entry
 from mlxchat.bench.memory import SampleFigures
 from mlxchat.bench.startup import seconds_to_output
@@ -93,6 +93,39 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         drafted_tokens=COUNT,
         accepted_tokens=COUNT,
         same_tokens=COUNT,
+    ),
+    ("batch", "rows"): an_object(
+        side={"enum": ["mlxchat", "one by one", "mlx-lm"]},
+        rows=COUNT,
+        prompt_tokens=COUNT,
+        tokens=COUNT,
+        tokens_per_s=SPREAD,
+        ttft_s=SPREAD,
+        peak_memory_bytes=SPREAD,
+        gain=OPTIONAL_SPREAD,
+        speed_ratio=OPTIONAL_SPREAD,
+    ),
+    ("batch", "shared"): an_object(
+        side={"enum": ["mlxchat", "mlx-lm", "shell loop", "shell loop, prefix cache"]},
+        prompts=COUNT,
+        shared_tokens=COUNT,
+        prompt_tokens=COUNT,
+        tokens=COUNT,
+        seconds=SPREAD,
+        times_ours=OPTIONAL_SPREAD,
+    ),
+    ("batch", "window"): an_object(
+        rows=COUNT,
+        max_kv_size=COUNT,
+        generated_tokens=COUNT,
+        cache_bytes=COUNT,
+        bound_bytes=COUNT,
+    ),
+    ("batch", "sample"): an_object(
+        finished=COUNT,
+        active_bytes=COUNT,
+        cache_bytes=COUNT,
+        process_bytes=COUNT,
     ),
     ("chat", "turn"): an_object(
         way={"enum": ["shift", "refill", "everything"]},
@@ -222,6 +255,13 @@ class Everything:
         return [each for each in records(self.lines[2:]) if each["bench"] == name]
 
 
+TINY_BATCH = batch.Amounts(
+    rows=(1, 2),
+    tokens=3,
+    rounds=1,
+    shared=batch_prefix.Amounts(prompts=5, shared=40, tokens=3, rounds=1),
+    memory=batch_memory.Amounts(window=16, lengths=(8, 40), short=20),
+)
 LINES_BEFORE = ['{"a line": "from before"}', '{"and one that was cu']
 
 
@@ -247,6 +287,8 @@ def bench_everything(tiny_model: Path, directory: Path) -> Everything:
         patch.setattr(
             decode, "QUICK", replace(decode.QUICK, rounds=1, tiny_tokens=3, tiny_rounds=2)
         )
+        patch.setattr(batch, "QUICK", TINY_BATCH)
+        patch.setattr(batch_prefix, "process_seconds", lambda command, environment: 1.0)
         patch.setattr(paired, "settle", lambda: None)
         patch.setattr(plot, "_rendered", lambda *_: b"a chart")
         done = run_in_process("bench", *arguments)
@@ -283,7 +325,13 @@ def test_mlx_lm_is_measured_too(everything: Everything, name: str) -> None:
         assert all(
             (each[ratio] is None) == (each["side"] == "mlx-lm") for each in figures if ratio in each
         )
-    assert {each["side"] for each in figures} >= {"mlxchat", "mlx-lm"}
+    assert {each["side"] for each in figures if "side" in each} >= {"mlxchat", "mlx-lm"}
+
+
+def test_keys_and_values_of_rows_never_exceed_their_windows(everything: Everything) -> None:
+    found = [each["figures"] for each in everything.records("batch") if each["kind"] == "window"]
+    assert [each["generated_tokens"] for each in found] == [8, 40]
+    assert all(0 < each["cache_bytes"] <= each["bound_bytes"] for each in found)
 
 
 def test_records_are_appended_to_earlier_ones(everything: Everything) -> None:
@@ -306,6 +354,7 @@ def test_a_pipe_gets_only_tables(everything: Everything) -> None:
 
 def test_each_benchmark_draws_charts_in_both_formats(everything: Everything) -> None:
     names = [
+        *("batch-memory", "batch-prefix", "batch-speed"),
         *("blocks", "chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
         *(
             "decode-speed",

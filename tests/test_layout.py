@@ -127,7 +127,7 @@ ORDER: dict[str, list[str]] = {
             "tiny",
         ),
         "theirs",
-        "workloads",
+        *("workloads", "scheduler", "batch_speed", "batch_prefix", "batch_memory", "batch"),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
         *("startup", "stream", "measure"),
     ],
@@ -336,8 +336,7 @@ SPELL_THEM = {
         "terminal.help_text",
         "terminal.repl",
         "terminal.spelling",
-        "bench.startup",
-        "bench.theirs",
+        *("bench.startup", "bench.theirs", "bench.batch_prefix"),
         "bench.chat",
     ),
 }

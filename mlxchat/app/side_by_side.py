@@ -95,6 +95,11 @@ class SideBySide:
             notify(f"rows run one after the other: {reason}")
             self._limit.most = 1
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes allocated for the keys and values of the rows that run."""
+        return self._batch.nbytes
+
     def results(self, pending: Pending) -> Iterator[Result]:
         try:
             with wired_limit():

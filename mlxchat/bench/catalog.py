@@ -57,6 +57,7 @@ BENCHES = (
         on_ranks=True,
         has_workloads=True,
     ),
+    Entry("batch", "Measure many prompts at once: speed and memory.", compares=True),
     Entry("chat", "Measure the time to the first token of each turn."),
     Entry(
         "stream",

@@ -2,7 +2,7 @@
 Anything slow is loaded on first use."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +57,7 @@ class Subject:
         self._text_path = text
         self.workloads = workloads
         self.notify = notify
+        self.notify_once = cache(notify)
 
     @cached_property
     def model(self) -> Model:

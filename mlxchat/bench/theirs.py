@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
 
 def load_tokenizer(directory: Path) -> Any:
     """mlx-lm's tokenizer of the same model, without an end token."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+    _quiet_transformers()
     # transformers' warnings about a model's files are irrelevant here.
     with warnings.catch_warnings(action="ignore"):
         from mlx_lm.tokenizer_utils import load
@@ -44,6 +44,11 @@ def load_tokenizer(directory: Path) -> Any:
         wrapper = load(directory)
     wrapper._eos_token_ids = set()
     return wrapper
+
+
+def _quiet_transformers() -> None:
+    """Call it before the first import of transformers."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 
 
 def generate(
@@ -54,6 +59,23 @@ def generate(
 
     prompt = mx.array(ids)
     return stream_generate(model.network, tokenizer, prompt, max_tokens, max_kv_size=max_kv_size)
+
+
+def generate_batch(
+    model: Model, prompts: Sequence[TokenIds], max_tokens: int, rows: int
+) -> Iterator[int]:
+    """The loop of mlx-lm's `batch_generate`, which itself returns nothing before the end: yields
+    the number of tokens that each step gives to its `rows`. There is no end token."""
+    _quiet_transformers()
+    from mlx_lm.generate import BatchGenerator
+
+    generator = BatchGenerator(
+        model.network, stop_tokens=[], completion_batch_size=rows, prefill_batch_size=rows
+    )
+    generator.insert([ids.tolist() for ids in prompts], [max_tokens] * len(prompts))
+    while responses := generator.next_generated():
+        yield len(responses)
+    generator.close()
 
 
 def prefilled_cache(network: nn.Module, ids: TokenIds) -> list[Any]:

@@ -1,0 +1,59 @@
+"""Runs prompts through the scheduler of `mlxchat batch`, without files."""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+from mlxchat.app.loaded import Loaded
+from mlxchat.app.side_by_side import SideBySide
+from mlxchat.models.model import Model
+from mlxchat.progress import Notify
+from mlxchat.request import BatchInput, BatchRequest, Setup
+from mlxchat.rows.output import StreamOutput
+from mlxchat.rows.pending import Pending
+from mlxchat.rows.read import Rows
+from mlxchat.rows.results import Result
+from mlxchat.settings import CacheSettings, SamplingSettings
+
+# Called with the number of tokens that the rows have got, and the bytes of their cache.
+OnTokens = Callable[[int, int], object]
+
+
+def run_rows(
+    model: Model,
+    prompts: Iterable[str],
+    max_tokens: int,
+    rows: int,
+    *,
+    window: int | None = None,
+    raw: bool = False,
+    on_tokens: OnTokens = lambda tokens, cache_bytes: None,
+    notify: Notify,
+) -> Iterator[Result]:
+    """Yield the results as they finish, `rows` side by side. Every row gets `max_tokens` tokens.
+
+    Greedy; nothing is read from the disk or written to it.
+    """
+    request = BatchRequest(
+        setup=Setup(prefix_cache=False),
+        rows=rows,
+        raw=raw,
+        max_tokens=max_tokens,
+        ignore_eos=True,
+        lookup=False,
+    )
+    settings = CacheSettings(window)
+    cache = model.make_cache(window, settings.keep)
+    runner = SideBySide(
+        request,
+        Loaded(model.name, model, settings, SamplingSettings(seed=0), cache),
+        should_stop=lambda: False,
+        on_tokens=lambda tokens: on_tokens(tokens, runner.cache_bytes),
+        notify=notify,
+    )
+    lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
+    source = Rows(BatchInput(), io.BytesIO(lines.encode()))
+    pending = Pending(source, StreamOutput(lambda line: None))
+    for result in runner.results(pending):
+        pending.finish(result)
+        yield result
