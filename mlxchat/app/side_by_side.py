@@ -122,7 +122,11 @@ class SideBySide:
             yield from self._survived(self._begin_next)
             yield from self._look_ahead(pending)
         if not self._plans and pending.is_over and 2 * len(self._seated) <= self._batch.seats:
-            self._batch.close_gaps()
+            yield from self._survived(self._close_gaps)
+
+    def _close_gaps(self) -> Iterator[Result]:
+        self._batch.close_gaps()
+        yield from ()
 
     @property
     def _worthwhile(self) -> int:
@@ -162,12 +166,14 @@ class SideBySide:
         plan = self._plans[0]
         run = RowRun(plan, self._model)
         runs = [run]
+        self._beginning = [plan]
         try:
             following = [each.prompt.ids for each in list(self._plans)[1:]]
             ids = plan.prompt.ids
             cache, held, run.cached_tokens = self._prefixes.begin(ids, following, self._read)
             others = self._others_like(plan, cache, held)
             runs += [RowRun(other, self._model, cached_tokens=held) for other in others]
+            self._beginning += others
             if others:
                 yield from self._read_together(runs, cache, held)
             else:
@@ -176,8 +182,10 @@ class SideBySide:
             raise
         except MlxchatError as error:
             yield self._failed(plan, error)
-        for each in runs:
-            self._plans.remove(each.plan)
+            self._beginning = [plan]
+        for each in self._beginning:
+            self._plans.remove(each)
+        self._beginning = []
 
     def _read_one(self, run: RowRun, cache: Cache, held: int) -> Iterator[Result]:
         """Read the rest of a row's prompt and seat it, or generate it alone."""
@@ -307,9 +315,10 @@ class SideBySide:
         if seated.reply.finish_reason is not None:
             yield self._finished(row)
             return
-        del self._seated[row]
         constrained = seated.chooser.constrained
         result = self._alone.resume(seated.run, seated.reply.here(), cache, constrained)
+        # Only now: if memory runs out, all rows that are seated begin again.
+        del self._seated[row]
         if result is not None:
             yield result
 
@@ -321,13 +330,17 @@ class SideBySide:
             with device_failures():
                 yield from work()
         except DeviceError:
-            if len(self._seated) < 2:
+            # A row that is beginning may have a seat already.
+            running = {seated.run.plan: None for seated in self._seated.values()}
+            running |= dict.fromkeys(self._beginning)
+            if len(running) < 2:
                 raise
-            self._limit.lower(len(self._seated) // 2)
-            self._plans.extendleft(seated.run.plan for seated in reversed(self._seated.values()))
+            self._limit.lower(len(running) // 2)
+            self._plans = deque([*running, *(each for each in self._plans if each not in running)])
             self._begin_again()
 
     def _begin_again(self) -> None:
+        self._beginning: list[RowPlan] = []
         self._seated: dict[BatchRow, Seated] = {}
         self._prefixes = SharedPrefixes(self._make_cache)
         self._batch = Batch(self._model.network, make_rows(self._model.network, self._make_cache()))

@@ -1,0 +1,95 @@
+"""A device that fails while a batch runs: no row is lost, and none is answered twice."""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mlxchat.app.batch_run import open_batch
+from mlxchat.app.observer import Observer
+from mlxchat.app.side_by_side import SideBySide
+from mlxchat.errors import DeviceError
+from mlxchat.request import BatchRequest, Setup
+from mlxchat.rows.pending import Pending
+from mlxchat.rows.results import Result
+from tests.failing_device import FailingDevice
+
+# Rows that share a beginning and are read together, one that outgrows the window, and one whose
+# prompt is longer than it.
+ROWS = [
+    *({"id": n, "prompt": "the same words for all " + "x" * n, "max_tokens": 6} for n in range(6)),
+    {"id": "grows", "prompt": "grow " * 11, "max_tokens": 12},
+    {"id": "long", "prompt": "long " * 20, "max_tokens": 3},
+    *({"id": n, "prompt": "the same words for all " + "y" * n, "max_tokens": 12} for n in (7, 8)),
+]
+
+
+# The evaluations at which rows are read together, seated, decoded, moved out, and brought closer.
+FEW = (6, 9, 10, 30, 50, 90, 120, 127)
+
+
+def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, str], bool, int]:
+    """The texts by id, whether the batch came to its end, and the number of evaluations."""
+    lines: list[str] = []
+    setup = Setup(model=str(model), window=80, seed=7, prefix_cache=False)
+    data = io.BytesIO("\n".join(map(json.dumps, ROWS)).encode())
+    request = BatchRequest(setup=setup, rows=4, ignore_eos=True)
+    over = True
+    results = SideBySide.results
+
+    def breaking(runner: SideBySide, pending: Pending) -> Iterator[Result]:
+        device.breaks_at(fails_at)
+        return results(runner, pending)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        open_batch(request, Observer(), write=lines.append, piped=data) as batch,
+    ):
+        patch.setattr(SideBySide, "results", breaking)
+        try:
+            batch.run()
+        except DeviceError:
+            over = False
+    count = device.count
+    device.repair()
+    found = [json.loads(line) for line in lines]
+    doubled = [id_ for id_, times in Counter(each["id"] for each in found).items() if times > 1]
+    assert not doubled, f"evaluation {fails_at} failed"
+    assert not any("error" in each for each in found)
+    return {each["id"]: each["text"] for each in found}, over, count
+
+
+def check_failures(model: Path, device: FailingDevice, evaluations: Sequence[int]) -> int:
+    """Fail at each of these; returns how often the batch came to its end."""
+    expected, _, _ = run(model, device, 0)
+    assert len(expected) == len(ROWS)
+    survived = 0
+    for number in evaluations:
+        texts, over, _ = run(model, device, number)
+        if over:
+            assert texts == expected, f"evaluation {number} failed"
+        else:
+            assert texts.items() <= expected.items()
+        survived += over
+    return survived
+
+
+def test_no_row_is_lost_or_doubled_if_the_device_fails(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that had just been read together were answered twice, and a batch ended with an error if
+    a row failed that had left the others."""
+    assert check_failures(tiny_model, FailingDevice(monkeypatch), FEW) == len(FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_no_row_is_lost_or_doubled_whenever_the_device_fails(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = FailingDevice(monkeypatch)
+    _, _, count = run(tiny_model, device, 0)
+    assert check_failures(tiny_model, device, range(1, count + 1)) > 2 / 3 * count
