@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,9 @@ def kill_run(batch: list[str], out: Path, seconds: float, *, early: bool) -> boo
     )
     while not early and process.poll() is None and size_of(out) <= before:
         time.sleep(0.002)
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    process.kill()
     return process.wait() == -signal.SIGKILL
 
 
@@ -104,5 +104,6 @@ def test_five_kills_lose_no_row_and_double_none(tiny_model: Path, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_a_hundred_kills_lose_no_row_and_double_none(tiny_model: Path, tmp_path: Path) -> None:
     check_kills(tiny_model, tmp_path, kills=100, seed=0)
