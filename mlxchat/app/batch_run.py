@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from mlxchat import platform
 from mlxchat.app.answer import constraint_of
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.prompt import count_pinned
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.loops import ShouldStop
+from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
 from mlxchat.rows.output import Output, ResultFile, StreamOutput, open_output
 from mlxchat.rows.pending import Pending, Tally
@@ -143,6 +145,8 @@ def open_batch(
 ) -> Generator[BatchRun]:
     """Open the input and the output; `write` gets the lines if the request names no output, and
     `piped` is read if it names no input. Raises MlxchatError."""
+    if platform.launched_rank() is not None:
+        raise UsageError("a batch runs on one machine: start it without mlx.launch")
     observer = observer or Observer()
     # An invalid one is refused before anything is opened.
     constraint_of(request.answer)

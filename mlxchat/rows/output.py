@@ -4,6 +4,7 @@ A line that was written survives the end of the process; the disk is synced abou
 so a power cut loses at most the lines of that second, which a second run does again.
 """
 
+import errno
 import os
 import stat
 import time
@@ -68,10 +69,14 @@ class ResultFile:
         self.finished = self._repaired()
 
     def write(self, line: str) -> None:
-        """Append the line. If the disk is full, nothing of it stays."""
+        """Append the line. If the disk is full, nothing of it stays. Raises OutputError, also if
+        the file has been deleted."""
         data = line.encode("utf-8", "replace")
         with reported_as(OutputError, f"write {self.path}"):
-            before = os.fstat(self._descriptor).st_size
+            status = os.fstat(self._descriptor)
+            if not status.st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "it has been deleted")
+            before = status.st_size
             try:
                 write_all(self._descriptor, data, before)
             except BaseException:
