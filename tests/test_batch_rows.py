@@ -183,6 +183,17 @@ def test_a_shared_prefix_is_read_once(tiny_model: Path) -> None:
     assert run_batch(tiny_model, rows[3:4], system=system)[3]["text"] == results[3]["text"]
 
 
+def test_rows_that_run_one_after_the_other_share_a_prefix_too(tiny_model: Path) -> None:
+    """Only one row was planned at a time, so that nothing was known to be shared."""
+    rows: list[Record] = [
+        {"id": n, "prompt": "the same words " * 4 + f"{n} own", "max_tokens": 3} for n in range(4)
+    ]
+    results = run_batch(tiny_model, rows, rows=1)
+    check_alone(tiny_model, rows, results)
+    assert results[0]["cached_tokens"] == 0
+    assert all(results[n]["cached_tokens"] > 60 for n in range(1, 4))
+
+
 def test_two_instructions_in_turn_are_both_read_once(tiny_model: Path) -> None:
     instructions = ["Translate into French: " * 3, "Summarise in a sentence: " * 3]
     rows = [{"id": n, "prompt": f"{instructions[n % 2]}{n}", "max_tokens": 3} for n in range(16)]

@@ -134,8 +134,9 @@ class SideBySide:
         return self._limit.most // SEATS_TOGETHER if self._reads_together else 0
 
     def _look_ahead(self, pending: Pending) -> Iterator[Result]:
-        """Plan as many rows as may run side by side, to see what their prompts share."""
-        while len(self._plans) < self._limit.most and not self._should_stop():
+        """Plan as many rows as may run side by side, and at least two, to see what their prompts
+        share."""
+        while len(self._plans) < max(self._limit.most, 2) and not self._should_stop():
             row = pending.take(self._patience_s())
             if row is None:
                 return
