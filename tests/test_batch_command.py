@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import mlxchat
+from mlxchat import platform
 from mlxchat.app import batch_run
 from mlxchat.app.batch_run import Figures
 from mlxchat.errors import DeviceError
@@ -169,9 +170,9 @@ def test_ctrl_c_stops_with_every_finished_row_written(
         done = run_mlxchat("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == (
-        "mlxchat: stopped: 3 rows finished; run the same command again for the rest\n"
+        "mlxchat: stopped: 2 rows finished; run the same command again for the rest\n"
     )
-    assert ids_in("out.jsonl") == [0, 1, 2]
+    assert ids_in("out.jsonl") == [0, 1]
     assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
     assert ids_in("out.jsonl") == list(range(6))
 
@@ -185,8 +186,7 @@ def test_a_failing_device_ends_the_batch_and_loses_no_row(run_mlxchat: RunMlxcha
         done = run_mlxchat("batch", prompts(4), "-o", "out.jsonl", "--rows", "1")
     assert (done.returncode, done.stderr) == (
         1,
-        "mlxchat: error: the GPU failed; 2 rows finished; run the same command again for the "
-        "rest\n",
+        "mlxchat: error: the GPU failed; 1 row finished; run the same command again for the rest\n",
     )
     assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
     assert ids_in("out.jsonl") == list(range(4))
@@ -259,6 +259,33 @@ def test_a_pattern_that_matches_the_output_does_not_read_it(run_mlxchat: RunMlxc
         done = run_mlxchat("batch", "--files", "*.txt", "-o", "out.txt")
         assert (done.returncode, done.stderr) == (0, "")
     assert ids_in("out.txt") == ["a.txt"]
+
+
+def test_a_batch_is_refused_on_several_machines(
+    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first machine loaded the whole model and ran all rows; the others ended silently."""
+    monkeypatch.setattr(platform, "launched_rank", lambda: 0)
+    done = run_mlxchat("batch", prompts(2), "-o", "out.jsonl")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "mlxchat: error: a batch runs on one machine: start it without mlx.launch\n",
+    )
+    assert not Path("out.jsonl").exists()
+
+
+def test_an_output_that_is_deleted_ends_the_batch(
+    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on writing to the deleted file, and ended with success."""
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted_at(3, Path("out.jsonl").unlink, patch)
+        done = run_mlxchat("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("mlxchat: error: cannot write out.jsonl: it has been deleted; ")
+    assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
+    assert ids_in("out.jsonl") == list(range(6))
 
 
 def test_a_batch_from_python() -> None:
