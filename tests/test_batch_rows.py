@@ -194,6 +194,22 @@ def test_rows_that_run_one_after_the_other_share_a_prefix_too(tiny_model: Path) 
     assert all(results[n]["cached_tokens"] > 60 for n in range(1, 4))
 
 
+@pytest.mark.parametrize("window", [64, 96])
+def test_a_shared_prefix_longer_than_the_window_is_read_as_it_would_be_alone(
+    tiny_model: Path, window: int
+) -> None:
+    """The prefix was read first, which evicts other tokens than reading the prompt in one go."""
+    shared = ("shared words here " * 3, "shared words here " * 20)
+    rows: list[Record] = [
+        {"id": n, "prompt": shared[n % 2] + f"{n}" * (1 + n % 3), "max_tokens": 30}
+        for n in range(6)
+    ]
+    results = run_batch(tiny_model, rows, rows=4, window=window)
+    for row in rows:
+        result = results[row["id"]]
+        assert result["text"] == alone(tiny_model, row, result["seed"], window)
+
+
 def test_two_instructions_in_turn_are_both_read_once(tiny_model: Path) -> None:
     instructions = ["Translate into French: " * 3, "Summarise in a sentence: " * 3]
     rows = [{"id": n, "prompt": f"{instructions[n % 2]}{n}", "max_tokens": 3} for n in range(16)]

@@ -343,7 +343,7 @@ class SideBySide:
     def _begin_again(self) -> None:
         self._beginning: list[RowPlan] = []
         self._seated: dict[BatchRow, Seated] = {}
-        self._prefixes = SharedPrefixes(self._make_cache)
+        self._prefixes = SharedPrefixes(self._make_cache, self._window)
         self._batch = Batch(self._model.network, make_rows(self._model.network, self._make_cache()))
 
     def _make_cache(self) -> Cache:

@@ -39,10 +39,15 @@ class Prefix:
 
 
 class SharedPrefixes:
-    """Caches of the prefixes that prompts share. `make` returns an empty cache."""
+    """Caches of the prefixes that prompts share. `make` returns an empty cache, with this window.
 
-    def __init__(self, make: Callable[[], Cache]) -> None:
+    No prefix is longer than the window: beyond that, where reading pauses decides what each token
+    sees, so a prompt would be read differently from how it is read alone.
+    """
+
+    def __init__(self, make: Callable[[], Cache], window: int | None = None) -> None:
         self._make = make
+        self._window = window
         self._prefixes: list[Prefix] = []
 
     def begin(
@@ -55,7 +60,9 @@ class SharedPrefixes:
         """
         known = self._longest_known(ids)
         start = 0 if known is None else len(known.ids)
-        stop = shared_length(ids, following, start)
+        # One more, which is never part of a prefix.
+        within = ids if self._window is None else ids[: self._window + 1]
+        stop = shared_length(within, following, start)
         cache = self._make() if known is None else known.cache.fork()
         if stop - start < MIN_TOKENS:
             return cache, start, start
