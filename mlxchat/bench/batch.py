@@ -59,7 +59,7 @@ def tables(found: Sequence[Found]) -> Sequence[Table]:
     shared = [each for each in found if isinstance(each, SharedFigures)]
     memory = [each for each in found if isinstance(each, WindowFigures | SampleFigures)]
     return [
-        *([batch_speed.table(rows)] if rows else []),
+        *batch_speed.tables(rows),
         *([batch_prefix.table(shared)] if shared else []),
         *batch_memory.tables(memory),
     ]
