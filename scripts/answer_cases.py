@@ -4,7 +4,7 @@ expressions and 20 grammars.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 from jsonschema.validators import validator_for
 
+from mlxchat.app.answer import constraint_in
 from mlxchat.constraint.constraint import Constraint
 from scripts.expressions import expressions
 from scripts.grammars import GRAMMARS
@@ -23,11 +24,17 @@ Check = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A constraint, named by its kind and its name or expression."""
+    """A constraint, named by its kind and its name or expression, as the `fields` of a row."""
 
     name: str
-    constraint: Constraint
+    fields: Mapping[str, Any]
     is_right: Check
+
+    @property
+    def constraint(self) -> Constraint:
+        constraint = constraint_in(self.fields)
+        assert constraint is not None
+        return constraint
 
 
 def exactly(text: str) -> Any:
@@ -57,11 +64,11 @@ def cases(only: Sequence[str] = ()) -> Iterator[Case]:
 
     for name, schema in SCHEMAS.items():
         if wanted(f"schema {name}"):
-            yield Case(f"schema {name}", Constraint.from_schema(schema), by_schema(schema))
+            yield Case(f"schema {name}", {"schema": schema}, by_schema(schema))
     for expression in expressions():
         if wanted(f"regex {expression}"):
-            constraint = Constraint.from_regex(expression)
-            yield Case(f"regex {expression}", constraint, by_expression(expression))
+            fields = {"regex": expression}
+            yield Case(f"regex {expression}", fields, by_expression(expression))
     for name, (grammar, is_right) in GRAMMARS.items():
         if wanted(f"grammar {name}"):
-            yield Case(f"grammar {name}", Constraint.from_grammar(grammar), is_right)
+            yield Case(f"grammar {name}", {"grammar": grammar}, is_right)

@@ -3,7 +3,7 @@
     python -m scripts.bench_answers                       # an answer to each of 270 constraints
     python -m scripts.bench_answers -m tiny --seeds 20    # 20 of a tiny random model to each
     python -m scripts.bench_answers --only regex --only 'grammar csv'
-    python -m scripts.bench_answers --progress night.jsonl   # in pieces: continues after a stop
+    python -m scripts.bench_answers -o night.jsonl        # in pieces: continues after a stop
     python -m scripts.bench_answers --speed               # speeds, in turn with free answers
     python -m scripts.bench_answers --ttft                # times to the first token, in turn
 
@@ -22,18 +22,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
 
 # isort: split
 
+from mlxchat.app.batch_run import open_batch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.generate import Generation
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
+from mlxchat.request import BatchInput, BatchRequest, Setup
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from scripts.answer_cases import Case, cases
 from scripts.schemas import SCHEMAS
@@ -71,35 +74,35 @@ def generate(
     return text, generation.is_complete, (tokens - 1) / took_s if tokens > 1 else 0.0
 
 
-class Progress:
-    """The outcomes so far, by case and seed; with a file, also those of earlier runs."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self.known: dict[tuple[str, int], str] = {
-            (each["case"], each["seed"]): each["outcome"] for each in map(json.loads, lines)
-        }
-
-    def add(self, case: Case, seed: int, outcome: str) -> None:
-        self.known[case.name, seed] = outcome
-        if self._path is not None:
-            line = json.dumps({"case": case.name, "seed": seed, "outcome": outcome})
-            with self._path.open("a") as file:
-                file.write(f"{line}\n")
-
-
-def count_valid(
-    model: Model, wanted: Sequence[Case], seeds: int, max_tokens: int, progress: Progress
-) -> int:
-    """Print the counts by kind; return the number of answers that are not valid."""
+def count_valid(name: str | None, wanted: Sequence[Case], options: argparse.Namespace) -> int:
+    """Answer all cases in a batch and print the counts by kind; return the number of answers that
+    are not valid. An answer that the output file has already is not generated again."""
+    by_name = {case.name: case for case in wanted}
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "rows.jsonl")
+        output = options.output or Path(directory, "answers.jsonl")
+        with source.open("w") as file:
+            for case in wanted:
+                for seed in range(options.seeds):
+                    row = {"id": f"{seed} {case.name}", "prompt": PROMPT, "seed": seed}
+                    file.write(json.dumps({**row, **case.fields}) + "\n")
+        request = BatchRequest(
+            setup=Setup(model=name, window=512, sampling={"temp": 1.0}, offline=True),
+            input=BatchInput(path=source),
+            output=output,
+            rows=options.rows,
+            max_tokens=options.max_tokens,
+        )
+        with open_batch(request, write=print) as batch:
+            for done, _ in enumerate(batch.results(), 1):
+                if done % 50 == 0:
+                    print(f"{done:,} answers, {batch.figures.tokens_per_s:.0f} tok/s", flush=True)
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
     counts: Counter[tuple[str, str]] = Counter()
-    for case in wanted:
-        for seed in range(seeds):
-            if (case.name, seed) not in progress.known:
-                progress.add(case, seed, _outcome(model, case, seed, max_tokens))
-            counts[case.name.partition(" ")[0], progress.known[case.name, seed]] += 1
-        print(f"{case.name}: {sum(counts.values()):,} answers so far", flush=True)
+    for line in lines:
+        case_name = line["id"].partition(" ")[2]
+        if case_name in by_name:
+            counts[case_name.partition(" ")[0], _outcome(by_name[case_name], line)] += 1
     for kind in dict.fromkeys(kind for kind, _ in counts):
         valid, cut_off, invalid = (counts[kind, each] for each in ("valid", "cut off", "invalid"))
         total = valid + cut_off + invalid
@@ -107,14 +110,15 @@ def count_valid(
     return sum(count for (_, outcome), count in counts.items() if outcome != "valid")
 
 
-def _outcome(model: Model, case: Case, seed: int, max_tokens: int) -> str:
-    text, complete, _ = generate(model, case.constraint, seed, max_tokens)
-    if not complete:
-        print(f"{case.name}, seed {seed}: cut off after {max_tokens:,} tokens")
+def _outcome(case: Case, line: Mapping[str, Any]) -> str:
+    """Checks the text, or what the program has parsed, which is written as JSON again."""
+    if not line.get("complete"):
+        print(f"{line['id']}: {line.get('error', 'cut off')}")
         return "cut off"
+    text = json.dumps(line["value"]) if "value" in line else line["text"]
     if case.is_right(text):
         return "valid"
-    print(f"{case.name}, seed {seed}: invalid: {text[:200]!r}")
+    print(f"{line['id']}: invalid: {text[:200]!r}")
     return "invalid"
 
 
@@ -192,7 +196,8 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], help="how a constraint's name begins"
     )
-    parser.add_argument("--progress", type=Path, help="file of outcomes, to continue from")
+    parser.add_argument("-o", "--output", type=Path, help="file of answers, to continue")
+    parser.add_argument("--rows", type=int, default=32, help="answers side by side")
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--ttft", action="store_true")
@@ -203,13 +208,10 @@ def main() -> int:
         if arguments.ttft:
             measure_first_token(name)
             return 0
-        model = load(name, offline=True)
         if arguments.speed:
-            measure_speed(model, list(SCHEMAS)[::5])
+            measure_speed(load(name, offline=True), list(SCHEMAS)[::5])
             return 0
-        wanted, progress = list(cases(arguments.only)), Progress(arguments.progress)
-        wrong = count_valid(model, wanted, arguments.seeds, arguments.max_tokens, progress)
-        return int(wrong > 0)
+        return int(count_valid(name, list(cases(arguments.only)), arguments) > 0)
 
 
 if __name__ == "__main__":
