@@ -108,11 +108,15 @@ class Batch:
         """
         self._cache.begin_step()
         logits = self._network(self._inputs()[:, None], cache=self._cache)[:, -1, :]
+        constrained = [row for row in self._rows if row.chooser.constrained is not None]
+        if constrained:
+            # Computed while the masks are.
+            mx.async_eval(logits)
         current = [(row, row.next) for row in self._rows]
         self._draw([row for row in self._rows if row.chooser.constrained is None], logits)
         taken = [(row, self._take(row, next_)) for row, next_ in current if next_ is not None]
         # What a constraint rules out depends on the tokens just taken.
-        self._draw([row for row in self._rows if row.chooser.constrained is not None], logits)
+        self._draw(constrained, logits)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()

@@ -142,9 +142,8 @@ class Constrained:
         """Rule out the tokens that may not follow, in logits `(1, V)`. `after` are tokens that have
         been `accepted`, but not added yet.
 
-        The mask is computed on the CPU while the logits are.
+        Computes the mask on the CPU: let the logits be computed meanwhile.
         """
-        mx.async_eval(logits)
         return apply_mask(logits, self._mask(after))
 
     def _mask(self, after: Sequence[int]) -> np.ndarray:

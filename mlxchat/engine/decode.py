@@ -120,6 +120,9 @@ class _Loop:
     def _drawn(self, logits: mx.array, count: int, after: mx.array | list[int]) -> Drawn:
         """Begin drawing a token from logits `(1, V)`, after `count` others. `after` are the last
         tokens, if they are not among the `_latest` yet."""
+        if self._chooser.constrained is not None:
+            # Computed while the mask is.
+            mx.async_eval(logits)
         drawn = self._chooser.draw(logits, count, after)
         mx.async_eval(*drawn.arrays())
         return drawn
