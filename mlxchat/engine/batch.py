@@ -5,6 +5,7 @@ Works on arrays only, like `decode`. Rows may come and go between steps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -32,13 +33,28 @@ def prefill_together(network: nn.Module, cache: Cache, texts: Sequence[TokenIds]
 
 
 @dataclass(eq=False, slots=True)
+class Likeliest:
+    """The likeliest token of each seat, `(B,)`, which is read once for all rows."""
+
+    tokens: mx.array
+    _ids: list[int] | None = None
+
+    def at(self, seat: int) -> int:
+        if self._ids is None:
+            ids: Any = self.tokens.tolist()
+            self._ids = ids
+        assert self._ids is not None
+        return self._ids[seat]
+
+
+@dataclass(eq=False, slots=True)
 class BatchRow:
     """One row. `next` has been drawn after the `last` token known, and not been read yet."""
 
     chooser: Chooser
     seat: int
     last: int
-    next: Drawn | None = None
+    next: Drawn | Likeliest | None = None
     drawn: int = 0
 
 
@@ -97,9 +113,14 @@ class Batch:
 
     def close_gaps(self) -> None:
         """Stop computing empty seats, if no rows are going to take them."""
-        seats = {seat: index for index, seat in enumerate(self._cache.compact())}
+        kept = self._cache.compact()
+        seats = {seat: index for index, seat in enumerate(kept)}
         for row in self._rows:
             row.seat = seats[row.seat]
+        likeliest = {id(row.next): row.next for row in self._rows}
+        for each in likeliest.values():
+            if isinstance(each, Likeliest):
+                each.tokens = each.tokens[mx.array(kept, mx.int32)]
 
     def step(self) -> list[tuple[BatchRow, Decoded]]:
         """Return the next token of each row, and begin computing the one after it.
@@ -124,30 +145,44 @@ class Batch:
 
     def _inputs(self) -> mx.array:
         """The last token of each seat, `(B,)`."""
+        first = self._rows[0].next
+        is_shared = isinstance(first, Likeliest) and first.tokens.size == self._cache.seats
+        if is_shared and all(row.next is first for row in self._rows):
+            return first.tokens
         inputs = [mx.zeros(1, mx.int32)] * self._cache.seats
         for row in self._rows:
-            last = mx.array([row.last], mx.int32) if row.next is None else row.next.token
-            inputs[row.seat] = last.astype(mx.int32)
+            inputs[row.seat] = self._last(row).astype(mx.int32)
         return mx.concatenate(inputs)
 
-    def _take(self, row: BatchRow, drawn: Drawn) -> Decoded:
+    def _last(self, row: BatchRow) -> mx.array:
+        """A row's last token, `(1,)`."""
+        if row.next is None:
+            return mx.array([row.last], mx.int32)
+        if isinstance(row.next, Likeliest):
+            return row.next.tokens[row.seat : row.seat + 1]
+        return row.next.token
+
+    def _take(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded:
         """Wait for a drawn token."""
-        decoded = drawn.read()
+        decoded = Decoded(drawn.at(row.seat)) if isinstance(drawn, Likeliest) else drawn.read()
         row.chooser.take(decoded.id)
         row.last = decoded.id
         if row.next is drawn:
             row.next = None
         return decoded
 
-    def _draw(self, rows: list[BatchRow], logits: mx.array) -> None:
+    def _draw(self, rows: Sequence[BatchRow], logits: mx.array) -> None:
         """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats."""
-        likeliest = mx.argmax(logits, axis=-1)
+        likeliest = Likeliest(mx.argmax(logits, axis=-1))
+        begun: list[mx.array] = []
         for row in rows:
-            this = slice(row.seat, row.seat + 1)
             if row.chooser.is_plain:
-                row.next = Drawn(likeliest[this])
+                row.next = likeliest
+                begun.append(likeliest.tokens)
             else:
-                after = [] if row.next is None else row.next.token
-                row.next = row.chooser.draw(logits[this], row.drawn, after)
+                after = [] if row.next is None else self._last(row)
+                drawn = row.chooser.draw(logits[row.seat : row.seat + 1], row.drawn, after)
+                begun += drawn.arrays()
+                row.next = drawn
             row.drawn += 1
-        mx.async_eval(*(array for row in rows if row.next for array in row.next.arrays()))
+        mx.async_eval(*begun)
