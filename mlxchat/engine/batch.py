@@ -145,14 +145,20 @@ class Batch:
 
     def _inputs(self) -> mx.array:
         """The last token of each seat, `(B,)`."""
-        first = self._rows[0].next
-        is_shared = isinstance(first, Likeliest) and first.tokens.size == self._cache.seats
-        if is_shared and all(row.next is first for row in self._rows):
-            return first.tokens
+        shared = self._shared()
+        if shared is not None:
+            return shared
         inputs = [mx.zeros(1, mx.int32)] * self._cache.seats
         for row in self._rows:
             inputs[row.seat] = self._last(row).astype(mx.int32)
         return mx.concatenate(inputs)
+
+    def _shared(self) -> mx.array | None:
+        """The last token of each seat, if all have been drawn at once."""
+        first = self._rows[0].next
+        if not isinstance(first, Likeliest) or first.tokens.size != self._cache.seats:
+            return None
+        return first.tokens if all(row.next is first for row in self._rows) else None
 
     def _last(self, row: BatchRow) -> mx.array:
         """A row's last token, `(1,)`."""
