@@ -28,7 +28,7 @@ ROWS = [
 
 
 # The evaluations at which rows are read together, seated, decoded, moved out, and brought closer.
-FEW = (6, 9, 10, 30, 50, 90, 120, 127)
+FEW = (2, 4, 6, 20, 40, 55, 70, 74)
 
 
 def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, str], bool, int]:

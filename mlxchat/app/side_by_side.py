@@ -347,7 +347,8 @@ class SideBySide:
         self._batch = Batch(self._model.network, make_rows(self._model.network, self._make_cache()))
 
     def _make_cache(self) -> Cache:
-        return self._model.make_cache(self._window, self._loaded.settings.keep)
+        # A fork, because making one tries the model's ropes.
+        return self._loaded.cache.fork()
 
     def _refusal(self) -> str | None:
         if self._model.peers is not None:
