@@ -415,8 +415,8 @@ def read_together(case: Case) -> Iterator[tuple[Cache, Cache, int, int]]:
     most = most_together(shared)
     if most is not None and 2 + max(map(len, texts)) > most:
         return
-    together = prefill_together(case.model.network, shared, texts)
-    for row, ids in enumerate(texts):
+    read = prefill_together(case.model.network, shared, texts)
+    for ids, (together, row) in zip(texts, read, strict=True):
         own = shared.fork()
         case.logits(own, ids.tolist())
         yield own, together, row, 2 + len(ids)

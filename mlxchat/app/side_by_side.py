@@ -224,8 +224,8 @@ class SideBySide:
 
     def _read_together(self, runs: Sequence[RowRun], cache: Cache, held: int) -> Iterator[Result]:
         rest = [run.plan.prompt.ids[held:-1] for run in runs]
-        rows = prefill_together(self._model.network, cache, rest)
-        for row, run in enumerate(runs):
+        read = prefill_together(self._model.network, cache, rest)
+        for run, (rows, row) in zip(runs, read, strict=True):
             try:
                 self._seat(run, rows, row)
             except DeviceError:

@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from mlxchat import platform
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import Rows, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
@@ -18,18 +19,27 @@ from mlxchat.engine.draw import Chooser, Decoded, Drawn
 from mlxchat.text.spans import TokenIds
 
 
-def prefill_together(network: nn.Module, cache: Cache, texts: Sequence[TokenIds]) -> Cache:
-    """Read several texts in one step, each after what `cache` holds; the result has a row for each.
+def prefill_together(
+    network: nn.Module, cache: Cache, texts: Sequence[TokenIds]
+) -> list[tuple[Cache, int]]:
+    """Read several texts in one step, each after what `cache` holds. Returns for each a cache with
+    several rows, and its row.
 
-    Shorter ones are padded at the end, after all their tokens, which therefore do not see it.
+    Shorter ones are padded at the end, after all their tokens, which therefore do not see it. On a
+    CPU with several cores, each computes a part of the rows.
     """
     padded = np.zeros((len(texts), max(map(len, texts))), np.int32)
     for row, ids in zip(padded, texts, strict=True):
         row[: len(ids)] = ids
-    rows = repeated(cache, len(texts))
-    network(mx.array(padded), cache=rows)
-    mx.eval([layer.state for layer in rows])
-    return rows
+    read: list[Cache] = []
+    with platform.prefill_streams() as streams:
+        parts = [part for part in np.array_split(padded, len(streams)) if len(part)]
+        for part, stream in zip(parts, streams, strict=False):
+            with mx.stream(stream):
+                read.append(repeated(cache, len(part)))
+                network(mx.array(part), cache=read[-1])
+        mx.eval([layer.state for rows in read for layer in rows])
+    return [(rows, row) for rows, part in zip(read, parts, strict=True) for row in range(len(part))]
 
 
 @dataclass(eq=False, slots=True)
