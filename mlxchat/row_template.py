@@ -9,7 +9,6 @@ is ever evaluated, and the values are never searched for fields.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
@@ -51,11 +50,6 @@ class RowTemplate:
         """The names of the fields, each once."""
         names = (each.field for each in self.parts if isinstance(each, Placeholder))
         return tuple(dict.fromkeys(names))
-
-    @property
-    def prefix(self) -> str:
-        """The text before the first field, with which every prompt begins."""
-        return "".join(takewhile(lambda part: isinstance(part, str), self.parts))  # type: ignore[arg-type]
 
     def fill(self, values: Mapping[str, str]) -> str:
         """The prompt of a row. Raises KeyError for a field that has no value."""

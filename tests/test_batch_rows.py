@@ -321,7 +321,7 @@ def test_fewer_rows_run_if_memory_is_short(
 
 
 def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
-    """Neither rows nor prefixes stay behind."""
+    """Neither rows nor prefixes stay in memory."""
     rows = [{"id": n, "prompt": f"{n} " * (n % 20), "max_tokens": 2 + n % 3} for n in range(300)]
     sizes: list[int] = []
     step = side_by_side.Batch.step

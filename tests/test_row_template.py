@@ -23,7 +23,6 @@ def test_texts_come_out_as_they_were_and_values_are_never_searched(
     known = dict(zip(names, values, strict=False))
     pairs = zip(names, texts[1:], strict=True)
     assert template.fill(known) == texts[0] + "".join(known[n] + text for n, text in pairs)
-    assert template.prefix == texts[0]
     assert template.fields == tuple(names)
 
 

@@ -14,7 +14,6 @@ from mlxchat.request.overnight import Overnight
 from mlxchat.request.setup import Setup
 from mlxchat.row_template import RowTemplate
 from mlxchat.settings import GenerationSettings
-from mlxchat.template_args import thinking_variables
 from mlxchat.wording import Field
 
 RowCount = int | Literal["auto"]
@@ -143,15 +142,6 @@ class BatchRequest:
                 raise UsageError(
                     Field(name), " needs the chat template, which ", Field("raw"), " bypasses"
                 )
-
-    @property
-    def hides_thoughts(self) -> bool:
-        return self.think in ("off", "hide")
-
-    def variables(self) -> dict[str, Any]:
-        """The variables of the chat template; `template_args` override `think`."""
-        thinking = {} if self.think is None else thinking_variables(self.think != "off")
-        return {**thinking, **self.template_args}
 
     def generation_settings(self) -> GenerationSettings:
         return GenerationSettings(

@@ -59,7 +59,6 @@ class Pending:
         # The first row that failed, and why.
         self.first_error: str | None = None
         self._next: Row | None = None
-        self._prefix = rows.prefix
         self._rows = ReadAhead(rows, may_wait=rows.may_wait)
         self._output = output
         self._ordered = ordered
@@ -67,11 +66,6 @@ class Pending:
         self._order: deque[int] = deque()
         self._waiting: dict[int, Result] = {}
         self._waiting_chars = 0
-
-    @property
-    def prefix(self) -> str:
-        """The text with which every prompt begins."""
-        return self._prefix
 
     @property
     def has_room(self) -> bool:

@@ -54,11 +54,6 @@ class Rows:
         self._rows = _closing(self._unchecked(), self._stream if self.may_wait else None)
 
     @property
-    def prefix(self) -> str:
-        """The text with which every prompt begins."""
-        return "" if self._source.template is None else self._source.template.prefix
-
-    @property
     def stream(self) -> BinaryIO | None:
         """The file that is read, if it is a single one."""
         return self._stream
