@@ -109,9 +109,15 @@ class Cache(list[LayerCache]):
 
 def draft_refusal(cache: Sequence[LayerCache]) -> str | None:
     """Why no tokens can be drafted; None if they can."""
+    return plain_refusal(cache, "this model copies its window for every token")
+
+
+def plain_refusal(cache: Sequence[LayerCache], in_order: str) -> str | None:
+    """Why a cache has more than plain windows and recurrent states, of windows that stay `in_order`
+    in these words; None if it has not."""
     for leaf in leaves(cache):
         if isinstance(leaf, WindowCache) and leaf.in_order:
-            return "this model copies its window for every token"
+            return in_order
         if isinstance(leaf, WindowCache) and type(leaf) is not WindowCache:
             return "this model attends within chunks"
         if not isinstance(leaf, WindowCache | ArraysCache):

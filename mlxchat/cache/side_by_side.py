@@ -11,10 +11,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, CacheList
 
-from mlxchat.cache.layers import Cache, LayerCache, leaves, recurrent_states, windows
+from mlxchat.cache.layers import Cache, LayerCache, leaves, plain_refusal, recurrent_states, windows
 from mlxchat.cache.placement import Entries
 from mlxchat.cache.rows import RowsWindow
-from mlxchat.cache.window import WindowCache
 
 # mlx-lm modules that compute attention `(B, H_kv, H / H_kv, T, T)`, and so need masks of as many
 # dimensions.
@@ -115,14 +114,7 @@ def make_rows(network: nn.Module, cache: Cache) -> Rows:
 
 def rows_refusal(cache: Sequence[LayerCache]) -> str | None:
     """Why this kind of cache cannot hold several rows; None if it can."""
-    for leaf in leaves(cache):
-        if isinstance(leaf, WindowCache) and leaf.in_order:
-            return "this model groups tokens by their place in the window"
-        if isinstance(leaf, WindowCache) and type(leaf) is not WindowCache:
-            return "this model attends within chunks"
-        if not isinstance(leaf, WindowCache | ArraysCache):
-            return f"this model uses a {type(leaf).__name__}"
-    return None
+    return plain_refusal(cache, "this model groups tokens by their place in the window")
 
 
 def differs_side_by_side(network: nn.Module, make: Callable[[], Cache]) -> str | None:
