@@ -21,8 +21,9 @@ class RowsWindow:
     """Keys and values `(B, H_kv, C, D)` of one layer, for B rows of different lengths.
 
     All rows write to the same slot, so row b's tokens are in the `sizes[b]` slots before it,
-    wrapping around. With `max_size`, a row sees its latest `max_size` tokens. Slots that a row does
-    not see are masked; they hold zeros, or tokens that it has evicted.
+    wrapping around. With `max_size`, a row sees its latest `max_size` tokens. The model gets the S
+    slots from the longest row's first token on or, if they wrap around, all C. Those that a row
+    does not see are masked; they hold zeros, or tokens that it has evicted.
 
     Implements what mlx-lm's models expect of a layer's cache in a step of one token. `offset: (B,)`
     has the RoPE position of each row's next token.
@@ -38,6 +39,7 @@ class RowsWindow:
         self._taken = np.zeros(0, bool)
         self._capacity = SLOTS if max_size is None else min(SLOTS, max_size)
         self._next = 0
+        self._fetched = slice(0, self._capacity)
         self._offset: mx.array | None = None
 
     # Called by the model
@@ -49,37 +51,40 @@ class RowsWindow:
         return self._offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Add one token to each row, `(B, H_kv, 1, D)`, and return all slots, `(…, C, D)`."""
+        """Add one token to each row, `(B, H_kv, 1, D)`, and return the slots in use,
+        `(…, S, D)`."""
         assert keys.shape[2] == 1, "rows are decoded one token at a time"
         if self.keys is None or self.values is None:
             self.keys, self.values = _room(keys, self._capacity), _room(values, self._capacity)
         slot = self._next
         self.keys[..., slot : slot + 1, :] = keys
         self.values[..., slot : slot + 1, :] = values
+        self._fetched = self._slots_in_use()
         self._next = (slot + 1) % self._capacity
         self._sizes = np.where(self._taken, self._seen_by_next(), 0)
         self._offsets = self._offsets + self._taken
         self._offset = None
-        return self.keys, self.values
+        return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """What `update_and_fetch` returned last, for layers that share this layer's cache."""
         assert self.keys is not None
         assert self.values is not None
-        return self.keys, self.values
+        return self.keys[..., self._fetched, :], self.values[..., self._fetched, :]
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
-        """The slots that each row's next token sees, `(B, 1, 1, C)`, or with more
+        """The slots in use that each row's next token sees, `(B, 1, 1, S)`, or with more
         `mask_dims`; None if all see all."""
         assert N == 1, "rows are decoded one token at a time"
         seen = self._seen_by_next()
         if window_size is not None:
             seen = np.minimum(seen, window_size)
-        if not return_array and (seen == self._capacity).all():
+        slots = np.arange(self._capacity)[self._slots_in_use()]
+        if not return_array and (seen == len(slots)).all():
             return None
-        age = (self._next - np.arange(self._capacity)) % self._capacity
+        age = (self._next - slots) % self._capacity
         visible: Any = age < seen[:, None]
-        shape = (self.seats, *[1] * (self.mask_dims - 2), self._capacity)
+        shape = (self.seats, *[1] * (self.mask_dims - 2), len(slots))
         return mx.array(visible.reshape(shape))
 
     def empty(self) -> bool:
@@ -103,6 +108,12 @@ class RowsWindow:
         """How many tokens each row's next token sees, itself included. An empty seat sees one."""
         seen = np.where(self._taken, self._sizes, 0) + 1
         return seen if self.max_size is None else np.minimum(seen, self.max_size)
+
+    def _slots_in_use(self) -> slice:
+        """From the longest row's first token up to its next one, or all if they wrap around."""
+        end = self._next + 1
+        begin = end - int(self._seen_by_next().max(initial=1))
+        return slice(begin, end) if begin >= 0 else slice(0, self._capacity)
 
     # Seats
 
