@@ -87,7 +87,8 @@ def count_valid(name: str | None, wanted: Sequence[Case], options: argparse.Name
                     row = {"id": f"{seed} {case.name}", "prompt": PROMPT, "seed": seed}
                     file.write(json.dumps({**row, **case.fields}) + "\n")
         request = BatchRequest(
-            setup=Setup(model=name, window=512, sampling={"temp": 1.0}, offline=True),
+            # Unbounded, because rows that fill their window run one after the other.
+            setup=Setup(model=name, window=None, sampling={"temp": 1.0}, offline=True),
             input=BatchInput(path=source),
             output=output,
             rows=options.rows,

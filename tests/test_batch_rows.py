@@ -22,6 +22,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import row_seed
 from mlxchat.cache import make_cache
+from mlxchat.engine.batch import Batch
 from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
 from mlxchat.errors import DeviceError
 from mlxchat.request import BatchRequest, Request, Setup
@@ -279,7 +280,7 @@ def test_rows_begin_again_if_memory_runs_out(
     """No row is lost, and each text is the same: fewer run side by side, and a notice says so."""
     notices: list[str] = []
     rows = prompts(10)
-    step, steps = side_by_side.Batch.step, 0
+    step, steps = Batch.step, 0
 
     def failing(batch: Any) -> Any:
         nonlocal steps
@@ -288,7 +289,7 @@ def test_rows_begin_again_if_memory_runs_out(
             raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
         return step(batch)
 
-    monkeypatch.setattr(side_by_side.Batch, "step", failing)
+    monkeypatch.setattr(Batch, "step", failing)
     results = run_batch(tiny_model, rows, rows=8, notices=notices)
     check_alone(tiny_model, rows, results)
     assert notices == [
@@ -303,7 +304,7 @@ def test_a_device_that_fails_with_a_single_row_ends_the_batch(
     def failing(batch: Any) -> Any:
         raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
 
-    monkeypatch.setattr(side_by_side.Batch, "step", failing)
+    monkeypatch.setattr(Batch, "step", failing)
     with pytest.raises(DeviceError):
         run_batch(tiny_model, prompts(1), rows=8)
 
@@ -324,14 +325,14 @@ def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
     """Neither rows nor prefixes stay in memory."""
     rows = [{"id": n, "prompt": f"{n} " * (n % 20), "max_tokens": 2 + n % 3} for n in range(300)]
     sizes: list[int] = []
-    step = side_by_side.Batch.step
+    step = Batch.step
 
     def measured(batch: Any) -> Any:
         sizes.append(batch.nbytes)
         return step(batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(side_by_side.Batch, "step", measured)
+        patch.setattr(Batch, "step", measured)
         run_batch(tiny_model, rows, rows=8)
     token_bytes = sizes[0] / 64  # the smallest buffer of one row
     assert max(sizes) <= 8 * WINDOW * token_bytes

@@ -111,7 +111,7 @@ ORDER: dict[str, list[str]] = {
             "records",
         ),
         *("begin", "warm", "session", "chat", "verify"),
-        *("row_plan", "row_run", "row_alone", "row_limit", "side_by_side", "batch_run"),
+        *("row_plan", "row_run", "row_alone", "row_limit", "running", "side_by_side", "batch_run"),
     ],
     "bench": [
         *(

@@ -6,7 +6,6 @@ that cannot compute several, is generated alone.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.prefixes import Prefixes
@@ -14,19 +13,16 @@ from mlxchat.app.row_alone import OnTokens, RowAlone
 from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import RowPlan, RowPlanner
 from mlxchat.app.row_run import RowRun
+from mlxchat.app.running import Running
 from mlxchat.cache import Cache, learned_positions
 from mlxchat.cache.side_by_side import (
     differs_side_by_side,
-    make_rows,
     most_together,
     rows_refusal,
 )
-from mlxchat.engine.batch import Batch, BatchRow, prefill_together
-from mlxchat.engine.draw import Chooser
-from mlxchat.engine.generate import max_tokens_within
+from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.loops import ShouldStop, prefill
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.reply import Reply
 from mlxchat.engine.shared_prefix import ReadTokens, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError
 from mlxchat.failures import device_failures
@@ -48,17 +44,6 @@ SEATS_TOGETHER = 8
 
 # Rows that come this soon after another may share a prefix with it.
 SOON_S = 0.02
-
-NO_DRAFTS = "no drafts: rows run side by side"
-
-
-@dataclass(eq=False, slots=True)
-class Seated:
-    """A row among others."""
-
-    run: RowRun
-    reply: Reply
-    chooser: Chooser
 
 
 class SideBySide:
@@ -98,15 +83,15 @@ class SideBySide:
     @property
     def cache_bytes(self) -> int:
         """Bytes allocated for the keys and values of the rows that run."""
-        return self._batch.nbytes
+        return self._running.nbytes
 
     def results(self, pending: Pending) -> Iterator[Result]:
         try:
             with wired_limit():
                 while not self._should_stop():
                     yield from self._fill_seats(pending)
-                    if self._seated:
-                        yield from self._survived(self._step)
+                    if self._running:
+                        yield from self._survived(self._running.step)
                     elif pending.is_over and not self._plans:
                         return
         finally:
@@ -116,16 +101,16 @@ class SideBySide:
 
     def _fill_seats(self, pending: Pending) -> Iterator[Result]:
         yield from self._look_ahead(pending)
-        if len(self._plans) >= self._worthwhile > self._limit.most - len(self._seated):
+        if len(self._plans) >= self._worthwhile > self._limit.most - len(self._running):
             return
         while self._plans and self._has_seat() and not self._should_stop():
             yield from self._survived(self._begin_next)
             yield from self._look_ahead(pending)
-        if not self._plans and pending.is_over and 2 * len(self._seated) <= self._batch.seats:
+        if not self._plans and pending.is_over:
             yield from self._survived(self._close_gaps)
 
     def _close_gaps(self) -> Iterator[Result]:
-        self._batch.close_gaps()
+        self._running.close_gaps()
         yield from ()
 
     @property
@@ -148,14 +133,14 @@ class SideBySide:
     def _patience_s(self) -> float:
         """How long to wait for another row: not while others run, and not long to learn what
         follows the first one."""
-        if self._seated:
+        if self._running:
             return 0.0
         return SOON_S if self._plans else WAIT_S
 
     def _has_seat(self) -> bool:
         tokens = [self._tokens(self._plans[0])]
-        tokens += [self._tokens(seated.run.plan) for seated in self._seated.values()]
-        return self._limit.allows(len(self._seated), max(tokens), self._batch.nbytes)
+        tokens += map(self._tokens, self._running.plans)
+        return self._limit.allows(len(self._running), max(tokens), self._running.nbytes)
 
     def _tokens(self, plan: RowPlan) -> int:
         """Tokens that a row may hold in the end."""
@@ -198,7 +183,7 @@ class SideBySide:
             return
         last = len(ids) - 1
         if self._read(cache, ids, held, last).done == last - held:
-            self._seat(run, cache)
+            self._running.add(run, cache)
 
     def _others_like(self, plan: RowPlan, cache: Cache, held: int) -> list[RowPlan]:
         """Other plans that can be read together with this one: all are short, and the same tokens
@@ -210,7 +195,7 @@ class SideBySide:
         for other in list(self._plans)[1:] if self._reads_together else ():
             theirs = other.prompt.ids
             tokens = max(longest, len(theirs))
-            running = len(self._seated) + 1 + len(others)
+            running = len(self._running) + 1 + len(others)
             if (
                 (len(others) + 2) * (tokens - held) <= TOKENS_TOGETHER
                 and (most is None or tokens <= most)
@@ -227,7 +212,7 @@ class SideBySide:
         read = prefill_together(self._model.network, cache, rest)
         for run, (rows, row) in zip(runs, read, strict=True):
             try:
-                self._seat(run, rows, row)
+                self._running.add(run, rows, row)
             except DeviceError:
                 raise
             except MlxchatError as error:
@@ -235,33 +220,6 @@ class SideBySide:
 
     def _failed(self, plan: RowPlan, error: MlxchatError) -> Result:
         return Result(plan.row, error=str(error), model=self._model.name)
-
-    def _seat(self, run: RowRun, cache: Cache, row: int = 0) -> None:
-        """Seat the row whose prompt is in this cache, or in this row of it."""
-        plan, tokens = run.plan, len(run.plan.prompt.ids)
-        if plan.settings.wants_drafts:
-            run.notices = (NO_DRAFTS,)
-        max_tokens = max_tokens_within(
-            self._model, Cache(), tokens, plan.settings.max_tokens, generated=0
-        )
-        constrained = run.constrained()
-        chooser = Chooser(
-            plan.prompt.ids,
-            plan.sampling,
-            logprobs=plan.settings.logprobs,
-            constrained=constrained,
-        )
-        reply = Reply(
-            plan.prompt.ids,
-            self._model.tokenizer.reader(plan.context),
-            plan.settings,
-            eos_ids=self._model.tokenizer.eos_ids,
-            max_tokens=max_tokens,
-            constrained=constrained,
-        )
-        last = int(plan.prompt.ids[-1])
-        added = self._batch.add(cache, last, chooser, row=row, tokens=tokens - 1)
-        self._seated[added] = Seated(run, reply, chooser)
 
     def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> ReadTokens:
         """Put the tokens `ids[start:stop]` into the cache. The disk may know the first ones."""
@@ -279,50 +237,6 @@ class SideBySide:
         )
         return ReadTokens(known + done, known)
 
-    # Rows that run
-
-    def _step(self) -> Iterator[Result]:
-        """Generate one token of each row."""
-        generated = 0
-        for row, token in self._batch.step():
-            seated = self._seated[row]
-            generated += seated.run.add(seated.reply.add(token))
-            if seated.reply.finish_reason is not None:
-                self._batch.remove(row)
-                yield self._finished(row)
-        self._on_tokens(generated)
-        for row in [row for row in self._seated if self._is_full(row)]:
-            yield from self._move_out(row)
-
-    def _finished(self, row: BatchRow) -> Result:
-        seated = self._seated.pop(row)
-        seated.run.add(seated.reply.finish())
-        reason = seated.reply.finish_reason
-        assert reason is not None
-        return seated.run.result(reason, complete=seated.reply.is_complete)
-
-    def _is_full(self, row: BatchRow) -> bool:
-        """Whether the next step would evict a token of this row."""
-        held = len(self._seated[row].run.plan.prompt.ids) - 1 + row.drawn
-        return self._window is not None and held >= self._window
-
-    def _move_out(self, row: BatchRow) -> Iterator[Result]:
-        """Generate the rest of a row alone, in the rotating window."""
-        cache = self._make_cache()
-        token = self._batch.move(row, cache)
-        seated = self._seated[row]
-        if token is not None:
-            self._on_tokens(seated.run.add(seated.reply.add(token)))
-        if seated.reply.finish_reason is not None:
-            yield self._finished(row)
-            return
-        constrained = seated.chooser.constrained
-        result = self._alone.resume(seated.run, seated.reply.here(), cache, constrained)
-        # Only now: if memory runs out, all rows that are seated begin again.
-        del self._seated[row]
-        if result is not None:
-            yield result
-
     # The device
 
     def _survived(self, work: Callable[[], Iterator[Result]]) -> Iterator[Result]:
@@ -332,8 +246,7 @@ class SideBySide:
                 yield from work()
         except DeviceError:
             # A row that is beginning may have a seat already.
-            running = {seated.run.plan: None for seated in self._seated.values()}
-            running |= dict.fromkeys(self._beginning)
+            running = dict.fromkeys([*self._running.plans, *self._beginning])
             if len(running) < 2:
                 raise
             self._limit.lower(len(running) // 2)
@@ -342,9 +255,8 @@ class SideBySide:
 
     def _begin_again(self) -> None:
         self._beginning: list[RowPlan] = []
-        self._seated: dict[BatchRow, Seated] = {}
         self._prefixes = SharedPrefixes(self._make_cache, self._window)
-        self._batch = Batch(self._model.network, make_rows(self._model.network, self._make_cache()))
+        self._running = Running(self._loaded, self._alone, self._on_tokens)
 
     def _make_cache(self) -> Cache:
         # A fork, because making one tries the model's ropes.

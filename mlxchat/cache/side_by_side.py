@@ -131,8 +131,8 @@ def differs_side_by_side(network: nn.Module, make: Callable[[], Cache]) -> str |
     rows.begin_step()
     try:
         together = _logits(network, mx.array([[1], [1]]), rows)
-    except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-        return f"this model cannot compute rows of different lengths ({error})"
+    except (ValueError, TypeError, RuntimeError, AttributeError):
+        return "this model cannot compute rows of different lengths"
     expected = mx.concatenate(alone).astype(mx.float32)
     error = mx.linalg.norm(together.astype(mx.float32) - expected) / mx.linalg.norm(expected)
     difference: Any = error.item()
