@@ -244,6 +244,38 @@ def test_whitespace_is_one_space_after_separators() -> None:
         assert not accepts(constraint, text)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "number"},
+        {"type": ["number", "null"], "minimum": -180, "maximum": 180},
+        {"type": "number", "exclusiveMinimum": 0.5, "exclusiveMaximum": 0.50000001},
+        {"exclusiveMinimum": 0},
+        {},
+        {"anyOf": [{"type": "string"}, {"type": "number"}]},
+    ],
+    ids=json.dumps,
+)
+def test_numbers_have_an_end(schema: Any) -> None:
+    """Small models, once among decimals, add digits until something stops them."""
+    nine = "0.500000001"
+    assert accepted(Constraint.from_schema(schema), [nine, f"{nine}2"]) == [nine]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "number", "minimum": 0, "exclusiveMaximum": 1e-9}, "0.00000000012"),
+        ({"type": "number", "multipleOf": 0.5}, "2.5"),
+        ({"type": "number", "enum": [1.25e-10, 7]}, "7"),
+        ({"allOf": [{"type": "number"}, {"minimum": 0.00000000011}]}, "0.00000000012"),
+    ],
+    ids=json.dumps,
+)
+def test_finer_numbers_are_allowed_if_the_schema_needs_them(schema: Any, text: str) -> None:
+    assert accepts(Constraint.from_schema(schema), text)
+
+
 def test_numbers_are_read_alike_everywhere() -> None:
     integers = Constraint.from_schema({"type": "integer"})
     assert accepts(integers, str(2**53 - 1))

@@ -1,24 +1,28 @@
-"""Values that a schema leaves open: of any type, but with numbers that every program reads exactly.
+"""Values that a schema leaves open: of any type, but with numbers that every program reads exactly,
+and that end.
 
-JSON also allows 1e999, which Python reads as infinity.
+JSON also allows 1e999, which Python reads as infinity, and decimals without end.
 """
 
 from typing import Any
 
-from mlxchat.constraint.literals import MAX_INTEGER
+from mlxchat.constraint.literals import FINEST, MAX_INTEGER, allows_finest
 
 NAME = "any"
 
 ANYTHING = {"$ref": f"#/$defs/{NAME}"}
 
-_BOUNDS = {"minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
+_WIDEST = {"minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
 
 DEFINITION: dict[str, Any] = {
     "type": ["null", "boolean", "number", "string", "array", "object"],
     "items": ANYTHING,
     "additionalProperties": ANYTHING,
-    **_BOUNDS,
+    **_WIDEST,
+    "multipleOf": FINEST,
 }
+
+_LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 # The value is one of a list, or other schemas apply to it too.
 _DECIDED = frozenset({"const", "enum", "$ref", "allOf", "anyOf"})
@@ -33,7 +37,10 @@ def with_anything(written: dict[str, Any]) -> dict[str, Any]:
         return written
     named = written.get("type", DEFINITION["type"])
     types = {named} if isinstance(named, str) else set(named)
-    defaults: dict[str, Any] = {} if "type" in written else dict(_BOUNDS)
+    defaults: dict[str, Any] = {} if "type" in written else dict(_WIDEST)
+    bounds = [written[key] for key in _LIMITS if key in written]
+    if "number" in types and allows_finest(*bounds):
+        defaults["multipleOf"] = FINEST
     if "array" in types:
         defaults["items"] = ANYTHING
     if "object" in types:

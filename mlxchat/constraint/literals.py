@@ -9,6 +9,9 @@ from mlxchat.constraint.schema_error import refuse
 # Beyond this, programs that read numbers as doubles, and llguidance, round integers.
 MAX_INTEGER = 2**53 - 1
 
+# Numbers have at most nine decimals, or some models add digits without end.
+FINEST = 1e-9
+
 # A mask tracks the remainder of each number.
 MAX_MULTIPLE = 2_000
 
@@ -31,6 +34,11 @@ def check_multiple(value: int | float, path: Path) -> None:
     digits = "".join(map(str, Decimal(repr(value)).as_tuple().digits)).strip("0")
     if int(digits) > MAX_MULTIPLE:
         refuse(path, f"multiples of {shorten(value)} cannot be enforced: too many digits")
+
+
+def allows_finest(*bounds: int | float) -> bool:
+    """Whether numbers between these bounds, themselves excluded, can have nine decimals."""
+    return all(round(bound, 8) == bound for bound in bounds)
 
 
 def excludes_nothing(key: str, bound: Any) -> bool:
