@@ -1,0 +1,1 @@
+"""Finds the texts that a message needs, and abstains if none fits. Knows nothing of turns."""
