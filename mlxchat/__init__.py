@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mlxchat.app.run import Run
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
-    from mlxchat.chat.turn import Forgot, Turn
+    from mlxchat.chat.turn import Forgot, Recalled, Turn
     from mlxchat.constraint.constraint import Constraint
     from mlxchat.engine.blocks import BlockReader
     from mlxchat.engine.generate import Generation
@@ -75,6 +75,7 @@ __all__ = [
     "Observer",
     "Overnight",
     "Part",
+    "Recalled",
     "Request",
     "RowTemplate",
     "Run",
@@ -111,6 +112,7 @@ _HOME = {
     "Observer": "mlxchat.app.observer",
     "Overnight": "mlxchat.request",
     "Part": "mlxchat.text.parts",
+    "Recalled": "mlxchat.chat.turn",
     "Request": "mlxchat.request",
     "RowTemplate": "mlxchat.row_template",
     "Run": "mlxchat.app.run",

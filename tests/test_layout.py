@@ -69,7 +69,7 @@ ORDER: dict[str, list[str]] = {
         *("reply", "generate", "shared_prefix", "blocks", "repetition"),
     ],
     "chat": [
-        *("", "ledger", "turn", "watch", "turns", "eviction", "held"),
+        *("", "ledger", "turn", "watch", "turns", "eviction", "memory", "held"),
         *("random_streams", "rendering", "view", "conversation", "transcript"),
     ],
     "store": [

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mlxchat.chat.turn import Forgot
+from mlxchat.chat.turn import Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import Token
 from mlxchat.text.tokens import Tokenizer
@@ -34,6 +34,10 @@ class EventWriter:
     def forgot(self, forgot: Forgot) -> str:
         figures = {"turns": forgot.turns, "tokens": forgot.tokens}
         return _line({"event": "forgot"} | self._turn | figures)
+
+    def recalled(self, recalled: Recalled) -> str:
+        figures = {"turns": list(recalled.numbers), "tokens": recalled.tokens}
+        return _line({"event": "recalled"} | self._turn | figures)
 
     def token(self, token: Token) -> str:
         self._texts[token.thought].write(token.text)

@@ -14,6 +14,7 @@ import numpy as np
 
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.memory import Memory
 from mlxchat.chat.random_streams import stream_of
 from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Mention, Said, Turn, Usage
@@ -55,6 +56,9 @@ class Conversation:
     All random numbers derive from one seed: `sampling.seed`, or a random one. Each turn, retry and
     continuation draws from its own stream.
 
+    Before a message, at most `recalls` forgotten turns that it needs are quoted to the model. The
+    quote is not part of the turn and leaves the window after the reply.
+
     Raises TemplateError if the model has no template, CacheError if the pinned tokens leave no
     room in the window.
     """
@@ -72,7 +76,10 @@ class Conversation:
         template_args: Mapping[str, Any] | None = None,
         prefixes: Prefixes | None = None,
         drafter: Drafter | None = None,
+        recalls: int = 0,
     ) -> None:
+        self.recalls = recalls
+        self._memory = Memory()
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
         # The seed of the last reply.
@@ -303,6 +310,7 @@ class Conversation:
             template_args=self.template_args,
             prefixes=self.view.prefixes,
             drafter=drafter,
+            recalls=self.recalls,
         )
         other.resume(self.system, self.turns)
         other._any_seed, other._retries = self._any_seed, self._retries
@@ -326,15 +334,23 @@ class Conversation:
         return self._or_drop(self._reply(turn, watch))
 
     def _reply(self, turn: Turn, watch: Watch) -> Generator[Said]:
+        def recall() -> list[int]:
+            return self._memory.find(turn.user, self.turns, self.recalls) if self.recalls else []
+
         try:
-            yield from self.view.make_room(watch.count_encoding)
+            yield from self.view.make_room(watch.count_encoding, recall)
         except WindowFull:
             self.undo()
             raise
         except StoppedEncoding:
             self.undo()
             return
-        yield from self._answer(turn, NOTHING, watch)
+        try:
+            yield from self._answer(turn, NOTHING, watch)
+        except GeneratorExit:
+            self.view.end_quote()
+            raise
+        self.view.end_quote()
         if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
             self.undo()
 
@@ -442,7 +458,7 @@ class Conversation:
                     if loop is not None:
                         loop.add(token.id)
                 yield token
-                while in_place and self.view.is_full:
+                while in_place and self.view.is_full and not self.view.evict_quote():
                     forgot = self.view.forget_oldest_in_place()
                     in_place = forgot is not None
                     if forgot is not None:

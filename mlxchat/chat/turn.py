@@ -70,8 +70,23 @@ class Forgot:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Forgotten turns quoted before the message, with the `tokens` of the quote, which leaves the
+    window after the reply. `messages` are the texts of the turns `numbers`, counted from 1."""
+
+    numbers: tuple[int, ...]
+    messages: tuple[str, ...]
+    tokens: int
+
+    @property
+    def text(self) -> str:
+        """Empty: it is not part of the reply."""
+        return ""
+
+
 # What `say`, `retry` and `continue_reply` yield. Joined, the texts are the reply and its thought.
-Said = Token | Forgot
+Said = Token | Forgot | Recalled
 
 
 @dataclass(frozen=True, slots=True)

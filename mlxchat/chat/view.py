@@ -6,7 +6,7 @@ difference is prefilled. When the turns no longer fit, the oldest are evicted wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 from typing import Any, Protocol
@@ -18,8 +18,9 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.eviction import RESERVE, forget_until_it_fits, is_too_long, may_be_forgotten
 from mlxchat.chat.held import Before, Held
 from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.memory import quote
 from mlxchat.chat.rendering import NOTHING, Rendering
-from mlxchat.chat.turn import Forgot, Turn, Usage
+from mlxchat.chat.turn import Forgot, Recalled, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import CacheError, TemplateError, UsageError, WindowFull, WindowTooSmall
@@ -28,6 +29,10 @@ from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings, Roll
 from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Action, Field
+
+# A quote's maximum share of the window, and its maximum tokens if there is no window.
+QUOTE_SHARE = 8
+QUOTE_TOKENS = 256
 
 # Placeholder for a message that is not written yet.
 EMPTY = Turn("a")
@@ -88,6 +93,8 @@ class View:
         self.rendering = rendering
         self.roll = roll
         self.prompt = NOTHING
+        # What is quoted before the message that is being answered.
+        self._quote, self._quote_tokens = "", 0
         self._turns = turns
         self.prefixes = prefixes
         # The state before the last turn, and before the turn before it.
@@ -207,8 +214,10 @@ class View:
 
         If the very first turn is forgotten, its tokens that `keep` covers come before them.
         """
-        ids = self.rendering.ids(turns, on_encode)
         kept = self._kept_of_first_turn(turns)
+        if self._quote and turns and turns[-1] is self._turns[-1]:
+            turns = [*turns[:-1], replace(turns[-1], user=self._quote + turns[-1].user)]
+        ids = self.rendering.ids(turns, on_encode)
         return np.concatenate([ids[: self._pinned_tokens], kept, ids[self._pinned_tokens :]])
 
     def _kept_of_first_turn(self, turns: Sequence[Turn]) -> TokenIds:
@@ -222,16 +231,23 @@ class View:
 
     # A turn: make room, fill in its prompt, evict while it is answered
 
-    def make_room(self, on_encode: Progress) -> Iterator[Forgot]:
+    def make_room(
+        self, on_encode: Progress, recall: Callable[[], Sequence[int]] = tuple
+    ) -> Iterator[Forgot | Recalled]:
         """Forget the oldest turns until the rest fits, and render it as `prompt`.
 
+        `recall` returns the numbers of the forgotten turns to quote before the message.
         `on_encode` may raise, to stop before anything is evicted. Raises WindowFull.
         """
+        self._quote = ""
         # Count turns that are not in the cache too: a device failure may have dropped it.
         known = {id(turn) for turn in [*self.turns, *self._turns.retained]}
         ids = self.render(self._turns.retained, on_encode)
         if is_too_long(ids, self.settings.max_kv_size):
             ids = self._forget_until_it_fits(on_encode)
+        plain, numbers = ids, recall()
+        if numbers:
+            ids = self._with_quote(numbers, plain)
         before = [turn for turn in self._turns if id(turn) in known]
         forgotten = [turn for turn in before if turn.forgotten]
         if forgotten:
@@ -242,6 +258,52 @@ class View:
                 self._held.evict(ids, tokens)
             yield Forgot.whole(forgotten, self._at_most_in_view(tokens), self._turns)
         self.prompt = ids
+        if self._quote:
+            messages = tuple(self._turns[number - 1].user for number in numbers)
+            yield Recalled(tuple(numbers), messages, self._quote_tokens)
+
+    def _with_quote(self, numbers: Sequence[int], plain: TokenIds) -> TokenIds:
+        """The prompt with these turns quoted before the message; without, if they do not fit."""
+        window = self.settings.max_kv_size
+        most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
+        forgotten = [turn.forgotten for turn in self._turns]
+        retained = self._turns.retained
+        limit, replies = 4 * most, True
+        while limit >= QUOTE_SHARE:
+            self._quote = quote(self._turns, numbers, limit, replies=replies)
+            ids = self.render(retained)
+            self._quote_tokens = len(ids) - len(plain)
+            if self._quote_tokens <= most:
+                break
+            replies, limit = False, limit if replies else limit // 2
+        else:
+            self._quote = ""
+            return plain
+        if is_too_long(ids, window) and self.roll is not Roll.STOP:
+            ids = forget_until_it_fits(retained, lambda: self.render(self._turns.retained), window)
+        if is_too_long(ids, window):
+            self._quote = ""
+            for turn, was_forgotten in zip(self._turns, forgotten, strict=True):
+                turn.forgotten = was_forgotten
+            return plain
+        return ids
+
+    def evict_quote(self) -> bool:
+        """Evict the quote from the cache; False if there is none or it cannot be evicted."""
+        if not self._quote:
+            return False
+        text, self._quote = self._quote, ""
+        ids = self.render(self._turns.retained)
+        if not self._held.evict(ids, len(self.prompt) - len(ids)):
+            self._quote = text
+            return False
+        self.prompt = ids
+        return True
+
+    def end_quote(self) -> None:
+        """Evict the quote. If that is impossible, the next turn rewinds to before it."""
+        self.evict_quote()
+        self._quote = ""
 
     def _at_most_in_view(self, tokens: int) -> int:
         """If a turn is larger than the window, most of its tokens leave before the turn does."""
@@ -355,6 +417,7 @@ class View:
 
     def begin_turn(self) -> None:
         """Remember the state before the turn."""
+        self._quote = ""
         self._earlier, self._before = self._before, Before.of(self._turns, self._held)
 
     def go_back_to(self, turns: int) -> None:
@@ -378,7 +441,7 @@ class View:
 
     def _go_back(self, before: Before) -> None:
         before.remember(self._turns)
-        self._held = before.held
+        self._held, self._quote = before.held, ""
 
     def forget_past(self) -> None:
         self._before = self._earlier = None

@@ -13,11 +13,11 @@ from typing import Any
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Forgot, Said
+from mlxchat.chat.turn import Forgot, Recalled, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.generate import Stats
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.figures import forgotten_line, incomplete, turn_line
+from mlxchat.terminal.figures import incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress, waiting
@@ -217,21 +217,23 @@ class ChatScreen:
             started_s = time.perf_counter()
             forgotten = self._show_until_it_ends(answer, stop, bar)
             for each in forgotten:
-                self.screen.rule(forgotten_line(each))
+                self.screen.rule(window_line(each))
             if self.conversation.is_complete is False:
                 self.screen.say(incomplete(self.conversation.turns[-1].finish_reason))
             self._show_figures(time.perf_counter() - started_s)
             if stop.status not in (None, ExitStatus.INTERRUPTED):
                 raise Terminated(stop.status)
 
-    def _show_until_it_ends(self, answer: Answer, stop: StopRequest, bar: Bar) -> list[Forgot]:
+    def _show_until_it_ends(
+        self, answer: Answer, stop: StopRequest, bar: Bar
+    ) -> list[Forgot | Recalled]:
         """Show the reply as it comes; return what was forgotten meanwhile."""
         draws_rows = self._shows_replies and not (self._options.plain or is_dumb())
         say = self.screen.say_below if draws_rows else say_on_own_line
         stop.say = lambda text: bar.say(text) or say(text)
         stop.before_leaving(bar.stop)
         said_below = False
-        forgotten: list[Forgot] = []
+        forgotten: list[Forgot | Recalled] = []
 
         def on_end() -> None:
             nonlocal said_below
@@ -250,7 +252,7 @@ class ChatScreen:
                 first = self._draw_what_was_forgotten_before(reply)
                 with self._view() as view:
                     for said in chain(first, reply):
-                        if isinstance(said, Forgot):
+                        if isinstance(said, Forgot | Recalled):
                             forgotten.append(said)
                         else:
                             if said.another:
@@ -269,9 +271,9 @@ class ChatScreen:
     def _draw_what_was_forgotten_before(self, reply: Iterator[Said]) -> list[Said]:
         """Draw the rules that belong above the reply; return the start of the reply."""
         for said in reply:
-            if not isinstance(said, Forgot):
+            if not isinstance(said, Forgot | Recalled):
                 return [said]
-            self.screen.rule(forgotten_line(said))
+            self.screen.rule(window_line(said))
         return []
 
     def _view(self) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mlxchat.app.watch import Saved, Status
-from mlxchat.chat.turn import Forgot
+from mlxchat.chat.turn import Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.store.background import Written
 from mlxchat.units import and_rate, count, format_bytes
@@ -72,6 +72,20 @@ def forgotten_line(forgot: Forgot) -> str:
     if forgot.turns == 1:
         return f'forgot turn {forgot.numbers[0]} "{_first_words(forgot.message)}" ({tokens})'
     return f"forgot turns {_ranges(forgot.numbers)} ({tokens})"
+
+
+def recalled_line(recalled: Recalled) -> str:
+    """The turns that are quoted before the message."""
+    quoted = [
+        f'turn {number} "{_first_words(message)}"'
+        for number, message in zip(recalled.numbers, recalled.messages, strict=True)
+    ]
+    return f"recalled {' and '.join(quoted)} ({count(recalled.tokens, 'token')})"
+
+
+def window_line(said: Forgot | Recalled) -> str:
+    """What has left the window, or is back in it."""
+    return forgotten_line(said) if isinstance(said, Forgot) else recalled_line(said)
 
 
 def _first_words(message: str) -> str:

@@ -11,11 +11,11 @@ from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
-from mlxchat.chat.turn import Forgot, Said
+from mlxchat.chat.turn import Forgot, Recalled, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, UsageError
 from mlxchat.request import Answer
-from mlxchat.terminal.figures import forgotten_line, incomplete, turn_line
+from mlxchat.terminal.figures import incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
@@ -147,8 +147,8 @@ class PipedChat:
         """The first or last code block of the answer."""
         answer, wanted = "", self._options.answer
         for said in reply:
-            if isinstance(said, Forgot):
-                self._messages.warn(forgotten_line(said))
+            if isinstance(said, Forgot | Recalled):
+                self._messages.warn(window_line(said))
             elif not said.thought:
                 answer += said.text
         assert self._conversation.stats is not None
@@ -165,6 +165,8 @@ class PipedChat:
             for said in reply:
                 if isinstance(said, Forgot):
                     yield events.forgot(said)
+                elif isinstance(said, Recalled):
+                    yield events.recalled(said)
                 elif not (said.thought and self._options.hides_thoughts):
                     yield events.token(said)
         except MlxchatError as error:
@@ -179,8 +181,8 @@ class PipedChat:
         thoughts = ThoughtsAsText(hidden=self._options.hides_thoughts)
         last = ""
         for said in reply:
-            if isinstance(said, Forgot):
-                self._messages.warn(forgotten_line(said))
+            if isinstance(said, Forgot | Recalled):
+                self._messages.warn(window_line(said))
                 continue
             text = thoughts.add(said.text, said.thought)
             last = text or last
