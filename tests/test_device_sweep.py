@@ -8,14 +8,14 @@ import pytest
 
 from mlxchat.cache import Cache
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Forgot, Turn
+from mlxchat.chat.turn import Forgot, Said, Turn
 from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError
 from mlxchat.settings import GenerationSettings, Roll
 from tests.failing_device import FULL, FailingDevice
 from tests.test_conversation import check_in_step, make_conversation, network
 
-Reply = Iterator[Token | Forgot]
+Reply = Iterator[Said]
 
 
 def say_two(conversation: Conversation) -> Reply:
@@ -123,7 +123,7 @@ def test_a_half_updated_cache_is_dropped(text: str, monkeypatch: pytest.MonkeyPa
         whole(Cache(cache[:1]), start, stop)
         raise RuntimeError(FULL)
 
-    said: list[Token | Forgot] = []
+    said: list[Said] = []
     with monkeypatch.context() as patch:
         patch.setattr(Cache, "evict", evict_in_one_layer)
         with pytest.raises(DeviceError):

@@ -272,6 +272,7 @@ class Chat:
             template_args=options.template_args,
             prefixes=self._prefixes,
             drafter=make_drafter(model, options.generation, self._notify),
+            recalls=options.recalls,
         )
         self._report(conversation)
         return conversation
@@ -358,16 +359,18 @@ class Chat:
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
-        GenerationSettings, `roll`, and `template_args`; template arguments that are not named stay.
+        GenerationSettings, `roll`, `recalls`, and `template_args`; template arguments that are not
+        named stay.
 
         Raises UsageError for an unknown option or an invalid value, TemplateError if the template
         rejects its arguments; then nothing changes.
         """
         conversation = self.conversation
-        known = SAMPLING | GENERATION | {"roll", "template_args"}
+        known = SAMPLING | GENERATION | {"roll", "recalls", "template_args"}
         for name in sorted(options.keys() - known):
             raise UsageError(f"unknown option {name!r}")
         roll = CHAT["roll"].value_of(options.get("roll", conversation.roll))
+        recalls = CHAT["recalls"].value_of(options.get("recalls", conversation.recalls))
         sampling = {name: value for name, value in options.items() if name in SAMPLING}
         new_sampling = replace(conversation.sampling, **sampling)
         generation = {name: value for name, value in options.items() if name in GENERATION}
@@ -382,7 +385,7 @@ class Chat:
         if redrafts:
             drafter = make_drafter(conversation.model, new_generation, self._notify)
             conversation.draft_with(drafter)
-        conversation.roll = roll
+        conversation.roll, conversation.recalls = roll, recalls
         seed = sampling.pop("seed", self._setup.seed)
         chosen = {**self._setup.sampling, **sampling}
         setup = replace(self._setup, sampling=chosen, seed=seed)

@@ -9,6 +9,19 @@ from mlxchat.request.generate import Request
 from mlxchat.request.setup import Setup
 from mlxchat.settings import GenerationSettings, Roll
 
+# Turns that "auto" recalls at most: a fact and its change.
+AUTO_RECALL = 2
+RECALLS = {"auto": AUTO_RECALL, "off": 0}
+
+
+def parse_recall(written: str | int) -> int:
+    """Turns to recall at most, from "auto", "off" or a number."""
+    text = str(written)
+    number = RECALLS.get(text, int(text) if text.isdecimal() else -1)
+    if not 0 <= number <= AUTO_RECALL:
+        raise ValueError(f"must be auto, off or at most {AUTO_RECALL} turns, got {text!r}")
+    return number
+
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
@@ -35,6 +48,16 @@ class ChatOptions:
         project=True,
         in_chat=True,
         saved=True,
+    )
+    recalls: int = option(
+        0,
+        "Quote forgotten turns that a message needs: auto, off, N",
+        Group.WINDOW,
+        name="recall",
+        metavar="auto|off|N",
+        parse=parse_recall,
+        written="off",
+        in_chat=True,
     )
     think: str = same_as(Request, "think", default="on", if_unset=None)
     generation: GenerationSettings = field(default_factory=GenerationSettings)
