@@ -1,4 +1,7 @@
-"""Fifty JSON Schemas as programs have them: records, configuration, forms, calls, unions."""
+"""Fifty JSON Schemas as programs have them: records, configuration, forms, calls, unions.
+
+Whatever small models tend not to end has a bound: texts, names of properties, depth.
+"""
 
 from typing import Any
 
@@ -85,9 +88,11 @@ SCHEMAS: dict[str, Any] = {
     ),
     "recipe": record(
         {
-            "name": text(),
+            "name": text(maxLength=60),
             "minutes": integer(1, 600),
-            "ingredients": array(record({"what": text(), "grams": number(minimum=0)}), 1, 4),
+            "ingredients": array(
+                record({"what": text(maxLength=30), "grams": number(minimum=0)}), 1, 4
+            ),
             "steps": array(text(minLength=3, maxLength=80), 1, 4),
         }
     ),
@@ -106,7 +111,10 @@ SCHEMAS: dict[str, Any] = {
     },
     "linked list": {
         "definitions": {
-            "link": record({"value": text(maxLength=5), "next": nullable({"$ref": "#"})})
+            "link": record(
+                {"value": text(maxLength=5), "next": nullable({"$ref": "#/definitions/last"})}
+            ),
+            "last": record({"value": text(maxLength=5), "next": {"type": "null"}}),
         },
         "$schema": DRAFT_7,
         "$ref": "#/definitions/link",
@@ -149,8 +157,15 @@ SCHEMAS: dict[str, Any] = {
     ),
     "two tools": {
         "anyOf": [
-            record({"name": {"const": "search"}, "arguments": record({"query": text()})}),
-            record({"name": {"const": "open"}, "arguments": record({"url": text(format="uri")})}),
+            record(
+                {"name": {"const": "search"}, "arguments": record({"query": text(maxLength=80)})}
+            ),
+            record(
+                {
+                    "name": {"const": "open"},
+                    "arguments": record({"url": text(format="uri", maxLength=80)}),
+                }
+            ),
         ]
     },
     "coordinates": record(
@@ -165,7 +180,12 @@ SCHEMAS: dict[str, Any] = {
         "minItems": 1,
     },
     "matrix": array(array(number(minimum=-1, maximum=1), 2, 2), 2, 2),
-    "scores": {"type": "object", "additionalProperties": integer(0, 100), "maxProperties": 3},
+    "scores": {
+        "type": "object",
+        "patternProperties": {"^[A-Za-z ]{1,20}$": integer(0, 100)},
+        "additionalProperties": False,
+        "maxProperties": 3,
+    },
     "labels": {
         "type": "object",
         "patternProperties": {"^[a-z]{1,8}$": text(maxLength=10)},
@@ -175,8 +195,9 @@ SCHEMAS: dict[str, Any] = {
     "environment": {
         "type": "object",
         "properties": {"PATH": text(maxLength=30)},
-        "patternProperties": {"^X_[A-Z]+$": text(maxLength=10)},
+        "patternProperties": {"^X_[A-Z]{1,12}$": text(maxLength=10)},
         "additionalProperties": False,
+        "maxProperties": 4,
         "required": ["PATH"],
     },
     "union with null": record({"nickname": {"type": ["string", "null"], "maxLength": 12}}),
@@ -197,7 +218,7 @@ SCHEMAS: dict[str, Any] = {
     "times": record(
         {"day": text(format="date"), "at": text(format="time"), "lasts": text(format="duration")}
     ),
-    "identifier": record({"id": text(format="uuid"), "slug": text(pattern="^[a-z0-9-]+$")}),
+    "identifier": record({"id": text(format="uuid"), "slug": text(pattern="^[a-z0-9-]{1,40}$")}),
     "even numbers": array({"type": "integer", "multipleOf": 2}, 1, 3),
     "quarters": array(number(multipleOf=0.25, minimum=-10, maximum=10), 1, 3),
     "open interval": number(exclusiveMinimum=0, exclusiveMaximum=1),
@@ -233,7 +254,12 @@ SCHEMAS: dict[str, Any] = {
     "pattern within": record({"code": text(pattern="[0-9]{3}", maxLength=8)}),
     "pattern and format": text(format="date", pattern="^20"),
     "words": array(text(pattern=r"^\w+( \w+)*$", maxLength=20), 1, 2),
-    "anything inside": record({"payload": {"type": ["object", "string"]}, "ok": BOOLEAN}),
+    "anything inside": record(
+        {
+            "payload": {"type": ["object", "string"], "maxLength": 40, "maxProperties": 2},
+            "ok": BOOLEAN,
+        }
+    ),
     "annotated": {
         "$schema": DRAFT_2020,
         "$id": "https://example.com/annotated",
