@@ -139,6 +139,7 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
         sampling=SamplingSettings(),
         generation=GenerationSettings(),
         roll=Roll.SHIFT,
+        recalls=0,
         template_args={},
     )
     shown: Any = SimpleNamespace(
@@ -147,7 +148,7 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
         conversation=conversation,
     )
     _set(shown, f"{option} {({'roll': 'shift', 'lookup': 'on'}).get(option, '1')}")
-    assert list(changed) == [option.replace("-", "_")]
+    assert list(changed) == [SETTABLE[option].field]
 
 
 REQUESTS: list[tuple[Callable[[], object], str, str]] = [
