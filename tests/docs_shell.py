@@ -163,9 +163,11 @@ def _chat(text: str, directory: Path, message: str) -> Done:
     terminal = _terminal(text, directory)
     terminal.shows(PROMPT)
     # A resumed chat shows the last message, which may be the same.
-    said = terminal.text().count(f"> {message}\n") + 1
+    # A reply may begin with a combining mark, which the screen adds to the end of the line before.
+    line = rf"^> {re.escape(message)}.*\n"
+    said = len(re.findall(line, terminal.text(), re.MULTILINE)) + 1
     terminal.send(f"{message}\r")
-    terminal.shows(rf"(?:^> {re.escape(message)}\n(?:.*\n)+?){{{said}}}>$")
+    terminal.shows(rf"(?:{line}(?:.*\n)+?){{{said}}}>$")
     terminal.send(CTRL_D)
     return Done(terminal.ends(), terminal.written, "")
 
