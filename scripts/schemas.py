@@ -1,6 +1,6 @@
 """Fifty JSON Schemas as programs have them: records, configuration, forms, calls, unions.
 
-Whatever small models tend not to end has a bound: texts, names of properties, depth.
+Strings, property names and depth are limited where small models tend not to stop.
 """
 
 from typing import Any

@@ -128,7 +128,6 @@ ORDER: dict[str, list[str]] = {
             "tiny",
         ),
         "theirs",
-        *("recall_fact", "recall_tuning", "recall_reporting"),
         *("workloads", "scheduler", "batch_speed", "batch_prefix", "batch_memory", "batch"),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
         *("startup", "stream", "measure"),

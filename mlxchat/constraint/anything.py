@@ -6,7 +6,7 @@ JSON also allows 1e999, which Python reads as infinity, and decimals without end
 
 from typing import Any
 
-from mlxchat.constraint.literals import FINEST, MAX_INTEGER, allows_finest
+from mlxchat.constraint.literals import BOUNDS, FINEST, MAX_INTEGER, allows_finest
 
 NAME = "any"
 
@@ -22,8 +22,6 @@ DEFINITION: dict[str, Any] = {
     "multipleOf": FINEST,
 }
 
-_LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-
 # The value is one of a list, or other schemas apply to it too.
 _DECIDED = frozenset({"const", "enum", "$ref", "allOf", "anyOf"})
 
@@ -38,7 +36,7 @@ def with_anything(written: dict[str, Any]) -> dict[str, Any]:
     named = written.get("type", DEFINITION["type"])
     types = {named} if isinstance(named, str) else set(named)
     defaults: dict[str, Any] = {} if "type" in written else dict(_WIDEST)
-    bounds = [written[key] for key in _LIMITS if key in written]
+    bounds = [written[key] for key in BOUNDS if key in written]
     if "number" in types and allows_finest(*bounds):
         defaults["multipleOf"] = FINEST
     if "array" in types:

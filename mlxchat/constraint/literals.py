@@ -12,6 +12,8 @@ MAX_INTEGER = 2**53 - 1
 # Numbers have at most nine decimals, or some models add digits without end.
 FINEST = 1e-9
 
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
 # A mask tracks the remainder of each number.
 MAX_MULTIPLE = 2_000
 

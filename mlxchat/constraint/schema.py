@@ -26,6 +26,7 @@ from mlxchat.constraint.keywords import (
     REFUSED,
 )
 from mlxchat.constraint.literals import (
+    BOUNDS,
     MAX_INTEGER,
     check_literal,
     check_multiple,
@@ -45,7 +46,6 @@ MAX_COUNT = 2**31 - 1  # of characters, items or properties
 
 _IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 # llguidance compares names and patterns with each other, and intersects patterns of the same text.
@@ -184,7 +184,7 @@ class _Compiler:
         listed = [types] if isinstance(types, str) else types
         is_integer = "integer" in listed and "number" not in listed
         is_number = is_integer or "number" in listed
-        for key in (*_BOUNDS, "multipleOf"):
+        for key in (*BOUNDS, "multipleOf"):
             # Bounds beyond all numbers that are written anyway, as of 64 bits, change nothing.
             if key in used and not (is_number and excludes_nothing(key, used[key])):
                 written[key] = checked_number(used[key], (*path, key))

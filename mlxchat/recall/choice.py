@@ -9,7 +9,7 @@ from math import log
 from mlxchat.recall.index import Index
 from mlxchat.recall.words import informative, words
 
-# Tuned on bench.recall_tuning. A text fits if it contains this share of what the message says...
+# Tuned on scripts/recall_tuning.py. A text fits if it contains this share of the message...
 ENOUGH = 0.4
 # ... or this share, if the speaker asks about their own things.
 ENOUGH_OF_OWN = 0.3
@@ -39,7 +39,7 @@ def fits(index: Index, message: str) -> list[Fit]:
     total, of_text = 0.0, dict[int, float]()
     for word in informative(message)[:MOST_WORDS]:
         found = index.with_word(word)
-        # A word that nobody said before tells no more than one that was said once.
+        # A word that nobody said before counts as one that was said once.
         information = log(1 + len(index) / (max(len(found), 1) + 0.5))
         if word in names:
             information *= WEIGHT_OF_NAME

@@ -227,7 +227,7 @@ class ChatScreen:
     def _show_until_it_ends(
         self, answer: Answer, stop: StopRequest, bar: Bar
     ) -> list[Forgot | Recalled]:
-        """Show the reply as it comes; return what was forgotten meanwhile."""
+        """Show the reply as it comes; return what was forgotten or recalled meanwhile."""
         draws_rows = self._shows_replies and not (self._options.plain or is_dumb())
         say = self.screen.say_below if draws_rows else say_on_own_line
         stop.say = lambda text: bar.say(text) or say(text)
