@@ -383,6 +383,20 @@ def require_supported_system() -> None:
         ) from error
 
 
+# Of file systems that other machines can mount at the same time.
+NETWORK_DISKS = ("nfs", "cifs", "smb", "afp", "afs", "9p", "sshfs", "davfs", "ceph", "gluster")
+
+
+def on_network_disk(path: Path) -> bool:
+    """Whether the file is on another machine's disk. False if the system does not say."""
+    import psutil
+
+    parents = [str(each) for each in path.resolve().parents]
+    mounted = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
+    kind = next((mounted[each] for each in parents if each in mounted), "")
+    return any(network in kind.lower() for network in NETWORK_DISKS)
+
+
 def process_memory_bytes() -> int:
     """Memory used by this process, in bytes: a lower bound.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mlxchat import paths
 from mlxchat.models.hub_cache import repo_dir
+from mlxchat.sessions.database import names_by_use
 from tests.docs import Command
 from tests.docs_shell import Done
 from tests.docs_workplace import DOCUMENT_BYTES, MODEL_ON_THE_HUB, Workplace
@@ -232,7 +233,7 @@ def _bench_plot(seen: Seen) -> None:
 
 
 def sessions() -> set[str]:
-    return {path.name for path in paths.sessions_dir().iterdir()}
+    return set(names_by_use())
 
 
 def tokens_read(done: Done) -> int:

@@ -22,10 +22,10 @@ from mlxchat.errors import (
     WindowTooSmall,
 )
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.sessions.listing import read_session
+from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.store.background import Background
-from mlxchat.store.session import Session
-from mlxchat.store.session_list import read_session
 from mlxchat.store.snapshot import Snapshot
 from scripts.tiny_model import write_tiny_model
 
@@ -111,9 +111,8 @@ def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: O
     for _ in range(4):
         shown += next(reply).text
         assert [user for user, _ in saved("mine")] == ["hello"]
-        # As after a kill: the unfinished reply next to the transcript counts.
-        on_disk = b"".join(path.read_bytes() for path in (paths.sessions_dir() / "mine").iterdir())
-        assert shown.encode("utf-8", "replace")[:3] in on_disk
+        # As after a kill: the unfinished reply counts.
+        assert saved("mine") == [("hello", shown.encode("utf-8", "replace").decode())]
     reply.close()
     assert saved("mine") == [("hello", shown)]
     chat.close()
@@ -287,9 +286,13 @@ def test_a_new_session_whose_name_is_taken_meanwhile_still_gets_a_snapshot(
     """The session takes the next free name when its first turn is saved; its snapshot must too."""
     with Chat.open(options()) as chat:
         assert chat.session is not None
-        (paths.sessions_dir() / chat.session.name).mkdir(parents=True)
+        name = chat.session.name
+        with Session.open(name, create=True) as other:
+            other.journal.record(None, [Turn("mine")])
         say(chat, "one")
+        assert chat.session.name != name
         chat.close()
+        assert chat.session.snapshot_path is not None
         assert chat.session.snapshot_path.exists()
         assert chat.notices == []
 

@@ -14,7 +14,7 @@ import typer
 from mlxchat import cli
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
-from mlxchat.store.session_list import listing, read_session
+from mlxchat.sessions.listing import listing, read_session
 from tests.conftest import RunMlxchat
 
 ROOT: Any = typer.main.get_command(cli.app)

@@ -14,9 +14,9 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
 from mlxchat.errors import ExitStatus
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.store.journal import Saved
-from mlxchat.store.session import Session
 from mlxchat.terminal import chat_screen, visible
 from mlxchat.terminal.chat_screen import ScreenOptions
 from mlxchat.terminal.messages import Messages

@@ -12,8 +12,8 @@ from mlxchat.app.chat import Chat
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import UsageError
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.store.session import Session
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
 from mlxchat.terminal.commands import (
     COMMANDS,

@@ -11,9 +11,11 @@ import pexpect
 import pytest
 
 from mlxchat import cli, paths
+from mlxchat.chat.turn import Turn
 from mlxchat.cli.completion import complete_prefix
 from mlxchat.models.catalog import BUILT_IN_ALIASES
 from mlxchat.models.hub_cache import hub_cache_dir
+from mlxchat.sessions.session import Session
 from mlxchat.store.prefix_index import ROOT, PrefixIndex
 from tests.fake_hub import put_in_cache
 
@@ -94,8 +96,8 @@ def completed_names(shell: str, done: "subprocess.CompletedProcess[str]") -> lis
 
 
 def make_session(name: str) -> None:
-    (paths.sessions_dir() / name).mkdir(parents=True)
-    (paths.sessions_dir() / name / "transcript.jsonl").touch()
+    with Session.open(name, create=True) as session:
+        session.journal.record(None, [Turn("hello", "yes", finish_reason="stop")])
 
 
 def write_config(text: str) -> None:

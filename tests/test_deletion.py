@@ -9,9 +9,9 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
+from mlxchat.sessions.database import names_by_use
+from mlxchat.sessions.session import Session
 from mlxchat.store.prefix_index import ROOT, PrefixIndex
-from mlxchat.store.session import Session
-from mlxchat.store.session_names import names_by_use
 from tests.conftest import RunMlxchat
 
 KEYS = ["a1" * 20, "b2" * 20]
@@ -140,8 +140,10 @@ def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: PrefixInd
     assert "Tell me about 鯨. Tell me" in shown
 
 
-def test_a_deleted_session_leaves_no_directory(
-    sessions: list[str], run_mlxchat: RunMlxchat
-) -> None:
+def test_a_deleted_session_leaves_no_text(sessions: list[str], run_mlxchat: RunMlxchat) -> None:
+    """SQLite leaves what it deletes in the file, unless it is told to overwrite it."""
+    (database,) = paths.sessions_dir().iterdir()
+    assert b"Tell me about whales" in database.read_bytes()
     run_mlxchat("session", "rm", "--yes", *sessions)
-    assert list(Path(paths.sessions_dir()).iterdir()) == []
+    assert list(paths.sessions_dir().iterdir()) == [database]
+    assert b"whales" not in database.read_bytes()

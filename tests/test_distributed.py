@@ -17,7 +17,7 @@ import pytest
 
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import ModelUnsupported
-from mlxchat.store.session import Session
+from mlxchat.sessions.session import Session
 from scripts.families import build_family, write_family
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat

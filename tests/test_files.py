@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxchat.files import AppendFile, exclusive, force_to_disk, write_atomically
+from mlxchat.files import exclusive, force_to_disk, write_atomically
 from mlxchat.models.gguf import convert, weights
 from mlxchat.store import tensor_file
 from mlxchat.store.output_file import OutputFile
@@ -101,12 +101,6 @@ def test_a_full_disk_surfaces_and_leaves_the_file_as_it_was(mac: Calls, tmp_path
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def _append(directory: Path) -> None:
-    file = AppendFile(directory / "appended")
-    file.create()
-    assert file.append(0, b"line\n") is None
-
-
 def _output(directory: Path) -> None:
     with OutputFile.open(directory / "output", None, None) as output:
         output.write("text")
@@ -125,7 +119,6 @@ def _weights(directory: Path) -> None:
 
 DURABLE: dict[str, Callable[[Path], None]] = {
     "a configuration": lambda directory: write_atomically(directory / "file", b"data"),
-    "a turn": _append,
     "a long run's text": _output,
     "a snapshot": _snapshot,
     "a converted model": _weights,
@@ -137,7 +130,7 @@ DURABLE: dict[str, Callable[[Path], None]] = {
 def test_every_durable_write_flushes_the_drives_cache(
     mac: Calls, tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
-    """With `fsync` alone, a power cut lost turns that had been reported as saved."""
+    """With `fsync` alone, a power cut lost text that had been reported as saved."""
     write(tmp_path)
     assert "full" in mac.names
 

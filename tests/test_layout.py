@@ -73,10 +73,13 @@ ORDER: dict[str, list[str]] = {
         *("random_streams", "rendering", "view", "conversation", "transcript"),
     ],
     "store": [
-        *("", "tensor_file", "fingerprint", "snapshot", "verify", "unfinished_reply"),
-        *("saved", "journal", "session_names", "session", "session_list", "output_file"),
+        *("", "tensor_file", "fingerprint", "snapshot", "verify", "output_file"),
         *("metrics", "background", "state_file", "run_record", "checkpoint", "database"),
         *("prefix_index", "page_recorder", "prefix_cache", "block_store"),
+    ],
+    "sessions": [
+        *("", "names", "tables", "serials", "salvage", "unfinished", "saved", "records", "earlier"),
+        *("connection", "repair", "database", "journal", "session", "listing"),
     ],
     "rows": [
         *("", "row", "fields", "openai", "json_lines", "lines", "table", "documents", "ahead"),

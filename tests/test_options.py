@@ -18,8 +18,8 @@ from mlxchat.config.project import ALLOWED
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, at_least, check_options, option, options_of, same_as
 from mlxchat.request import CHAT, GENERATE, ChatOptions, Overnight, Request, Setup
+from mlxchat.sessions.session import Session
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
-from mlxchat.store.session import Session
 from mlxchat.terminal.commands import SETTABLE
 from mlxchat.terminal.spelling import as_flags
 from mlxchat.wording import Field

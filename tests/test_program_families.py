@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from mlxchat import paths
 from mlxchat.app import chat as app_chat
 from mlxchat.app.begin import begin
 from mlxchat.request import ChatOptions, Overnight, Request, Setup
+from mlxchat.sessions.database import names_by_use
+from mlxchat.sessions.listing import read_session
 from mlxchat.settings import GenerationSettings
-from mlxchat.store.session_list import read_session
 from scripts.families import write_family
 from tests.conftest import RunMlxchat
 from tests.terminal_chat import CTRL_D, Chat
@@ -188,9 +188,9 @@ def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKin
 
 
 def last_reply() -> str:
-    """The last reply in the file of the only session."""
-    (directory,) = paths.sessions_dir().iterdir()
-    return read_session(directory.name).turns[-1].reply
+    """The last reply of the only session."""
+    (name,) = names_by_use()
+    return read_session(name).turns[-1].reply
 
 
 @pytest.mark.usefixtures("ordinary_terminal")

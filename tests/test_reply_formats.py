@@ -13,9 +13,9 @@ from mlxchat.chat.transcript import as_markdown
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, TemplateError
+from mlxchat.sessions.listing import read_session
+from mlxchat.sessions.session import Session
 from mlxchat.settings import CacheSettings, GenerationSettings
-from mlxchat.store import saved
-from mlxchat.store.journal import Journal
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import ChatMessage, Tokenizer
@@ -110,10 +110,9 @@ def test_several_thoughts_stay_apart_in_sessions_and_exports(tmp_path: Path) -> 
     )
     conversation = converse(replace(HARMONY, reply=reply))
     say(conversation, "hello")
-    journal = Journal.create(tmp_path / "transcript.jsonl")
-    journal.record(None, conversation.turns)
-    journal.close()
-    (turn,) = saved.read(tmp_path / "transcript.jsonl").turns
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, conversation.turns)
+    (turn,) = read_session("mine").turns
     assert turn.thought == "Hm.Duck?"
     assert turn.thoughts == ["Hm.", "Duck?"]
     assert "Hm.\n\nDuck?\n" in as_markdown(None, [turn])
@@ -206,12 +205,10 @@ def test_a_session_restores_the_thought(scripted: Scripted, tmp_path: Path) -> N
     conversation = converse(scripted)
     for text in ("hello", "again"):
         say(conversation, text)
-    path = tmp_path / "transcript.jsonl"
-    journal = Journal.create(path)
-    journal.record(None, conversation.turns)
-    journal.close()
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, conversation.turns)
     again = converse(scripted)
-    again.resume(None, saved.read(path).turns)
+    again.resume(None, read_session("mine").turns)
     for turn in again.turns:
         check(turn, scripted)
     again.view.hold(conversation.cache, conversation.ledger, again.turns)

@@ -1,4 +1,4 @@
-"""Sessions: names, locks, and that nothing outside their directories is ever touched."""
+"""Sessions: names, locks, lists, and that nothing outside their directory is ever touched."""
 
 import fcntl
 import os
@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,9 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, holder
 from mlxchat.files import lock as lock_module
-from mlxchat.store import session as session_module
-from mlxchat.store.session import SNAPSHOT, Session
-from mlxchat.store.session_list import (
-    Find,
-    Unreadable,
+from mlxchat.sessions import session as session_module
+from mlxchat.sessions.database import Database, names_by_use
+from mlxchat.sessions.listing import (
     latest,
     listing,
     prune_snapshots,
@@ -31,13 +31,18 @@ from mlxchat.store.session_list import (
     rename,
     search,
 )
-from mlxchat.store.session_names import TRANSCRIPT, check_name, directory_of, names_by_use
+from mlxchat.sessions.names import check_name
+from mlxchat.sessions.records import as_text, update_session
+from mlxchat.sessions.session import Session, existing, lock_path, snapshot_path
 
 OPEN_ELSEWHERE = """
 import sys
+from pathlib import Path
+from mlxchat import paths
 from mlxchat.chat.turn import Turn
-from mlxchat.store.session import Session
+from mlxchat.sessions.session import Session
 
+paths.sessions_dir = lambda: Path(sys.argv[2])
 session = Session.open(sys.argv[1], create=True)
 session.journal.record(None, [*session.journal.contents.turns, Turn("from elsewhere")])
 session.journal.show("half a reply")
@@ -56,9 +61,8 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def open_elsewhere(name: str) -> "Generator[subprocess.Popen[str], None, None]":
     """Another process that has the session open until it is killed."""
-    program = OPEN_ELSEWHERE.replace("session = ", _SAME_PLACE + "session = ", 1)
     with subprocess.Popen(
-        [sys.executable, "-c", program, name, str(paths.sessions_dir())],
+        [sys.executable, "-c", OPEN_ELSEWHERE, name, str(paths.sessions_dir())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -71,21 +75,36 @@ def open_elsewhere(name: str) -> "Generator[subprocess.Popen[str], None, None]":
             process.kill()
 
 
-_SAME_PLACE = """
-from pathlib import Path
-from mlxchat import paths
-paths.sessions_dir = lambda: Path(sys.argv[2])
-"""
-
-
-def make_session(name: str, *turns: Turn, used_s: int | None = None) -> Path:
+def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
     """A closed session, last used that many seconds after 1970."""
     with Session.open(name, create=True) as session:
         session.journal.settings({"model": "tiny"})
         session.journal.record(None, turns or [Turn("hello", "yes", finish_reason="stop")])
-        if used_s is not None:
-            os.utime(session.journal.path, (used_s, used_s))
-        return session.directory
+    if used_s is not None:
+        use_at(name, used_s)
+
+
+def use_at(name: str, used_s: int) -> None:
+    updated = as_text(datetime.fromtimestamp(used_s, UTC))
+    with Database() as database:
+        record = existing(database, name)
+        database.write(
+            lambda connection: update_session(connection, replace(record, updated=updated))
+        )
+
+
+def snapshot_of(name: str) -> Path:
+    with Database() as database:
+        return snapshot_path(database, existing(database, name).id)
+
+
+def lock_of(name: str) -> Path:
+    with Database() as database:
+        return lock_path(database, existing(database, name).id)
+
+
+def files(sessions: Path) -> list[str]:
+    return sorted(path.name for path in sessions.iterdir())
 
 
 def mode_of(path: Path) -> int:
@@ -126,10 +145,9 @@ def test_letters_digits_spaces_and_some_punctuation_are_valid_names(name: str) -
         "\ud800",
         "\u202ex",
         "a" * 101,
-        "日" * 90,
     ],
 )
-def test_any_other_name_is_refused_before_it_is_used_as_a_path(sessions: Path, name: str) -> None:
+def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
     make_session("x")
     for attempt in (
         lambda: Session.open(name, create=True),
@@ -143,7 +161,7 @@ def test_any_other_name_is_refused_before_it_is_used_as_a_path(sessions: Path, n
             attempt()
         assert "\n" not in str(raised.value)
     assert names_by_use() == ["x"]
-    assert os.listdir(sessions) == ["x"]  # noqa: PTH208
+    assert files(sessions) == ["sessions.db"]
 
 
 # Opening
@@ -163,15 +181,17 @@ def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
     old = os.umask(0)
     try:
         with Session.open("mine", create=True) as session:
+            assert session.snapshot_path is None
             session.journal.record(None, [Turn("hello")])
             session.journal.show("hi")
-            assert session.directory == sessions / "mine"
-            assert session.snapshot_path == sessions / "mine" / "snapshot.safetensors"
-            found = {path.name: mode_of(path) for path in session.directory.iterdir()}
+            assert session.snapshot_path == sessions / "1.safetensors"
+            found = {path.name: mode_of(path) for path in sessions.iterdir()}
     finally:
         os.umask(old)
-    assert found == dict.fromkeys(["transcript.jsonl", "reply.unfinished", "lock"], 0o600)
-    assert mode_of(sessions) == mode_of(sessions / "mine") == 0o700
+    names = ["sessions.db", "sessions.db-wal", "sessions.db-shm", "1.lock"]
+    assert found == dict.fromkeys(names, 0o600)
+    assert mode_of(sessions) == 0o700
+    assert files(sessions) == ["sessions.db"]
 
 
 def test_a_session_continues_where_it_was_left(sessions: Path) -> None:
@@ -205,9 +225,8 @@ def test_new_sessions_are_named_after_the_time_and_never_collide(sessions: Path)
         assert second.name.startswith(first.name[:10])
         assert first.name != second.name
         third.journal.record(None, [Turn("hello")])
-        assert sorted(os.listdir(sessions)) == sorted(  # noqa: PTH208
-            [first.name, second.name, third.name]
-        )
+        assert names_by_use() == [third.name, second.name, first.name]
+        assert len(set(names_by_use())) == 3
     check_name(second.name)
 
 
@@ -235,38 +254,16 @@ def test_a_name_taken_in_the_meantime_is_not_shared(sessions: Path) -> None:
         assert [turn.user for turn in session.journal.contents.turns] == ["early"]
 
 
-def test_a_chosen_name_taken_in_the_meantime_is_refused(
-    sessions: Path,
-) -> None:
+def test_a_chosen_name_taken_in_the_meantime_is_refused(sessions: Path) -> None:
     with Session.open("mine", create=True) as late:
-        directory = make_session("mine")
+        make_session("mine")
         with pytest.raises(SessionError, match="another process has started session 'mine': "):
             late.journal.record(None, [Turn("late")])
         Session.open("mine").close()
         remove("mine")
-        assert not directory.exists()
         late.journal.record(None, [Turn("late")])
         assert late.journal.recovered
     assert [turn.user for turn in read_session("mine").turns] == ["late"]
-
-
-def test_a_directory_without_a_transcript_is_reused(sessions: Path) -> None:
-    (sessions / "mine").mkdir(parents=True)
-    assert listing() == []
-    with pytest.raises(SessionError, match="no session named"):
-        Session.open("mine")
-    make_session("mine")
-    assert names_by_use() == ["mine"]
-
-
-def test_a_damaged_session_is_not_left_locked(sessions: Path) -> None:
-    path = make_session("mine") / "transcript.jsonl"
-    good = path.read_bytes()
-    path.write_text("nonsense\n")
-    with pytest.raises(SessionError, match="line 1"):
-        Session.open("mine")
-    path.write_bytes(good)
-    Session.open("mine").close()
 
 
 def test_a_session_that_recorded_nothing_leaves_nothing(
@@ -276,19 +273,20 @@ def test_a_session_that_recorded_nothing_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     with Session.open("mine", create=True) as session, monkeypatch.context() as context:
-        context.setattr("mlxchat.files.AppendFile.create", fail)
+        context.setattr("mlxchat.sessions.journal.insert_turn", fail)
         with pytest.raises(
             SessionError, match="No space left on device: the chat continues unsaved"
         ):
             session.journal.record(None, [Turn("hello")])
-    assert list(sessions.iterdir()) == []
+        assert names_by_use() == []
+    assert files(sessions) == ["sessions.db"]
 
 
 def test_leftovers_of_a_killed_snapshot_are_removed(sessions: Path) -> None:
-    directory = make_session("mine")
-    (directory / ".snapshot.safetensors.a1b2").write_bytes(b"half")
+    make_session("mine")
+    (sessions / ".1.safetensors.a1b2").write_bytes(b"half")
     Session.open("mine").close()
-    assert sorted(path.name for path in directory.iterdir()) == ["lock", "transcript.jsonl"]
+    assert files(sessions) == ["sessions.db"]
 
 
 def test_a_directory_that_cannot_be_created_is_reported(sessions: Path) -> None:
@@ -298,6 +296,18 @@ def test_a_directory_that_cannot_be_created_is_reported(sessions: Path) -> None:
         session.journal.record(None, [Turn("hello")])
     with pytest.raises(SessionError, match="cannot list"):
         listing()
+
+
+def test_a_session_deleted_while_it_is_open_elsewhere_is_not_written_again(sessions: Path) -> None:
+    """Its lock is advisory: a program of another kind may delete its rows."""
+    with Session.open("mine", create=True) as session:
+        turns = [Turn("hello", "yes", finish_reason="stop")]
+        session.journal.record(None, turns)
+        with Database() as database:
+            database.write(lambda connection: connection.execute("DELETE FROM sessions"))
+        with pytest.raises(SessionError, match="no longer exists: the chat continues unsaved"):
+            session.journal.record(None, [*turns, Turn("more")])
+    assert names_by_use() == []
 
 
 # Locks
@@ -323,24 +333,25 @@ def test_a_killed_process_leaves_no_lock_and_loses_nothing_shown(sessions: Path)
     with open_elsewhere("mine") as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert (sessions / "mine" / "lock").read_text() == f"{process.pid}\n"
+        assert lock_of("mine").read_text() == f"{process.pid}\n"
         assert [info.open_in for info in listing()] == [None]
         with Session.open("mine") as session:
             turns = session.journal.contents.turns
             assert [(turn.user, turn.reply) for turn in turns] == [
                 ("from elsewhere", "half a reply")
             ]
-            assert (sessions / "mine" / "lock").read_text() == f"{os.getpid()}\n"
+            assert lock_of("mine").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_closed_session_can_be_opened_immediately(sessions: Path) -> None:
-    directory = make_session("mine")
+    make_session("mine")
+    lock = lock_of("mine")
     for _ in range(3):
         with Session.open("mine") as session:
-            assert holder(directory / "lock") == os.getpid()
+            assert holder(lock) == os.getpid()
             session.close()
-        assert holder(directory / "lock") is None
-        assert (directory / "lock").read_text() == ""
+        assert holder(lock) is None
+        assert not lock.exists()
 
 
 def test_child_processes_do_not_keep_the_lock(sessions: Path) -> None:
@@ -402,6 +413,8 @@ def test_a_file_system_without_locks_is_reported(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(lock_module.fcntl, "flock", refuse)
+    # Reading needs no lock.
+    assert len(read_session("mine").turns) == 1
     with pytest.raises(SessionError, match="cannot open session 'mine': No locks available"):
         Session.open("mine")
 
@@ -412,24 +425,16 @@ def test_a_file_system_without_locks_is_reported(
 def test_sessions_are_listed_latest_first(sessions: Path) -> None:
     assert (latest(), listing()) == (None, [])
     make_session("old", Turn("a\nb", forgotten=True), Turn("c"), used_s=1000)
-    newer = make_session("new", used_s=3000)
-    broken = make_session("broken", used_s=2000)
-    (newer / SNAPSHOT).write_bytes(b"x" * 5000)
-    (broken / "transcript.jsonl").write_text("nonsense\n")
-    os.utime(broken / "transcript.jsonl", (2000, 2000))
-    (sessions / ".hidden").mkdir()
-    (sessions / "a file").write_text("")
-    (sessions / "empty").mkdir()
-
-    new, in_between, old = listing()
+    make_session("new", used_s=3000)
+    make_session("in between", used_s=2000)
+    snapshot_of("new").write_bytes(b"x" * 5000)
+    new, _, old = listing()
     assert latest() == "new"
     assert (new.name, new.turns, new.forgotten, new.updated) == ("new", 1, 0, 3000.0)
-    assert new.bytes == 5000 + (newer / "transcript.jsonl").stat().st_size
+    assert new.bytes == 5000 + len("helloyes")
     assert (new.first, new.model, new.open_in, new.error) == ("hello", "tiny", None, None)
     assert (old.name, old.turns, old.forgotten, old.first) == ("old", 2, 1, "a\nb")
-    assert (in_between.name, in_between.turns, in_between.updated) == ("broken", 0, 2000.0)
-    assert in_between.error is not None
-    assert "line 1" in in_between.error
+    assert old.bytes == len("a\nbc")
 
 
 def test_a_session_about_a_document_is_listed_by_its_question(sessions: Path) -> None:
@@ -454,43 +459,76 @@ def test_reading_a_session_does_not_make_it_the_latest(sessions: Path) -> None:
     assert latest() == "one"
 
 
-def test_a_word_is_found_in_all_sessions(sessions: Path) -> None:
-    make_session("old", Turn("Straße?", "Not here.\n  In the STRASSE, there\n"), used_s=1000)
-    make_session("new", Turn("hello"), Turn("x", "strasse", forgotten=True), used_s=3000)
-    (make_session("broken") / "transcript.jsonl").write_text("nonsense\n")
-    os.utime(sessions / "broken" / "transcript.jsonl", (2000, 2000))
-    first, broken, *rest = search("strasse")
-    assert first == Find("new", 2, "assistant", "strasse")
-    assert isinstance(broken, Unreadable)
-    assert broken.name == "broken"
-    assert rest == [
-        Find("old", 1, "user", "Straße?"),
-        Find("old", 1, "assistant", "In the STRASSE, there"),
+def test_a_search_finds_the_turns_with_all_the_words(sessions: Path) -> None:
+    make_session("old", Turn("Straße?", "Not here.\n  In the STRASSE, there\n"))
+    make_session("new", Turn("hello"), Turn("x", "A strasse of houses", forgotten=True))
+    found = [(each.name, each.turn, each.role, each.line) for each in search("strasse")]
+    assert sorted(found) == [
+        ("new", 2, "assistant", "A strasse of houses"),
+        ("old", 1, "user", "Straße?"),
     ]
+    assert [each.name for each in search("STRASSE house")] == ["new"]
+    assert [each.name for each in search("house stra")] == ["new"]
+    assert search("strasse whale") == []
+
+
+def test_the_turn_that_says_it_most_comes_first(sessions: Path) -> None:
+    make_session("a", Turn("One whale among many other animals of the wide and open sea."))
+    make_session("b", Turn("Whales, whales, whales."))
+    make_session("c", Turn("Nothing of the kind."), Turn("Whale watching " + "and more " * 200))
+    assert [each.name for each in search("whale")] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize("wanted", ["", "  ", '"', "*", "AND", "a OR b", "NEAR(x)", "-", "(", "\0"])
+def test_operators_and_quotes_are_only_text(sessions: Path, wanted: str) -> None:
+    make_session("mine", Turn("nothing"))
+    assert search(wanted) == []
+
+
+def test_words_of_scripts_without_spaces_are_found(sessions: Path) -> None:
+    make_session("mine", Turn("我的狗叫小白", "好名字"))
+    assert [each.line for each in search("小白")] == ["我的狗叫小白"]
+    assert search("白小") == []
+
+
+def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:
+    make_session("gone", Turn("whale"))
+    remove("gone")
+    with Session.open("mine", create=True) as session:
+        turns = [Turn("whale"), Turn("dolphin", "whale", finish_reason="stop")]
+        session.journal.record(None, turns)
+        session.journal.record(None, turns[1:])
+        assert [(each.turn, each.role) for each in search("whale")] == [(1, "assistant")]
+        turns[1].reply = "shark"
+        session.journal.record(None, turns[1:])
+        assert search("whale") == []
+        assert [each.line for each in search("shark")] == ["shark"]
 
 
 def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
     for n in range(5):
-        directory = make_session(f"s{n}", used_s=1000 * n)
+        make_session(f"s{n}", used_s=1000 * n)
         if n != 1:
-            (directory / SNAPSHOT).write_bytes(b"x")
-            (directory / ".snapshot.safetensors.x").write_bytes(b"x")
+            snapshot_of(f"s{n}").write_bytes(b"x")
+            (sessions / f".{snapshot_of(f's{n}').name}.x").write_bytes(b"x")
     with open_elsewhere("s0") as process:
-        os.utime(sessions / "s0" / "transcript.jsonl", (0, 0))
+        use_at("s0", 0)
         assert prune_snapshots(keep=2) == 1
         process.kill()
         process.wait()
-    left = sorted(path.parent.name for path in sessions.glob(f"*/{SNAPSHOT}"))
+    left = [f"s{n}" for n in range(5) if snapshot_of(f"s{n}").exists()]
     assert left == ["s0", "s3", "s4"]
-    assert not (sessions / "s2" / ".snapshot.safetensors.x").exists()
+    assert not (sessions / f".{snapshot_of('s2').name}.x").exists()
     assert prune_snapshots() == 0
     assert prune_snapshots(keep=0) == 3
     assert len(listing()) == 5
 
 
 def test_a_snapshot_that_cannot_be_pruned_is_skipped(sessions: Path) -> None:
-    (make_session("odd", used_s=1000) / SNAPSHOT).mkdir()
-    (make_session("good", used_s=500) / SNAPSHOT).write_bytes(b"x")
+    make_session("odd", used_s=1000)
+    make_session("good", used_s=500)
+    snapshot_of("odd").mkdir()
+    snapshot_of("good").write_bytes(b"x")
     assert prune_snapshots(keep=0) == 1
 
 
@@ -502,9 +540,6 @@ def test_a_session_is_renamed(sessions: Path) -> None:
     make_session("taken")
     with pytest.raises(SessionError, match="session 'taken' already exists"):
         rename("old", "taken")
-    (sessions / "empty").mkdir()
-    with pytest.raises(SessionError, match="session 'empty' already exists"):
-        rename("old", "empty")
     rename("old", "new")
     assert sorted(names_by_use()) == ["new", "taken"]
     assert read_session("new").turns[0].user == "hello"
@@ -514,8 +549,6 @@ def test_a_session_is_renamed(sessions: Path) -> None:
 def test_names_that_differ_only_in_case_are_one_session(
     saved: str, asked: str, sessions: Path
 ) -> None:
-    """On a Mac they share a directory, so one session had two names and could not be renamed from
-    one to the other."""
     make_session(saved)
     make_session("other")
     with Session.open(asked, create=True) as session:
@@ -531,31 +564,6 @@ def test_names_that_differ_only_in_case_are_one_session(
     assert names_by_use() == ["other"]
 
 
-def test_a_name_can_change_in_case_on_a_case_insensitive_file_system(
-    sessions: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def exists(path: Path) -> bool:
-        """As on macOS."""
-        names = {each.name.casefold() for each in path.parent.iterdir()}
-        return path.name.casefold() in names
-
-    make_session("night")
-    monkeypatch.setattr(session_module, "_exists", exists)
-    with Session.open("NIGHT") as session:
-        session.rename("Night")
-        assert session.name == "Night"
-    assert names_by_use() == ["Night"]
-
-
-def test_existing_sessions_with_such_names_stay_separate(sessions: Path) -> None:
-    """A case-sensitive file system may have both, from another version."""
-    for name in ("Night", "night"):
-        (sessions / name).mkdir(parents=True)
-        (sessions / name / TRANSCRIPT).write_text("")
-    assert directory_of("Night").name == "Night"
-    assert directory_of("night").name == "night"
-
-
 def test_an_open_session_continues_under_its_new_name(sessions: Path) -> None:
     make_session("taken")
     with Session.open("old", create=True) as session:
@@ -566,14 +574,13 @@ def test_an_open_session_continues_under_its_new_name(sessions: Path) -> None:
             session.rename("taken")
         session.rename("new")
         session.journal.show("a reply")
-        assert session.directory == sessions / "new"
         assert read_session("new").turns[0].reply == "half a reply"
         turns[0].reply, turns[0].finish_reason = "half a reply", "stop"
         session.journal.record(None, turns)
         with pytest.raises(SessionError, match="is open in process"):
             Session.open("new")
     assert sorted(names_by_use()) == ["new", "taken"]
-    assert not (sessions / "new" / "reply.unfinished").exists()
+    assert read_session("new").notices == ()
     Session.open("new").close()
 
 
@@ -588,70 +595,38 @@ def test_a_session_can_be_renamed_before_anything_is_said(sessions: Path) -> Non
     assert sorted(names_by_use()) == ["mine", "taken"]
 
 
-def test_a_session_is_removed_with_all_its_files(sessions: Path) -> None:
-    directory = make_session("mine")
-    for name in (SNAPSHOT, "reply.unfinished", ".snapshot.safetensors.x1"):
-        (directory / name).write_bytes(b"x")
+def test_a_session_is_removed_with_its_snapshot(sessions: Path) -> None:
+    make_session("mine")
+    for path in (snapshot_of("mine"), sessions / ".1.safetensors.x1"):
+        path.write_bytes(b"x")
+    (sessions / "notes.txt").write_text("keep me")
     remove("mine")
-    assert list(sessions.iterdir()) == []
+    assert files(sessions) == ["notes.txt", "sessions.db"]
+    make_session("mine")
+    assert snapshot_of("mine").name == "2.safetensors"
 
 
-def test_a_session_with_other_files_in_its_directory_is_not_removed(sessions: Path) -> None:
-    directory = make_session("mine")
-    (directory / "notes.txt").write_text("keep me")
-    with pytest.raises(SessionError, match=r"is not deleted.*'notes.txt'"):
-        remove("mine")
-    assert sorted(path.name for path in directory.iterdir()) == [
-        "lock",
-        "notes.txt",
-        "transcript.jsonl",
-    ]
-
-
-def test_a_directory_instead_of_a_file_is_reported(sessions: Path) -> None:
-    (make_session("mine") / SNAPSHOT).mkdir()
+def test_a_directory_instead_of_a_snapshot_is_reported(sessions: Path) -> None:
+    make_session("mine")
+    snapshot_of("mine").mkdir()
     with pytest.raises(SessionError, match="cannot remove session 'mine': "):
         remove("mine")
+    assert names_by_use() == ["mine"]
 
 
-def test_a_link_is_not_a_session_and_its_target_is_not_touched(
-    sessions: Path, tmp_path: Path
-) -> None:
-    make_session("mine").rename(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / SNAPSHOT).write_bytes(b"x")
-    (sessions / "mine").symlink_to(tmp_path / "elsewhere")
-    (sessions / "dangling").symlink_to(tmp_path / "nowhere")
-    before = sorted((tmp_path / "elsewhere").iterdir())
-    for attempt in (
-        lambda: Session.open("mine", create=True),
-        lambda: read_session("mine"),
-        lambda: remove("mine"),
-        lambda: rename("mine", "yours"),
-    ):
-        with pytest.raises(SessionError, match="is a symbolic link, so it is not a session"):
-            attempt()
-    session = Session.open("dangling", create=True)
-    with session, pytest.raises(SessionError, match="is a symbolic link"):
-        session.journal.record(None, [Turn("hello")])
-    assert latest() is None
-    assert [(info.name, bool(info.error)) for info in listing()] == [("mine", True)]
-    assert prune_snapshots(keep=0) == 0
-    assert sorted((tmp_path / "elsewhere").iterdir()) == before
-
-
-def test_links_in_a_session_are_removed_but_not_their_targets(
-    sessions: Path, tmp_path: Path
-) -> None:
+def test_links_in_place_of_files_are_not_followed(sessions: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")
-    directory = make_session("mine")
-    for name in (SNAPSHOT, "reply.unfinished"):
-        (directory / name).symlink_to(target)
-    remove("mine")
-    assert target.read_text() == "keep me"
-    directory = make_session("mine")
-    (directory / "lock").unlink()
-    (directory / "lock").symlink_to(target)
+    make_session("mine")
+    snapshot_of("mine").symlink_to(target)
+    lock_of("mine").symlink_to(target)
     with pytest.raises(SessionError, match="cannot open session 'mine'"):
         Session.open("mine")
+    lock_of("mine").unlink()
+    remove("mine")
+    assert target.read_text() == "keep me"
+    (sessions / "sessions.db").unlink()
+    (sessions / "sessions.db").symlink_to(target)
+    with pytest.raises(SessionError, match="cannot list the sessions"):
+        listing()
     assert target.read_text() == "keep me"

@@ -43,11 +43,12 @@ from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.request import CHAT, ChatOptions, Setup
+from mlxchat.sessions.database import Database
+from mlxchat.sessions.names import already_exists, check_name, folded
+from mlxchat.sessions.saved import read_messages
+from mlxchat.sessions.session import Session, find
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.background import Written
-from mlxchat.store.saved import read_messages
-from mlxchat.store.session import Session
-from mlxchat.store.session_names import already_exists, as_saved, check_name, names_by_use
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.tokens import Tokenizer
 from mlxchat.wording import Action, Field, Message
@@ -410,15 +411,17 @@ class Chat:
             self._keeper.rename(name)
             return
         check_name(name)
-        if (found := as_saved(name)) in names_by_use():
-            raise already_exists(found)
+        with Database() as database:
+            found = find(database, name)
+        if found is not None:
+            raise already_exists(found.name)
         self._keeper = Keeper(Session.open(name, create=True), self._notify)
         self._describe()
 
     def change_session(self, name: str) -> None:
         """Leave this conversation, saved, and resume another session with its template arguments.
         Raises SessionError."""
-        if self.session is not None and self.session.name == as_saved(name):
+        if self.session is not None and folded(self.session.name) == folded(name):
             raise UsageError(f"already in session {name!r}")
         self._change_session(Session.open(name))
 

@@ -20,11 +20,11 @@ from mlxchat.failures import device_failures
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.options import Option, options_of
 from mlxchat.request import ChatOptions, Setup
-from mlxchat.store import session_list
+from mlxchat.sessions import listing
+from mlxchat.sessions.listing import prune_snapshots
+from mlxchat.sessions.session import Session
 from mlxchat.store.background import Written
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
-from mlxchat.store.session import Session
-from mlxchat.store.session_list import prune_snapshots
 from mlxchat.store.state_file import StateFile
 from mlxchat.template_args import check_template_args
 from mlxchat.wording import Field, Message
@@ -48,7 +48,7 @@ def open_session(
         return Session.open(name, create=True)
     if not latest:
         return Session.new()
-    name = session_list.latest()
+    name = listing.latest()
     if name is None:
         raise SessionError("no sessions to continue yet")
     return Session.open(name)
@@ -101,7 +101,7 @@ class Keeper:
         self.session = session
         self._exact = exact
         self._notify = notify
-        self._state = None if session is None else StateFile(session.snapshot_path)
+        self._state = None if session is None else StateFile(session.snapshot_path or Path())
         self._model: tuple[Any, ModelPrint] | None = None
         self._saved_turns = 0
         self._outage = Outage(notify, "the cache is saved again")
@@ -129,12 +129,8 @@ class Keeper:
         self.describe(conversation, found, dtype)
 
     def rename(self, name: str) -> None:
-        """Rename the session; later snapshots go to its new directory. Raises SessionError; the
-        session then keeps its name."""
+        """Rename the session. Raises SessionError; it then keeps its name."""
         assert self.session is not None
-        assert self._state is not None
-        # A snapshot that is still being written belongs in the old directory.
-        self._state.background.wait()
         self.session.rename(name)
 
     def describe(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
@@ -199,13 +195,14 @@ class Keeper:
         assert self.session is not None
         assert self._state is not None
         journal = self.session.journal
-        if not self.session.directory.is_dir() or len(conversation.ledger) == 0:
+        path = self.session.snapshot_path
+        if path is None or len(conversation.ledger) == 0:
             return
         self._see_result()
         self._saved_turns = len(conversation.turns)
         held = [journal.serial_of(turn) for turn in conversation.view.turns]
-        # The session's directory changes with its name.
-        self._state.path = self.session.snapshot_path
+        # A new session gets its file with its first turn.
+        self._state.path = path
         facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
         # A lost rank ends the chat, and is reported then.
         with suppress(RanksError):

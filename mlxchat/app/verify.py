@@ -7,7 +7,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.opening import find_model, start
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.request import ChatOptions
-from mlxchat.store.session import Session
+from mlxchat.sessions.session import Session
 from mlxchat.store.verify import Agreement, compare
 
 PROBE = "What have we talked about so far, and what did you say about it?"
@@ -26,9 +26,10 @@ def verify_session(name: str, observer: Observer | None = None) -> Verified:
     """Raises SessionError and SnapshotError if there is nothing to compare."""
     shown = observer or Observer()
     with Session.open(name) as session:
-        if not session.snapshot_path.exists():
+        path = session.snapshot_path
+        if path is None or not path.exists():
             raise SessionError(f"session {name!r} has no snapshot: resuming it reads it again")
-        size_bytes = session.snapshot_path.stat().st_size
+        size_bytes = path.stat().st_size
         options = ChatOptions()
         start(options.setup, shown.warn)
         # Never closed, so that the session is not changed.

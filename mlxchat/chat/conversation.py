@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Unpack
 
 import numpy as np
@@ -329,7 +330,7 @@ class Conversation:
         self._stats = nothing_done(self.cache)
         self.is_complete = None if watch.constraint is None else False
         self.reply_seed = seed
-        turn = Turn(text)
+        turn = Turn(text, time=datetime.now(UTC).isoformat(timespec="seconds"))
         self.turns.append(turn)
         return self._or_drop(self._reply(turn, watch))
 

@@ -1,14 +1,23 @@
 """Conversations as files: JSON Lines for programs, Markdown for people.
 
-`store.saved` reads the JSON Lines."""
+`sessions.saved` reads the JSON Lines."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import OutputError
 from mlxchat.files import make_private_directory, reported_as, write_atomically
+
+THOUGHTS_BEGIN = "<details><summary>Thoughts</summary>\n\n"
+THOUGHTS_END = "\n\n</details>\n\n"
+# A line of a reply that quotes something, and one that was indented.
+QUOTATION = re.compile("^( {0,2}>)", re.MULTILINE)
+INDENTED = re.compile("^ ( {0,2}>)", re.MULTILINE)
+# The lines of a message.
+MESSAGE = re.compile(r"\n((?:>.*\n?)+)")
 
 
 def save(path: Path, system: str | None, turns: Iterable[Turn], *, overwrite: bool = True) -> None:
@@ -41,14 +50,37 @@ def export_markdown(
 
 
 def as_markdown(system: str | None, turns: Sequence[Turn], *, thoughts: bool = True) -> str:
-    """The conversation as Markdown. Thoughts, if included, are in a section that folds."""
-    parts = [] if system is None else [f"*{system}*\n"]
+    """The conversation as Markdown. Thoughts, if included, are in a section that folds.
+
+    Only messages are quoted at the start of a line: a quotation in a reply is indented by a space,
+    which Markdown ignores."""
+    parts = [] if system is None else [QUOTATION.sub(r" \1", f"*{system}*\n")]
     for turn in turns:
-        quoted = "\n".join(f"> {line}" for line in turn.user.splitlines())
+        quoted = "\n".join(f"> {line}" for line in (turn.user.splitlines() or [""]))
         thought = "\n\n".join(turn.thoughts) if thoughts else ""
-        folded = f"<details><summary>Thoughts</summary>\n\n{thought}\n\n</details>\n\n"
-        parts.append(f"{quoted}\n\n{folded if thought else ''}{turn.reply}\n")
+        folded = f"{THOUGHTS_BEGIN}{thought}{THOUGHTS_END}" if thought else ""
+        answer = QUOTATION.sub(r" \1", f"{folded}{turn.reply}")
+        parts.append(f"{quoted}\n\n{answer}\n")
     return "\n".join(parts)
+
+
+def from_markdown(text: str) -> tuple[str | None, list[Turn]]:
+    """The system prompt and the turns of what `as_markdown` wrote. Thoughts become one.
+
+    Raises ValueError if the text is something else.
+    """
+    first, *messages = MESSAGE.split(f"\n{text}")
+    system = INDENTED.sub(r"\1", first).strip()
+    if system and (len(system) < 2 or system[0] != "*" or system[-1] != "*"):
+        raise ValueError("it begins with neither a message nor a system prompt")
+    turns: list[Turn] = []
+    for quoted, answer in zip(messages[::2], messages[1::2], strict=True):
+        user = "\n".join(line[1:].removeprefix(" ") for line in quoted.splitlines())
+        reply, thought = INDENTED.sub(r"\1", answer).strip("\n"), ""
+        if reply.startswith(THOUGHTS_BEGIN):
+            thought, _, reply = reply.removeprefix(THOUGHTS_BEGIN).partition(THOUGHTS_END)
+        turns.append(Turn(user, reply, thought=thought))
+    return system[1:-1] if system else None, turns
 
 
 def _refuse_to_overwrite(path: Path) -> None:

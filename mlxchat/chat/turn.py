@@ -17,7 +17,7 @@ class Turn:
     `thought` is the model's thinking before its `reply`. `ids` are the tokens generated for both,
     with the markers of the model's format. `exact` is whether they spell thought and reply
     exactly, with nothing cut off or left out. `later_thoughts` are the positions in `thought` at
-    which further thoughts begin.
+    which further thoughts begin. `time` is when the message was said, in ISO 8601, if known.
     """
 
     user: str
@@ -29,6 +29,7 @@ class Turn:
     finish_reason: str = ""
     thought: str = ""
     later_thoughts: tuple[int, ...] = ()
+    time: str = ""
 
     @property
     def thoughts(self) -> list[str]:

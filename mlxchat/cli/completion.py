@@ -89,7 +89,7 @@ def complete_model_here(incomplete: str) -> Names:
 
 @quietly
 def complete_session(incomplete: str) -> Names:
-    from mlxchat.store.session_names import names_by_use
+    from mlxchat.sessions.database import names_by_use
 
     return names_by_use()
 

@@ -12,7 +12,7 @@ from mlxchat.cli.shared_options import Json, Yes, agrees
 from mlxchat.terminal.listing import minute, write, write_json_lines, write_table
 
 session_app = App(
-    help="List, show, rename, remove, export, verify and search saved chats.",
+    help="List, show, search, move and verify saved chats.",
     no_args_is_help=True,
     epilog="""\
 Examples:
@@ -20,7 +20,7 @@ Examples:
   mlxchat session list
   mlxchat session search whale
 
-Each session is a directory that only you can read: mlxchat help files
+They are all in one SQLite database that only you can read: mlxchat session path
 """,
 )
 
@@ -37,7 +37,7 @@ def list_sessions(as_json: Json = False) -> None:
 
     In a pipe, each line has the columns of the table, separated by tabs.
     """
-    from mlxchat.store.session_list import listing
+    from mlxchat.sessions.listing import listing
 
     found = listing()
     if as_json:
@@ -51,7 +51,7 @@ def list_sessions(as_json: Json = False) -> None:
 def show(name: Name, as_json: Json = False) -> None:
     """Print a session's transcript as Markdown, forgotten turns included."""
     from mlxchat.chat.transcript import as_markdown, messages_of
-    from mlxchat.store.session_list import read_session
+    from mlxchat.sessions.listing import read_session
     from mlxchat.terminal.messages import Messages
 
     saved = read_session(name)
@@ -66,7 +66,7 @@ def show(name: Name, as_json: Json = False) -> None:
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")
 def rename(name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="New name")]) -> None:
     """Rename a session."""
-    from mlxchat.store.session_list import rename as rename_session
+    from mlxchat.sessions.listing import rename as rename_session
 
     rename_session(name, new)
     write(f"renamed {name} to {new}\n")
@@ -81,12 +81,14 @@ def rm(
     yes: Yes = False,
 ) -> None:
     """Delete sessions permanently."""
-    from mlxchat.store.session_list import remove
-    from mlxchat.store.session_names import directory_of
+    from mlxchat.sessions.database import Database
+    from mlxchat.sessions.listing import remove
+    from mlxchat.sessions.session import existing
     from mlxchat.units import count
 
     # Nothing is deleted if one of them does not exist.
-    names = list(dict.fromkeys(directory_of(name).name for name in names))
+    with Database() as database:
+        names = list(dict.fromkeys(existing(database, name).name for name in names))
     what = f"session {names[0]}" if len(names) == 1 else f"{count(len(names), 'session')}"
     if agrees(f"Permanently delete {what}?", yes=yes):
         for name in names:
@@ -103,7 +105,7 @@ def export(
 ) -> None:
     """Export a session as Markdown or JSON Lines."""
     from mlxchat.chat.transcript import export_markdown, save
-    from mlxchat.store.session_list import read_session
+    from mlxchat.sessions.listing import read_session
 
     if str(file) == "-":
         show(name)
@@ -116,26 +118,49 @@ def export(
     write(f"exported {name} to {file}\n")
 
 
-@session_app.command(epilog="Example: mlxchat session search whale")
+@session_app.command("import", epilog="Example: mlxchat session import holidays.jsonl")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl or .md file")],
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the session, instead of the file's")
+    ] = None,
+) -> None:
+    """Make a session of an exported file.
+
+    Files that `/save` writes will do, too.
+    """
+    from mlxchat.sessions.listing import import_messages
+    from mlxchat.units import count
+
+    name = file.stem if name is None else name
+    turns = import_messages(file, name)
+    write(f"imported {count(turns, 'turn')} as {name}\n")
+
+
+@session_app.command(epilog='Example: sqlite3 "$(mlxchat session path)" "SELECT user FROM turns"')
+def path() -> None:
+    """Print the path of the database of all sessions."""
+    from mlxchat.sessions.listing import database_path
+
+    write(f"{database_path()}\n")
+
+
+@session_app.command(epilog="Example: mlxchat session search whale song")
 def search(
-    word: Annotated[str, typer.Argument(metavar="WORD", help="Text to find, in any case")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="WORD…", help="Words, or beginnings of words, in any case"),
+    ],
     as_json: Json = False,
 ) -> None:
     """Search all sessions, forgotten turns included.
 
-    The exit status is 1 if nothing is found.
+    Shows the turns that contain all the words, best first. If there are none, the exit status is 1.
     """
     from mlxchat.errors import ExitStatus
-    from mlxchat.store.session_list import Find
-    from mlxchat.store.session_list import search as search_sessions
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.sessions.listing import search as search_sessions
 
-    finds: list[Find] = []
-    for each in search_sessions(word):
-        if isinstance(each, Find):
-            finds.append(each)
-        else:
-            Messages().warn(f"session {each.name!r} could not be searched: {each.error}")
+    finds = search_sessions(" ".join(words))
     if as_json:
         write_json_lines(asdict(find) for find in finds)
     else:

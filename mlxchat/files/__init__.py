@@ -1,7 +1,7 @@
 """Files that survive a crash, a full disk or a power cut. All durable writing, locking and syncing
 goes through here; the callers decide what the files contain."""
 
-from mlxchat.files.append import AppendFile, append_line, json_line, open_to_append
+from mlxchat.files.append import append_line, json_line, open_to_append
 from mlxchat.files.atomic import remove_unfinished, write_atomically
 from mlxchat.files.disk import (
     force_to_disk,
@@ -15,7 +15,6 @@ from mlxchat.files.disk import (
 from mlxchat.files.lock import Lock, exclusive, holder, try_lock
 
 __all__ = [
-    "AppendFile",
     "Lock",
     "append_line",
     "exclusive",

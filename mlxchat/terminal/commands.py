@@ -19,8 +19,8 @@ from mlxchat.errors import MlxchatError, UsageError
 from mlxchat.models.names import all_names
 from mlxchat.options import SWITCH, Group, Option
 from mlxchat.request import CHAT
-from mlxchat.store.session_list import listing
-from mlxchat.store.session_names import names_by_use
+from mlxchat.sessions.database import names_by_use
+from mlxchat.sessions.listing import listing
 from mlxchat.template_args import format_template_args
 from mlxchat.terminal import visible
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen, KnownCommands
@@ -327,7 +327,8 @@ def _file_path(name: str, argument: str) -> Path | None:
     """The path, unless the argument of the command is the name of a session."""
     if not argument:
         raise _usage(name)
-    return Path(argument).expanduser() if "/" in argument or argument.endswith(".jsonl") else None
+    is_file = "/" in argument or argument.endswith((".jsonl", ".md"))
+    return Path(argument).expanduser() if is_file else None
 
 
 @command("/model [NAME]", "show or change the model", lambda *_: all_names())

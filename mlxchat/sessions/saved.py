@@ -1,6 +1,7 @@
-"""Reads a saved conversation: replays the lines of a transcript and adds an interrupted reply.
+"""Reads conversations from files: what `/save` and `session export` write, and sessions as earlier
+versions kept them.
 
-A transcript is JSON Lines. The first gives the format; each of the others is one of
+All are JSON Lines. Of an earlier session, the first gives the format; each of the others is one of
 
     {"settings": {...}}                                             merged into earlier ones
     {"role": "system", "content": str | null}
@@ -11,8 +12,8 @@ A transcript is JSON Lines. The first gives the format; each of the others is on
     {"undo": [serial, ...]}
     {"forgot": [...]}, {"remembered": [...]}, {"pinned": [...]}, {"unpinned": [...]}
 
-Serials only increase. Roles and contents without serials, as `/save` writes them, can be read too,
-and may continue with such lines. Nothing in a file is trusted.
+Serials only increase. Roles and contents without serials, as they are written today, may continue
+with such lines. Nothing in a file is trusted.
 """
 
 import json
@@ -25,15 +26,17 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
+from mlxchat.chat.transcript import from_markdown
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
-from mlxchat.files import open_to_read
-from mlxchat.store import unfinished_reply
+from mlxchat.files import open_to_read, reported_as
+from mlxchat.sessions.unfinished import NAME, read_unfinished
 
 FORMAT = "mlxchat session"
 VERSION = 1
 MAX_BYTES = 1 << 30
 MAX_SERIAL = 2**53
+MAX_TIME_CHARS = 40
 
 _DAMAGED = object()
 
@@ -50,11 +53,8 @@ FLAGS = {
 
 @dataclass(slots=True)
 class Saved:
-    """A conversation read from a file. `updated_s` is in seconds since 1970.
-
-    The first `good_bytes` of the file's `size_bytes` are whole lines, except that the last may lack
-    its line end. `last_serial` is the highest ever given to a turn, undone or not.
-    """
+    """A conversation as it was saved. `updated_s` is in seconds since 1970, `last_serial` the
+    highest ever given to a turn, undone or not."""
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -63,34 +63,63 @@ class Saved:
     notices: tuple[str, ...] = ()
     updated_s: float = 0.0
     last_serial: int = 0
-    good_bytes: int = 0
-    size_bytes: int = 0
-    ends_line: bool = True
 
 
-def read(path: Path) -> Saved:
-    """Read a transcript, and the unfinished reply next to it.
+def read_earlier(path: Path) -> Saved:
+    """Read a session that an earlier version saved, and the unfinished reply next to it.
 
-    Raises SessionError, naming the file and the line, if it is not a transcript.
+    Raises SessionError, naming the file and the line, if it is not one.
     """
-    saved = replay(path)
-    add_unfinished(saved, path.with_name(unfinished_reply.NAME))
+    saved = _read(path)
+    unfinished = read_unfinished(path.with_name(NAME))
+    if unfinished is not None:
+        add_unfinished(saved, *unfinished)
     return saved
 
 
 def read_messages(path: Path) -> Saved:
-    """Read a transcript for a new conversation: only texts, without tokens and the old window.
-    Raises SessionError."""
-    saved = replay(path)
+    """Read a conversation for a new one, from JSON Lines or, if the file's name ends in .md, from
+    Markdown: only texts, without tokens and the old window. Raises SessionError."""
+    if path.suffix == ".md":
+        return _read_markdown(path)
+    saved = _read(path)
     saved.turns = [
-        Turn(turn.user, turn.reply, thought=turn.thought, later_thoughts=turn.later_thoughts)
+        Turn(
+            turn.user,
+            turn.reply,
+            thought=turn.thought,
+            later_thoughts=turn.later_thoughts,
+            time=turn.time,
+        )
         for turn in saved.turns
     ]
     return saved
 
 
-def replay(path: Path) -> Saved:
-    """Read a transcript without the unfinished reply. Raises SessionError."""
+def add_unfinished(saved: Saved, serial: int, thought: str, reply: str) -> None:
+    """Replace the last reply with what was shown of it, if that is more than was recorded."""
+    if not saved.turns or serial != saved.serials[-1]:
+        return
+    turn = saved.turns[-1]
+    if len(thought) + len(reply) <= len(turn.thought) + len(turn.reply):
+        return
+    turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"
+    turn.ids, turn.exact = None, False
+    saved.notices += ("the last reply was interrupted: kept what had been shown",)
+
+
+def _read_markdown(path: Path) -> Saved:
+    with reported_as(SessionError, f"read {path}"), open_to_read(path) as file:
+        text = file.read(MAX_BYTES).decode(errors="replace")
+    try:
+        system, turns = from_markdown(text)
+    except ValueError as error:
+        raise SessionError(f"{path} is not an exported conversation: {error}") from error
+    serials = list(range(1, len(turns) + 1))
+    return Saved(system, turns, serials, last_serial=len(turns))
+
+
+def _read(path: Path) -> Saved:
     try:
         with open_to_read(path) as file:
             return _replay(path, file)
@@ -98,19 +127,6 @@ def replay(path: Path) -> Saved:
         raise SessionError(f"{path} does not exist") from None
     except OSError as error:
         raise SessionError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def add_unfinished(saved: Saved, path: Path) -> None:
-    """Replace the last reply with what was shown of it, if that is more than was recorded."""
-    unfinished = unfinished_reply.read_unfinished(path)
-    if unfinished is None or not saved.turns or unfinished[0] != saved.serials[-1]:
-        return
-    turn, thought, reply = saved.turns[-1], unfinished[1], unfinished[2]
-    if len(thought) + len(reply) <= len(turn.thought) + len(turn.reply):
-        return
-    turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"
-    turn.ids, turn.exact = None, False
-    saved.notices += ("the last reply was interrupted: kept what had been shown",)
 
 
 def _replay(path: Path, file: BinaryIO) -> Saved:
@@ -129,9 +145,6 @@ def _replay(path: Path, file: BinaryIO) -> Saved:
             replay.take(value)
         except ValueError as error:
             raise SessionError(f"{path}, line {number}: {error}") from error
-        saved.good_bytes += len(line)
-        saved.ends_line = line.endswith(b"\n")
-    saved.size_bytes = file.seek(0, os.SEEK_END)
     replay.finish()
     return saved
 
@@ -217,7 +230,8 @@ class _Replay:
         serial = _serial(line["turn"]) if self._is_numbered(line) else last + 1
         _require(serial > last, f"turn {serial} does not come after turn {last}")
         self.saved.last_serial = serial
-        self._turns[serial] = Turn(content)
+        time = line.get("time")
+        self._turns[serial] = Turn(content, time=_text(time)[:MAX_TIME_CHARS] if time else "")
 
     def _assistant(self, line: Mapping[str, Any], reply: str) -> None:
         turn = self._answered(line)

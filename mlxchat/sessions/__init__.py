@@ -1,0 +1,1 @@
+"""Chats saved as they go, in one SQLite database, and everything that can be done with them."""

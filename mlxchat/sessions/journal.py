@@ -1,0 +1,342 @@
+"""A conversation in the database, kept up to date by writing what has changed.
+
+`session` decides which row it is and who may write it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mlxchat.chat.turn import Turn
+from mlxchat.errors import SessionError
+from mlxchat.sessions.database import Database
+from mlxchat.sessions.records import (
+    SessionRecord,
+    beginning,
+    delete_pieces,
+    delete_turns,
+    insert_pieces,
+    insert_turn,
+    now,
+    pieces_of,
+    seconds,
+    session_with,
+    size_bytes,
+    turns_of,
+    update_session,
+    update_turn,
+)
+from mlxchat.sessions.saved import Saved, Scalar, add_unfinished
+from mlxchat.sessions.serials import Serials
+
+# Fields of a turn that can change; the user's text cannot.
+_CAN_CHANGE = (
+    "reply",
+    "thought",
+    "later_thoughts",
+    "ids",
+    "forgotten",
+    "pinned",
+    "exact",
+    "finish_reason",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A turn of the conversation, and a copy of it as the database has it in the row `id`."""
+
+    serial: int
+    turn: Turn
+    saved: Turn
+    size_bytes: int
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What the database has. Replaced as a whole, so that an interruption does no harm.
+
+    `lost` are the serials of turns that are damaged there.
+    """
+
+    last_serial: int = 0
+    system: str | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    entries: tuple[_Entry, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+class Journal:
+    """A conversation in the session with that id; of a new one, `begin` inserts it and returns
+    its id. `contents` is what was saved when it was opened.
+
+    If it cannot be written, the first call to notice raises SessionError. Later calls try again
+    silently, and `record` saves everything missing by then. `recovered` is whether the last call
+    to `record` ended such an outage.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        begin: Callable[[sqlite3.Connection], int],
+        session: SessionRecord | None = None,
+    ) -> None:
+        self.recovered = False
+        self._database = database
+        self._begin = begin
+        self._id = None if session is None else session.id
+        self.contents, self._written = Saved(), _Written()
+        if session is not None:
+            self.contents, self._written = database.read(lambda c: _read(c, session))
+        self._settings = dict(self.contents.settings)
+        self._serials: dict[int, int] | None = None
+        # The last reply, after its thought, as it was when it began or was continued.
+        self._so_far = ("", "")
+        self._unfinished: int | None = None
+        self._pending: list[tuple[bool, str]] = []
+        self._in_step = False
+        self._has_reported = False
+
+    def record(self, system: str | None, turns: Sequence[Turn]) -> None:
+        """Save every change since the last call, and force it to the disk. A reply in
+        progress is recorded later. Raises SessionError."""
+        self.recovered, self._in_step = False, False
+        self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
+        if self._id is None and not turns:
+            return
+        changes = _Changes(self._written)
+        changes.settings(self._settings)
+        changes.system(system)
+        changes.turns(turns)
+        ended = not self._is_being_written(turns)
+        error = self._save(changes, ended)
+        self._in_step = error is None
+        if self._in_step and ended:
+            self._unfinished, self._pending = None, []
+        self._report(error)
+
+    def settings(self, values: Mapping[str, Scalar]) -> None:
+        """Change some of the settings. During an outage, the next `record` saves them. Raises
+        SessionError."""
+        self._settings |= values
+        if self._id is not None and not self._has_reported:
+            changes = _Changes(self._written)
+            changes.settings(self._settings)
+            self._report(self._save(changes, ended=False))
+
+    def show(self, text: str, thought: bool = False) -> None:
+        """Save more of the reply in progress, or of its thought, before it is shown. Raises
+        SessionError.
+
+        It belongs to the last recorded turn; without one, nothing is saved.
+        """
+        if not self._in_step or not self._written.entries:
+            return
+        if self._unfinished is None:
+            self._unfinished = self._written.entries[-1].serial
+            self._pending = [(True, self._so_far[0]), (False, self._so_far[1])]
+        self._pending.append((thought, text))
+        pieces = [piece for piece in self._pending if piece[1]]
+        session, serial = self._id, self._unfinished
+        assert session is not None
+        if not pieces:
+            return
+        try:
+            self._database.write(
+                lambda connection: insert_pieces(connection, session, serial, pieces), forced=False
+            )
+        except (OSError, SessionError) as error:
+            self._report(error)
+        else:
+            self._pending = []
+
+    def serial_of(self, turn: Turn) -> int | None:
+        """The number by which other files may refer to the turn; None if it is not recorded."""
+        if self._serials is None:
+            self._serials = {id(each.turn): each.serial for each in self._written.entries}
+        return self._serials.get(id(turn))
+
+    def turn_of(self, serial: int) -> Turn | None:
+        entries = self._written.entries
+        i = bisect_left(entries, serial, key=lambda entry: entry.serial)
+        return entries[i].turn if i < len(entries) and entries[i].serial == serial else None
+
+    def _is_being_written(self, turns: Sequence[Turn]) -> bool:
+        """Whether the last reply is in progress, and its pieces are part of it."""
+        if not turns or turns[-1].finish_reason or not self._written.entries:
+            return False
+        last = self._written.entries[-1]
+        return last.turn is turns[-1] and self._unfinished == last.serial
+
+    def _save(self, changes: _Changes, ended: bool) -> OSError | SessionError | None:
+        """Write the changes and, if the reply has ended, remove its pieces. If this succeeds,
+        replace `_written`."""
+        if changes.any or (ended and self._unfinished is not None):
+            try:
+                id_, after = self._database.write(lambda c: self._write(c, changes, ended))
+            except (OSError, SessionError) as raised:
+                return raised
+            self._id, self._written, self._serials = id_, after, None
+            self.recovered, self._has_reported = self._has_reported, False
+        return None
+
+    def _write(
+        self, connection: sqlite3.Connection, changes: _Changes, ended: bool
+    ) -> tuple[int, _Written]:
+        id_ = self._begin(connection) if self._id is None else self._id
+        session = session_with(connection, id_)
+        if session is None:
+            raise SessionError("the session no longer exists")
+        if ended:
+            delete_pieces(connection, id_)
+        after = changes.apply(connection, id_)
+        turns = [entry.turn for entry in after.entries]
+        serials = [entry.serial for entry in after.entries]
+        changed = replace(
+            session,
+            updated=now(),
+            system=after.system,
+            settings=after.settings,
+            serials=Serials.of([*serials, *after.lost]),
+            last_serial=after.last_serial,
+            forgotten=sum(turn.forgotten for turn in turns),
+            text_bytes=sum(entry.size_bytes for entry in after.entries),
+            first=beginning(turns),
+        )
+        update_session(connection, changed)
+        return id_, after
+
+    def _report(self, error: OSError | SessionError | None) -> None:
+        if error is None or self._has_reported:
+            return
+        self._has_reported = True
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SessionError(
+            f"cannot save this session: {reason}: the chat continues unsaved"
+        ) from error
+
+
+def read_contents(connection: sqlite3.Connection, session: SessionRecord) -> Saved:
+    """What was saved of a session, what is damaged left out and named in a notice."""
+    return _read(connection, session)[0]
+
+
+def _read(connection: sqlite3.Connection, session: SessionRecord) -> tuple[Saved, _Written]:
+    found, damaged = turns_of(connection, session.id)
+    serials = [each.serial for each in found]
+    lost = sorted(set(damaged if session.damaged else session.serials) - set(serials))
+    saved = Saved(
+        system=session.system,
+        turns=[each.turn for each in found],
+        serials=serials,
+        settings=dict(session.settings),
+        notices=tuple(_losses(session, lost)),
+        updated_s=seconds(session.updated),
+        last_serial=max([session.last_serial, *serials, *lost]),
+    )
+    entries = tuple(
+        _Entry(each.serial, each.turn, replace(each.turn), size_bytes(each.turn), each.id)
+        for each in found
+    )
+    settings = dict(saved.settings)
+    written = _Written(saved.last_serial, saved.system, settings, entries, tuple(lost))
+    unfinished = pieces_of(connection, session.id)
+    if unfinished is not None:
+        add_unfinished(saved, *unfinished)
+    return saved, written
+
+
+def _losses(session: SessionRecord, lost: Sequence[int]) -> Iterator[str]:
+    if session.damaged:
+        yield f"the system prompt and the settings of session {session.name!r} are damaged"
+    for serial in lost:
+        number = session.serials.number_of(serial) or serial
+        yield f"turn {number} of session {session.name!r} is damaged and is left out"
+
+
+class _Changes:
+    """What brings the database up to date."""
+
+    def __init__(self, written: _Written) -> None:
+        self._before = self._after = written
+        self._undone: list[_Entry] = []
+        self._rewritten: list[_Entry] = []
+        self._new: list[_Entry] = []
+
+    @property
+    def any(self) -> bool:
+        return self._after is not self._before
+
+    def settings(self, settings: Mapping[str, Scalar]) -> None:
+        if settings != self._after.settings:
+            self._after = replace(self._after, settings=dict(settings))
+
+    def system(self, system: str | None) -> None:
+        if system != self._after.system:
+            self._after = replace(self._after, system=system)
+
+    def turns(self, turns: Sequence[Turn]) -> None:
+        entries: list[_Entry] = []
+        n = 0
+        # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
+        for entry in self._before.entries:
+            if n == len(turns) or entry.turn is not turns[n]:
+                self._undone.append(entry)
+                continue
+            n += 1
+            entries.append(entry if _is_as_saved(entry) else self._changed(entry, n == len(turns)))
+        serials = range(self._after.last_serial + 1, self._after.last_serial + 1 + len(turns) - n)
+        self._new = [
+            _Entry(serial, turn, replace(turn), size_bytes(turn))
+            for serial, turn in zip(serials, turns[n:], strict=True)
+        ]
+        if self._undone or self._rewritten or self._new:
+            last_serial = self._after.last_serial + len(self._new)
+            self._after = replace(
+                self._after, entries=(*entries, *self._new), last_serial=last_serial
+            )
+
+    def apply(self, connection: sqlite3.Connection, session: int) -> _Written:
+        """Write everything; return what the database then has. Doing it twice does no harm: a
+        commit can succeed just before an interruption."""
+        delete_turns(connection, "session = ? AND serial > ?", (session, self._before.last_serial))
+        for entry in self._undone:
+            delete_turns(connection, "id = ?", (entry.id,))
+        for entry in self._rewritten:
+            update_turn(connection, entry.id, session, entry.serial, entry.saved)
+        inserted = [
+            replace(entry, id=insert_turn(connection, session, entry.serial, entry.saved))
+            for entry in self._new
+        ]
+        unchanged = self._after.entries[: len(self._after.entries) - len(inserted)]
+        return replace(self._after, entries=(*unchanged, *inserted))
+
+    def _changed(self, entry: _Entry, is_last: bool) -> _Entry:
+        turn, saved = entry.turn, entry.saved
+        if is_last and not turn.finish_reason:
+            changed = replace(saved, forgotten=turn.forgotten, pinned=turn.pinned)
+        else:
+            changed = replace(turn)
+        after = replace(entry, saved=changed, size_bytes=size_bytes(changed))
+        if not _is_same(saved, changed):
+            self._rewritten.append(after)
+        return after
+
+
+def _is_as_saved(entry: _Entry) -> bool:
+    return all(getattr(entry.turn, name) is getattr(entry.saved, name) for name in _CAN_CHANGE)
+
+
+def _is_same(saved: Turn, turn: Turn) -> bool:
+    if turn.ids is None or saved.ids is None:
+        same_ids = turn.ids is saved.ids
+    else:
+        same_ids = np.array_equal(turn.ids, saved.ids)
+    others = [name for name in _CAN_CHANGE if name != "ids"]
+    return same_ids and all(getattr(saved, name) == getattr(turn, name) for name in others)

@@ -1,0 +1,289 @@
+"""Sessions and turns as rows of the database: written, and read without trusting them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import cast
+
+import numpy as np
+
+from mlxchat.chat.turn import Turn
+from mlxchat.recall.words import words
+from mlxchat.sessions import tables
+from mlxchat.sessions.names import folded, is_name
+from mlxchat.sessions.saved import Scalar
+from mlxchat.sessions.serials import Serials
+from mlxchat.sessions.tables import Value, insertion, sealed, selection, update
+
+FIRST_CHARS = 200
+# Of a turn that is longer, the rest is not searched: indexing it would take seconds.
+INDEXED_CHARS = 1 << 20
+_ID_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session without its turns. `created` and `updated` are times as `now` writes them,
+    `text_bytes` the size of the turns, `first` the start of the first message. If the row is
+    `damaged`, only its name is left. If it could not be taken over from an earlier version,
+    `error` is the reason."""
+
+    name: str
+    id: int = 0
+    created: str | None = None
+    updated: str = ""
+    system: str | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    serials: Serials = field(default_factory=Serials)
+    last_serial: int = 0
+    forgotten: int = 0
+    text_bytes: int = 0
+    first: str = ""
+    error: str | None = None
+    damaged: bool = False
+
+    @property
+    def columns(self) -> tuple[Value, ...]:
+        return sealed(
+            "sessions",
+            (
+                *(self.name, folded(self.name), self.created, self.updated),
+                *(_clean(self.system), json.dumps(dict(self.settings))),
+                *(str(self.serials), self.last_serial),
+                *(self.forgotten, self.text_bytes, _clean(self.first), self.error),
+            ),
+        )
+
+    @classmethod
+    def of(cls, id_: int, columns: Sequence[Value]) -> SessionRecord:
+        if not tables.is_sound("sessions", columns):
+            name = columns[0]
+            known = isinstance(name, str) and is_name(name)
+            return cls(str(name) if known else f"damaged-{id_}", id_, damaged=True)
+        name, _, created, updated, system, settings, serials, last, forgotten, size, *rest = columns
+        first, error, _ = cast("list[str]", rest)
+        return cls(
+            name=cast("str", name),
+            id=id_,
+            created=cast("str | None", created),
+            updated=cast("str", updated),
+            system=cast("str | None", system),
+            settings=json.loads(cast("str", settings)),
+            serials=Serials.parse(cast("str", serials)),
+            last_serial=cast("int", last),
+            forgotten=cast("int", forgotten),
+            text_bytes=cast("int", size),
+            first=first,
+            error=error,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn, and the id of its row."""
+
+    id: int
+    serial: int
+    turn: Turn
+
+
+def now() -> str:
+    return as_text(datetime.now(UTC))
+
+
+def as_text(time: datetime) -> str:
+    """UTC; sorts by time."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds(time: str) -> float:
+    """Since 1970; 0 if the time is unknown."""
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def insert_session(connection: sqlite3.Connection, record: SessionRecord) -> int:
+    """Its id, which is never used again. Raises sqlite3.IntegrityError if the name is taken."""
+    return _inserted(connection.execute(insertion("sessions"), record.columns))
+
+
+def update_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
+    connection.execute(update("sessions"), (*record.columns, record.id))
+
+
+def sessions_by_use(connection: sqlite3.Connection) -> list[SessionRecord]:
+    """All sessions, most recently used first."""
+    found = connection.execute(f"{selection('sessions')} ORDER BY updated DESC, id DESC")
+    return [SessionRecord.of(id_, columns) for id_, *columns in found]
+
+
+def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | None:
+    query = f"{selection('sessions')} WHERE folded = ?"
+    for id_, *columns in connection.execute(query, (folded(name),)):
+        return SessionRecord.of(id_, columns)
+    # A damaged row may have lost its name.
+    return next((each for each in sessions_by_use(connection) if each.name == name), None)
+
+
+def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | None:
+    found = connection.execute(f"{selection('sessions')} WHERE id = ?", (id_,)).fetchone()
+    return None if found is None else SessionRecord.of(id_, found[1:])
+
+
+def delete_session(connection: sqlite3.Connection, id_: int) -> None:
+    delete_turns(connection, "session = ?", (id_,))
+    delete_pieces(connection, id_)
+    connection.execute("DELETE FROM sessions WHERE id = ?", (id_,))
+
+
+def insert_turn(connection: sqlite3.Connection, session: int, serial: int, turn: Turn) -> int:
+    """The id of its row."""
+    id_ = _inserted(connection.execute(insertion("turns"), _turn_columns(session, serial, turn)))
+    _add_words(connection, id_, turn)
+    return id_
+
+
+def update_turn(
+    connection: sqlite3.Connection, id_: int, session: int, serial: int, turn: Turn
+) -> None:
+    before = turn_with(connection, id_)
+    connection.execute(update("turns"), (*_turn_columns(session, serial, turn), id_))
+    if before is not None and before[2].reply != turn.reply:
+        _remove_words(connection, id_, before[2])
+        _add_words(connection, id_, turn)
+
+
+def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequence[Value]) -> None:
+    """Delete the turns that a condition in SQL selects."""
+    found = connection.execute(f"{selection('turns')} WHERE {where}", parameters).fetchall()
+    for id_, *columns in found:
+        # What the index says of a row that is gone is never shown.
+        if tables.is_sound("turns", columns):
+            _remove_words(connection, id_, _turn_of(columns))
+        connection.execute("DELETE FROM turns WHERE id = ?", (id_,))
+
+
+def turns_of(connection: sqlite3.Connection, session: int) -> tuple[list[TurnRecord], list[int]]:
+    """The turns of a session in order, and the serials of those that are damaged."""
+    found: list[TurnRecord] = []
+    damaged: list[int] = []
+    query = f"{selection('turns')} WHERE session = ? ORDER BY serial"
+    for id_, *columns in connection.execute(query, (session,)):
+        if tables.is_sound("turns", columns):
+            found.append(TurnRecord(id_, columns[1], _turn_of(columns)))
+        else:
+            damaged.append(columns[1])
+    return found, damaged
+
+
+def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, int, Turn] | None:
+    """The session's id, the serial and the turn; None if there is none, or it is damaged."""
+    found = connection.execute(f"{selection('turns')} WHERE id = ?", (id_,)).fetchone()
+    if found is None or not tables.is_sound("turns", found[1:]):
+        return None
+    return found[1], found[2], _turn_of(found[1:])
+
+
+def reindex(connection: sqlite3.Connection) -> None:
+    """Index all turns, of which none is indexed yet."""
+    for id_, *columns in connection.execute(selection("turns")):
+        _add_words(connection, id_, _turn_of(columns))
+
+
+def insert_pieces(
+    connection: sqlite3.Connection, session: int, serial: int, pieces: Iterable[tuple[bool, str]]
+) -> None:
+    """More of the reply in progress: whether each piece is of its thought, and the text."""
+    connection.executemany(
+        insertion("pieces"),
+        [sealed("pieces", (session, serial, int(of), _clean(text))) for of, text in pieces],
+    )
+
+
+def delete_pieces(connection: sqlite3.Connection, session: int) -> None:
+    connection.execute("DELETE FROM pieces WHERE session = ?", (session,))
+
+
+def pieces_of(connection: sqlite3.Connection, session: int) -> tuple[int, str, str] | None:
+    """The serial, the thought and the reply in progress, up to the first damaged piece."""
+    serial, texts = None, ["", ""]
+    query = f"{selection('pieces')} WHERE session = ? ORDER BY id"
+    for _, *columns in connection.execute(query, (session,)):
+        if not tables.is_sound("pieces", columns):
+            break
+        serial = columns[1]
+        texts[columns[2]] += columns[3]
+    return None if serial is None else (serial, texts[True], texts[False])
+
+
+def _add_words(connection: sqlite3.Connection, id_: int, turn: Turn) -> None:
+    connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id_, _words(turn)))
+
+
+def _remove_words(connection: sqlite3.Connection, id_: int, turn: Turn) -> None:
+    connection.execute(
+        "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (id_, _words(turn))
+    )
+
+
+def _words(turn: Turn) -> str:
+    return " ".join(words(f"{_clean(turn.reply)}\n{_clean(turn.user)}"[:INDEXED_CHARS]))
+
+
+def _turn_columns(session: int, serial: int, turn: Turn) -> tuple[Value, ...]:
+    ids = None if turn.ids is None else turn.ids.astype("<i4").tobytes()
+    return sealed(
+        "turns",
+        (
+            *(session, serial, turn.time or None),
+            *(_clean(turn.user), _clean(turn.reply), _clean(turn.thought)),
+            *(json.dumps(turn.later_thoughts), ids, int(turn.exact), turn.finish_reason),
+            *(int(turn.forgotten), int(turn.pinned)),
+        ),
+    )
+
+
+def _turn_of(columns: Sequence[Value]) -> Turn:
+    time, user, reply, thought, later, ids, exact, reason, forgotten, pinned, _ = columns[2:]
+    return Turn(
+        user=cast("str", user),
+        reply=cast("str", reply),
+        ids=None if ids is None else np.frombuffer(cast("bytes", ids), "<i4").astype(np.int32),
+        exact=bool(exact),
+        pinned=bool(pinned),
+        forgotten=bool(forgotten),
+        finish_reason=cast("str", reason),
+        thought=cast("str", thought),
+        later_thoughts=tuple(json.loads(cast("str", later))),
+        time=cast("str", time or ""),
+    )
+
+
+def _inserted(cursor: sqlite3.Cursor) -> int:
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def _clean(text: str | None) -> str | None:
+    """Without unpaired surrogates, which UTF-8 cannot encode."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
+
+
+def size_bytes(turn: Turn) -> int:
+    texts = f"{turn.user}{turn.reply}{turn.thought}".encode("utf-8", "replace")
+    return len(texts) + (0 if turn.ids is None else _ID_BYTES * len(turn.ids))
+
+
+def beginning(turns: Sequence[Turn]) -> str:
+    """The start of the first message or, if that is long, of the question at its end after the
+    documents."""
+    message = turns[0].user if turns else ""
+    _, blank, end = message.rstrip().rpartition("\n\n")
+    shown = f"… {end}" if blank and len(message) > FIRST_CHARS else message
+    return shown[:FIRST_CHARS]

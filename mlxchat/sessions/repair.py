@@ -1,0 +1,112 @@
+"""Replaces a damaged database of sessions by one with every row that can still be read.
+
+The damaged file is kept. A lost turn stays in its session's list of turns, so that it is named
+whenever the session is read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from mlxchat.files import sync_directory
+from mlxchat.sessions.connection import connect, is_damage
+from mlxchat.sessions.records import (
+    SessionRecord,
+    TurnRecord,
+    insert_session,
+    now,
+    reindex,
+    sessions_by_use,
+    turns_of,
+)
+from mlxchat.sessions.salvage import rows
+from mlxchat.sessions.serials import Serials
+from mlxchat.sessions.tables import NAMES, insertion, is_sound
+from mlxchat.units import count
+
+MOST_NAMED = 5
+# SQLite's files next to a database: the write-ahead log and its shared memory or, on a network
+# disk, the rollback journal.
+COMPANIONS = ("wal", "shm", "journal")
+
+
+def repair(path: Path) -> str:
+    """Replace the database; return what was lost. While this runs, the caller must keep others from
+    opening it. Raises OSError or sqlite3.Error, and then changes nothing."""
+    new = path.with_name(f"{path.name}.new")
+    for file in _files(new):
+        file.unlink(missing_ok=True)
+    with _no_writers(path), closing(connect(new, lambda _: None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        _copy(path, connection)
+        report = _report(connection)
+        connection.execute("COMMIT")
+        connection.close()
+        kept = path.with_name(f"{path.name}.damaged-{datetime.now():%Y-%m-%d-%H%M%S}")
+        for file, kept_file in zip(_files(path), _files(kept), strict=True):
+            with suppress(FileNotFoundError):
+                file.replace(kept_file)
+        new.replace(path)
+        sync_directory(path.parent)
+    return f"{report}; the damaged file is kept as {kept}"
+
+
+@contextmanager
+def _no_writers(path: Path) -> Iterator[None]:
+    """Run the body while no transaction writes to the database, if it is sound enough for any."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+        yield
+
+
+def _copy(path: Path, connection: sqlite3.Connection) -> None:
+    for id_, row in rows(path):
+        for table, names in NAMES.items():
+            if len(row) == len(names) and is_sound(table, row):
+                statement = insertion(table, with_id=True).replace("INSERT", "INSERT OR IGNORE", 1)
+                connection.execute(statement, (id_, *row))
+    reindex(connection)
+    orphans = connection.execute(
+        "SELECT DISTINCT session FROM turns WHERE session NOT IN (SELECT id FROM sessions)"
+    )
+    for (id_,) in orphans.fetchall():
+        turns, _ = turns_of(connection, id_)
+        _insert_orphaned(connection, id_, turns)
+
+
+def _insert_orphaned(connection: sqlite3.Connection, id_: int, turns: list[TurnRecord]) -> None:
+    """A session for turns whose own is lost."""
+    serials = [each.serial for each in turns]
+    record = SessionRecord(
+        f"recovered-{id_}", updated=now(), serials=Serials.of(serials), last_serial=serials[-1]
+    )
+    inserted = insert_session(connection, record)
+    connection.execute("UPDATE sessions SET id = ? WHERE id = ?", (id_, inserted))
+
+
+def _report(connection: sqlite3.Connection) -> str:
+    lost: list[str] = []
+    for session in sessions_by_use(connection):
+        turns, _ = turns_of(connection, session.id)
+        found = {each.serial for each in turns}
+        lost += [
+            f"turn {number} of {session.name!r}"
+            for number, serial in enumerate(session.serials, 1)
+            if serial not in found
+        ]
+    if not lost:
+        return "nothing is lost"
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    return f"{count(len(lost), 'turn')} lost: {', '.join(lost[:MOST_NAMED])}{more}"
+
+
+def _files(path: Path) -> list[Path]:
+    return [path, *(Path(f"{path}-{companion}") for companion in COMPANIONS)]

@@ -1,0 +1,235 @@
+"""A session: a chat saved as it goes, open in one process at a time.
+
+`journal` writes it. `listing` deals with all sessions together.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+from mlxchat.errors import SessionError
+from mlxchat.files import Lock, remove_unfinished
+from mlxchat.sessions.database import Database, names_by_use, session_errors
+from mlxchat.sessions.journal import Journal
+from mlxchat.sessions.names import already_exists, check_name, not_found
+from mlxchat.sessions.records import (
+    SessionRecord,
+    insert_session,
+    now,
+    session_named,
+    session_with,
+    sessions_by_use,
+    update_session,
+)
+
+
+class Session:
+    """A saved chat, locked against other processes from its first turn until `close`.
+
+    Made by `open` and `new`. A new session leaves nothing on the disk until its journal records a
+    turn. If `new` chose the name and it is taken by then, the name changes.
+    """
+
+    def __init__(self, name: str, database: Database, *, chosen: bool = True) -> None:
+        self.name = name
+        self._database = database
+        self._chosen = chosen
+        self._id: int | None = None
+        self._lock: Lock | None = None
+        self.journal = Journal(database, self._begin)
+
+    @classmethod
+    def open(cls, name: str, create: bool = False) -> Self:
+        """Open a session to continue it; with `create`, start one if it does not exist.
+
+        Raises SessionError: not found, invalid name, open elsewhere, damaged.
+        """
+        check_name(name)
+        database = Database()
+        try:
+            record = find(database, name) if create else existing(database, name)
+            session = cls(name if record is None else record.name, database)
+            if record is not None:
+                session._reopen(record)
+        except BaseException:
+            database.close()
+            raise
+        return session
+
+    @classmethod
+    def new(cls) -> Self:
+        """Start a session named after the local time. Reads and writes nothing, so that a chat can
+        begin whatever is wrong with the disk."""
+        return cls(next(_names()), Database(), chosen=False)
+
+    @property
+    def snapshot_path(self) -> Path | None:
+        """The file for the state of its cache; None before the first turn."""
+        return None if self._id is None else snapshot_path(self._database, self._id)
+
+    def rename(self, name: str) -> None:
+        """Rename it while open. Raises SessionError, and keeps the old name."""
+        check_name(name)
+        if self._id is None:
+            found = find(self._database, name)
+            if found is not None:
+                raise already_exists(found.name)
+        else:
+            rename(self._database, self._id, name)
+        self.name, self._chosen = name, True
+
+    def close(self) -> None:
+        """Let others open it. Everything recorded is already on the disk."""
+        if self._lock is not None and self._id is not None:
+            _release(self._lock, lock_path(self._database, self._id))
+            self._lock = None
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _reopen(self, record: SessionRecord) -> None:
+        if record.error is not None:
+            raise SessionError(record.error)
+        with session_errors(f"open session {self.name!r}"):
+            self._lock = Lock(lock_path(self._database, record.id), f"session {self.name!r}")
+        self._id = record.id
+        try:
+            with session_errors(f"read session {self.name!r}"):
+                # It may have changed before it was locked.
+                current = self._database.read(lambda c: session_with(c, record.id))
+                self.journal = Journal(self._database, self._begin, current or record)
+        except BaseException:
+            self.close()
+            raise
+        remove_unfinished(snapshot_path(self._database, record.id))
+
+    def _begin(self, connection: sqlite3.Connection) -> int:
+        """Insert the session and lock it; return its id. Raises OSError, SessionError; can be
+        called again if the transaction fails."""
+        if self._lock is not None and self._id is not None:
+            if session_with(connection, self._id) is not None:
+                return self._id
+            _release(self._lock, lock_path(self._database, self._id))
+            self._lock = None
+        id_ = self._insert(connection)
+        # Nobody else knows the id before the transaction ends.
+        self._lock = Lock(lock_path(self._database, id_), f"session {self.name!r}")
+        self._id = id_
+        return id_
+
+    def _insert(self, connection: sqlite3.Connection) -> int:
+        for name in [self.name] if self._chosen else _first_and(self.name):
+            try:
+                id_ = insert_session(connection, SessionRecord(name, created=now()))
+            except sqlite3.IntegrityError:
+                continue
+            # The user has seen the name: it changed only if it was taken.
+            self.name, self._chosen = name, True
+            return id_
+        taken = session_named(connection, self.name)
+        assert taken is not None
+        with suppress(OSError):
+            # Says which process has it open, if one has.
+            Lock(lock_path(self._database, taken.id), f"session {self.name!r}").release()
+        raise SessionError(f"another process has started session {self.name!r}")
+
+
+def find(database: Database, name: str) -> SessionRecord | None:
+    """The session of that name, whatever its case. Raises SessionError."""
+    if not database.exists:
+        return None
+    with session_errors("read the sessions"):
+        return database.read(lambda connection: session_named(connection, name))
+
+
+def existing(database: Database, name: str) -> SessionRecord:
+    """Raises SessionError for an invalid name, and for a missing session."""
+    check_name(name)
+    found = find(database, name)
+    if found is None:
+        raise not_found(name, names_by_use())
+    return found
+
+
+def records_by_use(database: Database) -> list[SessionRecord]:
+    """All sessions, most recently used first. Raises SessionError."""
+    if not database.exists:
+        return []
+    with session_errors("list the sessions"):
+        return database.read(sessions_by_use)
+
+
+def rename(database: Database, id_: int, name: str) -> None:
+    """Rename a session that this process has locked. Raises SessionError."""
+    check_name(name)
+
+    def change(connection: sqlite3.Connection) -> None:
+        record = session_with(connection, id_)
+        if record is None:
+            raise SessionError("the session no longer exists")
+        taken = session_named(connection, name)
+        if taken is not None and taken.id != id_:
+            raise already_exists(taken.name)
+        update_session(connection, replace(record, name=name))
+
+    with session_errors("rename the session"):
+        database.write(change)
+
+
+@contextmanager
+def locked(database: Database, record: SessionRecord) -> Iterator[None]:
+    """Run the body while no other process has the session open or can open it."""
+    path = lock_path(database, record.id)
+    with session_errors(f"lock session {record.name!r}"):
+        lock = Lock(path, f"session {record.name!r}")
+    try:
+        yield
+    finally:
+        _release(lock, path)
+
+
+def lock_name(id_: int) -> str:
+    return f"{id_}.lock"
+
+
+def snapshot_name(id_: int) -> str:
+    return f"{id_}.safetensors"
+
+
+def lock_path(database: Database, id_: int) -> Path:
+    return database.directory / lock_name(id_)
+
+
+def snapshot_path(database: Database, id_: int) -> Path:
+    return database.directory / snapshot_name(id_)
+
+
+def _release(lock: Lock, path: Path) -> None:
+    """Release the lock and remove its file: there may be thousands of sessions."""
+    with suppress(OSError):
+        path.unlink()
+    lock.release()
+
+
+def _names() -> Iterator[str]:
+    """Endless names made from the local time."""
+    name = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    yield name
+    for n in count(2):
+        yield f"{name}-{n}"
+
+
+def _first_and(name: str) -> Iterator[str]:
+    yield name
+    yield from _names()

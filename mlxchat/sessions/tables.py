@@ -1,0 +1,92 @@
+"""The tables of the database of sessions, and the checksum that each row carries.
+
+SQLite notices damage to its own structures, but not to the texts in them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+
+FORMAT = 1
+# Marks the file as ours: "mlxc".
+APPLICATION = 0x6D6C7863
+PAGE_BYTES = 4096
+
+# The columns of each table after its id, in order; the last is the checksum of those before.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "sessions": (
+        *("name TEXT NOT NULL", "folded TEXT NOT NULL UNIQUE", "created TEXT", "updated TEXT"),
+        # JSON; and the serials of the turns, such as "1-12,14".
+        *("system TEXT", "settings TEXT NOT NULL", "serials TEXT NOT NULL"),
+        "last_serial INTEGER NOT NULL",
+        # For lists.
+        *("forgotten INTEGER NOT NULL", "bytes INTEGER NOT NULL", "first TEXT NOT NULL"),
+        # Why a session of an earlier version could not be taken over.
+        "error TEXT",
+    ),
+    "turns": (
+        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL", "time TEXT"),
+        *("user TEXT NOT NULL", "reply TEXT NOT NULL", "thought TEXT NOT NULL"),
+        # JSON; and little-endian int32, or NULL.
+        *("later_thoughts TEXT NOT NULL", "ids BLOB", "exact INTEGER NOT NULL"),
+        *("finish_reason TEXT NOT NULL", "forgotten INTEGER NOT NULL", "pinned INTEGER NOT NULL"),
+    ),
+    # The reply in progress: all its pieces in order, or those of its thought.
+    "pieces": (
+        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
+        *("thought INTEGER NOT NULL", "text TEXT NOT NULL"),
+    ),
+}
+NAMES: Mapping[str, tuple[str, ...]] = {
+    table: (*(column.split()[0] for column in columns), "checksum")
+    for table, columns in COLUMNS.items()
+}
+# The words of each turn, by its id, found in all their forms.
+INDEX = "CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='porter unicode61')"
+
+SCHEMA = (
+    *(
+        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(columns)}, "
+        "checksum INTEGER NOT NULL)"
+        for table, columns in COLUMNS.items()
+    ),
+    "CREATE UNIQUE INDEX turns_by_serial ON turns (session, serial)",
+    "CREATE INDEX sessions_by_use ON sessions (updated)",
+    INDEX,
+)
+
+Value = str | int | bytes | None
+
+
+def insertion(table: str, *, with_id: bool = False) -> str:
+    names = ("id", *NAMES[table]) if with_id else NAMES[table]
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
+
+def update(table: str) -> str:
+    return f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in NAMES[table])} WHERE id = ?"
+
+
+def selection(table: str) -> str:
+    """The id, and the columns in order."""
+    return f"SELECT id, {', '.join(NAMES[table])} FROM {table}"
+
+
+def sealed(table: str, values: Sequence[Value]) -> tuple[Value, ...]:
+    """The values with their checksum."""
+    return (*values, _checksum(table, values))
+
+
+def is_sound(table: str, row: Sequence[object]) -> bool:
+    """Whether the row, without its id, is as it was written."""
+    *values, checksum = row
+    try:
+        return len(row) == len(NAMES[table]) and checksum == _checksum(table, values)
+    except TypeError:
+        return False
+
+
+def _checksum(table: str, values: Sequence[object]) -> int:
+    return zlib.crc32(json.dumps([table, *values], default=bytes.hex).encode())

@@ -1,0 +1,313 @@
+"""The database of sessions: private, shared by processes, and read wherever it lies."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxchat import paths, platform
+from mlxchat.chat.turn import Turn
+from mlxchat.errors import SessionError
+from mlxchat.sessions import connection as connection_module
+from mlxchat.sessions import database as database_module
+from mlxchat.sessions.database import Database, Work, names_by_use
+from mlxchat.sessions.listing import listing, read_session, search
+from mlxchat.sessions.serials import Serials
+from mlxchat.sessions.session import Session
+
+
+@pytest.fixture(autouse=True)
+def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "sessions"
+    monkeypatch.setattr(paths, "sessions_dir", lambda: directory)
+    return directory
+
+
+def make_session(name: str = "mine", text: str = "hello") -> None:
+    with Session.open(name, create=True) as session:
+        session.journal.record(None, [Turn(text, "yes", finish_reason="stop")])
+
+
+def run_elsewhere(program: str, sessions: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a program with the names that every test of sessions needs."""
+    start = """
+import sys
+from pathlib import Path
+from mlxchat import paths
+from mlxchat.chat.turn import Turn
+from mlxchat.sessions.session import Session
+
+paths.sessions_dir = lambda: Path(sys.argv[1])
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", start + program, str(sessions), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# Formats
+
+
+def test_a_database_of_a_newer_version_is_refused_by_number(sessions: Path) -> None:
+    make_session()
+    with sqlite3.connect(sessions / "sessions.db") as connection:
+        connection.execute("PRAGMA user_version = 2")
+    before = (sessions / "sessions.db").read_bytes()
+    with pytest.raises(SessionError, match=r"newer mlxchat, in version 2 .* reads version 1"):
+        listing()
+    with Session.new() as session, pytest.raises(SessionError, match="continues unsaved"):
+        session.journal.record(None, [Turn("hello")])
+    assert (sessions / "sessions.db").read_bytes() == before
+
+
+def test_the_database_of_another_program_is_left_alone(sessions: Path) -> None:
+    sessions.mkdir()
+    with sqlite3.connect(sessions / "sessions.db") as connection:
+        connection.execute("CREATE TABLE turns (id INTEGER PRIMARY KEY)")
+    before = (sessions / "sessions.db").read_bytes()
+    with pytest.raises(SessionError, match="is the database of another program"):
+        listing()
+    assert (sessions / "sessions.db").read_bytes() == before
+
+
+# Disks
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even root cannot write."""
+
+    def refuse(path: Path, flags: int) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(30, "Read-only file system")
+        return real(path, flags)
+
+    real = connection_module.open_file
+    monkeypatch.setattr(connection_module, "open_file", refuse)
+
+
+def test_sessions_on_a_read_only_disk_are_read(
+    sessions: Path, request: pytest.FixtureRequest
+) -> None:
+    make_session(text="# 100% of ?")
+    request.getfixturevalue("read_only")
+    assert [turn.user for turn in read_session("mine").turns] == ["# 100% of ?"]
+    assert len(search("100")) == 1
+    with Session.open("mine") as session:
+        turns = [*session.journal.contents.turns, Turn("more")]
+        with pytest.raises(SessionError, match="Read-only file system: the chat continues unsaved"):
+            session.journal.record(None, turns)
+    assert len(read_session("mine").turns) == 1
+
+
+def test_what_a_killed_process_left_in_the_log_is_read_on_a_read_only_disk(
+    sessions: Path, request: pytest.FixtureRequest
+) -> None:
+    program = """
+import os, signal
+session = Session.open("mine", create=True)
+session.journal.record(None, [Turn("hello")])
+session.journal.show("half a reply")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run_elsewhere(program, sessions).communicate()
+    assert (sessions / "sessions.db-wal").stat().st_size > 0
+    before = {path.name: path.read_bytes() for path in sessions.iterdir()}
+    request.getfixturevalue("read_only")
+    assert read_session("mine").turns[0].reply == "half a reply"
+    assert {path.name: path.read_bytes() for path in sessions.iterdir()} == before
+
+
+def test_a_turn_is_forced_out_of_the_drives_cache_and_a_piece_is_not(
+    sessions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite does what these settings say: on macOS, F_FULLFSYNC instead of fsync."""
+    settings: list[tuple[int, int]] = []
+
+    def write(database: Database, work: Work[object], *, forced: bool = True) -> object:
+        def observed(connection: sqlite3.Connection) -> object:
+            (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+            (full,) = connection.execute("PRAGMA fullfsync").fetchone()
+            settings.append((synchronous, full))
+            return work(connection)
+
+        return real(database, observed, forced=forced)
+
+    real = Database.write
+    monkeypatch.setattr(Database, "write", write)
+    normal, full = 1, 2
+    with Session.open("mine", create=True) as session:
+        turn = Turn("hello")
+        session.journal.record(None, [turn])
+        session.journal.show("yes")
+        turn.reply, turn.finish_reason = "yes", "stop"
+        session.journal.record(None, [turn])
+    assert settings == [(full, 1), (normal, 1), (full, 1)]
+
+
+def test_a_network_disk_gets_a_rollback_journal(
+    sessions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write-ahead log needs memory that the processes share, which no network has."""
+    monkeypatch.setattr(platform, "on_network_disk", lambda path: True)
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, [Turn("hello")])
+        session.journal.show("yes")
+        assert not (sessions / "sessions.db-wal").exists()
+        assert read_session("mine").turns[0].reply == "yes"
+    monkeypatch.undo()
+
+
+class Partition:
+    def __init__(self, mountpoint: str, fstype: str) -> None:
+        self.mountpoint, self.fstype = mountpoint, fstype
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_network"),
+    [("nfs4", True), ("smbfs", True), ("fuse.sshfs", True), ("ext4", False), ("apfs", False)],
+)
+def test_a_network_disk_is_told_by_the_nearest_file_system(
+    kind: str, is_network: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psutil
+
+    mounted = [Partition("/", "nfs"), Partition(str(tmp_path), kind)]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounted)
+    assert platform.on_network_disk(tmp_path / "a" / "b.db") == is_network
+
+
+# Several processes
+
+
+def test_several_processes_create_and_fill_one_database(sessions: Path) -> None:
+    program = """
+with Session.open(sys.argv[2], create=True) as session:
+    turns = []
+    for n in range(20):
+        turns.append(Turn(f"{sys.argv[2]} {n}"))
+        session.journal.record(None, turns)
+        for _ in range(10):
+            session.journal.show("x")
+        turns[-1].reply, turns[-1].finish_reason = "x" * 10, "stop"
+        session.journal.record(None, turns)
+"""
+    processes = [run_elsewhere(program, sessions, f"s{n}") for n in range(4)]
+    for process in processes:
+        _, stderr = process.communicate()
+        assert (process.returncode, stderr) == (0, "")
+    assert sorted(names_by_use()) == ["s0", "s1", "s2", "s3"]
+    for name in names_by_use():
+        turns = read_session(name).turns
+        assert [turn.user for turn in turns] == [f"{name} {n}" for n in range(20)]
+        assert {turn.reply for turn in turns} == {"x" * 10}
+
+
+def test_a_chat_continues_while_another_program_reads(sessions: Path) -> None:
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, [Turn("hello")])
+        with sqlite3.connect(sessions / "sessions.db") as theirs:
+            theirs.execute("BEGIN")
+            assert theirs.execute("SELECT user FROM turns").fetchall() == [("hello",)]
+            session.journal.show("yes")
+            theirs.rollback()
+        theirs.close()
+        assert read_session("mine").turns[0].reply == "yes"
+
+
+def test_a_program_that_keeps_the_database_locked_is_reported_once(
+    sessions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "BUSY_S", 0.01)
+    with Session.open("mine", create=True) as session:
+        turns = [Turn("hello")]
+        session.journal.record(None, turns)
+        theirs = sqlite3.connect(sessions / "sessions.db", isolation_level=None)
+        theirs.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SessionError, match="database is locked: the chat continues unsaved"):
+            session.journal.show("one")
+        session.journal.show(" two")
+        theirs.close()
+        session.journal.show(" three")
+        assert read_session("mine").turns[0].reply == "one two three"
+        turns[0].reply, turns[0].finish_reason = "one two three", "stop"
+        session.journal.record(None, turns)
+        assert session.journal.recovered
+
+
+def test_a_kill_while_earlier_sessions_are_taken_over_leaves_nothing_behind(
+    sessions: Path,
+) -> None:
+    for n in range(3):
+        (sessions / f"s{n}").mkdir(parents=True)
+        (sessions / f"s{n}" / "transcript.jsonl").write_text('{"role": "user", "content": "a"}\n')
+    program = """
+import os, signal
+from mlxchat.sessions import earlier
+from mlxchat.sessions.listing import listing
+inserted = []
+def insert(*arguments):
+    inserted.append(real(*arguments))
+    if len(inserted) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+real, earlier.insert_saved = earlier.insert_saved, insert
+listing()
+"""
+    process = run_elsewhere(program, sessions)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert sorted(names_by_use()) == ["s0", "s1", "s2"]
+
+
+def test_a_database_put_in_place_of_the_open_one_is_noticed(
+    sessions: Path,
+) -> None:
+    """Otherwise everything would be written to a file that nobody can open again."""
+    with Session.open("mine", create=True) as session:
+        turns = [Turn("hello", "yes", finish_reason="stop")]
+        session.journal.record(None, turns)
+        session._database.close()
+        copy = sessions / "copy"
+        copy.write_bytes((sessions / "sessions.db").read_bytes())
+        session.journal.show("unseen")
+        session._database.close()
+        copy.replace(sessions / "sessions.db")
+        turns.append(Turn("more"))
+        session.journal.record(None, turns)
+    assert [turn.user for turn in read_session("mine").turns] == ["hello", "more"]
+
+
+def test_a_database_replaced_during_a_transaction_is_not_written(
+    sessions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session.open("mine", create=True) as session:
+        turns = [Turn("hello", "yes", finish_reason="stop")]
+        session.journal.record(None, turns)
+        real = database_module.Database._is_replaced
+        answers = iter([False, True])
+        monkeypatch.setattr(database_module.Database, "_is_replaced", lambda _: next(answers))
+        turns.append(Turn("more"))
+        with pytest.raises(SessionError, match="was replaced by another process"):
+            session.journal.record(None, turns)
+        monkeypatch.setattr(database_module.Database, "_is_replaced", real)
+        session.journal.record(None, turns)
+        assert session.journal.recovered
+    assert len(read_session("mine").turns) == 2
+
+
+# Serials
+
+
+@pytest.mark.parametrize("serials", [[], [1], [1, 2, 3], [2, 4, 5, 6, 9], [1, 10**9]])
+def test_serials_are_kept_as_ranges(serials: list[int]) -> None:
+    found = Serials.parse(str(Serials.of(serials)))
+    assert list(found) == serials
+    assert len(found) == len(serials)
+    assert [found.number_of(each) for each in serials] == list(range(1, len(serials) + 1))
+    assert found.number_of(8) is None
