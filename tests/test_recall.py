@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.recall.choice import fits
+from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
 from mlxchat.recall.words import words
 
@@ -72,3 +73,32 @@ def test_search_operators_are_words(message: str) -> None:
 
 def test_scripts_without_spaces_are_split_into_pairs() -> None:
     assert words("小白猫 Ada") == ["小白", "白猫", "ada"]
+
+
+# Excerpts
+
+
+def test_an_excerpt_is_the_part_that_says_what_was_asked() -> None:
+    text = f"{'Nothing here. ' * 50}My dog Rex likes the beach. {'More of it. ' * 50}"
+    found = excerpt(text, "What does my dog like?", 60)
+    assert "My dog Rex likes the beach." in found
+    assert found.startswith("…")
+    assert found.endswith("…")
+    assert len(found) <= 62
+
+
+def test_a_short_text_is_its_own_excerpt() -> None:
+    assert excerpt("a\n b", "b", 10) == "a b"
+
+
+def test_without_a_word_in_common_an_excerpt_is_the_beginning() -> None:
+    assert excerpt("one two three four", "zebra", 7) == "one two…"
+
+
+@given(st.text(), st.text(), st.integers(1, 50))
+def test_an_excerpt_is_never_longer_and_always_from_the_text(
+    text: str, message: str, limit: int
+) -> None:
+    found = excerpt(text, message, limit)
+    assert len(found) <= limit + 2
+    assert found.strip("…") in " ".join(text.split()) or "…" in text

@@ -59,6 +59,7 @@ def test_a_full_window_is_announced() -> None:
     over, _ = usage(window=200)
     assert summary(over, 0, 0).startswith("270 tokens for a window of 200 · ")
     empty = Usage(30, (), 130)
+    assert summary(empty, 0, 3, [1, 2]).endswith("3 turns forgotten · recalled turns 1 and 2")
     assert summary(empty, 0, 0) == "30 of 130 tokens · 0 turns forgotten"
 
 

@@ -26,6 +26,7 @@ class EventWriter:
         self._tokenizer = tokenizer
         self._with_top = with_top
         self._turn = {} if turn is None else {"turn": turn}
+        self._recalled: list[int] = []
         self._texts = {False: io.StringIO(), True: io.StringIO()}
 
     def start(self, facts: dict[str, Any]) -> str:
@@ -36,7 +37,8 @@ class EventWriter:
         return _line({"event": "forgot"} | self._turn | figures)
 
     def recalled(self, recalled: Recalled) -> str:
-        figures = {"turns": list(recalled.numbers), "tokens": recalled.tokens}
+        self._recalled = list(recalled.numbers)
+        figures = {"turns": self._recalled, "tokens": recalled.tokens}
         return _line({"event": "recalled"} | self._turn | figures)
 
     def token(self, token: Token) -> str:
@@ -78,6 +80,8 @@ class EventWriter:
             "complete": complete,
             "value": value,
         }
+        if self._turn:
+            event["recalled"] = self._recalled
         if error is not None:
             event |= {"finish_reason": "error", "error": error}
         return _line(event | figures | {"model": model, "seed": seed})

@@ -145,6 +145,7 @@ class Keeper:
             "window": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,
             "roll": str(conversation.roll),
+            "recalls": conversation.recalls,
             "template_args": json.dumps(conversation.template_args),
         }
         self._guarded(lambda: journal.settings(settings))

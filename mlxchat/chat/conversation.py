@@ -105,6 +105,11 @@ class Conversation:
         return self._any_seed if self.sampling.seed is None else self.sampling.seed
 
     @property
+    def recalled(self) -> tuple[int, ...]:
+        """The numbers of the turns that were quoted for the last message."""
+        return self.view.recalled
+
+    @property
     def stats(self) -> Stats | None:
         """Statistics of the last reply, or of the one in progress."""
         return self._stats if self._generation is None else self._generation.stats

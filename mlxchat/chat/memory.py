@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from mlxchat.chat.turn import Turn
 from mlxchat.chat.turns import Turns
 from mlxchat.recall.choice import fits
+from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
 
 # A turn is quoted beside a better one if it fits nearly as well: a fact that changed.
@@ -69,17 +71,24 @@ def _asks(turn: Turn) -> bool:
 
 
 def quote(turns: Sequence[Turn], numbers: Sequence[int], limit: int, *, replies: bool) -> str:
-    """The turns as they were said, each text cut after `limit` characters."""
+    """The turns as they were said; of each text at most `limit` characters, those around what the
+    last turn asks about."""
+    message = turns[-1].user
     parts: list[str] = []
     for number in numbers:
         turn = turns[number - 1]
-        part = f'(Earlier, in turn {number}, I said: "{_cut(turn.user, limit)}"'
+        when = f"in turn {number}{_when(turn)}"
+        part = f'(Earlier, {when}, I said: "{excerpt(turn.user, message, limit)}"'
         if replies and turn.reply.strip():
-            part += f' You answered: "{_cut(turn.reply, limit)}"'
+            part += f' You answered: "{excerpt(turn.reply, message, limit)}"'
         parts.append(f"{part})\n")
     return "".join([*parts, "\n"])
 
 
-def _cut(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[:limit].rstrip()}…"
+def _when(turn: Turn) -> str:
+    """The local time, to the minute; empty if it is unknown."""
+    try:
+        time = datetime.fromisoformat(turn.time).astimezone()
+    except ValueError:
+        return ""
+    return f" ({time:%Y-%m-%d %H:%M})"

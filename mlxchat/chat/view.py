@@ -95,6 +95,8 @@ class View:
         self.prompt = NOTHING
         # What is quoted before the message that is being answered.
         self._quote, self._quote_tokens = "", 0
+        # The numbers of the turns that were quoted for the last message.
+        self.recalled: tuple[int, ...] = ()
         self._turns = turns
         self.prefixes = prefixes
         # The state before the last turn, and before the turn before it.
@@ -259,8 +261,9 @@ class View:
             yield Forgot.whole(forgotten, self._at_most_in_view(tokens), self._turns)
         self.prompt = ids
         if self._quote:
+            self.recalled = tuple(numbers)
             messages = tuple(self._turns[number - 1].user for number in numbers)
-            yield Recalled(tuple(numbers), messages, self._quote_tokens)
+            yield Recalled(self.recalled, messages, self._quote_tokens)
 
     def _with_quote(self, numbers: Sequence[int], plain: TokenIds) -> TokenIds:
         """The prompt with these turns quoted before the message; without, if they do not fit."""
@@ -417,7 +420,7 @@ class View:
 
     def begin_turn(self) -> None:
         """Remember the state before the turn."""
-        self._quote = ""
+        self._quote, self.recalled = "", ()
         self._earlier, self._before = self._before, Before.of(self._turns, self._held)
 
     def go_back_to(self, turns: int) -> None:

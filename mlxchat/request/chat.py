@@ -58,6 +58,7 @@ class ChatOptions:
         parse=parse_recall,
         written="off",
         in_chat=True,
+        saved=True,
     )
     think: str = same_as(Request, "think", default="on", if_unset=None)
     generation: GenerationSettings = field(default_factory=GenerationSettings)

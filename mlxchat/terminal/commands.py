@@ -225,7 +225,8 @@ def _context(shown: ChatScreen, _: str) -> None:
     attached_tokens = conversation.tokens_of_text(text) if text else 0
     columns = shown.screen.columns
     shown.screen.draw(draw_window(usage, conversation.turns, attached_tokens, columns))
-    shown.screen.say(summary(usage, attached_tokens, len(conversation.forgotten)))
+    forgotten = len(conversation.forgotten)
+    shown.screen.say(summary(usage, attached_tokens, forgotten, conversation.recalled))
 
 
 @command("/recall WORD [#N]", "search the whole chat; #N quotes match N")

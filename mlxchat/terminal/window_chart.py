@@ -40,10 +40,16 @@ def draw_window(
         yield f"{number:>{number_width}}{GAP}{bar:{bar_width}}{GAP}{label}".rstrip()
 
 
-def summary(usage: Usage, attached_tokens: int, forgotten: int) -> str:
-    """The total, and whether the next message will push anything out."""
+def summary(
+    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int] = ()
+) -> str:
+    """The total, which turns the last message recalled, and whether the next one will push anything
+    out."""
     used = usage.tokens + attached_tokens
     parts = [_out_of(used, usage.window), f"{count(forgotten, 'turn')} forgotten"]
+    if recalled:
+        turns = "turn" if len(recalled) == 1 else "turns"
+        parts.append(f"recalled {turns} {' and '.join(map(str, recalled))}")
     if usage.window is not None and used + RESERVE > usage.window and usage.turns:
         parts.append("your next message will push out the oldest turns")
     return " · ".join(parts)
