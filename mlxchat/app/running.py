@@ -80,6 +80,10 @@ class Running:
         added = self._batch.add(cache, last, chooser, row=row, tokens=tokens - 1)
         self._seated[added] = Seated(run, reply, chooser)
 
+    def reserve(self, rows: int) -> None:
+        """Make room for that many more rows, which are about to be added."""
+        self._batch.reserve(rows)
+
     def step(self) -> Iterator[Result]:
         """Generate one token of each row."""
         generated = 0

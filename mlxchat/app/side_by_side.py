@@ -210,6 +210,7 @@ class SideBySide:
     def _read_together(self, runs: Sequence[RowRun], cache: Cache, held: int) -> Iterator[Result]:
         rest = [run.plan.prompt.ids[held:-1] for run in runs]
         read = prefill_together(self._model.network, cache, rest)
+        self._running.reserve(len(runs))
         for run, (rows, row) in zip(runs, read, strict=True):
             try:
                 self._running.add(run, rows, row)

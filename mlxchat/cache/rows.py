@@ -5,6 +5,7 @@ rows evict nothing except from a model's own sliding windows, so a row that fill
 back to a cache of its own, which rotates. Everything counts in tokens.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -122,14 +123,14 @@ class RowsWindow:
         """B."""
         return len(self._sizes)
 
-    def add_seat(self) -> None:
-        """Add an empty seat."""
-        self._sizes = np.append(self._sizes, np.int32(0))
-        self._offsets = np.append(self._offsets, np.int32(0))
-        self._taken = np.append(self._taken, False)
+    def add_seats(self, count: int) -> None:
+        """Add empty seats. Copies all rows."""
+        self._sizes = np.append(self._sizes, np.zeros(count, np.int32))
+        self._offsets = np.append(self._offsets, np.zeros(count, np.int32))
+        self._taken = np.append(self._taken, np.zeros(count, bool))
         self._offset = None
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = _with_row(self.keys), _with_row(self.values)
+            self.keys, self.values = _with_rows(self.keys, count), _with_rows(self.values, count)
 
     def seat(self, seat: int, entries: Entries, total: int) -> None:
         """Let a row of `total` tokens take an empty seat. Copies its entries `(1, H_kv, T, D)`."""
@@ -168,9 +169,8 @@ class RowsWindow:
         """The tokens of the row in this seat, in temporal order."""
         if self.keys is None or self.values is None:
             return Entries(None, None)
-        order = mx.array(self._latest(int(self._sizes[seat])))
-        row = slice(seat, seat + 1)
-        return Entries(self.keys[row][..., order, :], self.values[row][..., order, :])
+        spans, row = self._latest(int(self._sizes[seat])), slice(seat, seat + 1)
+        return Entries(_joined(self.keys[row], spans), _joined(self.values[row], spans))
 
     def total(self, seat: int) -> int:
         """How many tokens the row in this seat has been given."""
@@ -187,21 +187,28 @@ class RowsWindow:
             slots = min(slots, self.max_size)
         if tokens <= self._capacity <= slots + SLOTS or slots == self._capacity:
             return
-        order = self._latest(min(slots, self._capacity))
-        self._capacity, self._next = slots, len(order) % slots
+        kept = min(slots, self._capacity)
+        spans = self._latest(kept)
+        self._capacity, self._next = slots, kept % slots
         if self.keys is not None and self.values is not None:
-            self.keys = _rearranged(self.keys, order, slots)
-            self.values = _rearranged(self.values, order, slots)
+            self.keys = _rearranged(self.keys, spans, slots)
+            self.values = _rearranged(self.values, spans, slots)
 
-    def _latest(self, tokens: int) -> np.ndarray:
-        """The slots of the latest tokens, in temporal order."""
-        return (np.arange(self._next - tokens, self._next) % self._capacity).astype(np.int32)
+    def _latest(self, tokens: int) -> list[slice]:
+        """The slots of the latest tokens, in temporal order: one span, or two if they wrap around.
+        Slices, because an index for each slot costs a hundred times as much on a CPU."""
+        begin = self._next - tokens
+        if begin >= 0:
+            return [slice(begin, self._next)]
+        return [slice(begin + self._capacity, self._capacity), slice(0, self._next)]
 
     def _placed(self, entries: mx.array, size: int) -> mx.array:
         """The latest `size` entries, in a row of slots."""
-        row = _room(entries, self._capacity)
-        if size:
-            row[..., mx.array(self._latest(size)), :] = entries[..., -size:, :]
+        row, placed = _room(entries, self._capacity), entries.shape[2] - size
+        for span in self._latest(size):
+            end = placed + span.stop - span.start
+            row[..., span, :] = entries[..., placed:end, :]
+            placed = end
         return row
 
 
@@ -211,11 +218,15 @@ def _room(like: mx.array, slots: int, rows: int | None = None) -> mx.array:
     return mx.zeros((batch if rows is None else rows, heads, slots, dim), like.dtype)
 
 
-def _with_row(x: mx.array) -> mx.array:
-    return mx.concatenate([x, mx.zeros((1, *x.shape[1:]), x.dtype)])
+def _with_rows(x: mx.array, count: int) -> mx.array:
+    return mx.concatenate([x, mx.zeros((count, *x.shape[1:]), x.dtype)])
 
 
-def _rearranged(x: mx.array, order: np.ndarray, slots: int) -> mx.array:
+def _joined(x: mx.array, spans: Sequence[slice]) -> mx.array:
+    return mx.concatenate([x[..., span, :] for span in spans], axis=2)
+
+
+def _rearranged(x: mx.array, spans: Sequence[slice], slots: int) -> mx.array:
     """The slots in this order, and then empty ones up to `slots`."""
-    kept = x[..., mx.array(order), :]
-    return mx.concatenate([kept, _room(x, slots - len(order))], axis=2)
+    kept = _joined(x, spans)
+    return mx.concatenate([kept, _room(x, slots - kept.shape[2])], axis=2)

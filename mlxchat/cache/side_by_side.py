@@ -45,8 +45,7 @@ class Rows(list[LayerCache]):
 
         If the cache has several rows, that is one of them, and its first `tokens`.
         """
-        if all(self._taken):
-            self._add_seat()
+        self.reserve(1)
         seat = self._taken.index(False)
         self._taken[seat] = True
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
@@ -97,10 +96,14 @@ class Rows(list[LayerCache]):
         """Evaluate all arrays, and nothing else."""
         mx.eval([leaf.state for leaf in leaves(self)])
 
-    def _add_seat(self) -> None:
-        self._taken.append(False)
-        for window in self._windows():
-            window.add_seat()
+    def reserve(self, seats: int) -> None:
+        """Have at least that many empty seats. Adding them one by one would copy all rows each
+        time."""
+        missing = seats - self._taken.count(False)
+        if missing > 0:
+            self._taken += [False] * missing
+            for window in self._windows():
+                window.add_seats(missing)
 
     def _windows(self) -> list[RowsWindow]:
         return [leaf for leaf in leaves(self) if isinstance(leaf, RowsWindow)]

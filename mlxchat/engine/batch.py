@@ -109,6 +109,10 @@ class Batch:
         self._rows.append(added)
         return added
 
+    def reserve(self, rows: int) -> None:
+        """Make room for that many more rows, which are about to be added."""
+        self._cache.reserve(rows)
+
     def remove(self, row: BatchRow) -> None:
         """Remove a row; what was computed of it in advance is dropped."""
         self._cache.leave(row.seat)

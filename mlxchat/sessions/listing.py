@@ -33,7 +33,7 @@ from mlxchat.sessions.session import existing, locked, records_by_use
 
 MOST_FINDS = 50
 # Of very many turns that contain the words, only the latest are ranked, by their beginnings.
-RANKED = 500
+RANKED = 300
 MOST_CHARS = 20_000
 # The usual constants of BM25, and the length of a usual turn.
 SATURATION, LENGTH_WEIGHT = 1.2, 0.75
