@@ -1,4 +1,8 @@
-"""Two hundred regular expressions, one a line: identifiers, dates, codes, prose, corner cases."""
+"""Two hundred regular expressions, one a line: identifiers, dates, codes, prose, corner cases.
+
+Repetitions that a model does not end by itself have bounds, as in a program that needs the answer:
+no constraint can make it stop.
+"""
 
 EXPRESSIONS: str = r"""
 yes|no
@@ -12,7 +16,7 @@ yes|no
 -?\d+
 -?\d+\.\d+
 -?(0|[1-9]\d*)(\.\d+)?
-[1-9]\d{0,2}(,\d{3})*
+[1-9]\d{0,2}(,\d{3}){0,4}
 0x[0-9a-fA-F]+
 0b[01]{1,8}
 0o[0-7]{1,6}
@@ -45,9 +49,9 @@ Q[1-4] 20\d\d
 ([0-9A-F]{2}:){5}[0-9A-F]{2}
 (\d{1,3}\.){3}\d{1,3}
 ((25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(25[0-5]|2[0-4]\d|1?\d?\d)
-[a-z0-9._-]+@[a-z0-9-]+\.[a-z]{2,4}
+[a-z0-9._-]{1,24}@[a-z0-9-]{1,24}\.[a-z]{2,4}
 https?://[a-z0-9.-]+(/[a-z0-9/-]*)?
-[a-z0-9-]+(\.[a-z0-9-]+)+
+[a-z0-9-]{1,24}(\.[a-z0-9-]{1,24}){1,3}
 #[0-9a-f]{6}
 #([0-9a-f]{3}|[0-9a-f]{6})
 rgb\(\d{1,3}, \d{1,3}, \d{1,3}\)
@@ -97,15 +101,15 @@ v?\d+\.\d+\.\d+
 (?s).{1,10}
 (?s:.){2}
 a.c
-a.*z
+a.{0,80}z
 a?
 a*
 a+
 a{0}
 a{0,2}
 a{3}
-(ab)*
-(ab)+
+(ab){0,20}
+(ab){1,20}
 (ab){2,3}
 (a|b)*
 (a|b)+c
@@ -119,10 +123,10 @@ a|
 (a|ab)(c|bcd)
 a+?
 a*?b
-.*?x
+.{0,80}?x
 .+?,.+?
 a{2,4}?
-(?:ab|cd)+
+(?:ab|cd){1,20}
 (?P<year>\d{4})
 (?<word>[a-z]+)
 (?P<a>x)|(?P<b>y)
@@ -164,7 +168,7 @@ a\nb
 \x41
 \u00e9
 \u4e2d
-é+
+é{1,20}
 [à-ü]{2,4}
 [α-ω]+
 [а-я]+
@@ -186,18 +190,18 @@ a\nb
 [*+?]
 [a-cx-z]
 [A-Za-z0-9+/]{4}
-([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==)?
+([A-Za-z0-9+/]{4}){0,16}([A-Za-z0-9+/]{2}==)?
 <b>[a-z]*</b>
 <(h1|h2)>[^<]{1,9}
 \{"a": \d+\}
 \[(\d+(, \d+)*)?\]
-[a-z]+=\d+(&[a-z]+=\d+)*
+[a-z]{1,12}=\d{1,9}(&[a-z]{1,12}=\d{1,9}){0,5}
 --[a-z]+(=[a-z0-9]+)?
 (GET|POST|PUT) /[a-z/]*
 HTTP/1\.[01] [1-5]\d\d
-[a-z]+\([a-z]*(, [a-z]+)*\)
+[a-z]{1,12}\([a-z]{0,12}(, [a-z]{1,12}){0,5}\)
 SELECT [a-z]+ FROM [a-z]+
-(\d+ )*\d+
+(\d{1,6} ){0,12}\d{1,6}
 ([a-z]+,){2}[a-z]+
 (- [a-z ]+\n){1,3}
 \d+\. [A-Z][a-z]+
