@@ -10,46 +10,24 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from mlxchat.bench.recall import conversation
+from mlxchat.bench.recall_reporting import REPORTING
+from mlxchat.bench.recall_set import RecallSet
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.turn import Turn
 from mlxchat.chat.turns import Turns
-from scripts.recall_fact import RecallSet
-from scripts.recall_reporting import REPORTING
 from scripts.recall_tuning import TUNING
 
 TURNS = (60, 200, 1_000)
 AT_MOST = 2
-FILLERS = (
-    "What is special about {}?",
-    "Tell me something about the history of {}.",
-    "How would you describe {} to a friend?",
-)
-
-
-def conversation(planted: RecallSet, length: int) -> tuple[Turns, dict[str, list[int]]]:
-    """About `length` forgotten turns and one in view, and by a fact's statement the numbers of the
-    turns that state and change it."""
-    said = [(fact.statement, fact) for fact in planted.facts]
-    said += [(fact.change, fact) for fact in planted.facts if fact.change]
-    between = max(1, (length - len(said)) // len(said))
-    turns, places = Turns(), dict[str, list[int]]()
-    for n, (text, fact) in enumerate(said):
-        turns.append(forgotten(text))
-        places.setdefault(fact.statement, []).append(len(turns))
-        for m in range(between):
-            topic = planted.topics[(n * between + m) % len(planted.topics)]
-            turns.append(forgotten(FILLERS[(n + m) % len(FILLERS)].format(topic)))
-    turns.append(Turn("And now?"))
-    return turns, places
-
-
-def forgotten(text: str) -> Turn:
-    return Turn(text, "Noted.", finish_reason="stop", forgotten=True)
 
 
 def measure(planted: RecallSet, length: int) -> str:
-    turns, places = conversation(planted, length)
+    said, places = conversation(planted, length)
+    turns = Turns()
+    turns.become([*(replace(turn, forgotten=True) for turn in said), Turn("And now?")])
     memory = Memory()
     times_s: list[float] = []
 

@@ -1,6 +1,6 @@
 """Facts and messages on which the recall's thresholds are tuned. Nothing is reported on them."""
 
-from scripts.recall_fact import Fact, RecallSet
+from mlxchat.bench.recall_set import Fact, RecallSet
 
 FACTS = (
     Fact("My sister Clara works as a vet in Bristol.", "What does Clara do for a living?", "vet"),

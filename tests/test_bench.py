@@ -24,6 +24,7 @@ from mlxchat.bench import (
     chat,
     memory,
     prefill,
+    recall,
     startup,
     stream,
     text,
@@ -32,6 +33,7 @@ from mlxchat.bench import (
 )
 from mlxchat.bench.machine import this_machine
 from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios, verdict
+from mlxchat.bench.recall_reporting import REPORTING
 from mlxchat.bench.record import Circumstances, lines
 from mlxchat.bench.report import figure
 from mlxchat.bench.scheduler import run_rows
@@ -282,6 +284,24 @@ def test_recomputed_tokens_see_their_window_and_no_more(subject: Subject) -> Non
 def test_perplexity_is_the_exponential_of_the_mean_or_none_on_overflow() -> None:
     assert stream.perplexity([math.log(2), math.log(8)]) == pytest.approx(4)
     assert stream.perplexity([800.0]) is None
+
+
+def test_recall_brings_back_what_the_window_forgot(subject: Subject) -> None:
+    *_, found = recall.measure(subject)
+    by_way = {each.way: each for each in found}
+    assert by_way[recall.WITH].found >= 5
+    assert by_way[recall.WITH].wrong <= 3
+    assert 10 < by_way[recall.WITH].quote_tokens <= 512 / 8
+    assert by_way[recall.WITHOUT].quote_tokens == 0
+    assert all(each.logprob < 0 for each in found)
+
+
+def test_planted_facts_are_forgotten_and_their_answers_are_in_them() -> None:
+    turns, places = recall.conversation(REPORTING, 60)
+    for fact in REPORTING.facts:
+        last = turns[places[fact.statement][-1] - 1]
+        assert fact.answer in last.user
+        assert not last.user.startswith(fact.answer)
 
 
 def test_all_ways_of_the_chat_benchmark_say_the_same_and_overflow_the_window(

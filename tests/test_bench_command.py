@@ -94,6 +94,19 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         accepted_tokens=COUNT,
         same_tokens=COUNT,
     ),
+    ("recall", "recall"): an_object(
+        way={"enum": ["with recall", "without", "fact in view", "everything in view"]},
+        turns=COUNT,
+        max_kv_size=WINDOW,
+        facts=COUNT,
+        answered=COUNT,
+        logprob={"type": "number", "maximum": 0},
+        found=COUNT,
+        quote_tokens=AMOUNT,
+        unrelated=COUNT,
+        wrong=COUNT,
+        search_ms=AMOUNT,
+    ),
     ("batch", "rows"): an_object(
         side={"enum": ["mlxchat", "one by one", "mlx-lm"]},
         rows=COUNT,
@@ -364,7 +377,7 @@ def test_each_benchmark_draws_charts_in_both_formats(everything: Everything) -> 
             "prefill-speed",
             "prefix-disk",
         ),
-        *("prefix-wait", "startup", "stream", "stream-recomputed"),
+        *("prefix-wait", "recall", "startup", "stream", "stream-recomputed"),
     ]
     assert everything.plots == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
 

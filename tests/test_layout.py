@@ -133,6 +133,7 @@ ORDER: dict[str, list[str]] = {
         "theirs",
         *("workloads", "scheduler", "batch_speed", "batch_prefix", "batch_memory", "batch"),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
+        *("recall_set", "recall_reporting", "recall"),
         *("startup", "stream", "measure"),
     ],
     "terminal": [

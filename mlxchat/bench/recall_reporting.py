@@ -1,6 +1,6 @@
 """Facts and messages on which the recall is reported. Never tune anything on them."""
 
-from scripts.recall_fact import Fact, RecallSet
+from mlxchat.bench.recall_set import Fact, RecallSet
 
 FACTS = (
     Fact("My brother Idris is a carpenter in Leeds.", "What is Idris's profession?", "carpenter"),
