@@ -368,6 +368,7 @@ def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(side_by_side, "differs_side_by_side", lambda *_: "it cannot")
+    monkeypatch.setattr(side_by_side, "shares_start", lambda *_: False)
     notices: list[str] = []
     rows = prompts(4)
     check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))

@@ -152,6 +152,7 @@ def check_rows_come_and_go(family: str) -> None:
     if family in ALONE:
         assert reason is not None
         assert ALONE[family] in reason
+        assert rows_refusal(make()) or not shares_start(network, make, window)
         return
     assert reason is None
     both = Alone(network, window)

@@ -74,7 +74,7 @@ class SideBySide:
         self._known = Prefixes(request.setup, notify)
         self._pace = Pace.of(loaded.model.network, loaded.settings)
         self._plans: deque[RowPlan] = deque()
-        self._shares_start: bool | None = None
+        self._shares_start = False
         self._begin_again()
         positions = learned_positions(loaded.model.shard)
         self._reads_together = positions is None and most_together(self._make_cache()) != 0
@@ -226,13 +226,8 @@ class SideBySide:
                 yield self._failed(run.plan, error)
 
     def _start(self, begun: Begun) -> Cache | None:
-        """What rows that begin so may share. The model is tried when the first ones might."""
-        if begun.prefix is None or self._limit.most == 1:
-            return None
-        if self._shares_start is None:
-            network = self._model.network
-            self._shares_start = shares_start(network, self._make_cache, self._window)
-        return begun.prefix.cache if self._shares_start else None
+        """What rows that begin so share."""
+        return begun.prefix.cache if begun.prefix is not None and self._shares_start else None
 
     def _failed(self, plan: RowPlan, error: MlxchatError) -> Result:
         return Result(plan.row, error=str(error), model=self._model.name)
@@ -281,6 +276,10 @@ class SideBySide:
     def _refusal(self) -> str | None:
         if self._model.peers is not None:
             return "the model is shared by several machines"
-        return rows_refusal(self._make_cache()) or differs_side_by_side(
-            self._model.network, self._make_cache
-        )
+        reason = rows_refusal(self._make_cache())
+        if reason is not None:
+            return reason
+        network = self._model.network
+        self._shares_start = shares_start(network, self._make_cache, self._window)
+        # If rows share their start, they may have different lengths, too.
+        return None if self._shares_start else differs_side_by_side(network, self._make_cache)

@@ -199,27 +199,26 @@ def shares_start(network: nn.Module, make: Callable[[], Cache], max_tokens: int 
     attention."""
     install_cascade(network)
     start = _read(network, make(), [2, 3, 4])
-    ends = [[5, 6], [6]]
-    caches = [_read(network, start.fork(), ids) for ids in ends]
-    caches.append(_read(network, make(), [7, 8, 9, 10]))
     rows = make_rows(network, make(), max_tokens)
     try:
         if most_together(start) == 0:
-            for own in caches[:-1]:
-                rows.add(own, start=start)
+            rows.add(_read(network, start.fork(), [5]), start=start)
         else:
             # The second one is padded.
-            together = _read(network, after(start), ends[0], [6, 5])
-            for row, ids in enumerate(ends):
-                rows.add(together, row, 3 + len(ids), start)
-        rows.add(caches[-1])
+            together = _read(network, after(start), [6, 7], [5, 6])
+            rows.add(together, 0, 5, start)
+            rows.add(together, 1, 4, start)
+        rows.add(make())
         rows.begin_step()
-        logits = _logits(network, mx.array([[1], [1], [1]]), rows)
+        logits = _logits(network, mx.full((rows.seats, 1), 1), rows)
     except (ValueError, TypeError, RuntimeError, AttributeError):
         return False
-    alone = [_logits(network, mx.array([[1]]), own) for own in caches]
+    alone = [
+        _logits(network, mx.array([[5, 1]]), start.fork()),
+        _logits(network, mx.array([[1]]), make()),
+    ]
     used = [window for window in rows.sharing(start) if not window.empty()]
-    return _close(logits, alone) and bool(used) and all(window.attended for window in used)
+    return _close(logits[-2:], alone) and bool(used) and all(window.attended for window in used)
 
 
 def _read(network: nn.Module, cache: Cache, *texts: list[int]) -> Cache:
