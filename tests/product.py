@@ -40,6 +40,7 @@ from mlxchat.cache.side_by_side import (
     make_rows,
     most_together,
     rows_refusal,
+    shares_start,
 )
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.batch import prefill_together
@@ -378,7 +379,7 @@ def rows_side_by_side(case: Case) -> None:
     reason = rows_refusal(case.cache()) or differs_side_by_side(network, case.cache)
     if reason is not None:
         raise Refused(reason)
-    rows = make_rows(network, case.cache())
+    rows = make_rows(network, case.cache(), WINDOW)
     alone: dict[int, Cache] = {}
 
     def join(length: int, seed: int) -> None:
@@ -388,8 +389,12 @@ def rows_side_by_side(case: Case) -> None:
 
     for seed, length in enumerate(ROWS):
         join(length, seed)
-    for cache, together, row, length in read_together(case):
+    for cache, together, row, length in read_together(case, case.cache(), shares=False):
         alone[rows.add(together, row, length)] = cache
+    if shares_start(network, case.cache, WINDOW):
+        start = case.cache()
+        for cache, together, row, length in read_together(case, start, shares=True):
+            alone[rows.add(together, row, length, start)] = cache
     for step in range(ROWS_STEPS):
         if step == 4:
             rows.leave(1)
@@ -406,16 +411,17 @@ def rows_side_by_side(case: Case) -> None:
         case.compare("rows", case.logits(moved, [id_]), case.logits(alone[longest], [id_]))
 
 
-def read_together(case: Case) -> Iterator[tuple[Cache, Cache, int, int]]:
-    """Two prompts of different lengths after the same beginning: each in a cache of its own, and
-    its row and length in one that both were read into."""
-    shared = case.cache()
+def read_together(
+    case: Case, shared: Cache, *, shares: bool
+) -> Iterator[tuple[Cache, Cache, int, int]]:
+    """Two prompts of different lengths after the same beginning, for which `shared` is empty: each
+    in a cache of its own, and its row and length in one that both were read into."""
     case.logits(shared, tokens(2, seed=6))
     texts = [np.array(tokens(length, seed=7), np.int32) for length in (1, 4)]
     most = most_together(shared)
     if most is not None and 2 + max(map(len, texts)) > most:
         return
-    read = prefill_together(case.model.network, shared, texts)
+    read = prefill_together(case.model.network, shared, texts, shares=shares)
     for ids, (together, row) in zip(texts, read, strict=True):
         own = shared.fork()
         case.logits(own, ids.tolist())

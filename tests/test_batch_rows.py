@@ -21,6 +21,7 @@ from mlxchat.app.begin import begin
 from mlxchat.app.observer import Observer
 from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import row_seed
+from mlxchat.app.running import Running
 from mlxchat.cache import make_cache
 from mlxchat.engine.batch import Batch
 from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
@@ -184,6 +185,30 @@ def test_a_shared_prefix_is_read_once(tiny_model: Path) -> None:
     assert run_batch(tiny_model, rows[3:4], system=system)[3]["text"] == results[3]["text"]
 
 
+def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row had a copy."""
+    held: list[tuple[int, int]] = []
+    step = Running.step
+
+    def seen(running: Running) -> Any:
+        held.append((len(running), running.nbytes))
+        return step(running)
+
+    monkeypatch.setattr(Running, "step", seen)
+    rows: list[Record] = [
+        {"id": n, "prompt": "the same words " * 50 + f"{n}" * (1 + n % 3), "max_tokens": 4 + n}
+        for n in range(8)
+    ]
+    results = run_batch(tiny_model, rows, rows=8, window=None)
+    most, most_bytes = max(held)
+    fewest, fewest_bytes = min(held)
+    assert (most, fewest) == (8, 1)
+    assert most_bytes < 2 * fewest_bytes
+    for row in rows:
+        result = results[row["id"]]
+        assert result["text"] == alone(tiny_model, row, result["seed"], None)
+
+
 def test_rows_that_run_one_after_the_other_share_a_prefix_too(tiny_model: Path) -> None:
     """Only one row was planned at a time, so that nothing was known to be shared."""
     rows: list[Record] = [
@@ -224,9 +249,9 @@ def test_short_prompts_are_read_together(tiny_model: Path, monkeypatch: pytest.M
     groups: list[list[int]] = []
     together = side_by_side.prefill_together
 
-    def seen(network: Any, cache: Any, texts: list[np.ndarray]) -> Any:
+    def seen(network: Any, cache: Any, texts: list[np.ndarray], **options: Any) -> Any:
         groups.append([len(each) for each in texts])
-        return together(network, cache, texts)
+        return together(network, cache, texts, **options)
 
     monkeypatch.setattr(side_by_side, "prefill_together", seen)
     rows = prompts(30)
@@ -343,6 +368,7 @@ def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(side_by_side, "differs_side_by_side", lambda *_: "it cannot")
+    monkeypatch.setattr(side_by_side, "shares_start", lambda *_: False)
     notices: list[str] = []
     rows = prompts(4)
     check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))
@@ -418,7 +444,9 @@ def test_a_prefix_known_from_an_earlier_prompt_is_forked_and_stays_as_it_is() ->
         return ReadTokens(stop - start)
 
     for index, ids in enumerate(texts):
-        cache, held, reused = prefixes.begin(ids, texts[index + 1 :], read)
+        cache, held, reused, prefix = prefixes.begin(ids, texts[index + 1 :], read)
+        assert prefix is not None
+        assert prefix.ids.tolist() == shared.tolist()
         assert held == len(shared)
         assert reused == (0 if index == 0 else len(shared))
         assert cache[1].total == held

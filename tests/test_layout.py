@@ -53,7 +53,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "cache": [
         *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),
-        *("block", "trial", "rows", "side_by_side", "build", ""),
+        *("cascade", "endings", "block", "trial", "rows", "side_by_side", "build", ""),
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
@@ -194,8 +194,8 @@ SOLE_IMPORTERS = {
     "gguf": ("models.gguf",),
     "psutil": ("platform",),
     "mlx_lm": (
-        *("cache.layers", "cache.build", "cache.side_by_side", "engine.sampling", "models"),
-        "bench.theirs",
+        *("cache.cascade", "cache.layers", "cache.build", "cache.side_by_side", "engine.sampling"),
+        *("models", "bench.theirs"),
     ),
     "llguidance": ("constraint",),
     "matplotlib": ("bench.plot",),

@@ -1,5 +1,6 @@
 """Rows side by side: each sees exactly what it would see in a cache of its own."""
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -10,9 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache import Cache, make_cache
+from mlxchat.cache import Cache, cascade, make_cache, side_by_side
 from mlxchat.cache.layers import tokens_evicted, windows
-from mlxchat.cache.side_by_side import Rows, differs_side_by_side, make_rows, rows_refusal
+from mlxchat.cache.side_by_side import (
+    Rows,
+    differs_side_by_side,
+    make_rows,
+    most_together,
+    rows_refusal,
+    shares_start,
+)
+from mlxchat.engine.batch import prefill_together
 from mlxchat.errors import CacheError, ModelUnsupported
 from scripts.families import CONFIGS, METAL_ONLY, build_family
 
@@ -39,26 +48,48 @@ ALONE = {
 }
 
 
+# The families whose rows copy what they begin with: those that compute attention in a way of their
+# own, or have none to more than a few tokens.
+COPIED = {
+    *("bailing_hybrid", "bailing_moe_v3", "deepseek_v3", "deepseek_v32", "gemma2", "gemma4"),
+    *("gemma4_text", "glm4_moe_lite", "glm_moe_dsa", "iquestloopcoder", "kimi_k25", "kimi_k3"),
+    *("kimi_linear", "kimi_vl", "longcat_flash", "mamba", "mamba2", "mistral4", "plamo"),
+    *("plamo2", "recurrent_gemma", "rwkv7"),
+}
+
+
 class Alone:
     """Rows side by side, and each of them in a cache of its own, to compare with."""
 
     def __init__(self, network: nn.Module, window: int | None = WINDOW) -> None:
         self.network = network
         self.window = window
-        self.rows: Rows = make_rows(network, self.make())
+        self.rows: Rows = make_rows(network, self.make(), window)
         self.alone: dict[int, Cache] = {}
 
     def make(self) -> Cache:
         return make_cache(self.network, self.window, 0 if self.window is None else KEEP)
 
-    def join(self, ids: list[int]) -> int:
-        own = self.make()
+    def read(self, ids: list[int], start: Cache | None = None) -> Cache:
+        own = self.make() if start is None else start.fork()
         if len(ids):
             self.network(mx.array(ids)[None], cache=own)
             mx.eval([layer.state for layer in own])
-        seat = self.rows.add(own)
+        return own
+
+    def join(self, ids: list[int], start: Cache | None = None) -> int:
+        """After the tokens in `start`, which the rows may share."""
+        own = self.read(ids, start)
+        seat = self.rows.add(own, start=start)
         self.alone[seat] = own
         return seat
+
+    def join_together(self, texts: list[list[int]], start: Cache) -> None:
+        arrays = [np.array(ids, np.int32) for ids in texts]
+        read = prefill_together(self.network, start.fork(), arrays, shares=True)
+        for ids, (rows, row) in zip(texts, read, strict=True):
+            tokens = windows(start)[0].total + len(ids)
+            self.alone[self.rows.add(rows, row, tokens, start)] = self.read(ids, start)
 
     def leave(self, seat: int) -> None:
         self.rows.leave(seat)
@@ -121,6 +152,7 @@ def check_rows_come_and_go(family: str) -> None:
     if family in ALONE:
         assert reason is not None
         assert ALONE[family] in reason
+        assert rows_refusal(make()) or not shares_start(network, make, window)
         return
     assert reason is None
     both = Alone(network, window)
@@ -151,6 +183,86 @@ def check_rows_come_and_go(family: str) -> None:
         tokens = mx.array([[token]])
         expected = both.network(tokens, cache=both.alone[2])[:, -1, :]
         check_close(both.network(tokens, cache=own)[:, -1, :], expected)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_rows_that_share_their_start_compute_what_they_would_alone(family: str) -> None:
+    check_rows_that_share(family)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - METAL_ONLY - set(KINDS) - set(ALONE)))
+def test_rows_of_every_family_share_their_start_or_copy_it(family: str) -> None:
+    check_rows_that_share(family)
+
+
+def check_rows_that_share(family: str) -> None:
+    try:
+        network = network_of(family)
+    except ModelUnsupported:
+        pytest.skip("this family needs another package")
+    both = Alone(network, window_of(network))
+    numbers = np.random.default_rng(0)
+
+    def prompt(tokens: int) -> list[int]:
+        return numbers.integers(2, 60, tokens).tolist()
+
+    def step() -> None:
+        both.check_step(prompt(both.rows.seats))
+
+    assert shares_start(network, both.make, both.window) == (family not in COPIED)
+    if family in COPIED:
+        return
+    short, long = both.read(prompt(3)), both.read(prompt(20))
+    both.join(prompt(5), short)
+    step()
+    if most_together(short) != 0:
+        both.join_together([prompt(4), prompt(2), prompt(1)], short)
+    both.join([], short)
+    step()
+    both.join(prompt(9))
+    step()
+    both.join(prompt(2), long)
+    step()
+    for seat in sorted(both.alone)[:-2]:
+        both.leave(seat)
+    step()
+    both.compact()
+    seat = both.join(prompt(6), long)
+    both.join(prompt(1), long)
+    assert both.rows.sharing(short) == []
+    assert any(window.shared is not None for window in both.rows.sharing(long))
+    for _ in range(3):
+        step()
+    own = both.make()
+    both.rows.move_to(own, seat)
+    for token in prompt(WINDOW):
+        tokens = mx.array([[token]])
+        expected = both.network(tokens, cache=both.alone[seat])[:, -1, :]
+        check_close(both.network(tokens, cache=own)[:, -1, :], expected)
+
+
+def test_shared_tokens_are_stored_once() -> None:
+    both = Alone(network_of("llama"), None)
+    assert shares_start(both.network, both.make, None)
+    start = both.read([2, 3, 4, 5] * 250)
+    both.join([6, 7], start)
+    before = sum(layer.nbytes for layer in both.rows)
+    for token in range(8, 15):
+        both.join([token], start)
+    assert sum(layer.nbytes for layer in both.rows) < 1.5 * before
+    both.check_step(list(range(8)))
+
+
+def test_a_layer_that_never_attends_to_the_shared_tokens_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its model computes attention in a way of its own."""
+    network = network_of("llama")
+    monkeypatch.setattr(side_by_side, "install_cascade", lambda network: None)
+    for module in {type(each).__module__ for each in network.modules()}:
+        monkeypatch.setattr(sys.modules[module], cascade.NAME, cascade.plain, raising=False)
+    assert not shares_start(network, lambda: make_cache(network, WINDOW, KEEP), WINDOW)
 
 
 @settings(max_examples=20, deadline=None)

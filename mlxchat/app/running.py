@@ -39,7 +39,7 @@ class Running:
         self._on_tokens = on_tokens
         self._seated: dict[BatchRow, Seated] = {}
         network = self._model.network
-        self._batch = Batch(network, make_rows(network, self._make_cache()))
+        self._batch = Batch(network, make_rows(network, self._make_cache(), self._window))
 
     def __len__(self) -> int:
         return len(self._seated)
@@ -53,8 +53,9 @@ class Running:
         """Bytes allocated for keys and values."""
         return self._batch.nbytes
 
-    def add(self, run: RowRun, cache: Cache, row: int = 0) -> None:
-        """Seat the row whose prompt is in this cache, or in this row of it."""
+    def add(self, run: RowRun, cache: Cache, row: int = 0, start: Cache | None = None) -> None:
+        """Seat the row whose prompt is in this cache, or in this row of it. What is in `start` is
+        shared with other rows."""
         plan, tokens = run.plan, len(run.plan.prompt.ids)
         if plan.settings.wants_drafts:
             run.notices = (NO_DRAFTS,)
@@ -77,7 +78,7 @@ class Running:
             constrained=constrained,
         )
         last = int(plan.prompt.ids[-1])
-        added = self._batch.add(cache, last, chooser, row=row, tokens=tokens - 1)
+        added = self._batch.add(cache, last, chooser, row=row, tokens=tokens - 1, start=start)
         self._seated[added] = Seated(run, reply, chooser)
 
     def reserve(self, rows: int) -> None:

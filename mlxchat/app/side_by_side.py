@@ -19,11 +19,12 @@ from mlxchat.cache.side_by_side import (
     differs_side_by_side,
     most_together,
     rows_refusal,
+    shares_start,
 )
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.loops import ShouldStop, prefill
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.shared_prefix import ReadTokens, SharedPrefixes
+from mlxchat.engine.shared_prefix import Begun, ReadTokens, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError
 from mlxchat.failures import device_failures
 from mlxchat.platform import wired_limit
@@ -73,6 +74,7 @@ class SideBySide:
         self._known = Prefixes(request.setup, notify)
         self._pace = Pace.of(loaded.model.network, loaded.settings)
         self._plans: deque[RowPlan] = deque()
+        self._shares_start = False
         self._begin_again()
         positions = learned_positions(loaded.model.shard)
         self._reads_together = positions is None and most_together(self._make_cache()) != 0
@@ -156,14 +158,15 @@ class SideBySide:
         try:
             following = [each.prompt.ids for each in list(self._plans)[1:]]
             ids = plan.prompt.ids
-            cache, held, run.cached_tokens = self._prefixes.begin(ids, following, self._read)
-            others = self._others_like(plan, cache, held)
-            runs += [RowRun(other, self._model, cached_tokens=held) for other in others]
+            begun = self._prefixes.begin(ids, following, self._read)
+            run.cached_tokens = begun.cached
+            others = self._others_like(plan, begun.cache, begun.held)
+            runs += [RowRun(other, self._model, cached_tokens=begun.held) for other in others]
             self._beginning += others
             if others:
-                yield from self._read_together(runs, cache, held)
+                yield from self._read_together(runs, begun)
             else:
-                yield from self._read_one(run, cache, held)
+                yield from self._read_one(run, begun)
         except DeviceError:
             raise
         except MlxchatError as error:
@@ -173,9 +176,10 @@ class SideBySide:
             self._plans.remove(each)
         self._beginning = []
 
-    def _read_one(self, run: RowRun, cache: Cache, held: int) -> Iterator[Result]:
+    def _read_one(self, run: RowRun, begun: Begun) -> Iterator[Result]:
         """Read the rest of a row's prompt and seat it, or generate it alone."""
         ids = run.plan.prompt.ids
+        cache, held = begun.cache, begun.held
         if self._limit.most == 1 or (self._window is not None and len(ids) > self._window):
             result = self._alone.generate(run, cache, held)
             if result is not None:
@@ -183,7 +187,7 @@ class SideBySide:
             return
         last = len(ids) - 1
         if self._read(cache, ids, held, last).done == last - held:
-            self._running.add(run, cache)
+            self._running.add(run, cache, start=self._start(begun))
 
     def _others_like(self, plan: RowPlan, cache: Cache, held: int) -> list[RowPlan]:
         """Other plans that can be read together with this one: all are short, and the same tokens
@@ -207,17 +211,23 @@ class SideBySide:
                 longest = tokens
         return others if longest - 1 > held else []
 
-    def _read_together(self, runs: Sequence[RowRun], cache: Cache, held: int) -> Iterator[Result]:
-        rest = [run.plan.prompt.ids[held:-1] for run in runs]
-        read = prefill_together(self._model.network, cache, rest)
+    def _read_together(self, runs: Sequence[RowRun], begun: Begun) -> Iterator[Result]:
+        rest = [run.plan.prompt.ids[begun.held : -1] for run in runs]
+        start = self._start(begun)
+        shares = start is not None
+        read = prefill_together(self._model.network, begun.cache, rest, shares=shares)
         self._running.reserve(len(runs))
         for run, (rows, row) in zip(runs, read, strict=True):
             try:
-                self._running.add(run, rows, row)
+                self._running.add(run, rows, row, start)
             except DeviceError:
                 raise
             except MlxchatError as error:
                 yield self._failed(run.plan, error)
+
+    def _start(self, begun: Begun) -> Cache | None:
+        """What rows that begin so share."""
+        return begun.prefix.cache if begun.prefix is not None and self._shares_start else None
 
     def _failed(self, plan: RowPlan, error: MlxchatError) -> Result:
         return Result(plan.row, error=str(error), model=self._model.name)
@@ -266,6 +276,10 @@ class SideBySide:
     def _refusal(self) -> str | None:
         if self._model.peers is not None:
             return "the model is shared by several machines"
-        return rows_refusal(self._make_cache()) or differs_side_by_side(
-            self._model.network, self._make_cache
-        )
+        reason = rows_refusal(self._make_cache())
+        if reason is not None:
+            return reason
+        network = self._model.network
+        self._shares_start = shares_start(network, self._make_cache, self._window)
+        # If rows share their start, they may have different lengths, too.
+        return None if self._shares_start else differs_side_by_side(network, self._make_cache)

@@ -20,6 +20,28 @@ class Entries(NamedTuple):
     values: mx.array | None
     originals: mx.array | None = None
 
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return length(self.keys)
+
+    def part(self, row: int, start: int, stop: int | None = None) -> Entries:
+        """Tokens `start` to `stop` of one row."""
+        if self.keys is None or self.values is None:
+            return Entries(None, None)
+        return Entries(*(x[row : row + 1, :, start:stop, :] for x in (self.keys, self.values)))
+
+    def followed_by(self, other: Entries) -> Entries:
+        """These tokens and then the other ones."""
+        if self.keys is None or self.values is None:
+            return other
+        if other.keys is None or other.values is None:
+            return self
+        return Entries(
+            mx.concatenate([self.keys, other.keys], axis=2),
+            mx.concatenate([self.values, other.values], axis=2),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.cache.endings import check_not_narrower
 from mlxchat.cache.mask import Mask
 from mlxchat.cache.placement import Entries
 
@@ -26,6 +27,9 @@ class RowsWindow:
     slots from the longest row's first token on or, if they wrap around, all C. Those that a row
     does not see are masked; they hold zeros, or tokens that it has evicted.
 
+    Rows may begin with the same P tokens, which are then stored once and not in their slots:
+    `shared` has them while a row begins so. That needs a window that evicts nothing.
+
     Implements what mlx-lm's models expect of a layer's cache in a step of one token. `offset: (B,)`
     has the RoPE position of each row's next token.
     """
@@ -38,6 +42,9 @@ class RowsWindow:
         self._sizes = np.zeros(0, np.int32)
         self._offsets = np.zeros(0, np.int32)
         self._taken = np.zeros(0, bool)
+        self._begins = np.zeros(0, bool)
+        self._shared = Entries(None, None)
+        self.attended = False
         self._capacity = SLOTS if max_size is None else min(SLOTS, max_size)
         self._next = 0
         self._fetched = slice(0, self._capacity)
@@ -67,6 +74,16 @@ class RowsWindow:
         self._offset = None
         return self.keys_and_values()
 
+    @property
+    def shared(self) -> Entries | None:
+        """The tokens `(1, H_kv, P, D)` that rows begin with."""
+        return self._shared if self._begins.any() else None
+
+    @property
+    def shared_tokens(self) -> int:
+        """P."""
+        return self._shared.tokens
+
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """What `update_and_fetch` returned last, for layers that share this layer's cache."""
         assert self.keys is not None
@@ -75,24 +92,31 @@ class RowsWindow:
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
         """The slots in use that each row's next token sees, `(B, 1, 1, S)`, or with more
-        `mask_dims`; None if all see all."""
+        `mask_dims`; None if all see all. If only some rows begin with shared tokens, those come
+        first: `(B, 1, 1, P + S)`."""
         assert N == 1, "rows are decoded one token at a time"
         seen = self._seen_by_next()
+        if self.shared is not None:
+            check_not_narrower(window_size, self.max_size)
         if window_size is not None:
             seen = np.minimum(seen, window_size)
         slots = np.arange(self._capacity)[self._slots_in_use()]
-        if not return_array and (seen == len(slots)).all():
+        some_begin = self.shared is not None and not self._begins[self._taken].all()
+        if not return_array and not some_begin and (seen == len(slots)).all():
             return None
         age = (self._next - slots) % self._capacity
         visible: Any = age < seen[:, None]
-        shape = (self.seats, *[1] * (self.mask_dims - 2), len(slots))
+        if some_begin:
+            begins = np.repeat(self._begins[:, None], self._shared.tokens, axis=1)
+            visible = np.concatenate([begins, visible], axis=1)
+        shape = (self.seats, *[1] * (self.mask_dims - 2), visible.shape[1])
         return mx.array(visible.reshape(shape))
 
     def empty(self) -> bool:
         return self.keys is None
 
     def size(self) -> int:
-        """Tokens in the longest row."""
+        """Tokens in the longest row, the shared ones not included."""
         return int(self._sizes.max(initial=0))
 
     @property
@@ -102,8 +126,9 @@ class RowsWindow:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated."""
-        return sum(array.nbytes for array in self.state)
+        """Bytes allocated, those of shared tokens included."""
+        shared = self.shared or ()
+        return sum(array.nbytes for array in (*self.state, *shared) if array is not None)
 
     def _seen_by_next(self) -> np.ndarray:
         """How many tokens each row's next token sees, itself included. An empty seat sees one."""
@@ -128,12 +153,24 @@ class RowsWindow:
         self._sizes = np.append(self._sizes, np.zeros(count, np.int32))
         self._offsets = np.append(self._offsets, np.zeros(count, np.int32))
         self._taken = np.append(self._taken, np.zeros(count, bool))
+        self._begins = np.append(self._begins, np.zeros(count, bool))
         self._offset = None
         if self.keys is not None and self.values is not None:
             self.keys, self.values = _with_rows(self.keys, count), _with_rows(self.values, count)
 
-    def seat(self, seat: int, entries: Entries, total: int) -> None:
-        """Let a row of `total` tokens take an empty seat. Copies its entries `(1, H_kv, T, D)`."""
+    def holds(self, tokens: int | None) -> bool:
+        """Whether this many tokens (None: any number) evict nothing."""
+        return self.max_size is None or (tokens is not None and tokens <= self.max_size)
+
+    def share(self, shared: Entries) -> None:
+        """Store what rows may begin with from now on. No row must begin with other tokens."""
+        assert self.shared is None
+        mx.eval(shared.keys, shared.values)
+        self._shared = shared
+
+    def seat(self, seat: int, entries: Entries, total: int, *, begins: bool = False) -> None:
+        """Let a row of `total` tokens take an empty seat. Copies its entries `(1, H_kv, T, D)`,
+        those after the shared tokens if it `begins` with them."""
         keys, values = entries.keys, entries.values
         size = 0 if keys is None else keys.shape[2]
         if self.max_size is not None and size > self.max_size:
@@ -150,17 +187,20 @@ class RowsWindow:
             self.keys[seat] = 0
             self.values[seat] = 0
         self._sizes[seat], self._offsets[seat], self._taken[seat] = size, total, True
+        self._begins[seat] = begins
         self._offset = None
 
     def leave(self, seat: int) -> None:
         """Empty a seat."""
         self._sizes[seat], self._offsets[seat], self._taken[seat] = 0, 0, False
+        self._begins[seat] = False
         self._offset = None
 
     def keep(self, seats: list[int]) -> None:
         """Remove all seats but these."""
         self._sizes, self._offsets = self._sizes[seats], self._offsets[seats]
-        self._taken, self._offset = self._taken[seats], None
+        self._taken, self._begins = self._taken[seats], self._begins[seats]
+        self._offset = None
         if self.keys is not None and self.values is not None:
             kept = mx.array(seats, mx.int32)
             self.keys, self.values = self.keys[kept], self.values[kept]
@@ -168,9 +208,11 @@ class RowsWindow:
     def entries(self, seat: int) -> Entries:
         """The tokens of the row in this seat, in temporal order."""
         if self.keys is None or self.values is None:
-            return Entries(None, None)
-        spans, row = self._latest(int(self._sizes[seat])), slice(seat, seat + 1)
-        return Entries(_joined(self.keys[row], spans), _joined(self.values[row], spans))
+            own = Entries(None, None)
+        else:
+            spans, row = self._latest(int(self._sizes[seat])), slice(seat, seat + 1)
+            own = Entries(_joined(self.keys[row], spans), _joined(self.values[row], spans))
+        return self._shared.followed_by(own) if self._begins[seat] else own
 
     def total(self, seat: int) -> int:
         """How many tokens the row in this seat has been given."""

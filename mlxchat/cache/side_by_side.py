@@ -11,6 +11,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, CacheList
 
+from mlxchat.cache.cascade import install_cascade
+from mlxchat.cache.endings import EndingsWindow
 from mlxchat.cache.layers import Cache, LayerCache, leaves, plain_refusal, recurrent_states, windows
 from mlxchat.cache.placement import Entries
 from mlxchat.cache.rows import RowsWindow
@@ -26,12 +28,16 @@ TOLERANCE = {mx.float32: 1e-3, mx.float16: 0.05, mx.bfloat16: 0.1}
 class Rows(list[LayerCache]):
     """One object per layer, for `model(tokens, cache=…)` with tokens `(B, 1)`: one of each seat.
 
-    A seat is empty or has a row in it. Empty seats are computed too, and mean nothing.
+    A seat is empty or has a row in it. Empty seats are computed too, and mean nothing. Rows have at
+    most `max_tokens` tokens (None: any number), and share those that they begin with in the windows
+    that hold as many.
     """
 
-    def __init__(self, cache: Cache, mask_dims: int = 4) -> None:
+    def __init__(self, cache: Cache, max_tokens: int | None, mask_dims: int = 4) -> None:
         super().__init__(_for_rows(layer) for layer in cache)
+        self._max_tokens = max_tokens
         self._taken: list[bool] = []
+        self._start: Cache | None = None
         for window in self._windows():
             window.mask_dims = mask_dims
 
@@ -40,18 +46,23 @@ class Rows(list[LayerCache]):
         """B."""
         return len(self._taken)
 
-    def add(self, cache: Cache, row: int = 0, tokens: int | None = None) -> int:
+    def add(
+        self, cache: Cache, row: int = 0, tokens: int | None = None, start: Cache | None = None
+    ) -> int:
         """Let the sequence in `cache` take a seat, and return its number. Copies the cache.
 
-        If the cache has several rows, that is one of them, and its first `tokens`.
+        If the cache has several rows, that is one of them, and its first `tokens`. If the sequence
+        begins with the one in `start`, that is not copied, unless rows begin with another one.
         """
         self.reserve(1)
         seat = self._taken.index(False)
         self._taken[seat] = True
+        sharing = [] if start is None else self.sharing(start)
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
             if isinstance(ours, RowsWindow):
                 total = theirs.total if tokens is None else tokens
-                ours.seat(seat, _part(theirs.entries, row, tokens), total)
+                first = ours.shared_tokens if ours in sharing else 0
+                ours.seat(seat, _part(theirs, row, first, total), total, begins=first > 0)
             else:
                 _seat_states(ours, seat, theirs, self.seats)
         # A lazy copy would keep the other cache alive.
@@ -105,14 +116,26 @@ class Rows(list[LayerCache]):
             for window in self._windows():
                 window.add_seats(missing)
 
+    def sharing(self, start: Cache) -> list[RowsWindow]:
+        """The windows that share the tokens in `start`, if rows may begin with them now."""
+        sharing = [window for window in self._windows() if window.holds(self._max_tokens)]
+        if start is not self._start:
+            if any(window.shared is not None for window in sharing):
+                return []
+            self._start = start
+            for ours, theirs in zip(leaves(self), leaves(start), strict=True):
+                if ours in sharing:
+                    ours.share(Entries(*theirs.entries[:2]))
+        return sharing
+
     def _windows(self) -> list[RowsWindow]:
         return [leaf for leaf in leaves(self) if isinstance(leaf, RowsWindow)]
 
 
-def make_rows(network: nn.Module, cache: Cache) -> Rows:
+def make_rows(network: nn.Module, cache: Cache, max_tokens: int | None = None) -> Rows:
     """An empty cache for several rows, each of which could be in this `cache`."""
     module = type(network).__module__.rpartition(".")[2]
-    return Rows(cache, 5 if module in GROUPED else 4)
+    return Rows(cache, max_tokens, 5 if module in GROUPED else 4)
 
 
 def rows_refusal(cache: Sequence[LayerCache]) -> str | None:
@@ -136,10 +159,7 @@ def differs_side_by_side(network: nn.Module, make: Callable[[], Cache]) -> str |
         together = _logits(network, mx.array([[1], [1]]), rows)
     except (ValueError, TypeError, RuntimeError, AttributeError):
         return "this model cannot compute rows of different lengths"
-    expected = mx.concatenate(alone).astype(mx.float32)
-    error = mx.linalg.norm(together.astype(mx.float32) - expected) / mx.linalg.norm(expected)
-    difference: Any = error.item()
-    if not difference < TOLERANCE[together.dtype]:
+    if not _close(together, alone):
         return "this model computes rows of different lengths differently"
     return None
 
@@ -167,11 +187,64 @@ def repeated(cache: Cache, rows: int) -> Cache:
     return copies
 
 
-def _part(entries: Entries, row: int, tokens: int | None) -> Entries:
-    if tokens is None or entries.keys is None or entries.values is None:
-        return entries
-    keys, values = (x[row : row + 1, :, :tokens, :] for x in (entries.keys, entries.values))
-    return Entries(keys, values)
+def after(start: Cache) -> Cache:
+    """An empty cache for several texts that begin with the one in `start`, to be read in one step
+    by a model that `shares_start`. Up to `most_together` tokens each."""
+    return Cache(_after(layer) for layer in start)
+
+
+def shares_start(network: nn.Module, make: Callable[[], Cache], max_tokens: int | None) -> bool:
+    """Whether the model computes the same if rows of at most `max_tokens` share the tokens that
+    they begin with. `make` returns an empty cache. Runs the model on a few tokens, and replaces its
+    attention."""
+    install_cascade(network)
+    start = _read(network, make(), [2, 3, 4])
+    rows = make_rows(network, make(), max_tokens)
+    try:
+        if most_together(start) == 0:
+            rows.add(_read(network, start.fork(), [5]), start=start)
+        else:
+            # The second one is padded.
+            together = _read(network, after(start), [6, 7], [5, 6])
+            rows.add(together, 0, 5, start)
+            rows.add(together, 1, 4, start)
+        rows.add(make())
+        rows.begin_step()
+        logits = _logits(network, mx.full((rows.seats, 1), 1), rows)
+    except (ValueError, TypeError, RuntimeError, AttributeError):
+        return False
+    alone = [
+        _logits(network, mx.array([[5, 1]]), start.fork()),
+        _logits(network, mx.array([[1]]), make()),
+    ]
+    used = [window for window in rows.sharing(start) if not window.empty()]
+    return _close(logits[-2:], alone) and bool(used) and all(window.attended for window in used)
+
+
+def _read(network: nn.Module, cache: Cache, *texts: list[int]) -> Cache:
+    network(mx.array(texts), cache=cache)
+    mx.eval([layer.state for layer in cache])
+    return cache
+
+
+def _close(together: mx.array, alone: list[mx.array]) -> bool:
+    expected = mx.concatenate(alone).astype(mx.float32)
+    error = mx.linalg.norm(together.astype(mx.float32) - expected) / mx.linalg.norm(expected)
+    difference: Any = error.item()
+    return difference < TOLERANCE[together.dtype]
+
+
+def _part(leaf: LayerCache, row: int, start: int, stop: int) -> Entries:
+    """Tokens `start` to `stop` of one row; the latest of them in a narrower window."""
+    if isinstance(leaf, EndingsWindow):
+        return leaf.part(row, start, stop)
+    return leaf.entries.part(row, start, stop)
+
+
+def _after(layer: LayerCache) -> LayerCache:
+    if isinstance(layer, CacheList):
+        return CacheList(*(_after(each) for each in layer.caches))
+    return EndingsWindow(Entries(*layer.entries[:2]), layer.max_size)
 
 
 def _for_rows(layer: LayerCache) -> LayerCache:

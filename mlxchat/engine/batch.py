@@ -13,17 +13,17 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import Cache
-from mlxchat.cache.side_by_side import Rows, repeated
+from mlxchat.cache.side_by_side import Rows, after, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
 from mlxchat.text.spans import TokenIds
 
 
 def prefill_together(
-    network: nn.Module, cache: Cache, texts: Sequence[TokenIds]
+    network: nn.Module, cache: Cache, texts: Sequence[TokenIds], *, shares: bool = False
 ) -> list[tuple[Cache, int]]:
     """Read several texts in one step, each after what `cache` holds. Returns for each a cache with
-    several rows, and its row.
+    several rows, and its row. If the model `shares` the start of rows, that is not copied.
 
     Shorter ones are padded at the end, after all their tokens, which therefore do not see it. On a
     CPU with several cores, each computes a part of the rows.
@@ -36,7 +36,7 @@ def prefill_together(
         parts = [part for part in np.array_split(padded, len(streams)) if len(part)]
         for part, stream in zip(parts, streams, strict=False):
             with mx.stream(stream):
-                read.append(repeated(cache, len(part)))
+                read.append(after(cache) if shares else repeated(cache, len(part)))
                 network(mx.array(part), cache=read[-1])
         mx.eval([layer.state for rows in read for layer in rows])
     return [(rows, row) for rows, part in zip(read, parts, strict=True) for row in range(len(part))]
@@ -102,10 +102,12 @@ class Batch:
         *,
         row: int = 0,
         tokens: int | None = None,
+        start: Cache | None = None,
     ) -> BatchRow:
         """Add the row whose tokens are in `cache`, which is copied, all but the `last` one. They
-        are the first `tokens` of one `row` if there are several, as after `prefill_together`."""
-        added = BatchRow(chooser, self._cache.add(cache, row, tokens), last)
+        are the first `tokens` of one `row` if there are several, as after `prefill_together`.
+        Tokens that are also in `start` are shared with other rows."""
+        added = BatchRow(chooser, self._cache.add(cache, row, tokens, start), last)
         self._rows.append(added)
         return added
 

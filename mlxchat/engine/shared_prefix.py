@@ -38,6 +38,16 @@ class Prefix:
     cache: Cache
 
 
+class Begun(NamedTuple):
+    """A cache with the first `held` tokens of a prompt, of which `cached` were not computed for it.
+    It begins with the `prefix`, if that is known."""
+
+    cache: Cache
+    held: int
+    cached: int
+    prefix: Prefix | None
+
+
 class SharedPrefixes:
     """Caches of the prefixes that prompts share. `make` returns an empty cache, with this window.
 
@@ -50,11 +60,8 @@ class SharedPrefixes:
         self._window = window
         self._prefixes: list[Prefix] = []
 
-    def begin(
-        self, ids: TokenIds, following: Sequence[TokenIds], read: Read
-    ) -> tuple[Cache, int, int]:
-        """A cache with the first tokens of `ids: (T,)`, how many it holds, and how many of those
-        were not computed for this prompt. Leaves at least the last token.
+    def begin(self, ids: TokenIds, following: Sequence[TokenIds], read: Read) -> Begun:
+        """A cache with the first tokens of `ids: (T,)`. Leaves at least the last token.
 
         Reads a prefix if it is shared with `following` prompts; `read` may stop early.
         """
@@ -65,11 +72,12 @@ class SharedPrefixes:
         stop = shared_length(within, following, start)
         cache = self._make() if known is None else known.cache.fork()
         if stop - start < MIN_TOKENS:
-            return cache, start, start
+            return Begun(cache, start, start, known)
         done, reused = read(cache, ids, start, stop)
         if done == stop - start:
-            self._keep(Prefix(ids[:stop].copy(), cache.fork()))
-        return cache, start + done, start + reused
+            known = Prefix(ids[:stop].copy(), cache.fork())
+            self._keep(known)
+        return Begun(cache, start + done, start + reused, known)
 
     def known_length(self, ids: TokenIds) -> int:
         """How many of these tokens are known."""
