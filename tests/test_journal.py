@@ -653,6 +653,22 @@ def test_an_interrupted_piece_is_neither_lost_nor_shown_twice(disk: Disk, journa
     assert read_session("mine").turns[0].reply == "ab"
 
 
+def test_a_piece_whose_commit_was_interrupted_is_not_saved_twice(
+    disk: Disk, journal: Journal
+) -> None:
+    journal.record(None, [Turn("hello")])
+    journal.show("a")
+    disk.error, disk.too_late = KeyboardInterrupt(), True
+    # BEGIN, DELETE, INSERT and COMMIT.
+    disk.failing = [len(disk.executed) + 3]
+    with pytest.raises(KeyboardInterrupt):
+        journal.show("b")
+    assert read_session("mine").turns[0].reply == "ab"
+    disk.failing = ()
+    journal.show("c")
+    assert read_session("mine").turns[0].reply == "abc"
+
+
 def test_a_reply_that_could_not_be_saved_is_saved_later(disk: Disk, journal: Journal) -> None:
     journal.record(None, [Turn("hello")])
     # The transaction, and the next one.

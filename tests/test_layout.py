@@ -78,7 +78,18 @@ ORDER: dict[str, list[str]] = {
         *("prefix_index", "page_recorder", "prefix_cache", "block_store"),
     ],
     "sessions": [
-        *("", "names", "tables", "serials", "salvage", "unfinished", "saved", "records", "earlier"),
+        *(
+            "",
+            "names",
+            "tables",
+            "serials",
+            "log",
+            "salvage",
+            "unfinished",
+            "saved",
+            "records",
+            "earlier",
+        ),
         *("connection", "repair", "database", "journal", "session", "listing"),
     ],
     "rows": [

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -18,13 +20,20 @@ from mlxchat import paths
 from mlxchat.errors import SessionError
 from mlxchat.files import exclusive, make_private_directory, reported_as
 from mlxchat.sessions.connection import connect, connect_to_read, is_damage
+from mlxchat.sessions.tables import PAGE_BYTES
 
 NAME = "sessions.db"
 # What SQLite says if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
+PAUSE_S = 0.1
+
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+
+
+class Damaged(Exception):
+    """The file is damaged, which SQLite would not notice."""
 
 
 class Database:
@@ -112,9 +121,27 @@ class Database:
             # Only one process at a time may open, create or repair the database.
             with exclusive(self.directory):
                 self._file = _status(self.path)
+                if self._is_silently_damaged():
+                    raise Damaged
                 self._connection = connect(self.path, self._take_over)
                 self._file = _status(self.path)
         return self._connection
+
+    def _is_silently_damaged(self) -> bool:
+        """Whether SQLite would lose something without a word."""
+        log = Path(f"{self.path}-wal")
+        if log.exists() and log.stat().st_size > 0:
+            from mlxchat.sessions.log import is_damaged
+
+            # What another process is writing just now may look so for a moment.
+            if is_damaged(log) and not time.sleep(PAUSE_S) and is_damaged(log):
+                return True
+        if self._file is None or not stat.S_ISREG(self._file.st_mode):
+            return False
+        if self._file.st_size >= PAGE_BYTES:
+            return False
+        # A process that was killed when it created the database left an empty file.
+        return self._file.st_size > 0 or any(self.directory.glob("*.safetensors"))
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
         # Shell completion only reads names: it loads neither this nor numpy.
@@ -131,6 +158,8 @@ class Database:
             return run()
         except sqlite3.IntegrityError:
             raise
+        except Damaged:
+            raise self._repaired() from None
         except sqlite3.Error as error:
             if is_damage(error):
                 raise self._repaired() from error
@@ -166,7 +195,7 @@ def session_errors(action: str) -> AbstractContextManager[None]:
 
 def _status(path: Path) -> os.stat_result | None:
     try:
-        return path.stat()
+        return path.lstat()
     except FileNotFoundError:
         return None
 

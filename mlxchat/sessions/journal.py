@@ -100,6 +100,7 @@ class Journal:
         self._so_far = ("", "")
         self._unfinished: int | None = None
         self._pending: list[tuple[bool, str]] = []
+        self._last_piece = 0
         self._in_step = False
         self._has_reported = False
 
@@ -139,22 +140,25 @@ class Journal:
         if not self._in_step or not self._written.entries:
             return
         if self._unfinished is None:
-            self._unfinished = self._written.entries[-1].serial
+            self._unfinished, self._last_piece = self._written.entries[-1].serial, 0
             self._pending = [(True, self._so_far[0]), (False, self._so_far[1])]
         self._pending.append((thought, text))
         pieces = [piece for piece in self._pending if piece[1]]
-        session, serial = self._id, self._unfinished
-        assert session is not None
         if not pieces:
             return
         try:
-            self._database.write(
-                lambda connection: insert_pieces(connection, session, serial, pieces), forced=False
+            # The id first: what a commit saved just before an interruption is replaced.
+            self._last_piece, self._pending = (
+                self._database.write(lambda c: self._insert(c, pieces), forced=False),
+                [],
             )
         except (OSError, SessionError) as error:
             self._report(error)
-        else:
-            self._pending = []
+
+    def _insert(self, connection: sqlite3.Connection, pieces: Sequence[tuple[bool, str]]) -> int:
+        assert self._id is not None
+        assert self._unfinished is not None
+        return insert_pieces(connection, self._id, self._unfinished, pieces, self._last_piece)
 
     def serial_of(self, turn: Turn) -> int | None:
         """The number by which other files may refer to the turn; None if it is not recorded."""

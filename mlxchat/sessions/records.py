@@ -197,13 +197,20 @@ def reindex(connection: sqlite3.Connection) -> None:
 
 
 def insert_pieces(
-    connection: sqlite3.Connection, session: int, serial: int, pieces: Iterable[tuple[bool, str]]
-) -> None:
-    """More of the reply in progress: whether each piece is of its thought, and the text."""
-    connection.executemany(
-        insertion("pieces"),
-        [sealed("pieces", (session, serial, int(of), _clean(text))) for of, text in pieces],
-    )
+    connection: sqlite3.Connection,
+    session: int,
+    serial: int,
+    pieces: Iterable[tuple[bool, str]],
+    after: int,
+) -> int:
+    """More of the reply in progress, in place of everything after the piece with that id: whether
+    each piece is of its thought, and the text. Returns the id of the last one."""
+    connection.execute("DELETE FROM pieces WHERE id > ? AND session = ?", (after, session))
+    last = after
+    for of_thought, text in pieces:
+        columns = sealed("pieces", (session, serial, int(of_thought), _clean(text)))
+        last = _inserted(connection.execute(insertion("pieces"), columns))
+    return last
 
 
 def delete_pieces(connection: sqlite3.Connection, session: int) -> None:

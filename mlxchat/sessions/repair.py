@@ -20,6 +20,7 @@ from mlxchat.sessions.records import (
     insert_session,
     now,
     reindex,
+    session_named,
     sessions_by_use,
     turns_of,
 )
@@ -85,16 +86,22 @@ def _copy(path: Path, connection: sqlite3.Connection) -> None:
 def _insert_orphaned(connection: sqlite3.Connection, id_: int, turns: list[TurnRecord]) -> None:
     """A session for turns whose own is lost."""
     serials = [each.serial for each in turns]
+    name = f"recovered-{id_}"
+    while session_named(connection, name) is not None:
+        name += "_"
     record = SessionRecord(
-        f"recovered-{id_}", updated=now(), serials=Serials.of(serials), last_serial=serials[-1]
+        name, updated=now(), serials=Serials.of(serials), last_serial=serials[-1]
     )
     inserted = insert_session(connection, record)
     connection.execute("UPDATE sessions SET id = ? WHERE id = ?", (id_, inserted))
 
 
 def _report(connection: sqlite3.Connection) -> str:
+    sessions = sessions_by_use(connection)
+    if not sessions:
+        return "no session could be read"
     lost: list[str] = []
-    for session in sessions_by_use(connection):
+    for session in sessions:
         turns, _ = turns_of(connection, session.id)
         found = {each.serial for each in turns}
         lost += [

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mlxchat.files import open_to_read
+from mlxchat.sessions.log import committed_pages
 from mlxchat.sessions.tables import PAGE_BYTES, Value
 
 LEAF_OF_A_TABLE = 0x0D
 FIRST_PAGE_HEADER_BYTES = 100
-WAL_HEADER_BYTES, FRAME_HEADER_BYTES = 32, 24
 # Serial types of integers, and their sizes in bytes.
 INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
@@ -36,9 +36,11 @@ class _Pages:
 
     def __init__(self, file: BinaryIO, log: Path) -> None:
         self._file = file
-        self._newer = _committed(log)
+        self._newer = committed_pages(log)
         file_pages = file.seek(0, 2) // PAGE_BYTES
-        self._count = max([file_pages, *self._newer])
+        # A damaged number could be anything.
+        most = file_pages + len(self._newer)
+        self._count = max([file_pages, *(number for number in self._newer if number <= most)])
 
     def __len__(self) -> int:
         return self._count
@@ -48,32 +50,6 @@ class _Pages:
             return self._newer[number]
         self._file.seek((number - 1) * PAGE_BYTES)
         return self._file.read(PAGE_BYTES)
-
-
-def _committed(log: Path) -> dict[int, bytes]:
-    """The latest committed version of each page in the log, if there is one."""
-    try:
-        with open_to_read(log) as file:
-            header = file.read(WAL_HEADER_BYTES)
-            frames = iter(lambda: file.read(FRAME_HEADER_BYTES + PAGE_BYTES), b"")
-            return _replayed(header[16:24], frames)
-    except OSError:
-        return {}
-
-
-def _replayed(salt: bytes, frames: Iterator[bytes]) -> dict[int, bytes]:
-    committed: dict[int, bytes] = {}
-    transaction: dict[int, bytes] = {}
-    for frame in frames:
-        # Frames of an earlier log, which this one has begun to overwrite, have another salt.
-        if len(frame) < FRAME_HEADER_BYTES + PAGE_BYTES or frame[8:16] != salt:
-            break
-        number, size_after_commit = struct.unpack(">II", frame[:8])
-        transaction[number] = frame[FRAME_HEADER_BYTES:]
-        if size_after_commit:
-            committed |= transaction
-            transaction = {}
-    return committed
 
 
 def _rows_in(pages: _Pages, number: int) -> Iterator[tuple[int, tuple[Value, ...]]]:
