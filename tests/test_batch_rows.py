@@ -24,8 +24,9 @@ from mlxchat.app.row_plan import row_seed
 from mlxchat.app.running import Running
 from mlxchat.cache import make_cache
 from mlxchat.engine.batch import Batch
+from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
-from mlxchat.errors import DeviceError
+from mlxchat.errors import DeviceError, ModelError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
 from tests.conftest import build_random_model
@@ -270,6 +271,26 @@ def test_a_row_that_cannot_run_is_an_error_and_the_others_run(tiny_model: Path) 
     ]
     results = run_batch(tiny_model, rows, rows=2)
     assert "unknownKeyword" in results[2]["error"]
+    assert "text" in results[1]
+    assert "text" in results[3]
+
+
+def test_a_row_that_cannot_be_constrained_fails_alone(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the whole batch."""
+
+    def refuse(self: Constrained, id_: int) -> None:
+        raise ModelError("cannot be constrained")
+
+    monkeypatch.setattr(Constrained, "accept", refuse)
+    rows: list[Record] = [
+        {"id": 1, "prompt": "a", "max_tokens": 3},
+        {"id": 2, "prompt": "b", "schema": {"enum": [1, 22]}},
+        {"id": 3, "prompt": "c", "max_tokens": 3},
+    ]
+    results = run_batch(tiny_model, rows, rows=3)
+    assert results[2]["error"] == "cannot be constrained"
     assert "text" in results[1]
     assert "text" in results[3]
 

@@ -200,3 +200,19 @@ def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
     assert next(tokens).text == "i"
     assert not reads
     assert "".join(token.text for token in tokens) in ("ncontrovertible", "ncontrovertibly")
+
+
+def test_no_thought_begins_within_a_character() -> None:
+    """A random model drew the marker of a thought after the first byte of a euro sign."""
+    tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(chat_templates.CHATML, {}), END_IDS)
+    constrained = Constrained.begin(
+        Constraint.from_regex("€"), tokenizer, tokenizer.prompt("How much?").ids
+    )
+    vocabulary = byte_tokenizer().get_vocab_size()
+    first, *rest = "€".encode()
+    for before, after in ((first, rest[0]), (rest[0], rest[1])):
+        constrained.accept(before)
+        allowed = np.flatnonzero(
+            np.isfinite(np.array(constrained.apply(mx.zeros((1, vocabulary)))))
+        )
+        assert allowed.tolist() == [after]

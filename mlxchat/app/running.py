@@ -13,6 +13,7 @@ from mlxchat.engine.batch import Batch, BatchRow
 from mlxchat.engine.draw import Chooser
 from mlxchat.engine.generate import max_tokens_within
 from mlxchat.engine.reply import Reply
+from mlxchat.errors import ModelError
 from mlxchat.rows.results import Result
 
 NO_DRAFTS = "no drafts: rows run side by side"
@@ -90,6 +91,11 @@ class Running:
         generated = 0
         for row, token in self._batch.step():
             seated = self._seated[row]
+            if isinstance(token, ModelError):
+                self._batch.remove(row)
+                del self._seated[row]
+                yield Result(seated.run.plan.row, error=str(token), model=self._model.name)
+                continue
             generated += seated.run.add(seated.reply.add(token))
             if seated.reply.finish_reason is not None:
                 self._batch.remove(row)

@@ -16,6 +16,7 @@ from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import Rows, after, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
+from mlxchat.errors import ModelError
 from mlxchat.text.spans import TokenIds
 
 
@@ -138,8 +139,9 @@ class Batch:
             if isinstance(each, Likeliest):
                 each.tokens = each.tokens[mx.array(kept, mx.int32)]
 
-    def step(self) -> list[tuple[BatchRow, Decoded]]:
-        """Return the next token of each row, and begin computing the one after it.
+    def step(self) -> list[tuple[BatchRow, Decoded | ModelError]]:
+        """Return the next token of each row, and begin computing the one after it; for a row whose
+        model refuses to be constrained, the error: remove that row.
 
         A row that has just been added has no next token yet.
         """
@@ -151,7 +153,9 @@ class Batch:
             mx.async_eval(logits)
         current = [(row, row.next) for row in self._rows]
         self._draw([row for row in self._rows if row.chooser.constrained is None], logits)
-        taken = [(row, self._take(row, next_)) for row, next_ in current if next_ is not None]
+        taken = [(row, self._tried(row, next_)) for row, next_ in current if next_ is not None]
+        refused = {id(row) for row, each in taken if isinstance(each, ModelError)}
+        constrained = [row for row in constrained if id(row) not in refused]
         # What a constraint rules out depends on the tokens just taken.
         self._draw(constrained, logits)
         self._steps += 1
@@ -183,6 +187,12 @@ class Batch:
         if isinstance(row.next, Likeliest):
             return row.next.tokens[row.seat : row.seat + 1]
         return row.next.token
+
+    def _tried(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded | ModelError:
+        try:
+            return self._take(row, drawn)
+        except ModelError as error:
+            return error
 
     def _take(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded:
         """Wait for a drawn token."""

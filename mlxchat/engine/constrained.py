@@ -58,6 +58,8 @@ class Constrained:
         self._header = deque(header)
         self._tags = tags
         self._written = b""
+        # Nothing else may begin within an answer, not even within its first character.
+        self._has_begun = False
         # The answer's beginning, if the text so far may turn out to be a tag.
         self._before = matcher.copy() if reader.tags else matcher
         self._may_be_answer = True
@@ -107,6 +109,7 @@ class Constrained:
             self._accept_first(id_)
         elif self._reader.in_answer and id_ not in self._reader.openers:
             self._matcher.accept(id_)
+            self._has_begun = True
             self._reader.add(id_)
         else:
             self._accept_free(id_)
@@ -160,7 +163,8 @@ class Constrained:
         mask = self._matcher.mask()
         if not self._may_be_answer:
             mask[:] = 0
-        _allow(mask, self._reader.openers)
+        if not self._has_begun:
+            _allow(mask, self._reader.openers)
         if self._tags is not None and self._reader.tags:
             _allow(mask, self._tags.continuing(self._reader.tags, self._written))
         return mask
