@@ -155,7 +155,7 @@ def search(
 ) -> None:
     """Search all sessions, forgotten turns included.
 
-    Shows the turns that contain all the words, best first. If there are none, the exit status is 1.
+    Shows the turns that contain all the words, best first. The exit status is 1 if no turn does.
     """
     from mlxchat.errors import ExitStatus
     from mlxchat.sessions.listing import search as search_sessions
