@@ -476,7 +476,7 @@ class Disk:
         self.failing: Sequence[int] = ()
         self.executed: list[str] = []
         self.error: BaseException | None = None
-        # Whether a failing COMMIT succeeds first, as far as the file is concerned.
+        # Whether a failing statement succeeds first, as far as the file is concerned.
         self.too_late = False
 
     def connections(self) -> type[sqlite3.Connection]:
@@ -497,7 +497,7 @@ class Disk:
         self.executed.append(statement)
         if len(self.executed) - 1 not in self.failing:
             return execute()
-        if self.too_late and statement == "COMMIT":
+        if self.too_late:
             execute()
         if self.error is not None:
             raise self.error

@@ -1,6 +1,7 @@
 """Damage to the database of sessions costs what is damaged, and is named."""
 
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -71,32 +72,29 @@ def use_all() -> tuple[set[str], list[str]]:
     """Use every session in every way; return the messages of all turns that are left, and
     everything that was said about the others. Nothing but SessionError may be raised."""
     said: list[str] = []
-    names: list[str] = []
-    # The first use may repair the database.
-    for _ in range(2):
+    # Each use may find the damage, and repair the database; sessions may have other names then.
+    for _ in range(3):
         try:
-            names = [each.name for each in listing()]
-            search("question")
+            return use_each(said), said
         except SessionError as error:
             said.append(str(error))
+    return set(), said
+
+
+def use_each(said: list[str]) -> set[str]:
     found: set[str] = set()
+    names = [each.name for each in listing()]
+    search("question")
     for name in names:
-        for _ in range(2):
-            try:
-                with Session.open(name) as session:
-                    contents = session.journal.contents
-                    session.journal.record(None, [*contents.turns, Turn("more")])
-                contents = read_session(name)
-                break
-            except SessionError as error:
-                said.append(str(error))
-        else:
-            continue
+        with Session.open(name) as session:
+            turns = session.journal.contents.turns
+            session.journal.record(None, [*turns, Turn("more")])
+        contents = read_session(name)
         said += contents.notices
         for turn in contents.turns:
             check_whole(turn)
             found.add(turn.user)
-    return found - {"more"}, said
+    return found - {"more"}
 
 
 def check_whole(turn: Turn) -> None:
@@ -115,13 +113,13 @@ EVERYTHING = {f"question {n} of {name}" for name in SESSIONS for n in range(TURN
 
 
 def lost_are_named(found: set[str], said: list[str]) -> bool:
+    """By the session's name, unless that is damaged, too."""
     text = "\n".join(said)
-    lost = EVERYTHING - found
-    for each in lost:
-        _, n, _, name = each.split()
-        if f"turn {int(n) + 1} of session {name!r}" not in text and "recovered-" not in text:
-            return False
-    return True
+    renamed = re.search(r"'(recovered|damaged)-\d", text) is not None
+    lost = [each.split() for each in EVERYTHING - found]
+    return renamed or all(
+        f"turn {int(n) + 1} of session {name!r}" in text for _, n, _, name in lost
+    )
 
 
 def test_an_undamaged_database_is_read_completely(sessions: Path, sound: bytes) -> None:
@@ -152,7 +150,7 @@ def said_suffix(said: list[str]) -> str:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 7)), min_size=1, max_size=30))
-@hypothesis_settings(max_examples=examples(40), deadline=None)
+@hypothesis_settings(max_examples=examples(40), deadline=None, derandomize=True)
 def test_flipped_bits_never_change_a_turn(
     sound: bytes, tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]
 ) -> None:
@@ -164,7 +162,8 @@ def test_flipped_bits_never_change_a_turn(
     try:
         put(directory, bytes(data))
         found, said = use_all()
-        assert found == EVERYTHING or said
+        # A bit of the format's version says so itself.
+        assert lost_are_named(found, said) or "newer mlxchat" in said[0], (found, said)
     finally:
         paths.sessions_dir = before
         shutil.rmtree(directory.parent)
@@ -193,6 +192,17 @@ def test_a_destroyed_header_costs_nothing(sessions: Path, sound: bytes) -> None:
     assert said[0].startswith(f"{sessions / 'sessions.db'} was damaged and has been repaired: ")
     assert "nothing is lost; the damaged file is kept as " in said[0]
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("name", [b"turns", b"sessions", b"pieces", b"words", b"folded", b"serial"])
+@pytest.mark.parametrize("changed", [b"x", b"\xce"])
+def test_a_damaged_name_of_a_table_or_column_costs_nothing(
+    sessions: Path, sound: bytes, name: bytes, changed: bytes
+) -> None:
+    """SQLite's message about it was not text, or the table was never found again."""
+    page = sound[:PAGE_BYTES].replace(name, changed + name[1:])
+    put(sessions, page + sound[PAGE_BYTES:])
+    assert use_all()[0] == EVERYTHING
 
 
 def test_a_changed_letter_costs_one_turn(sessions: Path, sound: bytes) -> None:
@@ -275,7 +285,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert len(saved.turns) + len(saved.notices) >= 12
     # A page of the log has several versions of the same turns.
     assert len(saved.turns) >= 8
-    assert [turn.user for turn in saved.turns][:1] == ["question 0 of mine"] or saved.notices
 
 
 def test_a_log_cut_off_in_its_last_transaction_is_not_damaged(sessions: Path, sound: bytes) -> None:
@@ -339,6 +348,29 @@ for _ in range(3):
     ]
     assert [process.communicate()[0] for process in processes] == [f"{len(SESSIONS)}\n"] * 3
     assert len([path for path in sessions.iterdir() if "damaged" in path.name]) == 1
+
+
+@pytest.mark.parametrize("moves", range(5))
+def test_a_repair_that_is_killed_while_it_moves_files_loses_nothing(
+    sessions: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    """With the damaged database moved away and the new one not there yet, an empty one was made."""
+    put(sessions, b"\xff" * 100 + sound[100:], log=b"not a log")
+    done: list[Path] = []
+
+    def move(path: Path, target: Path) -> Path:
+        if len(done) == moves:
+            raise KeyboardInterrupt
+        done.append(target)
+        return real(path, target)
+
+    real = Path.replace
+    with monkeypatch.context() as context:
+        context.setattr(Path, "replace", move)
+        with pytest.raises((KeyboardInterrupt, SessionError)):
+            listing()
+    assert use_all()[0] == EVERYTHING
+    assert len([path for path in sessions.iterdir() if "damaged" in path.name]) >= 1
 
 
 def test_a_repair_that_runs_out_of_space_changes_nothing(

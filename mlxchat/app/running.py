@@ -119,8 +119,13 @@ class Running:
     def _move_out(self, row: BatchRow) -> Iterator[Result]:
         """Generate the rest of a row alone, in the rotating window."""
         cache = self._make_cache()
-        token = self._batch.move(row, cache)
         seated = self._seated[row]
+        try:
+            token = self._batch.move(row, cache)
+        except ModelError as error:
+            del self._seated[row]
+            yield Result(seated.run.plan.row, error=str(error), model=self._model.name)
+            return
         if token is not None:
             self._on_tokens(seated.run.add(seated.reply.add(token)))
         if seated.reply.finish_reason is not None:

@@ -13,16 +13,32 @@ from shutil import copyfile
 from mlxchat import platform
 from mlxchat.errors import SessionError
 from mlxchat.files import open_file
-from mlxchat.sessions.tables import APPLICATION, FORMAT, PAGE_BYTES, SCHEMA
+from mlxchat.sessions.tables import (
+    APPLICATION,
+    COLUMNS,
+    FORMAT,
+    PAGE_BYTES,
+    SCHEMA,
+    Damaged,
+)
 
 # How long to wait for another process's transaction, which takes milliseconds.
 BUSY_S = 10.0
-DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# There will never be as many formats.
+MOST_VERSIONS = 1_000
+# The last is any other error in a statement. Ours have none, so the schema must be damaged.
+DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+# What this Python's SQLite says if it was built without full-text search.
+NO_SEARCH = "no such module"
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is damaged."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
+def is_damage(error: Exception) -> bool:
+    """Whether the file is damaged. Python cannot decode SQLite's message about a name that is no
+    longer text."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in DAMAGE and NO_SEARCH not in str(error)
 
 
 def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3.Connection:
@@ -85,13 +101,15 @@ def _quoted(path: Path) -> str:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether it has no tables yet. Raises SessionError for a database that is not ours."""
+    """Whether it has no tables yet. Raises SessionError for a database that is not ours, Damaged if
+    it is ours and says otherwise."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if (application, version) == (0, 0):
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables == (0,):
-            return True
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if (application, version) == (0, 0) and not names:
+        return True
+    if version > MOST_VERSIONS or (application != APPLICATION and names.issuperset(COLUMNS)):
+        raise Damaged("the header is not the one that was written")
     if application != APPLICATION:
         raise SessionError(f"{path} is the database of another program")
     if version > FORMAT:

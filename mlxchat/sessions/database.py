@@ -18,22 +18,22 @@ from typing import Self, TypeVar
 
 from mlxchat import paths
 from mlxchat.errors import SessionError
-from mlxchat.files import exclusive, make_private_directory, reported_as
+from mlxchat.files import exclusive, make_private_directory, open_to_read, reported_as
 from mlxchat.sessions.connection import connect, connect_to_read, is_damage
-from mlxchat.sessions.tables import PAGE_BYTES
+from mlxchat.sessions.tables import PAGE_BYTES, Damaged
 
 NAME = "sessions.db"
 # What SQLite says if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
+HEADER_BYTES = 20
+# With a rollback journal, and with a write-ahead log.
+WRITE_VERSIONS = (1, 2)
+# How long another process's write may look like damage.
 PAUSE_S = 0.1
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
-
-
-class Damaged(Exception):
-    """The file is damaged, which SQLite would not notice."""
 
 
 class Database:
@@ -89,8 +89,8 @@ class Database:
                 raise
             with connect_to_read(self.path) as connection:
                 return work(connection)
-        connection.execute("BEGIN")
         try:
+            connection.execute("BEGIN")
             return work(connection)
         finally:
             connection.rollback()
@@ -100,8 +100,8 @@ class Database:
         if forced is not self._forced:
             connection.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")
             self._forced = forced
-        connection.execute("BEGIN IMMEDIATE")
         try:
+            connection.execute("BEGIN IMMEDIATE")
             if self._is_replaced():
                 raise OSError(f"{self.path} was replaced by another process")
             result = work(connection)
@@ -120,6 +120,7 @@ class Database:
             make_private_directory(self.directory)
             # Only one process at a time may open, create or repair the database.
             with exclusive(self.directory):
+                self._finish_repair()
                 self._file = _status(self.path)
                 if self._is_silently_damaged():
                     raise Damaged
@@ -127,21 +128,38 @@ class Database:
                 self._file = _status(self.path)
         return self._connection
 
+    def _finish_repair(self) -> None:
+        """A kill may have interrupted one."""
+        if os.path.lexists(f"{self.path}.repaired"):
+            from mlxchat.sessions.repair import finish
+
+            finish(self.path)
+
     def _is_silently_damaged(self) -> bool:
         """Whether SQLite would lose something without a word."""
-        log = Path(f"{self.path}-wal")
-        if log.exists() and log.stat().st_size > 0:
-            from mlxchat.sessions.log import is_damaged
-
-            # What another process is writing just now may look so for a moment.
-            if is_damaged(log) and not time.sleep(PAUSE_S) and is_damaged(log):
-                return True
+        if self._has_damaged_log():
+            return True
         if self._file is None or not stat.S_ISREG(self._file.st_mode):
             return False
         if self._file.st_size >= PAGE_BYTES:
-            return False
+            with open_to_read(self.path) as file:
+                header = file.read(HEADER_BYTES)
+            # With another version to write, SQLite takes the database for a read-only one.
+            return header[18] not in WRITE_VERSIONS
         # A process that was killed when it created the database left an empty file.
         return self._file.st_size > 0 or any(self.directory.glob("*.safetensors"))
+
+    def _has_damaged_log(self) -> bool:
+        log = Path(f"{self.path}-wal")
+        if not log.exists() or log.stat().st_size == 0:
+            return False
+        from mlxchat.sessions.log import is_damaged
+
+        if not is_damaged(log):
+            return False
+        # What another process is writing just now may look so for a moment.
+        time.sleep(PAUSE_S)
+        return is_damaged(log)
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
         # Shell completion only reads names: it loads neither this nor numpy.
@@ -156,11 +174,10 @@ class Database:
     def _reported(self, run: Callable[[], T]) -> T:
         try:
             return run()
-        except sqlite3.IntegrityError:
-            raise
-        except Damaged:
-            raise self._repaired() from None
-        except sqlite3.Error as error:
+        except (Damaged, sqlite3.IntegrityError) as error:
+            # The work deals with names that are taken; nothing else is unique in this way.
+            raise self._repaired() from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if is_damage(error):
                 raise self._repaired() from error
             raise OSError(f"{self.path}: {error}") from error

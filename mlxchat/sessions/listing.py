@@ -119,14 +119,18 @@ def import_messages(path: Path, name: str) -> int:
     """Make a session of a file of messages; return the number of turns. Raises SessionError."""
     check_name(name)
     saved = read_messages(path)
+
+    def insert(connection: sqlite3.Connection) -> None:
+        try:
+            insert_saved(connection, name, saved)
+        except sqlite3.IntegrityError:
+            raise already_exists(name) from None
+
     with Database() as database, session_errors(f"import {path}"):
         taken = sessions.find(database, name)
         if taken is not None:
             raise already_exists(taken.name)
-        try:
-            database.write(lambda connection: insert_saved(connection, name, saved))
-        except sqlite3.IntegrityError:
-            raise already_exists(name) from None
+        database.write(insert)
     return len(saved.turns)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import cast
 
@@ -17,7 +17,7 @@ from mlxchat.sessions import tables
 from mlxchat.sessions.names import folded, is_name
 from mlxchat.sessions.saved import Scalar
 from mlxchat.sessions.serials import Serials
-from mlxchat.sessions.tables import Value, insertion, sealed, selection, update
+from mlxchat.sessions.tables import Damaged, Value, insertion, sealed, selection, update
 
 FIRST_CHARS = 200
 # Of a turn that is longer, the rest is not searched: indexing it would take seconds.
@@ -56,11 +56,12 @@ class SessionRecord:
                 *(str(self.serials), self.last_serial),
                 *(self.forgotten, self.text_bytes, _clean(self.first), self.error),
             ),
+            self.id,
         )
 
     @classmethod
     def of(cls, id_: int, columns: Sequence[Value]) -> SessionRecord:
-        if not tables.is_sound("sessions", columns):
+        if not tables.is_sound("sessions", columns, id_):
             name = columns[0]
             known = isinstance(name, str) and is_name(name)
             return cls(str(name) if known else f"damaged-{id_}", id_, damaged=True)
@@ -110,7 +111,9 @@ def seconds(time: str) -> float:
 
 def insert_session(connection: sqlite3.Connection, record: SessionRecord) -> int:
     """Its id, which is never used again. Raises sqlite3.IntegrityError if the name is taken."""
-    return _inserted(connection.execute(insertion("sessions"), record.columns))
+    id_ = _inserted(connection.execute(insertion("sessions"), record.columns))
+    update_session(connection, replace(record, id=id_))
+    return id_
 
 
 def update_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
@@ -124,9 +127,14 @@ def sessions_by_use(connection: sqlite3.Connection) -> list[SessionRecord]:
 
 
 def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | None:
-    query = f"{selection('sessions')} WHERE folded = ?"
-    for id_, *columns in connection.execute(query, (folded(name),)):
-        return SessionRecord.of(id_, columns)
+    """Raises Damaged if the index of names leads to another session."""
+    query = "SELECT id FROM sessions WHERE folded = ?"
+    # By its id: of an indexed column, SQLite returns what the index says.
+    for (id_,) in connection.execute(query, (folded(name),)).fetchall():
+        found = session_with(connection, id_)
+        if found is None or (not found.damaged and folded(found.name) != folded(name)):
+            raise Damaged("the index of names leads to another session")
+        return found
     # A damaged row may have lost its name.
     return next((each for each in sessions_by_use(connection) if each.name == name), None)
 
@@ -170,13 +178,16 @@ def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequenc
 
 
 def turns_of(connection: sqlite3.Connection, session: int) -> tuple[list[TurnRecord], list[int]]:
-    """The turns of a session in order, and the serials of those that are damaged."""
+    """The turns of a session in order, and the serials of those that are damaged. Raises Damaged
+    if the index leads to other turns."""
     found: list[TurnRecord] = []
     damaged: list[int] = []
     query = f"{selection('turns')} WHERE session = ? ORDER BY serial"
-    for id_, *columns in connection.execute(query, (session,)):
-        if tables.is_sound("turns", columns):
+    for id_, *columns in connection.execute(query, (session,)).fetchall():
+        if tables.is_sound("turns", columns) and columns[0] == session:
             found.append(TurnRecord(id_, columns[1], _turn_of(columns)))
+        elif turn_with(connection, id_) is not None:
+            raise Damaged("the index of turns leads to another one")
         else:
             damaged.append(columns[1])
     return found, damaged

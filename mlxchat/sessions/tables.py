@@ -60,6 +60,10 @@ SCHEMA = (
 Value = str | int | bytes | None
 
 
+class Damaged(Exception):
+    """The database is damaged, which SQLite has not noticed."""
+
+
 def insertion(table: str, *, with_id: bool = False) -> str:
     names = ("id", *NAMES[table]) if with_id else NAMES[table]
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
@@ -74,19 +78,19 @@ def selection(table: str) -> str:
     return f"SELECT id, {', '.join(NAMES[table])} FROM {table}"
 
 
-def sealed(table: str, values: Sequence[Value]) -> tuple[Value, ...]:
-    """The values with their checksum."""
-    return (*values, _checksum(table, values))
+def sealed(table: str, values: Sequence[Value], id_: int = 0) -> tuple[Value, ...]:
+    """The values with their checksum, which includes the id if other rows refer to it."""
+    return (*values, _checksum(table, id_, values))
 
 
-def is_sound(table: str, row: Sequence[object]) -> bool:
-    """Whether the row, without its id, is as it was written."""
+def is_sound(table: str, row: Sequence[object], id_: int = 0) -> bool:
+    """Whether the row, without its id, is as it was `sealed`."""
     *values, checksum = row
     try:
-        return len(row) == len(NAMES[table]) and checksum == _checksum(table, values)
+        return len(row) == len(NAMES[table]) and checksum == _checksum(table, id_, values)
     except TypeError:
         return False
 
 
-def _checksum(table: str, values: Sequence[object]) -> int:
-    return zlib.crc32(json.dumps([table, *values], default=bytes.hex).encode())
+def _checksum(table: str, id_: int, values: Sequence[object]) -> int:
+    return zlib.crc32(json.dumps([table, id_, *values], default=bytes.hex).encode())
