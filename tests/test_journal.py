@@ -223,7 +223,7 @@ def test_the_shown_part_of_an_unfinished_reply_is_read(journal: Journal) -> None
     assert saved_state() == state("changed meanwhile", [turn])
 
 
-def test_thoughts_are_told_from_the_reply(journal: Journal) -> None:
+def test_thoughts_are_kept_apart_from_the_reply(journal: Journal) -> None:
     journal.record(None, [Turn("hello")])
     for text, thought in (("Hm", True), (". ", True), ("Yes", False), ("?", True), ("!", False)):
         journal.show(text, thought)

@@ -173,7 +173,7 @@ class Partition:
     ("kind", "is_network"),
     [("nfs4", True), ("smbfs", True), ("fuse.sshfs", True), ("ext4", False), ("apfs", False)],
 )
-def test_a_network_disk_is_told_by_the_nearest_file_system(
+def test_the_nearest_file_system_says_whether_a_disk_is_on_the_network(
     kind: str, is_network: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import psutil
