@@ -141,7 +141,7 @@ def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: PrefixInd
 
 
 def test_a_deleted_session_leaves_no_text(sessions: list[str], run_mlxchat: RunMlxchat) -> None:
-    """SQLite leaves what it deletes in the file, unless it is told to overwrite it."""
+    """SQLite leaves what it deletes in the file, unless it has to overwrite it."""
     (database,) = paths.sessions_dir().iterdir()
     assert b"Tell me about whales" in database.read_bytes()
     run_mlxchat("session", "rm", "--yes", *sessions)
