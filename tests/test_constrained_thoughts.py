@@ -53,6 +53,16 @@ def test_thoughts_are_free_and_the_answer_is_constrained(scripted: Scripted) -> 
     assert conversation.is_complete
 
 
+def test_newlines_that_begin_an_answer_are_part_of_it(scripted: Scripted) -> None:
+    """Those between a thought and an answer are dropped otherwise."""
+    conversation = converse(scripted)
+    for choices in (["\n\nleft", "\n\nright"], ["\n"]):
+        say(conversation, Constraint.from_choices(choices))
+        assert conversation.turns[-1].reply in choices
+        assert conversation.is_complete
+        assert conversation.turns[-1].exact
+
+
 def test_with_thinking_off_no_thought_can_begin(scripted: Scripted) -> None:
     """The tokens that open thoughts stayed allowed. Some templates open one nevertheless."""
     conversation = converse(scripted, thinks=False)

@@ -83,6 +83,8 @@ class Reply:
         self._eos_ids = eos_ids
         self._constrained = constrained
         self._in_thought = reader.is_thought
+        if constrained is not None:
+            reader.keep_newlines()
         self._stop = StopTexts(settings.stop)
         self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import product
 
 from mlxchat.text.reply_format import ReplyFormat
 from mlxchat.text.reply_reader import (
@@ -83,14 +84,18 @@ class Replies:
         is_header = isinstance(reader, MarkerReader) and reader.place is Place.HEADER
         return self.format.begins if self.format is not None and is_header else ""
 
-    def split(self, text: str, inside: bool = False) -> tuple[str, str]:
+    def split(
+        self, text: str, inside: bool = False, *, keeps_newlines: bool = False
+    ) -> tuple[str, str]:
         """Split a text with tags as plain text into thought and answer.
 
-        `inside` means that it begins within the thought.
+        `inside` means that it begins within the thought. Newlines between the two are dropped,
+        unless it `keeps_newlines`.
         """
         if self.format is None or self.format.has_channels:
             return "", text
         splitter = ThinkSplitter(self.format.opens, self.format.closes, inside)
+        splitter.keeps_newlines = keeps_newlines
         return joined([*splitter.add(text), *splitter.finish()])
 
     def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
@@ -117,8 +122,8 @@ class Replies:
         """The segments in the ids; None if they spell anything else."""
         if self.markers is None:
             return self._as_one(ids, reply, thought)
-        for place in Place:
-            found = list(self._segments_of(runs(ids, self.markers, self.text_of, place)))
+        for place, is_gap in product(Place, (_is_newlines, _is_empty)):
+            found = list(self._segments_of(runs(ids, self.markers, self.text_of, place), is_gap))
             spelled = {kind: _joined(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)}
             if spelled == {Kind.THOUGHT: thought, Kind.ANSWER: reply}:
                 return found
@@ -127,11 +132,16 @@ class Replies:
     def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
         """One segment for the whole reply: tags that are not tokens may share one with text."""
         text = self.spelled(ids)
-        if (thought, reply) not in (self.split(text), self.split(text, inside=True)):
+        ways = product((False, True), repeat=2)
+        if (thought, reply) not in (
+            self.split(text, inside, keeps_newlines=keeps) for inside, keeps in ways
+        ):
             return None
         return [Segment(Kind.ANSWER if not thought else Kind.GAP, text, tuple(ids))]
 
-    def _segments_of(self, found: Iterable[Run]) -> Iterator[Segment]:
+    def _segments_of(
+        self, found: Iterable[Run], is_gap: Callable[[str], bool]
+    ) -> Iterator[Segment]:
         assert self.markers is not None
         follows_marker = False
         for run in found:
@@ -141,7 +151,7 @@ class Replies:
                 case Place.THOUGHT:
                     yield from self._without_lead(run.ids, Kind.THOUGHT, self._is_in_label)
                 case Place.ANSWER if follows_marker:
-                    yield from self._without_lead(run.ids, Kind.ANSWER, _is_newlines)
+                    yield from self._without_lead(run.ids, Kind.ANSWER, is_gap)
                 case Place.ANSWER:
                     yield self._segment(Kind.ANSWER, run.ids)
                 case _:
@@ -167,6 +177,11 @@ class Replies:
 
 def _is_newlines(text: str) -> bool:
     return not text.strip("\n")
+
+
+def _is_empty(text: str) -> bool:
+    """In a constrained reply, whose newlines all count."""
+    return not text
 
 
 def _joined(segments: Iterable[Segment], kind: Kind) -> str:

@@ -49,6 +49,10 @@ class Reader(Protocol):
         """Whether this token ends the turn here, even if it does not elsewhere."""
         ...
 
+    def keep_newlines(self) -> None:
+        """Show the newlines between a thought and the answer, because a constraint counts them."""
+        ...
+
     @property
     def is_thought(self) -> bool: ...
     @property
@@ -105,6 +109,9 @@ class PlainReader:
     def ends(self, id_: int) -> bool:
         return False
 
+    def keep_newlines(self) -> None:
+        """There is no thought that newlines could follow."""
+
     @property
     def state(self) -> State:
         return (), *self._decoder.state
@@ -146,6 +153,9 @@ class TagReader:
 
     def ends(self, id_: int) -> bool:
         return False
+
+    def keep_newlines(self) -> None:
+        self._splitter.keeps_newlines = True
 
     @property
     def is_thought(self) -> bool:
@@ -253,12 +263,16 @@ class MarkerReader:
         self._decoder = new_decoder()
         self._markers = markers
         self._may_think = may_think
+        self._keeps_newlines = False
         self._place = place
         # The header so far, or leading text that may have to be dropped.
         self._held = ""
         # Whether a marker in the reply began the place and no text has followed yet.
         self._leads = place is Place.THOUGHT
         self.thoughts = int(place is Place.THOUGHT)
+
+    def keep_newlines(self) -> None:
+        self._keeps_newlines = True
 
     @property
     def place(self) -> Place:
@@ -352,9 +366,11 @@ class MarkerReader:
                 return self._read_start(text)
             case Place.THOUGHT:
                 text = self._without_label(text)
+            case Place.ANSWER if self._leads and not self._keeps_newlines:
+                text = text.lstrip("\n")
+                self._leads = not text
             case Place.ANSWER:
-                text = text.lstrip("\n") if self._leads else text
-                self._leads = self._leads and not text
+                self._leads = False
         return [(self.is_thought, text)] if text else []
 
     def _read_header(self, text: str) -> list[Piece]:

@@ -24,7 +24,7 @@ class ThinkSplitter:
 
     Only a block at the very beginning, or `after_blanks`, is a thought: later tags are text. A
     closing tag there ends an omitted thought. `inside` means that the prompt has opened the block.
-    Newlines after the closing tag are dropped.
+    Newlines after the closing tag are dropped, unless it `keeps_newlines`.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class ThinkSplitter:
         assert close_tag
         self._open_tag, self._close_tag = open_tag, close_tag
         self._after_blanks = after_blanks
+        self.keeps_newlines = False
         self._place = _Place.THINKING if inside else _Place.START
         self._held = ""
 
@@ -99,7 +100,8 @@ class ThinkSplitter:
         return thinking
 
     def _drop_newlines(self) -> None:
-        self._held = self._held.lstrip("\n")
+        if not self.keeps_newlines:
+            self._held = self._held.lstrip("\n")
         if self._held:
             self._place = _Place.ANSWER
 
