@@ -7,6 +7,7 @@
     ├── ModelError         1   a model that cannot be loaded
     │   ├── ModelNotFound      no such file, directory, alias or hub id
     │   ├── ModelBroken        files missing, truncated or inconsistent
+    │   ├── AdapterError       an adapter that cannot be used, or not with this model
     │   ├── ModelUnsupported   an architecture or format that mlxchat cannot run
     │   └── NotEnoughMemory    larger than the free memory
     ├── DeviceError        1   the GPU failed or memory ran out while a model was running
@@ -75,6 +76,9 @@ class ModelBroken(ModelError): ...
 
 
 class ModelUnsupported(ModelError): ...
+
+
+class AdapterError(ModelError): ...
 
 
 class NotEnoughMemory(ModelError): ...

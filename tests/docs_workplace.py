@@ -8,18 +8,21 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from mlxchat import paths
 from mlxchat.models.catalog import HUB_ALIASES
+from mlxchat.models.load import load
 from mlxchat.models.locate import is_hub_id
 from tests import docs_shell
 from tests.docs import Command
 from tests.docs_shell import Done
 from tests.fake_hub import FakeHub, FakeRepo
 from tests.gguf_files import tiny_gguf
+from tests.trained_adapter import train
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,6 +90,7 @@ class Workplace:
         for command in commands:
             self._make_documents(command.words)
             self._make_models(command.words)
+            self._make_adapters(command.words)
         named = {word for command in commands for word in command.words}
         if "git" in named:
             self._make_repository()
@@ -129,6 +133,15 @@ class Workplace:
         files = {path.name: path.read_bytes() for path in self._model.iterdir()}
         ids = [MODEL_ON_THE_HUB, *HUB_ALIASES.values(), *filter(is_hub_id, words)]
         self._hub.repos |= {id_: FakeRepo(files) for id_ in ids}
+
+    def _make_adapters(self, words: Sequence[str]) -> None:
+        for name in (word for before, word in pairwise(words) if before == "--adapter"):
+            directory = self.path / name
+            train(load(str(self._model)).network, directory, "lora")
+            if is_hub_id(name):
+                files = {path.name: path.read_bytes() for path in directory.iterdir()}
+                self._hub.repos[name] = FakeRepo(files)
+                shutil.rmtree(directory)
 
     def _make_repository(self) -> None:
         """Create a repository with an uncommitted change."""

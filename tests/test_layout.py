@@ -61,7 +61,9 @@ ORDER: dict[str, list[str]] = {
         *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
         *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
-        *("locate", "resolve", "model", "sampling", "load", "fit", "describe", "inventory"),
+        *("locate", "model", "adapters.adapter", "adapters.find", "adapters.peft"),
+        *("adapters.read", "adapters.apply", "adapters"),
+        *("resolve", "sampling", "load", "fit", "describe", "inventory"),
     ],
     "engine": [
         *("", "sampling", "step_trial", "pace", "step", "loops"),
@@ -354,6 +356,7 @@ SPELL_THEM = {
         "terminal.spelling",
         *("bench.startup", "bench.theirs", "bench.batch_prefix"),
         "bench.chat",
+        "bench.subject",
     ),
 }
 

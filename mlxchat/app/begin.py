@@ -62,6 +62,7 @@ def begin(
         pipeline=request.setup.pipeline,
         blocks=bool(request.blocks),
         drafts=request.generation_settings().wants_drafts,
+        adapter=request.setup.adapter is not None,
         constraint=next(iter(request.answer.constraints()), None),
     )
     constraint = constraint_of(request.answer)

@@ -27,6 +27,7 @@ from mlxchat.app.opening import (
     fit_window,
     load_model,
     start,
+    with_adapter,
 )
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.ranks import Ranks, check_ranks
@@ -132,7 +133,10 @@ class Chat:
         options = options or ChatOptions()
         options.setup.check()
         drafts = options.generation.wants_drafts
-        check_ranks(ranks, pipeline=options.setup.pipeline, drafts=drafts)
+        setup = options.setup
+        check_ranks(
+            ranks, pipeline=setup.pipeline, drafts=drafts, adapter=setup.adapter is not None
+        )
         notices: list[str] = []
         start(options.setup, notify or notices.append)
         opened = open_session(session, latest=latest, save=save)
@@ -225,15 +229,34 @@ class Chat:
         return self._conversation or self.begin()
 
     def find(self, name: str) -> ResolvedModel:
-        """The files of another model, downloaded if necessary."""
-        return self._find(replace(self._setup, model=name))
+        """The files of another model, without an adapter, downloaded if necessary."""
+        return self._find(replace(self._setup, model=name, adapter=None))
 
     def change_model(self, name: str | ResolvedModel) -> None:
         """Continue the conversation with another model, which reads the retained turns. Settings
         stay. If anything fails, the old model stays."""
         found = self.find(name) if isinstance(name, str) else name
         # In its own thread, because loading cannot be interrupted.
-        model = Loading(lambda passed: self._load(found, passed)).wait()
+        self._change(Loading(lambda passed: self._load(found, passed)).wait(), found)
+
+    @property
+    def adapter_name(self) -> str | None:
+        return None if self._found.adapter is None else self._found.adapter.name
+
+    def change_adapter(self, name: str | None) -> None:
+        """Continue the conversation with the adapter of that name, a directory or a Hub ID, or
+        without one. As with another model, the retained turns are read again; if anything fails,
+        the old adapter stays. Low-rank adapters do not need the model to be loaded again."""
+        check_ranks(self._ranks, adapter=name is not None)
+        setup = replace(self._setup, model=self._found.name, adapter=name)
+        found = replace(self._found, adapter=None if name is None else self._find(setup).adapter)
+        model = with_adapter(self.conversation.model, found, self._notify)
+        if model is None:
+            self.change_model(found)
+        else:
+            self._change(model, found)
+
+    def _change(self, model: Model, found: ResolvedModel) -> None:
         sampling = self._sampling_for(model)
         window = fit_window(self._setup, model, self._notify)
         drafter = make_drafter(model, self.conversation.generation, self._notify)

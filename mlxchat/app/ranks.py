@@ -53,6 +53,7 @@ def check_ranks(
     pipeline: bool = False,
     blocks: bool = False,
     drafts: bool = False,
+    adapter: bool = False,
     constraint: str | None = None,
 ) -> None:
     """Raises UsageError for options that need several processes, or exactly one."""
@@ -60,6 +61,8 @@ def check_ranks(
         raise UsageError(Field("pipeline"), " needs several ranks: start it with mlx.launch")
     if drafts and ranks is not None:
         raise UsageError(Field("lookup", True), " cannot be used under mlx.launch")
+    if adapter and ranks is not None:
+        raise UsageError(Field("adapter"), " cannot be used under mlx.launch")
     if constraint is not None and ranks is not None:
         raise UsageError(Field(constraint), " cannot be used under mlx.launch")
     if blocks and ranks is not None:

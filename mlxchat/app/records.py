@@ -22,6 +22,7 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
     assert path is not None
     return RunRecord(
         model=model,
+        adapter=None if loaded.model.adapter is None else loaded.model.adapter.name,
         offline=setup.offline,
         device=setup.device,
         dtype=setup.dtype,
@@ -48,6 +49,7 @@ def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -
     seed = sampling.pop("seed")
     setup = Setup(
         model=record.model,
+        adapter=record.adapter,
         offline=record.offline,
         device=record.device,
         dtype=record.dtype,

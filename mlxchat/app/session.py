@@ -57,6 +57,9 @@ def open_session(
 def resumed(options: ChatOptions, session: Session) -> ChatOptions:
     """The options; those not given explicitly come from the session."""
     chosen = options.chosen_fields()
+    if "model" in chosen:
+        # The session's adapter is for the session's model.
+        chosen |= {"adapter"}
     setup = replace(options.setup, **_saved(Setup, session, chosen))
     return replace(options, setup=setup, **_saved(ChatOptions, session, chosen))
 
@@ -141,6 +144,7 @@ class Keeper:
         path = Path(found.name).expanduser()
         settings: dict[str, str | int | None] = {
             "model": str(path.resolve()) if path.exists() else found.name,
+            "adapter": None if found.adapter is None else found.adapter.name,
             "dtype": dtype,
             "window": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,

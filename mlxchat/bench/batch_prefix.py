@@ -114,7 +114,7 @@ class Loop:
         self._scratch = subject.scratch
         self._command = [
             *(sys.executable, "-m", "mlxchat", "generate", "-m", str(subject.directory)),
-            *("--device", subject.device, "--dtype", subject.dtype, "--offline", "--no-json"),
+            *(*subject.program_options(), "--offline", "--no-json"),
             *("--temp", "0", "-n", str(tokens), "--ignore-eos", "--no-lookup"),
             "--prefix-cache" if with_cache else "--no-prefix-cache",
         ]

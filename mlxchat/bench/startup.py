@@ -86,7 +86,7 @@ def _our_command(subject: Subject, directory: Path, until: str) -> list[str]:
     if until == HELP:
         return [*program, "--help"]
     return [
-        *(*program, "-m", str(directory), "--device", subject.device, "--dtype", subject.dtype),
+        *(*program, "-m", str(directory), *subject.program_options()),
         *("--offline", "--no-json", "--no-prefix-cache", "-n", "1", "--raw", PROMPT),
     ]
 

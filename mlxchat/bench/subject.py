@@ -26,8 +26,8 @@ SENTENCES = (
 
 
 class Subject:
-    """`dtype` and `device` have the options' values. `scratch` is an empty directory. If there are
-    `workloads`, only those are measured."""
+    """`dtype`, `device` and `adapter` have the options' values. `scratch` is an empty directory. If
+    there are `workloads`, only those are measured."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Subject:
         against: bool = False,
         text: str | None = None,
         workloads: Sequence[WorkloadName] = (),
+        adapter: str | None = None,
         notify: Notify,
     ) -> None:
         self.directory = directory
@@ -56,6 +57,7 @@ class Subject:
         self.against = against
         self._text_path = text
         self.workloads = workloads
+        self.adapter = adapter
         self.notify = notify
         self.notify_once = cache(notify)
 
@@ -91,6 +93,11 @@ class Subject:
                 Field("text"),
             )
         return ids
+
+    def program_options(self) -> list[str]:
+        """The options with which `mlxchat generate` runs this subject in a process of its own."""
+        options = ["--device", self.device, "--dtype", self.dtype]
+        return options if self.adapter is None else [*options, "--adapter", self.adapter]
 
     @property
     def text_source(self) -> str | None:

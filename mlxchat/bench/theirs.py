@@ -19,7 +19,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
-from mlxchat.errors import OutputError
+from mlxchat.errors import OutputError, UsageError
 from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
@@ -144,7 +144,9 @@ def environment() -> dict[str, str]:
 
 def same_weights(subject: Subject) -> Path:
     """A directory from which mlx-lm loads the weights in mlxchat's dtype: the model's own, or a
-    copy in `scratch`."""
+    copy in `scratch`. Raises UsageError if there is an adapter."""
+    if subject.adapter is not None:
+        raise UsageError("startup is compared only without ", Field("adapter"))
     if platform.on_gpu() and subject.dtype in ("auto", "stored"):
         return subject.directory
     weights = dict(named_parameters(subject.load_apart().network))

@@ -113,7 +113,7 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
         )
         raise typer.Exit(run_benches(request))
 
-    names = ("model", "offline", "device", "dtype", "pipeline", "quiet")
+    names = ("model", "adapter", "offline", "device", "dtype", "pipeline", "quiet")
     with_options(some_of("generate", *names))(command)
     # Typer makes an option of each parameter in the signature.
     special = {

@@ -7,18 +7,21 @@ without it, and `hub_errors` puts its errors into words.
 import shutil
 import sys
 import tempfile
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from mlxchat.errors import HubError, ModelNotFound, ModelUnsupported
+from mlxchat.errors import AdapterError, HubError, ModelNotFound, ModelUnsupported
 from mlxchat.models.hub_cache import (
+    ADAPTER_PATTERNS,
     ALLOW_PATTERNS,
     cached_repos,
     cached_size_bytes,
     cached_snapshot,
+    holds_adapter,
     holds_model,
     hub_cache_dir,
     is_wanted,
@@ -40,7 +43,7 @@ SPARE_DISK_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class _RemoteFiles:
-    """The files that a model needs from a repository's main revision."""
+    """The files that a model or adapter needs from a repository's main revision."""
 
     commit: str
     size_bytes: dict[str, int]
@@ -51,7 +54,7 @@ def repo_size_bytes(repo_id: str) -> int:
 
     Raises ModelNotFound for an unknown id and HubError if the Hub does not answer.
     """
-    return sum(_remote_files(repo_id, QUICK_TIMEOUT_S).size_bytes.values())
+    return sum(_remote_files(repo_id, QUICK_TIMEOUT_S, ALLOW_PATTERNS).size_bytes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class RemoteModel:
 
 def look_up(repo_id: str) -> RemoteModel:
     """Ask the Hub about a model without caching anything. Raises what `download` raises."""
-    files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
     _require_safetensors(repo_id, files)
     sizes = files.size_bytes
     with (
@@ -94,13 +97,23 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
     Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
     and HubError for problems with the network, access or disk space.
     """
-    files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
     _require_safetensors(repo_id, files)
-    missing_bytes = _missing_bytes(repo_id, files)
-    _require_disk_space(repo_id, missing_bytes)
-    if missing_bytes:
-        notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
-    return _fetch(repo_id, missing_bytes, show_progress)
+    return _download(repo_id, files, ALLOW_PATTERNS, show_progress, notify)
+
+
+def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
+    """As `download`, for an adapter: its configuration and its arrays, nothing else.
+
+    Raises AdapterError for a repository without them, and what `download` raises.
+    """
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ADAPTER_PATTERNS)
+    if not holds_adapter(files.size_bytes):
+        raise AdapterError(
+            f"{repo_id} is not an adapter: it has no adapter_config.json with "
+            "adapters.safetensors or adapter_model.safetensors"
+        )
+    return _download(repo_id, files, ADAPTER_PATTERNS, show_progress, notify)
 
 
 def remove(repo_id: str) -> int:
@@ -129,13 +142,13 @@ def _delete_revisions(repo_id: str) -> None:
     replace(cache, repos=frozenset(ours)).delete_revisions(*commits).execute()
 
 
-def _remote_files(repo_id: str, timeout_s: float) -> _RemoteFiles:
+def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> _RemoteFiles:
     with one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     return _RemoteFiles(
         commit=info.sha or "",
-        size_bytes={name: size for name, size in sizes.items() if is_wanted(name)},
+        size_bytes={name: size for name, size in sizes.items() if is_wanted(name, patterns)},
     )
 
 
@@ -163,7 +176,23 @@ def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
         )
 
 
-def _fetch(repo_id: str, missing_bytes: int, show_progress: bool) -> Path:
+def _download(
+    repo_id: str,
+    files: _RemoteFiles,
+    patterns: Collection[str],
+    show_progress: bool,
+    notify: Notify,
+) -> Path:
+    missing_bytes = _missing_bytes(repo_id, files)
+    _require_disk_space(repo_id, missing_bytes)
+    if missing_bytes:
+        notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
+    return _fetch(repo_id, missing_bytes, patterns, show_progress)
+
+
+def _fetch(
+    repo_id: str, missing_bytes: int, patterns: Collection[str], show_progress: bool
+) -> Path:
     """Run the library's download in a thread, so that Ctrl-C can stop its workers.
 
     Alone, the library would finish the files in progress, gigabytes each.
@@ -178,7 +207,7 @@ def _fetch(repo_id: str, missing_bytes: int, show_progress: bool) -> Path:
             _library().snapshot_download,
             repo_id,
             cache_dir=hub_cache_dir(),
-            allow_patterns=list(ALLOW_PATTERNS),
+            allow_patterns=list(patterns),
             tqdm_class=_reporter_class(bar, stop),
         )
         try:

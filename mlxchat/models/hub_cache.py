@@ -25,6 +25,10 @@ ALLOW_PATTERNS = (
     "*.jsonl",
     "*.jinja",
 )
+# The files of an adapter: its configuration and its arrays, by mlx-lm's name or PEFT's.
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = ("adapters.safetensors", "adapter_model.safetensors")
+ADAPTER_PATTERNS = (ADAPTER_CONFIG, *ADAPTER_WEIGHTS)
 
 _TOKENIZER_PATTERNS = (
     "tokenizer.json",
@@ -96,6 +100,18 @@ def cached_snapshot(repo_id: str) -> Path | None:
     return snapshot if _is_complete(snapshot, _listed_names(repo_id, commit)) else None
 
 
+def cached_adapter(repo_id: str) -> Path | None:
+    """The directory of the adapter's main revision; None if it is missing or unfinished."""
+    commit = _main_commit(repo_id)
+    if commit is None:
+        return None
+    snapshot = snapshot_dir(repo_id, commit)
+    listed = _listed_names(repo_id, commit) or ()
+    wanted = {name for name in ADAPTER_PATTERNS if name in listed}
+    here = {name for name in ADAPTER_PATTERNS if (snapshot / name).is_file()}
+    return snapshot if holds_adapter(here) and wanted <= here else None
+
+
 def cached_repo_ids() -> list[str]:
     """The names of all repositories with a complete model. Quick: sizes are not read."""
     ids = (
@@ -118,14 +134,19 @@ def cached_size_bytes(repo_id: str) -> int:
     return _size_bytes(repo_dir(repo_id))
 
 
-def is_wanted(name: str) -> bool:
-    """Whether a model needs the file of that name in its repository."""
-    return any(fnmatch(name, pattern) for pattern in ALLOW_PATTERNS)
+def is_wanted(name: str, patterns: Collection[str] = ALLOW_PATTERNS) -> bool:
+    """Whether one of the patterns, by default a model's, is for the file of that name."""
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def holds_model(names: Collection[str]) -> bool:
     """Whether files of those names form a model that can be loaded."""
     return "config.json" in names and any(fnmatch(name, "model*.safetensors") for name in names)
+
+
+def holds_adapter(names: Collection[str]) -> bool:
+    """Whether files of those names form an adapter that can be loaded."""
+    return ADAPTER_CONFIG in names and any(name in names for name in ADAPTER_WEIGHTS)
 
 
 def _hub_home() -> str:

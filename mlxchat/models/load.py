@@ -15,6 +15,11 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory
+from mlxchat.models.adapters.adapter import Adapter
+from mlxchat.models.adapters.apply import apply as apply_adapter
+from mlxchat.models.adapters.apply import check as check_adapter
+from mlxchat.models.adapters.find import find_adapter
+from mlxchat.models.adapters.read import read_adapter
 from mlxchat.models.arrays import evaluate
 from mlxchat.models.dequantize import dequantize
 from mlxchat.models.experts import check_experts
@@ -70,13 +75,26 @@ class Sharding(Protocol):
         ...
 
 
-def load(name: str | None = None, *, dtype: str = "auto", offline: bool = False) -> Model:
+def load(
+    name: str | None = None,
+    *,
+    dtype: str = "auto",
+    adapter: str | None = None,
+    offline: bool = False,
+) -> Model:
     """Load a model by name: a directory, a GGUF file, an alias or a hub id; None is the default.
+    `adapter` is a directory or a hub id.
 
     Raises ModelError, HubError or TemplateError, with a message that says what to do.
     """
     resolved = resolve_model(name, offline=offline, ask=None, notify=_silent, show_progress=False)
-    return load_directory(resolved.directory, resolved.name, dtype=dtype, notify=_silent)
+    added = None
+    if adapter is not None:
+        found = find_adapter(adapter, offline=offline, notify=_silent, show_progress=False)
+        added = read_adapter(found)
+    return load_directory(
+        resolved.directory, resolved.name, dtype=dtype, notify=_silent, adapter=added
+    )
 
 
 def _silent(_: str) -> None:
@@ -90,6 +108,7 @@ def load_directory(
     dtype: str,
     notify: Notify,
     check: Check = None,
+    adapter: Adapter | None = None,
     sharding: Sharding | None = None,
 ) -> Model:
     """Load the model in `directory`. `dtype` is one of Setup's choices; "auto" suits the device.
@@ -109,6 +128,8 @@ def load_directory(
         check(network, tokenizer)
     files = weight_files(directory)
     arrays = arrays_of(network, config, directory, files)
+    if adapter is not None:
+        check_adapter(adapter, network)
     target = _target_dtype(
         dtype,
         parameter_count(network, arrays),
@@ -118,15 +139,19 @@ def load_directory(
     )
     wide = overflows_float16(config)
     network = _fill(network, config, directory, arrays, target, wide=wide, sharding=sharding)
+    activations = _activation_dtype(network)
+    if adapter is not None:
+        apply_adapter(adapter, network, activations)
     generation_config = directory / "generation_config.json"
     model = Model(
         name=name,
         network=network,
         tokenizer=tokenizer,
-        dtype=_activation_dtype(network),
+        dtype=activations,
         context_length=context_length(config),
         generation_config=read_json(generation_config) if generation_config.is_file() else {},
         config=config,
+        adapter=None if adapter is None else adapter.applied(),
     )
     return model if sharding is not None else without_overflow(model, dtype, notify)
 
@@ -143,7 +168,7 @@ def without_overflow(model: Model, dtype: str, notify: Notify) -> Model:
         return model
     notify(f"{name} overflows in float16: using bfloat16")
     turn_into_bfloat16(model.network)
-    return replace(model, dtype=_activation_dtype(model.network))
+    return replace(model, dtype=mx.bfloat16)
 
 
 def _target_dtype(

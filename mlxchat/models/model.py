@@ -96,12 +96,23 @@ class Peers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedAdapter:
+    """The adapter in a network. `digest` identifies its contents. Unless it `is_low_rank`, it has
+    replaced weights, and cannot be removed."""
+
+    name: str
+    digest: str
+    is_low_rank: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A network ready to run, its tokenizer and its configuration.
 
     `dtype` is that of the activations, so of the keys and values. `context_length` is in tokens.
-    `generation_config` and `config` are the contents of the model's files of those names. `peers`
-    hold the rest of a network shared by several machines.
+    `generation_config` and `config` are the contents of the model's files of those names.
+    `adapter` is the one in the network. `peers` hold the rest of a network shared by several
+    machines.
     """
 
     name: str
@@ -111,6 +122,7 @@ class Model:
     context_length: int | None
     generation_config: dict[str, Any]
     config: dict[str, Any] = field(default_factory=dict)
+    adapter: AppliedAdapter | None = None
     peers: Peers | None = None
 
     @property

@@ -12,6 +12,7 @@ from mlxchat import paths, platform
 from mlxchat.config.file import read_user_config
 from mlxchat.config.layers import Config, Level, Setting, read_config
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
+from mlxchat.models.adapters.find import FoundAdapter
 from mlxchat.models.catalog import KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
@@ -22,10 +23,12 @@ from mlxchat.wording import Action, Field, Message
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model on this disk. `name` finds it again; `directory` has Hugging Face's layout."""
+    """A model on this disk, with its adapter. `name` finds it again; `directory` has Hugging Face's
+    layout."""
 
     name: str
     directory: Path
+    adapter: FoundAdapter | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,7 @@ def weight_files(directory: Path) -> list[Path]:
 def check_safetensors(file: Path) -> dict[str, Any]:
     """Return a file's header; raises ModelBroken if the file does not match it."""
     if not file.is_file():
-        raise ModelBroken(
-            f"{file} is missing: the download is incomplete; download the model again"
-        )
+        raise ModelBroken(f"{file} is missing: the download is incomplete; download it again")
     size_bytes = file.stat().st_size
     try:
         with file.open("rb") as stream:
@@ -57,8 +55,7 @@ def check_safetensors(file: Path) -> dict[str, Any]:
     needed_bytes = 8 + header_bytes + max((end for _, end in spans), default=0)
     if size_bytes < needed_bytes:
         raise ModelBroken(
-            f"{file} is truncated: {size_bytes:,} of {needed_bytes:,} bytes; download the model "
-            "again"
+            f"{file} is truncated: {size_bytes:,} of {needed_bytes:,} bytes; download it again"
         )
     return header
 

@@ -31,6 +31,13 @@ class Setup:
         completes="model",
         saved=True,
     )
+    adapter: str | None = option(
+        None,
+        "Adapter: Hub ID or directory",
+        Group.MODEL,
+        metavar="ADAPTER",
+        saved=True,
+    )
     offline: bool = option(False, "Never use the network", Group.MODEL)
     device: str = option(
         "auto",

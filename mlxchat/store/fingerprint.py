@@ -40,6 +40,7 @@ class Fingerprint:
     dtype: str
     tokenizer: str
     template: str
+    adapter: str
     ranks: int
     window: int | None
     keep: int
@@ -50,11 +51,14 @@ class Fingerprint:
         if not isinstance(saved, dict):
             return ["no fingerprint"]
         mine = asdict(self)
-        # A fingerprint saved without ranks is from a single process.
-        saved = {"ranks": 1} | saved
+        # One saved without these is from a single process, and without an adapter.
+        saved = {"ranks": 1, "adapter": ""} | saved
         different = [f.name for f in fields(self) if saved.get(f.name, _MISSING) != mine[f.name]]
         if "ranks" in different and "weights" in different:
             # Each rank has another part of the weights.
+            different.remove("weights")
+        if "adapter" in different and "weights" in different:
+            # Its arrays are among the weights.
             different.remove("weights")
         return [IN_WORDS[name] for name in different]
 
@@ -70,6 +74,7 @@ IN_WORDS = {
     "dtype": "a different dtype",
     "tokenizer": "a different tokenizer",
     "template": "a different chat template",
+    "adapter": "a different adapter",
     "ranks": "a different number of ranks",
     "window": "a different window",
     "keep": "a different number of kept tokens",
@@ -91,6 +96,7 @@ class ModelPrint:
             "mlx_lm": version("mlx-lm"),
             "model": _hash(json.dumps(config, sort_keys=True, default=str)),
             "weights": _weights(model),
+            "adapter": "" if model.adapter is None else model.adapter.digest,
             "dtype": str(model.dtype),
             "tokenizer": _tokenizer(model.tokenizer),
             "template": _hash(

@@ -20,6 +20,7 @@ class RunRecord:
     """
 
     model: str
+    adapter: str | None
     offline: bool
     device: str
     dtype: str
@@ -48,7 +49,9 @@ class RunRecord:
         """Raises ValueError naming a field that is missing or has the wrong type."""
         if not isinstance(value, dict) or value.get("version") != VERSION:
             raise ValueError(f"not version {VERSION} of the format")
-        return _checked({k: v for k, v in value.items() if k != "version"}, cls, "the run")
+        # Earlier records do not name an adapter.
+        record = {"adapter": None} | {k: v for k, v in value.items() if k != "version"}
+        return _checked(record, cls, "the run")
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:

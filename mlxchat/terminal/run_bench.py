@@ -40,11 +40,13 @@ class BenchRequest:
     plot: str | None
     quiet: bool
     pipeline: bool = False
+    adapter: str | None = None
     workloads: tuple[WorkloadName, ...] = ()
 
     def setup(self) -> Setup:
         return Setup(
             model=self.model,
+            adapter=self.adapter,
             offline=self.offline,
             device=self.device,
             dtype=self.dtype,
@@ -62,7 +64,7 @@ def run_benches(request: BenchRequest) -> int:
 
 
 def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
-    check_ranks(ranks, pipeline=request.pipeline)
+    check_ranks(ranks, pipeline=request.pipeline, adapter=request.adapter is not None)
     compared = request.against or request.workloads
     if ranks is not None and (compared or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
@@ -95,6 +97,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             against=request.against,
             text=request.text,
             workloads=request.workloads,
+            adapter=request.adapter,
             notify=messages.warn,
         )
         for entry in request.entries:
