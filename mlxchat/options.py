@@ -44,6 +44,10 @@ def at_least(low: float, words: str = "") -> Must:
     return Must(words or f"be at least {low:g}", lambda value: low <= value < math.inf)
 
 
+def finite() -> Must:
+    return Must("be a finite number", math.isfinite)
+
+
 def above(low: float, words: str = "") -> Must:
     return Must(words or f"be above {low:g}", lambda value: low < value < math.inf)
 

@@ -1,6 +1,7 @@
 """Settings of the core: frozen dataclasses that reject invalid values."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -8,8 +9,20 @@ from typing import Any, Literal
 
 from mlxchat.amounts import parse_step_size
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, Must, above, at_least, between, check_options, option, options_of
+from mlxchat.options import (
+    Group,
+    Must,
+    above,
+    at_least,
+    between,
+    check_options,
+    finite,
+    option,
+    options_of,
+)
 from mlxchat.wording import Field
+
+_BIAS = re.compile(r"[0-9]{1,9}=[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
@@ -75,10 +88,12 @@ def _sampling(default: Any, help_text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off.
+    """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off, as are
+    `typical_p` 1, `top_n_sigma` 0 and `xtc_probability` 0.
 
-    `repetition_penalty` applies to the latest 20 tokens, as in mlx-lm; 1 is off. `seed` None stands
-    for a random one.
+    The penalties apply to the latest 20 tokens, as in mlx-lm; a `repetition_penalty` of 1 and the
+    others at 0 are off. `logit_bias` is added to the logits of tokens, each as "ID=BIAS". `seed`
+    None stands for a random one.
     """
 
     temp: float = _sampling(
@@ -105,6 +120,45 @@ class SamplingSettings:
         "Penalize the last 20 tokens; 1 is off",
         must=above(0, "be above 0 (1 is off)"),
     )
+    presence_penalty: float = _sampling(
+        0.0,
+        "Penalize the last 20 tokens, once each; 0 is off",
+        must=finite(),
+    )
+    frequency_penalty: float = _sampling(
+        0.0,
+        "Penalize the last 20 tokens per occurrence; 0 is off",
+        must=finite(),
+    )
+    typical_p: float = _sampling(
+        1.0,
+        "Locally typical sampling: keep this total probability; 1 is off",
+        must=Must("be above 0 and at most 1", lambda value: 0 < value <= 1),
+    )
+    top_n_sigma: float = _sampling(
+        0.0,
+        "Minimum logit: N sigmas below the highest; 0 is off",
+        metavar="N",
+        must=at_least(0, "be 0 (off) or more"),
+    )
+    xtc_probability: float = _sampling(
+        0.0,
+        "Probability of excluding the top choices; 0 is off",
+        must=between(0, 1),
+    )
+    xtc_threshold: float = _sampling(
+        0.1,
+        "Probability above which XTC excludes tokens, except the last",
+        must=between(0, 0.5),
+    )
+    logit_bias: tuple[str, ...] = _sampling(
+        (),
+        "Add BIAS to a token's logit; repeatable",
+        metavar="ID=BIAS",
+        must=Must(
+            "be a token's id, =, and a number", lambda value: _BIAS.fullmatch(value) is not None
+        ),
+    )
     seed: int | None = _sampling(
         None,
         "Random seed",
@@ -115,15 +169,20 @@ class SamplingSettings:
     def __post_init__(self) -> None:
         check_options(self)
 
+    def biases(self) -> dict[int, float]:
+        """The bias of each token by its id; the last one counts if it is given twice."""
+        pairs = (each.split("=") for each in self.logit_bias)
+        return {int(id_): float(bias) for id_, bias in pairs}
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
     """When generation ends and what it reports about each token.
 
-    `max_tokens` -1 means no limit. `logprobs` None computes no log-probabilities, 0 only
-    the sampled token's, K > 0 also those of the K likeliest tokens. `lookup` drafts at most
-    `num_draft_tokens` tokens that followed the latest ones when they last appeared; None means on,
-    unless something rules it out.
+    `max_tokens` -1 means no limit. The end of the text is not drawn before `min_tokens`. `logprobs`
+    None computes no log-probabilities, 0 only the sampled token's, K > 0 also those of the K
+    likeliest tokens. `lookup` drafts at most `num_draft_tokens` tokens that followed the latest
+    ones when they last appeared; None means on, unless something rules it out.
     """
 
     max_tokens: int = option(
@@ -137,6 +196,15 @@ class GenerationSettings:
         must=Must("be at least 1, or -1 for no limit", lambda value: value == -1 or value >= 1),
         project=True,
         unlimited=("-1", "-1.0"),
+        in_chat=True,
+    )
+    min_tokens: int = option(
+        0,
+        "Minimum tokens before the text may end",
+        Group.END,
+        metavar="TOKENS",
+        must=at_least(0, "not be negative"),
+        project=True,
         in_chat=True,
     )
     stop: tuple[str, ...] = option(
@@ -174,6 +242,13 @@ class GenerationSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    def check_constraint(self, constraint: str) -> None:
+        """Raise UsageError if the answer cannot also be constrained, by the field `constraint`,
+        because only the constraint decides where it ends."""
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(self, name):
+                raise UsageError(Field(constraint), " and ", Field(name), " cannot be combined")
 
     @property
     def wants_drafts(self) -> bool:
@@ -215,8 +290,10 @@ def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for name, each in options_of(SamplingSettings).items():
-        value = generation_config.get({"temp": "temperature"}.get(name, name))
-        if name != "seed" and type(value) in (int, float) and each.must and each.must.holds(value):
+        value: Any = generation_config.get({"temp": "temperature"}.get(name, name))
+        if name == "seed" or each.many or type(value) not in (int, float):
+            continue
+        if each.must is not None and each.must.holds(value):
             values[name] = each.type(value)
     if generation_config.get("do_sample") is False:
         values["temp"] = 0.0

@@ -43,6 +43,10 @@ SAMPLERS: tuple[Record, ...] = (
     {"temp": 1.0, "top_k": 20, "repetition_penalty": 1.2},
     {"temp": 0.9, "min_p": 0.05},
     {"repetition_penalty": 1.3},
+    {"temp": 1.0, "presence_penalty": 0.7, "frequency_penalty": 0.3},
+    {"temp": 1.5, "top_n_sigma": 1.0, "logit_bias": ["101=5", "102=-100"]},
+    {"temp": 1.0, "typical_p": 0.6},
+    {"temp": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.02},
 )
 
 
@@ -85,6 +89,8 @@ def run_batch(
 def alone(model: Path, row: Record, seed: int, window: int | None = WINDOW) -> str:
     """The text that `generate` writes for a row with this seed."""
     sampling = {k: v for k, v in row.items() if k not in ("id", "prompt", "max_tokens", "stop")}
+    if "logit_bias" in sampling:
+        sampling["logit_bias"] = tuple(sampling["logit_bias"])
     setup = Setup(model=str(model), window=window, seed=seed, sampling=sampling)
     request = Request(
         setup=setup,

@@ -153,7 +153,7 @@ def test_a_project_may_set_only_options_declared_so() -> None:
     sampling = {each.name for each in options_of(SamplingSettings).values()}
     assert {*ALLOWED} - sampling == {
         *("system", "system-prompt", "max-kv-size", "keep", "roll"),
-        *("max-tokens", "stop", "on-loop", "think"),
+        *("max-tokens", "min-tokens", "stop", "on-loop", "think"),
     }
 
 
@@ -161,8 +161,10 @@ def test_every_sampling_option_can_be_set_in_chat_and_by_a_project_and_recommend
     names = {each.name for each in options_of(SamplingSettings).values()}
     assert names <= {*SETTABLE}
     assert names <= {*ALLOWED}
-    config = dict.fromkeys([*options_of(SamplingSettings), "temperature"], 1)
-    assert {*recommended(config), "seed"} == {*options_of(SamplingSettings)}
+    config: dict[str, float] = dict.fromkeys([*options_of(SamplingSettings), "temperature"], 1)
+    config["xtc_threshold"] = 0.25
+    # A bias is for a token, whatever the model's makers recommend.
+    assert {*recommended(config), "seed", "logit_bias"} == {*options_of(SamplingSettings)}
 
 
 def test_a_session_saves_the_options_declared_so(tiny_model: Path) -> None:

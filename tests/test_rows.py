@@ -186,6 +186,8 @@ def test_a_line_in_openais_form() -> None:
         user="me",
         logprobs=True,
         top_logprobs=2,
+        presence_penalty=-0.5,
+        logit_bias={"50": -100, "51": 1.5},
         response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"x": 1}}},
     )
     record["body"]["messages"].insert(0, {"role": "developer", "content": "Be brief."})
@@ -195,6 +197,8 @@ def test_a_line_in_openais_form() -> None:
         "max_tokens": 9,
         "stop": ("a",),
         "logprobs": 2,
+        "presence_penalty": -0.5,
+        "logit_bias": ("50=-100", "51=1.5"),
         "schema": {"x": 1},
         "system": "Be brief.",
     }
@@ -205,10 +209,17 @@ def test_a_line_in_openais_form() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (chat(tools=[], logit_bias={}), "not supported in body: 'logit_bias', 'tools'"),
+        (chat(tools=[], store_as="x"), "not supported in body: 'store_as', 'tools'"),
         (chat(n=2), "n must be 1 if given, got 2"),
         (chat(stream=True), "stream must be false if given, got true"),
-        (chat(presence_penalty=0.5), "presence_penalty must be 0 if given, got 0.5"),
+        (
+            chat(presence_penalty=3),
+            "presence_penalty must be a number between -2 and 2, got 3",
+        ),
+        (
+            chat(logit_bias={"a": 1}),
+            "logit_bias must be a token's id, =, and a number, got 'a=1'",
+        ),
         (chat(temperature=3), "temperature must be a number between 0 and 2, got 3"),
         (
             chat(max_tokens=1, max_completion_tokens=2),

@@ -9,6 +9,7 @@ from typing import Any
 
 from mlxchat.app.answer import constraint_in, constraint_of, with_schema
 from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.reply import check_min_tokens
 from mlxchat.errors import UsageError
 from mlxchat.options import options_of
 from mlxchat.request import BatchRequest
@@ -59,15 +60,13 @@ class RowPlanner:
         own = {name: options[name] for name in CONSTRAINTS if name in options}
         constraint = _constraint(json.dumps(own)) if own else self._constraint
         settings = _overridden(request.generation_settings(), options)
-        if constraint is not None and settings.ignore_eos:
-            raise UsageError(
-                Field(constraint.kind), " and ", Field("ignore_eos"), " cannot be combined"
-            )
+        if constraint is not None:
+            settings.check_constraint(constraint.kind)
         if request.raw:
             _check_raw(row)
         think = options.get("think", request.think)
         variables = self._variables(options, think)
-        return RowPlan(
+        plan = RowPlan(
             row,
             self._prompt(row, self._system(options, constraint), variables),
             self._sampling_of(row),
@@ -77,6 +76,8 @@ class RowPlanner:
             hides_thoughts=think in ("off", "hide"),
             may_think=allows_thinking(variables),
         )
+        check_min_tokens(settings, self._tokenizer.reader(plan.context))
+        return plan
 
     def _variables(self, options: Mapping[str, Any], think: str | None) -> dict[str, Any]:
         thinking = {} if think is None else thinking_variables(think != "off")

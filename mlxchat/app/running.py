@@ -69,6 +69,8 @@ class Running:
             plan.sampling,
             logprobs=plan.settings.logprobs,
             constrained=constrained,
+            eos_ids=() if plan.settings.ignore_eos else self._model.tokenizer.eos_ids,
+            min_tokens=plan.settings.min_tokens,
         )
         reply = Reply(
             plan.prompt.ids,

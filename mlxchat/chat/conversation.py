@@ -273,10 +273,13 @@ class Conversation:
         stopped before its first token, the turn is taken back. The iterator raises WindowFull, and
         takes the turn back, if the turn does not fit and nothing may be forgotten. It raises
         DeviceError if the device fails: the turn stays, with the reply so far, and the next turn
-        prefills all retained turns again.
+        prefills all retained turns again. Raises UsageError if the settings rule out a constraint.
         """
         self._retries = 0
-        return self._say(text, self._next_stream(), Watch(**watching))
+        watch = Watch(**watching)
+        if watch.constraint is not None:
+            self.generation.check_constraint(watch.constraint.kind)
+        return self._say(text, self._next_stream(), watch)
 
     def retry(self, **watching: Unpack[Watching]) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the

@@ -25,7 +25,7 @@ def _left_to_the_model(options: Options) -> Options:
         name: replace(
             each, default=None, if_unset=each.if_unset or f"the model's, else {each.default:g}"
         )
-        if name in options_of(SamplingSettings)
+        if name in options_of(SamplingSettings) and not each.many
         else each
         for name, each in options.items()
     }

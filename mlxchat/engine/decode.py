@@ -4,7 +4,7 @@ Works on arrays only; `generate` deals with text and with when to end.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -38,6 +38,8 @@ def decode(
     should_stop: ShouldStop | None = None,
     drafter: Drafter | None = None,
     constrained: Constrained | None = None,
+    eos_ids: Collection[int] = (),
+    min_tokens: int = 0,
 ) -> Iterator[Decoded]:
     """Yield the tokens that follow `ids: (T,)`, of which only the last is not yet in the cache.
 
@@ -51,11 +53,19 @@ def decode(
     With a `drafter`, several tokens are computed in one step if it pays and the cache can take them
     back. The text is the same, up to rounding.
 
+    The `eos_ids` are not drawn before the index `min_tokens`.
+
     With `constrained`, only tokens that it allows are drawn, and tokens that it forces are computed
     in one step. It follows the tokens yielded; once it is complete, so is the output.
     """
     chooser = Chooser(
-        ids, sampling, first_index=first_index, logprobs=logprobs, constrained=constrained
+        ids,
+        sampling,
+        first_index=first_index,
+        logprobs=logprobs,
+        constrained=constrained,
+        eos_ids=eos_ids,
+        min_tokens=min_tokens,
     )
     loop = _Loop(network, cache, ids, chooser)
     loop.on_held = on_held

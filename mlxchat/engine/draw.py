@@ -1,11 +1,12 @@
-"""Choose the next token of one sequence: the penalty, the constraint, the sampler, in this order.
+"""Choose the next token of one sequence: biases and penalties, the constraint, the sampler, in this
+order.
 
 Knows the tokens before it, and nothing of the network or the cache.
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ class Chooser:
     """Chooses the tokens that follow `ids: (T,)`, of which the next has the index `first_index`.
 
     `sampling` needs a seed unless it is greedy. With `logprobs`, tokens come with that many
-    alternatives.
+    alternatives. The `eos_ids` are not drawn before the index `min_tokens`.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class Chooser:
         first_index: int = 0,
         logprobs: int | None = None,
         constrained: Constrained | None = None,
+        eos_ids: Collection[int] = (),
+        min_tokens: int = 0,
     ) -> None:
         self.constrained = constrained
         self._sampling = sampling
@@ -79,19 +82,22 @@ class Chooser:
         self._penalize = make_penalty(sampling)
         # The context of the penalty.
         self._latest = deque(ids[-REPETITION_CONTEXT:].tolist(), maxlen=REPETITION_CONTEXT)
+        self._eos_ids = sorted(eos_ids)
+        self._min_tokens = min_tokens if eos_ids else 0
         self._draw: Draw | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether the next token is always the likeliest, and nothing else is asked for."""
         extras = (self._penalize, self.constrained, self._logprobs)
-        return self._sampling.temp == 0 and all(each is None for each in extras)
+        is_greedy = self._sampling.temp == 0 and self._min_tokens == 0
+        return is_greedy and all(each is None for each in extras)
 
     def draw(self, logits: mx.array, count: int, after: mx.array | list[int]) -> Drawn:
         """A lazily drawn token from logits `(1, V)`, after `count` others. `after` are the last
         tokens, if they have not been `taken` yet."""
         if self._draw is None:
-            self._draw = make_draw(self._sampling, vocabulary_size=logits.shape[-1])
+            self._draw = make_draw(self._sampling, logits.shape[-1], self._eos_ids)
         if self._penalize is not None:
             latest = mx.array([*self._latest], mx.int32)
             last = mx.array(after, mx.int32) if isinstance(after, list) else after
@@ -100,6 +106,10 @@ class Chooser:
         if self.constrained is not None:
             assert isinstance(after, list), "not drawn yet"
             logits = self.constrained.apply(logits, after)
+        if self._first_index + count < self._min_tokens:
+            logits = mx.put_along_axis(
+                logits, mx.array([self._eos_ids]), mx.array(-mx.inf, logits.dtype), axis=-1
+            )
         token = self._draw(logits, self._first_index + count)
         return Drawn(
             token, None if self._logprobs is None else log_probs(logits, token, self._logprobs)

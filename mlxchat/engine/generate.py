@@ -221,6 +221,8 @@ class Generation:
             should_stop=self._asked_to_stop,
             drafter=self._drafter,
             constrained=self._constrained,
+            eos_ids=() if self._settings.ignore_eos else self._model.tokenizer.eos_ids,
+            min_tokens=self._settings.min_tokens,
         )
 
     @property

@@ -11,11 +11,13 @@ from typing import Self
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.draw import Decoded
 from mlxchat.engine.sampling import REPETITION_CONTEXT
+from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.stop import StopTexts
 from mlxchat.text.thinking import Piece
+from mlxchat.wording import Field
 
 # Tokens that the next step may look at: the penalty's context and the token fed in.
 LATEST = REPETITION_CONTEXT + 1
@@ -56,11 +58,21 @@ class ResumePoint:
     reading: tuple[str, ...] = ()
 
 
+def check_min_tokens(settings: GenerationSettings, reader: Reader) -> None:
+    """Raise UsageError if the settings cannot delay the end of replies that `reader` reads."""
+    if settings.min_tokens and reader.ends_by_marker:
+        raise UsageError(
+            Field("min_tokens"),
+            " cannot be used with this model: the marker that ends a reply also ends its thoughts",
+        )
+
+
 class Reply:
     """The text that follows `ids: (T,)`, token by token.
 
     `reader` separates thoughts from the answer. `eos_ids` end the reply, unless the settings ignore
-    them. It also ends after `max_tokens`, of which `generated` have been generated before, and once
+    them. Raises UsageError if the settings cannot delay the end of replies in this format. A reply
+    also ends after `max_tokens`, of which `generated` have been generated before, and once
     `constrained` lets nothing follow. `finish_reason` is then "stop", "stop_text" or "length".
     """
 
@@ -75,6 +87,7 @@ class Reply:
         generated: int = 0,
         constrained: Constrained | None = None,
     ) -> None:
+        check_min_tokens(settings, reader)
         self.generated = generated
         self.max_tokens = max_tokens
         self.finish_reason: str | None = "length" if generated == max_tokens else None

@@ -4,14 +4,17 @@ The random numbers of a token depend on the seed and the token's index only, so 
 computed, one by one or several at a time, or in another process, the same ones are drawn.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import mlx.core as mx
-from mlx_lm.sample_utils import make_repetition_penalty, make_sampler
+from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
+from mlxchat.engine.filters import keep_top_sigmas, keep_typical
+from mlxchat.errors import UsageError
 from mlxchat.settings import SamplingSettings
+from mlxchat.wording import Field
 
 REPETITION_CONTEXT = 20  # tokens; mlx-lm's default
 
@@ -35,10 +38,12 @@ class LogProbs:
         return [self.drawn, self.top_ids, self.top]
 
 
-def make_draw(settings: SamplingSettings, vocabulary_size: int) -> Draw:
+def make_draw(
+    settings: SamplingSettings, vocabulary_size: int, spared_ids: Sequence[int] = ()
+) -> Draw:
     """Return a function from logits `(1, V)` and the token's index to a drawn token `(1,)`.
 
-    Both arrays are lazy. Sets MLX's global random state.
+    Both arrays are lazy. Sets MLX's global random state. XTC never excludes the `spared_ids`.
     """
     if settings.temp == 0:
         return lambda logits, index: mx.argmax(logits, axis=-1)
@@ -50,10 +55,17 @@ def make_draw(settings: SamplingSettings, vocabulary_size: int) -> Draw:
         min_p=settings.min_p,
         # mlx-lm rejects a top-k that excludes nothing.
         top_k=settings.top_k if settings.top_k < vocabulary_size else 0,
+        xtc_probability=settings.xtc_probability,
+        xtc_threshold=settings.xtc_threshold,
+        xtc_special_tokens=list(spared_ids),
     )
 
     def draw(logits: mx.array, index: int) -> mx.array:
         mx.random.seed((first + index) % SEEDS)
+        if settings.top_n_sigma > 0:
+            logits = keep_top_sigmas(logits, settings.top_n_sigma)
+        if settings.typical_p < 1:
+            logits = keep_typical(logits, settings.typical_p)
         # All samplers but top-p treat logits and log-probabilities alike.
         return sampler(logits if settings.top_p == 1 else _log_softmax(logits))
 
@@ -66,10 +78,34 @@ def _scattered(seed: int) -> int:
 
 
 def make_penalty(settings: SamplingSettings) -> Callable[[mx.array, mx.array], mx.array] | None:
-    """Return a function of the latest tokens `(N,)` and logits `(1, V)`; None if disabled."""
-    if settings.repetition_penalty == 1:
+    """Return a function of the latest tokens `(N,)` and logits `(1, V)` that adds biases and
+    penalties; None if there are none. It raises UsageError for the bias of an unknown token."""
+    biases = settings.biases()
+    penalty = settings.repetition_penalty
+    processors = make_logits_processors(
+        logit_bias=biases,
+        repetition_penalty=None if penalty == 1 else penalty,
+        repetition_context_size=REPETITION_CONTEXT,
+        presence_penalty=settings.presence_penalty,
+        presence_context_size=REPETITION_CONTEXT,
+        frequency_penalty=settings.frequency_penalty,
+        frequency_context_size=REPETITION_CONTEXT,
+    )
+    if not processors:
         return None
-    return make_repetition_penalty(settings.repetition_penalty, REPETITION_CONTEXT)
+
+    def penalize(latest: mx.array, logits: mx.array) -> mx.array:
+        vocabulary_size = logits.shape[-1]
+        if biases and max(biases) >= vocabulary_size:
+            raise UsageError(
+                Field("logit_bias"),
+                f" has the id {max(biases)}, but the model has only {vocabulary_size:,} tokens",
+            )
+        for process in processors:
+            logits = process(latest, logits)
+        return logits
+
+    return penalize
 
 
 def log_probs(logits: mx.array, drawn: mx.array, k: int) -> LogProbs:

@@ -14,6 +14,7 @@ PAGES = (
         "answers",
         "batch",
         "models",
+        "sampling",
         "window",
         "positions",
         "lookup",

@@ -106,6 +106,7 @@ class BatchRequest:
     max_tokens: int = same_as(
         GenerationSettings, "max_tokens", default=DEFAULT_MAX_TOKENS, if_unset=None
     )
+    min_tokens: int = same_as(GenerationSettings, "min_tokens")
     stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
     ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
     lookup: bool | None = same_as(GenerationSettings, "lookup", if_unset="on")
@@ -125,8 +126,8 @@ class BatchRequest:
         if self.raw:
             self._check_raw()
         given = self.answer.constraints()
-        if given and self.ignore_eos:
-            raise UsageError(Field(given[0]), " and ", Field("ignore_eos"), " cannot be combined")
+        if given:
+            self.generation_settings().check_constraint(given[0])
         self.generation_settings()
         self.setup.check()
 
@@ -146,6 +147,7 @@ class BatchRequest:
     def generation_settings(self) -> GenerationSettings:
         return GenerationSettings(
             max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
             stop=self.stop,
             ignore_eos=self.ignore_eos,
             lookup=self.lookup,

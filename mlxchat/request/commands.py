@@ -24,7 +24,7 @@ CHAT_SAMPLING = {
     for name, each in options_of(SamplingSettings).items()
 }
 
-IN_CHAT = ("max_tokens", "stop", "lookup", "num_draft_tokens")
+IN_CHAT = ("max_tokens", "min_tokens", "stop", "lookup", "num_draft_tokens")
 
 GENERATE = _all_of(Request, Setup, SamplingSettings, Answer, Overnight)
 CHAT = {

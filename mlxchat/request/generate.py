@@ -80,6 +80,7 @@ class Request:
         project=True,
     )
     max_tokens: int = same_as(GenerationSettings, "max_tokens")
+    min_tokens: int = same_as(GenerationSettings, "min_tokens")
     stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
     ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
     lookup: bool | None = same_as(GenerationSettings, "lookup")
@@ -148,8 +149,8 @@ class Request:
             raise UsageError(Field(first), " and ", Field("checkpoint"), " cannot be combined")
         if self.answer.extracts and self.events:
             raise UsageError(Field(extract), " and ", Field("events"), " cannot be combined")
-        if constraint is not None and self.ignore_eos:
-            raise UsageError(Field(constraint), " and ", Field("ignore_eos"), " cannot be combined")
+        if constraint is not None:
+            self.generation_settings().check_constraint(constraint)
         if self.answer.schema_prompt and self.raw:
             raise UsageError(
                 Field("schema_prompt"),
@@ -184,6 +185,7 @@ class Request:
     def generation_settings(self) -> GenerationSettings:
         return GenerationSettings(
             max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
             stop=self.stop,
             ignore_eos=self.ignore_eos,
             lookup=self.lookup,

@@ -20,7 +20,10 @@ from mlxchat.text.template import Message
 MAX_ID_CHARS = 4_096
 QUOTED_CHARS = 60
 
-_OF_REQUEST = ("max_tokens", "stop", "ignore_eos", "logprobs", "system", "think", "template_args")
+_OF_REQUEST = (
+    *("max_tokens", "min_tokens", "stop", "ignore_eos", "logprobs", "system", "think"),
+    "template_args",
+)
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 
 # The options that a row may have, by field.
@@ -132,18 +135,26 @@ def _checked(name: str, value: Any) -> Any:
         case (("regex" | "grammar"), str()):
             check_unicode(name, value)
             return value
-        case "stop", str():
-            return _checked_texts(name, [value])
-        case (("stop" | "choice"), list()) if all(isinstance(each, str) for each in value):
-            return _checked_texts(name, value)
+        case (
+            ("stop", str()) | ("logit_bias", dict()) | (("stop" | "choice" | "logit_bias"), list())
+        ):
+            return _checked_texts(name, _listed(value))
         case _ if name in _WANTED:
             raise RowError(f"{name} must be {_WANTED[name]}, got {shortened(value)}")
         case _:
             return _checked_value(name, value)
 
 
-def _checked_texts(name: str, texts: list[str]) -> tuple[str, ...]:
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [f"{name}={of_it}" for name, of_it in value.items()]
+    return [value] if isinstance(value, str) else value
+
+
+def _checked_texts(name: str, texts: list[Any]) -> tuple[str, ...]:
     for text in texts:
+        if not isinstance(text, str):
+            raise RowError(f"{name} must be {_WANTED[name]}, got {shortened(texts)}")
         check_unicode(name, text)
     return _as_declared(name, tuple(texts))
 
@@ -185,6 +196,7 @@ _WANTED = {
     "template_args": "an object",
     "stop": "text or a list of texts",
     "choice": "a list of texts",
+    "logit_bias": "an object of token ids and numbers",
     "regex": "text",
     "grammar": "text",
 }

@@ -16,13 +16,14 @@ LINE_FIELDS = ("custom_id", "method", "url", "body")
 
 IGNORED = ("model", "user", "metadata")
 # Values that ask for nothing.
-NEUTRAL = {"n": 1, "stream": False, "frequency_penalty": 0, "presence_penalty": 0, "store": False}
-SAME = ("top_p", "seed", "stop")
+NEUTRAL = {"n": 1, "stream": False, "store": False}
+SAME = ("top_p", "seed", "stop", "logit_bias")
+PENALTIES = ("frequency_penalty", "presence_penalty")
 SPECIAL = (
     *("messages", "max_tokens", "max_completion_tokens", "temperature", "response_format"),
     *("logprobs", "top_logprobs"),
 )
-KNOWN = (*SPECIAL, *SAME, *IGNORED, *NEUTRAL)
+KNOWN = (*SPECIAL, *SAME, *PENALTIES, *IGNORED, *NEUTRAL)
 
 # The limit of OpenAI's service.
 MAX_TOP_LOGPROBS = 20
@@ -86,6 +87,9 @@ def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {name: body[name] for name in SAME if name in body}
     if "temperature" in body:
         options["temp"] = _number("temperature", body["temperature"])
+    for name in PENALTIES:
+        if name in body:
+            options[name] = _number(name, body[name], low=-2)
     limits = [body[name] for name in ("max_tokens", "max_completion_tokens") if name in body]
     if len(limits) == 2 and limits[0] != limits[1]:
         raise RowError("max_tokens and max_completion_tokens differ")
@@ -94,10 +98,10 @@ def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     return options | _schema(body.get("response_format")) | _logprobs(body)
 
 
-def _number(name: str, value: Any) -> Any:
+def _number(name: str, value: Any, low: int = 0) -> Any:
     """The value, whose error names the field as the row does."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 2:
-        raise RowError(f"{name} must be a number between 0 and 2, got {shortened(value)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= 2:
+        raise RowError(f"{name} must be a number between {low} and 2, got {shortened(value)}")
     return value
 
 

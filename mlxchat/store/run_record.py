@@ -9,6 +9,11 @@ from mlxchat.errors import UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, SamplingSettings
 
 VERSION = 1
+# Fields that earlier records do not have; their defaults are what those runs did.
+ADDED = {
+    *("adapter", "min_tokens", "presence_penalty", "frequency_penalty", "typical_p"),
+    *("top_n_sigma", "xtc_probability", "xtc_threshold", "logit_bias"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,6 @@ class RunRecord:
     """
 
     model: str
-    adapter: str | None
     offline: bool
     device: str
     dtype: str
@@ -38,6 +42,7 @@ class RunRecord:
     on_loop: OnLoop
     metrics: str | None
     kept: dict[str, bool | None]
+    adapter: str | None = None
     steps: tuple[tuple[int, ...], ...] = ()
     ended: str | None = None
 
@@ -49,9 +54,7 @@ class RunRecord:
         """Raises ValueError naming a field that is missing or has the wrong type."""
         if not isinstance(value, dict) or value.get("version") != VERSION:
             raise ValueError(f"not version {VERSION} of the format")
-        # Earlier records do not name an adapter.
-        record = {"adapter": None} | {k: v for k, v in value.items() if k != "version"}
-        return _checked(record, cls, "the run")
+        return _checked({k: v for k, v in value.items() if k != "version"}, cls, "the run")
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:
@@ -84,10 +87,10 @@ def _single(value: Any, hint: Any, name: str) -> Any:
 def _dataclass(value: Mapping[str, Any], kind: Any, name: str) -> Any:
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}
-    if value.keys() != names:
-        strange = ", ".join(sorted(value.keys() ^ names))
-        raise ValueError(f"{name} has missing or unknown fields: {strange}")
+    if strange := (value.keys() ^ names) - (ADDED - value.keys()):
+        listed = ", ".join(sorted(strange))
+        raise ValueError(f"{name} has missing or unknown fields: {listed}")
     try:
-        return kind(**{each: _checked(value[each], hints[each], each) for each in names})
+        return kind(**{each: _checked(value[each], hints[each], each) for each in value})
     except UsageError as error:
         raise ValueError(str(error)) from error

@@ -49,6 +49,11 @@ class Reader(Protocol):
         """Whether this token ends the turn here, even if it does not elsewhere."""
         ...
 
+    @property
+    def ends_by_marker(self) -> bool:
+        """Whether a token can end the turn in one place, and something else in another."""
+        ...
+
     def keep_newlines(self) -> None:
         """Show the newlines between a thought and the answer, because a constraint counts them."""
         ...
@@ -90,6 +95,7 @@ class Reader(Protocol):
 class PlainReader:
     """Reads the replies of a model without thoughts."""
 
+    ends_by_marker = False
     is_thought = False
     in_answer = True
     openers: Collection[int] = ()
@@ -128,6 +134,8 @@ class TagReader:
 
     thoughts = 0
     openers: Collection[int] = ()
+
+    ends_by_marker = False
 
     def __init__(
         self,
@@ -222,6 +230,10 @@ class Markers:
         """The markers that may begin a reply without a thought."""
         return self._having(Role.ANSWER)
 
+    @cached_property
+    def has_ends(self) -> bool:
+        return bool(self._having(Role.END))
+
     def _having(self, *roles: Role) -> frozenset[int]:
         return frozenset(id_ for id_, role in self.roles.items() if role in roles)
 
@@ -273,6 +285,10 @@ class MarkerReader:
 
     def keep_newlines(self) -> None:
         self._keeps_newlines = True
+
+    @property
+    def ends_by_marker(self) -> bool:
+        return self._markers.has_ends
 
     @property
     def place(self) -> Place:

@@ -1,0 +1,196 @@
+"""Samplers, biases and penalties, against plain references in numpy."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxchat.cache import make_cache
+from mlxchat.engine.filters import keep_top_sigmas, keep_typical
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.reply import check_min_tokens
+from mlxchat.engine.sampling import make_draw, make_penalty
+from mlxchat.errors import UsageError
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Model
+from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.text.reply_reader import Reader
+from scripts.tiny_model import write_tiny_model
+from tests.in_process import run_in_process
+
+PROMPT = np.array([72, 101, 108, 108, 111], np.int32)
+
+logit_rows = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40)
+excluded_ids = st.sets(st.integers(0, 39))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    directory = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+    return load_directory(directory, "tiny", dtype="float32", notify=lambda _: None)
+
+
+def with_excluded(logits: list[float], excluded: set[int]) -> np.ndarray:
+    row = np.array(logits, np.float32)
+    row[[each for each in excluded if 0 < each < len(row)]] = -np.inf
+    return row
+
+
+def kept(filtered: mx.array) -> set[int]:
+    return set(np.flatnonzero(np.isfinite(np.array(filtered)[0])).tolist())
+
+
+@given(logit_rows, excluded_ids, st.floats(0.01, 3))
+def test_top_n_sigma_keeps_what_is_near_the_highest(
+    logits: list[float], excluded: set[int], n: float
+) -> None:
+    row = with_excluded(logits, excluded)
+    allowed = row[np.isfinite(row)].astype(np.float64)
+    low = allowed.max() - n * allowed.std()
+    found = kept(keep_top_sigmas(mx.array(row)[None], n))
+    # Not at the very edge, where rounding decides.
+    assert {i for i, each in enumerate(row) if each > low + 1e-4} <= found
+    assert found <= {i for i, each in enumerate(row) if each > low - 1e-4}
+    assert int(row.argmax()) in found
+
+
+@given(logit_rows, excluded_ids, st.floats(0.01, 0.99))
+def test_typical_p_keeps_the_least_surprising_surprises(
+    logits: list[float], excluded: set[int], p: float
+) -> None:
+    row = with_excluded(logits, excluded).astype(np.float64)
+    found = kept(keep_typical(mx.array(row.astype(np.float32))[None], p))
+    finite = np.flatnonzero(np.isfinite(row))
+    probs = np.exp(row[finite] - row[finite].max())
+    probs /= probs.sum()
+    surprise = -np.log(np.maximum(probs, 1e-300))
+    entropy = (probs * surprise).sum()
+    assert int(row.argmax()) in found
+    assert found <= set(finite.tolist())
+    distance = np.abs(surprise - entropy)
+    for at, index in enumerate(finite):
+        others = np.arange(len(finite)) != at
+        nearer = probs[distance < distance[at] - 1e-4].sum()
+        no_farther = probs[others & (distance < distance[at] + 1e-4)].sum()
+        if nearer >= p + 1e-4:
+            assert index not in found or row[index] == row.max()
+        if no_farther < p - 1e-4:
+            assert index in found
+
+
+def draws(settings: SamplingSettings, logits: list[float], count: int = 2_000) -> Counter[int]:
+    draw = make_draw(settings, len(logits))
+    row = mx.array([logits])
+    tokens = [draw(row, index) for index in range(count)]
+    return Counter(np.array(mx.concatenate(tokens)).tolist())
+
+
+def test_xtc_excludes_all_likely_tokens_but_the_last_in_a_share_of_draws() -> None:
+    logits = [math.log(each) for each in (0.4, 0.3, 0.2, 0.1)]
+    settings = SamplingSettings(temp=1.0, xtc_probability=0.5, xtc_threshold=0.15, seed=1)
+    found = draws(settings, logits)
+    # Half of the draws are from the last two: two thirds and one third.
+    expected = (0.2, 0.15, 0.1 + 1 / 3, 0.05 + 1 / 6)
+    for token, share in enumerate(expected):
+        assert found[token] / 2_000 == pytest.approx(share, abs=0.04)
+
+
+def test_xtc_spares_the_end_of_the_text() -> None:
+    settings = SamplingSettings(temp=1.0, xtc_probability=1.0, xtc_threshold=0.1, seed=1)
+    draw = make_draw(settings, 3, spared_ids=[0])
+    row = mx.array([[math.log(each) for each in (0.5, 0.3, 0.2)]])
+    found = {int(np.array(draw(row, index))[0]) for index in range(100)}
+    assert found == {0, 2}
+
+
+def test_penalties_and_biases_are_added_up() -> None:
+    settings = SamplingSettings(
+        presence_penalty=1.0,
+        frequency_penalty=0.25,
+        logit_bias=("3=2.5", "0=-100", "3=1.5"),
+    )
+    penalize = make_penalty(settings)
+    assert penalize is not None
+    latest = mx.array([1, 2, 1, 1])
+    result = np.array(penalize(latest, mx.zeros((1, 5))))[0]
+    np.testing.assert_allclose(result, [-100, -1.75, -1.25, 1.5, 0])
+
+
+def test_a_bias_for_a_token_that_the_model_lacks_is_refused(model: Model) -> None:
+    sampling = SamplingSettings(logit_bias=("288=1",))
+    generation = Generation(model, PROMPT, make_cache(model.network), sampling=sampling)
+    with pytest.raises(UsageError, match="has the id 288, but the model has only 288 tokens"):
+        list(generation)
+
+
+@pytest.mark.parametrize(
+    "bias", ["", "5", "five=1", "5=", "5=nan", "5=inf", "-5=1", "5=1e9", "5==1"]
+)
+def test_a_bias_must_be_an_id_and_a_number(bias: str) -> None:
+    with pytest.raises(UsageError, match="must be a token's id, =, and a number"):
+        SamplingSettings(logit_bias=(bias,))
+
+
+def ids_of(model: Model, settings: GenerationSettings, sampling: SamplingSettings) -> list[int]:
+    generation = Generation(
+        model, PROMPT, make_cache(model.network), sampling=sampling, settings=settings
+    )
+    return [token.id for token in generation if token.id is not None]
+
+
+@pytest.mark.parametrize("temp", [0.0, 1.0])
+def test_the_text_does_not_end_before_the_minimum(
+    model: Model, monkeypatch: pytest.MonkeyPatch, temp: float
+) -> None:
+    sampling = SamplingSettings(temp=temp, seed=3)
+    without = ids_of(model, GenerationSettings(max_tokens=30), sampling)
+    ends = frozenset(without[5:])
+    monkeypatch.setattr(model.tokenizer, "eos_ids", ends)
+    plain = ids_of(model, GenerationSettings(max_tokens=30), sampling)
+    assert len(plain) <= 5
+    for minimum in (len(plain) + 1, 12):
+        ids = ids_of(model, GenerationSettings(max_tokens=30, min_tokens=minimum), sampling)
+        assert len(ids) >= minimum
+        assert not ends & set(ids)
+
+
+def test_a_marker_that_may_end_a_reply_or_a_thought_cannot_be_delayed(model: Model) -> None:
+    settings = GenerationSettings(min_tokens=5)
+    check_min_tokens(settings, model.tokenizer.reader())
+    channels = SimpleNamespace(ends_by_marker=True)
+    with pytest.raises(UsageError, match="min_tokens cannot be used with this model"):
+        check_min_tokens(settings, cast("Reader", channels))
+
+
+def test_a_minimum_and_a_constraint_exclude_each_other() -> None:
+    settings = GenerationSettings(min_tokens=5)
+    with pytest.raises(UsageError, match="regex and min_tokens cannot be combined"):
+        settings.check_constraint("regex")
+    for command in ("generate", "batch"):
+        done = run_in_process(command, "--regex", "a+", "--min-tokens", "5", "x")
+        assert done.returncode == 2
+        assert "--regex and --min-tokens cannot be combined" in done.stderr
+
+
+def test_all_are_options_of_the_program(tmp_path: Path) -> None:
+    directory = write_tiny_model(tmp_path / "tiny")
+    options = (
+        *("--presence-penalty", "0.5", "--frequency-penalty", "0.1", "--typical-p", "0.9"),
+        *("--top-n-sigma", "1", "--xtc-probability", "0.1", "--xtc-threshold", "0.2"),
+        *("--logit-bias", "101=3", "--logit-bias", "102=-3", "--min-tokens", "5"),
+    )
+    done = run_in_process(
+        *("generate", "-m", str(directory), "--temp", "1", "--seed", "1", "-n", "20"), *options, "x"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    plain = run_in_process(
+        *("generate", "-m", str(directory), "--temp", "1", "--seed", "1", "-n", "20"), "x"
+    )
+    assert plain.stdout != done.stdout
