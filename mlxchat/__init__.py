@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mlxchat.app.run import Run
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
-    from mlxchat.chat.turn import Forgot, Recalled, Turn
+    from mlxchat.chat.turn import Compacted, Forgot, Recalled, Turn
     from mlxchat.constraint.constraint import Constraint
     from mlxchat.engine.blocks import BlockReader
     from mlxchat.engine.generate import Generation
@@ -64,6 +64,7 @@ __all__ = [
     "CacheSettings",
     "Chat",
     "ChatOptions",
+    "Compacted",
     "Constraint",
     "Conversation",
     "DiskBlocks",
@@ -101,6 +102,7 @@ _HOME = {
     "CacheSettings": "mlxchat.settings",
     "Chat": "mlxchat.app.chat",
     "ChatOptions": "mlxchat.request",
+    "Compacted": "mlxchat.chat.turn",
     "Constraint": "mlxchat.constraint.constraint",
     "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",

@@ -72,7 +72,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "chat": [
         *("", "ledger", "turn", "watch", "turns", "eviction", "memory", "held"),
-        *("random_streams", "rendering", "view", "conversation", "transcript"),
+        *("random_streams", "rendering", "note", "view", "conversation", "transcript"),
     ],
     "store": [
         *("", "tensor_file", "fingerprint", "snapshot", "verify", "output_file"),

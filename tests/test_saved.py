@@ -305,10 +305,14 @@ def test_a_file_that_cannot_be_imported_makes_no_session(tmp_path: Path) -> None
 markdown = st.text(st.sampled_from("a>* \n`<"), max_size=20)
 
 
-@given(st.none() | markdown, st.lists(st.tuples(markdown, markdown, markdown), max_size=3))
+@given(
+    st.none() | markdown,
+    st.none() | markdown,
+    st.lists(st.tuples(markdown, markdown, markdown), max_size=3),
+)
 @hypothesis_settings(deadline=None)
 def test_markdown_is_read_back_except_for_space_around_texts(
-    system: str | None, said: list[tuple[str, str, str]]
+    system: str | None, note: str | None, said: list[tuple[str, str, str]]
 ) -> None:
     def normal(text: str) -> list[str]:
         lines = "\n".join(text.splitlines()).strip("\n").split("\n")
@@ -317,7 +321,8 @@ def test_markdown_is_read_back_except_for_space_around_texts(
     turns = [
         Turn(user, reply.strip("\n"), thought=thought.strip()) for user, reply, thought in said
     ]
-    _, found = from_markdown(as_markdown(system, turns))
+    _, noted, found = from_markdown(as_markdown(system, turns, note=note))
+    assert normal((noted or "").strip()) == normal((note or "").strip())
     for name in ("user", "reply"):
         assert [normal(getattr(each, name)) for each in found] == [
             normal(getattr(each, name)) for each in turns

@@ -35,7 +35,7 @@ from mlxchat.app.session import Keeper, open_session, resumed, saved_template_ar
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering
-from mlxchat.chat.turn import Said, Turn
+from mlxchat.chat.turn import Compacted, Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.reply import Token
@@ -280,7 +280,8 @@ class Chat:
         else:
             system = options.system if options.system is not None else self._keeper.saved_system
             variables = thinking_variables(options.think != "off")
-            rendering = Rendering(tokenizer, system, variables, options.template_args)
+            note = self._keeper.saved_note
+            rendering = Rendering(tokenizer, system, variables, options.template_args, note=note)
         check_room(rendering, self._setup.cache_settings())
 
     def _conversation_with(self, model: Model) -> Conversation:
@@ -340,6 +341,13 @@ class Chat:
     ) -> Generator[Said]:
         """Continue the last reply, as `Conversation.continue_reply` does."""
         return self._saved(self.conversation.continue_reply(**_stopping(watching)), on_end)
+
+    def compact(self, words: str = "", **watching: Unpack[Watching]) -> Compacted | None:
+        """Replace all turns in view but the last with a note, as `Conversation.compact` does, and
+        save it."""
+        compacted = self.conversation.compact(words, **watching)
+        self.save()
+        return compacted
 
     def _saved(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
         # Save the message first: whatever happens, it was sent.
@@ -454,7 +462,7 @@ class Chat:
         saved = read_messages(path)
         if self.session is not None:
             self._change_session(Session.new())
-        self.conversation.resume(saved.system, saved.turns)
+        self.conversation.resume(saved.system, saved.turns, saved.note)
         for notice in saved.notices:
             self._notify(notice)
         return len(saved.turns)

@@ -114,6 +114,11 @@ class Keeper:
         """The session's system prompt when it was opened."""
         return None if self.session is None else self.session.journal.contents.system
 
+    @property
+    def saved_note(self) -> str | None:
+        """The session's note when it was opened."""
+        return None if self.session is None else self.session.journal.contents.note
+
     def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
         """Fill the new conversation with the contents of the session, including the cache if
         possible. A system prompt that it already has stays.
@@ -127,7 +132,7 @@ class Keeper:
             self._notify(notice)
         if contents.turns or contents.system is not None:
             system = contents.system if conversation.system is None else conversation.system
-            conversation.resume(system, contents.turns)
+            conversation.resume(system, contents.turns, contents.note)
             self._restore(conversation)
         self.describe(conversation, found, dtype)
 
@@ -159,7 +164,8 @@ class Keeper:
         if self.session is None:
             return
         journal = self.session.journal
-        self._guarded(lambda: journal.record(conversation.system, conversation.turns))
+        system, turns, note = conversation.system, conversation.turns, conversation.note
+        self._guarded(lambda: journal.record(system, turns, note))
         if journal.recovered:
             self._notify("saving works again; nothing is missing")
 
@@ -266,7 +272,9 @@ class Keeper:
         if self._model is None or self._model[0] is not conversation.model:
             self._model = conversation.model, ModelPrint(conversation.model)
         ledger = conversation.ledger
-        return self._model[1].of(ledger.window, ledger.keep, conversation.system)
+        return self._model[1].of(
+            ledger.window, ledger.keep, conversation.view.rendering.system_text
+        )
 
     def _guarded(self, save: Callable[[], object]) -> None:
         try:

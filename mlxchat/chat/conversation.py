@@ -14,11 +14,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from mlxchat.cache import Cache
+from mlxchat.chat.eviction import may_be_forgotten
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import Memory
+from mlxchat.chat.note import NoteWriter, note_limit
 from mlxchat.chat.random_streams import stream_of
 from mlxchat.chat.rendering import NOTHING, Rendering
-from mlxchat.chat.turn import Forgot, Mention, Said, Turn, Usage
+from mlxchat.chat.turn import Compacted, Forgot, Mention, Said, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.chat.view import Prefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
@@ -27,7 +29,7 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.repetition import LoopDetector
-from mlxchat.errors import DeviceError, WindowFull
+from mlxchat.errors import DeviceError, UsageError, WindowFull
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.settings import (
@@ -116,10 +118,10 @@ class Conversation:
 
     # The conversation so far
 
-    def resume(self, system: str | None, turns: Sequence[Turn]) -> None:
+    def resume(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
         """Replace everything with a saved conversation. The next turn prefills as much of it as
         fits. Raises CacheError if its pinned tokens leave no room."""
-        self.set_system(system)
+        self.view.begin_with(system, note)
         self.turns.become(turns)
         for turn in self.turns:
             # Transcripts of other programs have the thought and the reply in one text.
@@ -167,11 +169,36 @@ class Conversation:
         first."""
         return self.turns.recall(word)
 
+    def compact(self, words: str = "", **watching: Unpack[Watching]) -> Compacted | None:
+        """Have the model write a note about the turns in view, except pinned ones and the last, and
+        forget them. The note replaces the one before, which it was written from; `words` say what
+        matters most in it. None, with nothing changed, if stopped.
+
+        Raises UsageError if there is nothing to compact or the note is useless, DeviceError if the
+        device fails; then nothing changes either.
+        """
+        turns = may_be_forgotten(self.turns.retained)
+        if not turns:
+            raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
+        return self._compact(turns, words, Watch(**watching))
+
+    def set_note(self, text: str | None) -> None:
+        """Change the note, or remove it; the turns it was written about stay forgotten. Raises
+        UsageError if it is empty or does not fit."""
+        if text is not None and not text.strip():
+            raise UsageError("the note is empty")
+        self.view.set_note(None if text is None else text.strip())
+
+    def take_back_note(self) -> bool:
+        """Restore what was before `compact` or `set_note`, with the turns in view; False if the
+        last action was something else."""
+        return self.view.take_back_note()
+
     def clear(self) -> None:
-        """Forget all turns, pinned ones included, and start over. The transcript keeps them."""
+        """Forget all turns, pinned ones and the note included, and start over. The transcript keeps
+        the turns."""
         self.turns.clear_away()
-        self.view.forget_past()
-        self.view.restart()
+        self.view.begin_with(self.system, None)
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt. The next turn prefills all retained turns again."""
@@ -208,6 +235,11 @@ class Conversation:
     @property
     def system(self) -> str | None:
         return self.view.rendering.system
+
+    @property
+    def note(self) -> str | None:
+        """The note on forgotten turns, after the system prompt."""
+        return self.view.rendering.note
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -321,7 +353,7 @@ class Conversation:
             drafter=drafter,
             recalls=self.recalls,
         )
-        other.resume(self.system, self.turns)
+        other.resume(self.system, self.turns, self.note)
         other._any_seed, other._retries = self._any_seed, self._retries
         for turn in other.turns:
             # Another tokenizer produces other ids.
@@ -329,6 +361,41 @@ class Conversation:
         return other
 
     # Saying
+
+    def _compact(self, turns: Sequence[Turn], words: str, watch: Watch) -> Compacted | None:
+        """Write a note about the turns, and forget them. None if stopped."""
+        limit = note_limit(self.settings.max_kv_size, self.view.room_for_note())
+        writer = NoteWriter(
+            self.model,
+            self.settings,
+            self.view.rendering,
+            self.view.aside,
+            limit=limit,
+            sampling=replace(self.sampling, seed=self._next_stream()),
+            pace=self._pace,
+            watch=watch,
+        )
+        try:
+            with device_failures():
+                note = writer.write(turns, words)
+        except StoppedEncoding:
+            return None
+        except DeviceError:
+            self.view.drop()
+            raise
+        if not note.text:
+            return None
+        self.view.set_note(note.text, turns)
+        noted = {id(turn) for turn in turns}
+        numbers = [number for number, turn in enumerate(self.turns, 1) if id(turn) in noted]
+        return Compacted(
+            note.text,
+            tuple(numbers),
+            self.usage().note,
+            note.prefilled_tokens,
+            note.generated_tokens,
+            note.seconds,
+        )
 
     def _next_stream(self, written: int = 0) -> int:
         return stream_of(self.seed, len(self.turns), self._retries, written)

@@ -65,7 +65,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Everything that a turn changes, as it was before the turn. `last` is a copy of the last turn
+    """Everything that a turn or a note changes, as it was before. `last` is a copy of the last turn
     at that time, because continuing a reply changes it."""
 
     turns: int

@@ -16,17 +16,27 @@ from mlxchat.text.tokens import ChatMessage, Tokenizer
 
 NOTHING = np.empty(0, np.int32)
 
+# Before a note about forgotten turns, which follows the system prompt.
+NOTE_BEGINS = "Your note on the conversation so far:"
+
 
 @dataclass(slots=True)
 class Rendering:
-    """The template's input in addition to the turns. The user's `template_args` override
-    `variables`. `notices` come from the latest rendering."""
+    """The template's input in addition to the turns. The `note` follows the system prompt. The
+    user's `template_args` override `variables`. `notices` come from the latest rendering."""
 
     tokenizer: Tokenizer
     system: str | None
     variables: Mapping[str, Any]
     template_args: Mapping[str, Any]
     notices: tuple[str, ...] = ()
+    note: str | None = None
+
+    @property
+    def system_text(self) -> str | None:
+        """The system prompt and the note."""
+        note = None if self.note is None else f"{NOTE_BEGINS}\n{self.note}"
+        return "\n\n".join(filter(None, [self.system, note])) if note else self.system
 
     def ids(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
         """Token ids `(T,)` of the complete turns and a last one to be answered, up to where its
@@ -38,7 +48,7 @@ class Rendering:
             messages.append(ChatMessage("assistant", turn.reply, ids, turn.thought))
         variables = {**self.variables, **self.template_args}
         prompt = self.tokenizer.chat(
-            messages[:-1], self.system, variables=variables, on_progress=on_encode
+            messages[:-1], self.system_text, variables=variables, on_progress=on_encode
         )
         self.notices = prompt.notices
         return prompt.ids

@@ -13,6 +13,8 @@ from mlxchat.files import make_private_directory, reported_as, write_atomically
 
 THOUGHTS_BEGIN = "<details><summary>Thoughts</summary>\n\n"
 THOUGHTS_END = "\n\n</details>\n\n"
+NOTE_BEGINS = "<details><summary>Note on forgotten turns</summary>\n\n"
+NOTE_ENDS = "\n\n</details>\n"
 # A line of a reply that quotes something, and one that was indented.
 QUOTATION = re.compile("^( {0,2}>)", re.MULTILINE)
 INDENTED = re.compile("^ ( {0,2}>)", re.MULTILINE)
@@ -20,20 +22,32 @@ INDENTED = re.compile("^ ( {0,2}>)", re.MULTILINE)
 MESSAGE = re.compile(r"\n((?:>.*\n?)+)")
 
 
-def save(path: Path, system: str | None, turns: Iterable[Turn], *, overwrite: bool = True) -> None:
+def save(
+    path: Path,
+    system: str | None,
+    turns: Iterable[Turn],
+    *,
+    note: str | None = None,
+    overwrite: bool = True,
+) -> None:
     """Write one message per line, with `role` and `content`, readable only by the owner.
 
     Raises OutputError on failure, leaving an existing file unchanged.
     """
     if not overwrite:
         _refuse_to_overwrite(path)
-    lines = [json.dumps(each, ensure_ascii=False) for each in messages_of(system, turns)]
+    lines = [json.dumps(each, ensure_ascii=False) for each in messages_of(system, turns, note)]
     _write(path, "".join(f"{line}\n" for line in lines))
 
 
-def messages_of(system: str | None, turns: Iterable[Turn]) -> list[dict[str, str]]:
-    """The messages in order, in the form chat templates and other programs use."""
+def messages_of(
+    system: str | None, turns: Iterable[Turn], note: str | None = None
+) -> list[dict[str, str]]:
+    """The messages in order, in the form chat templates and other programs use. The note on
+    forgotten turns is a system message with the name "note"."""
     messages = [] if system is None else [{"role": "system", "content": system}]
+    if note is not None:
+        messages.append({"role": "system", "content": note, "name": "note"})
     for turn in turns:
         messages.append({"role": "user", "content": turn.user})
         thought = {"reasoning_content": turn.thought} if turn.thought else {}
@@ -42,19 +56,29 @@ def messages_of(system: str | None, turns: Iterable[Turn]) -> list[dict[str, str
 
 
 def export_markdown(
-    path: Path, system: str | None, turns: Sequence[Turn], *, thoughts: bool = True
+    path: Path,
+    system: str | None,
+    turns: Sequence[Turn],
+    *,
+    note: str | None = None,
+    thoughts: bool = True,
 ) -> None:
     """Write the conversation as Markdown. Raises OutputError, also if the file exists."""
     _refuse_to_overwrite(path)
-    _write(path, as_markdown(system, turns, thoughts=thoughts))
+    _write(path, as_markdown(system, turns, note=note, thoughts=thoughts))
 
 
-def as_markdown(system: str | None, turns: Sequence[Turn], *, thoughts: bool = True) -> str:
-    """The conversation as Markdown. Thoughts, if included, are in a section that folds.
+def as_markdown(
+    system: str | None, turns: Sequence[Turn], *, note: str | None = None, thoughts: bool = True
+) -> str:
+    """The conversation as Markdown. Thoughts, if included, are in a section that folds, as is the
+    note on forgotten turns.
 
     Only messages are quoted at the start of a line: a quotation in a reply is indented by a space,
     which Markdown ignores."""
     parts = [] if system is None else [QUOTATION.sub(r" \1", f"*{system}*\n")]
+    if note is not None:
+        parts.append(QUOTATION.sub(r" \1", f"{NOTE_BEGINS}{note}{NOTE_ENDS}"))
     for turn in turns:
         quoted = "\n".join(f"> {line}" for line in (turn.user.splitlines() or [""]))
         thought = "\n\n".join(turn.thoughts) if thoughts else ""
@@ -64,13 +88,16 @@ def as_markdown(system: str | None, turns: Sequence[Turn], *, thoughts: bool = T
     return "\n".join(parts)
 
 
-def from_markdown(text: str) -> tuple[str | None, list[Turn]]:
-    """The system prompt and the turns of what `as_markdown` wrote. Thoughts become one.
+def from_markdown(text: str) -> tuple[str | None, str | None, list[Turn]]:
+    """The system prompt, the note and the turns of what `as_markdown` wrote. Thoughts become one.
 
     Raises ValueError if the text is something else.
     """
     first, *messages = MESSAGE.split(f"\n{text}")
-    system = INDENTED.sub(r"\1", first).strip()
+    system, note = INDENTED.sub(r"\1", first).strip(), ""
+    if system.endswith(NOTE_ENDS.strip()):
+        system, _, note = system.removesuffix(NOTE_ENDS.strip()).rpartition(NOTE_BEGINS.strip())
+        system, note = system.strip(), note.strip()
     if system and (len(system) < 2 or system[0] != "*" or system[-1] != "*"):
         raise ValueError("it begins with neither a message nor a system prompt")
     turns: list[Turn] = []
@@ -80,7 +107,7 @@ def from_markdown(text: str) -> tuple[str | None, list[Turn]]:
         if reply.startswith(THOUGHTS_BEGIN):
             thought, _, reply = reply.removeprefix(THOUGHTS_BEGIN).partition(THOUGHTS_END)
         turns.append(Turn(user, reply, thought=thought))
-    return system[1:-1] if system else None, turns
+    return system[1:-1] if system else None, note or None, turns
 
 
 def _refuse_to_overwrite(path: Path) -> None:

@@ -86,6 +86,26 @@ class Recalled:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A note about the turns `numbers`, counted from 1, which have left the window for it.
+
+    `tokens` are the note's. Writing it took `prefilled_tokens`, `generated_tokens` and `seconds`.
+    """
+
+    note: str
+    numbers: tuple[int, ...]
+    tokens: int
+    prefilled_tokens: int
+    generated_tokens: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """Empty: it is not part of the reply."""
+        return ""
+
+
 # What `say`, `retry` and `continue_reply` yield. Joined, the texts are the reply and its thought.
 Said = Token | Forgot | Recalled
 
@@ -102,7 +122,7 @@ class Mention:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of the conversation before the next message: of the system prompt and the template,
-    and of each turn in view. `window` is the maximum (None: no limit).
+    `note` of them of the note, and of each turn in view. `window` is the maximum (None: no limit).
 
     Before the window is rearranged for the next message, the turns may take more than it holds.
     """
@@ -110,6 +130,7 @@ class Usage:
     pinned: int
     turns: tuple[tuple[Turn, int], ...]
     window: int | None
+    note: int = 0
 
     @property
     def tokens(self) -> int:

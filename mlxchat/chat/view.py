@@ -55,8 +55,9 @@ def check_room(rendering: Rendering, settings: CacheSettings) -> int:
     pinned = rendering.count_pinned()
     window, kept = settings.max_kv_size, max(pinned, settings.keep)
     if window is not None and window < kept + 2 * RESERVE:
+        texts = "system prompt and" if rendering.note is None else "system prompt, note and"
         needed_for = (
-            [f"a system prompt and chat template of {kept} tokens"]
+            [f"a {texts} chat template of {kept} tokens"]
             if pinned == kept
             else [f"{kept} kept tokens (", Field("keep"), ")"]
         )
@@ -102,6 +103,8 @@ class View:
         # The state before the last turn, and before the turn before it.
         self._before: Before | None = None
         self._earlier: Before | None = None
+        # The state before the note was changed, if nothing has happened since.
+        self._before_note: tuple[Before, str | None] | None = None
         self.restart()
 
     @property
@@ -144,7 +147,10 @@ class View:
         if turns:
             sizes[-1] = max(self.tokens - self.pinned_tokens - sum(sizes[:-1]), 0)
         counted = tuple(zip(turns, sizes, strict=True))
-        return Usage(self.pinned_tokens, counted, self.settings.max_kv_size)
+        note = self.rendering.note
+        of_note = 0 if note is None else self._system_tokens(note) - self._system_tokens(None)
+        # A note replaces a system prompt that the template has by default.
+        return Usage(self.pinned_tokens, counted, self.settings.max_kv_size, max(of_note, 0))
 
     def tokens_of(self, *turns: Turn) -> int:
         """The rendered length of complete turns, without what precedes all turns."""
@@ -169,6 +175,20 @@ class View:
             Action("unpin", "unpin them first"),
         )
 
+    def room_for_note(self) -> int | None:
+        """How many tokens a note may add to the system prompt, next to the pinned turns and a
+        message with its reply; None: any number."""
+        window = self.settings.max_kv_size
+        if window is None:
+            return None
+        pinned = [turn for turn in self._turns.retained if turn.pinned]
+        others = self._system_tokens("") + self.tokens_of(*pinned)
+        return window - others - 2 * RESERVE
+
+    def _system_tokens(self, note: str | None) -> int:
+        """The tokens before the first user's text, with this note."""
+        return replace(self.rendering, note=note).count_pinned()
+
     def restart(self) -> None:
         """Start with an empty cache: the next turn prefills all retained turns.
 
@@ -191,15 +211,62 @@ class View:
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt. The next turn prefills all retained turns again."""
+        self.begin_with(text, self.rendering.note)
+
+    def begin_with(self, system: str | None, note: str | None) -> None:
+        """Change the system prompt and the note. Raises CacheError, with nothing changed, if they
+        leave no room."""
         before = self.rendering
-        self.rendering = replace(before, system=text)
+        self.rendering = replace(before, system=system, note=note)
         try:
             self.restart()
         except CacheError:
             self.rendering = before
             self.restart()
             raise
-        self._before = None
+        self.forget_past()
+
+    def set_note(self, text: str | None, noted: Sequence[Turn] = ()) -> None:
+        """Replace the note, and forget the turns that it was written about. The next turn prefills
+        the others again. Raises UsageError, with nothing changed, if it does not fit."""
+        room = None if text is None else self.room_for_note()
+        if room is not None:
+            tokens = self._system_tokens(text) - self._system_tokens("")
+            if tokens > room:
+                raise UsageError(
+                    f"the note does not fit: it has {tokens:,} tokens, and the window has room for "
+                    f"{max(room, 0):,}"
+                )
+        before = Before.of(self._turns, self._held), self.rendering.note
+        self.begin_with(self.rendering.system, text)
+        for turn in noted:
+            turn.forgotten = True
+        self._before_note = before
+
+    def take_back_note(self) -> bool:
+        """Restore the note of before `set_note` and the turns that it made the window forget; False
+        if the last action was something else."""
+        if self._before_note is None:
+            return False
+        before, note = self._before_note
+        self.rendering = replace(self.rendering, note=note)
+        self._pinned_tokens = self.rendering.count_pinned()
+        self._go_back(before)
+        self.forget_past()
+        return True
+
+    def aside(self, ids: TokenIds) -> tuple[Cache, int]:
+        """A cache for a prompt that is not part of the conversation, and how many of its tokens it
+        holds: those that the conversation begins with, too."""
+        held = self._held.fork()
+        try:
+            cached = held.rewind_to(ids)
+        except CacheError:
+            # Recurrent layers cannot be rewound.
+            cached = 0
+        if cached:
+            return held.cache, cached
+        return self.model.make_cache(self.settings.max_kv_size, self.ledger.keep), 0
 
     def set_variables(self, variables: Mapping[str, Any], args: Mapping[str, Any]) -> None:
         before = self.rendering
@@ -421,6 +488,7 @@ class View:
     def begin_turn(self) -> None:
         """Remember the state before the turn."""
         self._quote, self.recalled = "", ()
+        self._before_note = None
         self._earlier, self._before = self._before, Before.of(self._turns, self._held)
 
     def go_back_to(self, turns: int) -> None:
@@ -447,7 +515,7 @@ class View:
         self._held, self._quote = before.held, ""
 
     def forget_past(self) -> None:
-        self._before = self._earlier = None
+        self._before = self._earlier = self._before_note = None
 
     def drop(self) -> None:
         """Drop the cache: the next turn starts with an empty one."""

@@ -13,20 +13,22 @@ from mlxchat.progress import Progress
 class Watching(TypedDict, total=False):
     """Keyword arguments of `say`, `retry` and `continue_reply`.
 
-    `on_encode` counts characters while a long text is tokenized, and `on_prefill` counts tokens.
+    `on_encode` counts characters while a long text is tokenized, `on_prefill` the tokens that are
+    read, and `on_note` those written of a note.
     `should_stop` is called between steps. `stop_loops` ends a reply that repeats itself, with the
     finish reason "loop". `constraint` is that of a new answer.
     """
 
     on_encode: Progress | None
     on_prefill: Progress | None
+    on_note: Progress | None
     should_stop: ShouldStop | None
     stop_loops: bool
     constraint: Constraint | None
 
 
 class StoppedEncoding(Exception):
-    """The turn was stopped while its text was tokenized."""
+    """The turn was stopped before its prompt was ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Watch:
 
     on_encode: Progress | None = None
     on_prefill: Progress | None = None
+    on_note: Progress | None = None
     should_stop: ShouldStop | None = None
     stop_loops: bool = False
     constraint: Constraint | None = None
@@ -45,6 +48,10 @@ class Watch:
             self.on_encode(done, total)
         if done < total and self.is_stopped():
             raise StoppedEncoding
+
+    def count_note(self, done: int, total: int) -> None:
+        if self.on_note is not None:
+            self.on_note(done, total)
 
     def is_stopped(self) -> bool:
         return self.should_stop is not None and self.should_stop()

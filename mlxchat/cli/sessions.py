@@ -58,9 +58,9 @@ def show(name: Name, as_json: Json = False) -> None:
     for notice in saved.notices:
         Messages().warn(notice)
     if as_json:
-        write_json_lines(messages_of(saved.system, saved.turns))
+        write_json_lines(messages_of(saved.system, saved.turns, saved.note))
     else:
-        write(as_markdown(saved.system, saved.turns))
+        write(as_markdown(saved.system, saved.turns, note=saved.note))
 
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")
@@ -112,9 +112,9 @@ def export(
         return
     saved = read_session(name)
     if file.suffix == ".jsonl":
-        save(file, saved.system, saved.turns, overwrite=False)
+        save(file, saved.system, saved.turns, note=saved.note, overwrite=False)
     else:
-        export_markdown(file, saved.system, saved.turns)
+        export_markdown(file, saved.system, saved.turns, note=saved.note)
     write(f"exported {name} to {file}\n")
 
 

@@ -31,7 +31,7 @@ from mlxchat.sessions.records import (
     update_session,
     update_turn,
 )
-from mlxchat.sessions.saved import Saved, Scalar, add_unfinished
+from mlxchat.sessions.saved import NOTE, Saved, Scalar, add_unfinished
 from mlxchat.sessions.serials import Serials
 
 # Fields of a turn that can change; the user's text cannot.
@@ -104,9 +104,11 @@ class Journal:
         self._in_step = False
         self._has_reported = False
 
-    def record(self, system: str | None, turns: Sequence[Turn]) -> None:
+    def record(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
         """Save every change since the last call, and force it to the disk. A reply in
         progress is recorded later. Raises SessionError."""
+        if note != self._settings.get(NOTE):
+            self._settings[NOTE] = note
         self.recovered, self._in_step = False, False
         self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
         if self._id is None and not turns:

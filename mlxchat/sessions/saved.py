@@ -37,6 +37,8 @@ VERSION = 1
 MAX_BYTES = 1 << 30
 MAX_SERIAL = 2**53
 MAX_TIME_CHARS = 40
+# The setting that is the note, and the name of its message in a file.
+NOTE = "note"
 
 _DAMAGED = object()
 
@@ -63,6 +65,12 @@ class Saved:
     notices: tuple[str, ...] = ()
     updated_s: float = 0.0
     last_serial: int = 0
+
+    @property
+    def note(self) -> str | None:
+        """The note on forgotten turns."""
+        note = self.settings.get(NOTE)
+        return note if isinstance(note, str) and note else None
 
 
 def read_earlier(path: Path) -> Saved:
@@ -112,11 +120,12 @@ def _read_markdown(path: Path) -> Saved:
     with reported_as(SessionError, f"read {path}"), open_to_read(path) as file:
         text = file.read(MAX_BYTES).decode(errors="replace")
     try:
-        system, turns = from_markdown(text)
+        system, note, turns = from_markdown(text)
     except ValueError as error:
         raise SessionError(f"{path} is not an exported conversation: {error}") from error
     serials = list(range(1, len(turns) + 1))
-    return Saved(system, turns, serials, last_serial=len(turns))
+    settings: dict[str, Scalar] = {} if note is None else {NOTE: note}
+    return Saved(system, turns, serials, settings, last_serial=len(turns))
 
 
 def _read(path: Path) -> Saved:
@@ -217,13 +226,19 @@ class _Replay:
     def _message(self, line: Mapping[str, Any]) -> None:
         role, content = line["role"], line.get("content")
         if role == "system":
-            self.saved.system = None if content is None else _text(content)
+            self._system(line, None if content is None else _text(content))
         elif role == "user":
             self._user(line, _text(content))
         elif role == "assistant":
             self._assistant(line, _text(content))
         else:
             raise ValueError("unknown role")
+
+    def _system(self, line: Mapping[str, Any], content: str | None) -> None:
+        if line.get("name") == NOTE:
+            self.saved.settings[NOTE] = content
+        else:
+            self.saved.system = content
 
     def _user(self, line: Mapping[str, Any], content: str) -> None:
         last = self.saved.last_serial

@@ -17,7 +17,7 @@ from mlxchat.chat.turn import Forgot, Recalled, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.generate import Stats
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.figures import incomplete, turn_line, window_line
+from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress, waiting
@@ -194,6 +194,30 @@ class ChatScreen:
     def continue_reply(self) -> None:
         """Continue the last reply, and show it."""
         self._show(self.chat.continue_reply)
+
+    def compact(self, words: str) -> None:
+        """Replace all turns in view but the last with a note, and show it."""
+        chat = self.ready_chat()
+        with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
+            stop.say = bar.say_anyway
+            stop.before_leaving(bar.stop)
+            compacted = chat.compact(
+                words,
+                on_encode=bar.counting("tokenizing", "characters"),
+                on_prefill=bar.counting("reading", "tokens"),
+                on_note=bar.counting("writing a note", "tokens"),
+                should_stop=stop.requested,
+            )
+            stop.obeyed()
+            bar.stop()
+            if compacted is None:
+                self.screen.say("stopped: nothing has changed")
+            else:
+                self.screen.rule(compacted_line(compacted))
+                self.screen.say(compacted.note)
+                self.screen.say("/compact edit changes the note, /undo takes it back")
+            if stop.status not in (None, ExitStatus.INTERRUPTED):
+                raise Terminated(stop.status)
 
     def show_last_exchange(self) -> None:
         """Show the last turn of a resumed session."""

@@ -167,11 +167,14 @@ def _retry(shown: ChatScreen, _: str) -> None:
     shown.retry()
 
 
-@command("/undo", "remove the last turn, or what /continue added")
+@command("/undo", "remove the last turn, or what /continue or /compact did")
 def _undo(shown: ChatScreen, _: str) -> str:
     _last_turn(shown)
     if shown.conversation.take_back_continuation():
         shown.screen.say("removed what /continue added")
+        return ""
+    if shown.conversation.take_back_note():
+        shown.screen.say("undid /compact: the note and the window are as before")
         return ""
     turn = shown.conversation.undo()
     shown.screen.say("removed: edit the message below, or send it again")
@@ -224,7 +227,10 @@ def _context(shown: ChatScreen, _: str) -> None:
     usage, text = conversation.usage(), "\n\n".join(shown.attached)
     attached_tokens = conversation.tokens_of_text(text) if text else 0
     columns = shown.screen.columns
-    shown.screen.draw(draw_window(usage, conversation.turns, attached_tokens, columns))
+    note = conversation.note
+    shown.screen.draw(draw_window(usage, conversation.turns, attached_tokens, columns, note))
+    if note is not None:
+        shown.screen.say(f"note: {note}")
     forgotten = len(conversation.forgotten)
     shown.screen.say(summary(usage, attached_tokens, forgotten, conversation.recalled))
 
@@ -256,6 +262,27 @@ def _list_matches(shown: ChatScreen, word: str, matches: Sequence[Mention]) -> N
         forgotten = " (forgotten)" if each.forgotten else ""
         shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {each.line[:MAX_QUOTED_CHARS]}")
     shown.screen.say(f"/recall {word} #{len(matches)} quotes the last one in your next message")
+
+
+@command(
+    "/compact [WORDS|off]",
+    "turn all but the last turn into a note",
+    lambda *_: ["edit", "off"],
+)
+def _compact(shown: ChatScreen, argument: str) -> None:
+    conversation = shown.conversation
+    if argument not in ("edit", "off"):
+        _last_turn(shown)
+        shown.compact(argument)
+        return
+    if conversation.note is None:
+        raise UsageError("no note yet: /compact writes one")
+    note = None if argument == "off" else shown.edit(conversation.note)
+    if note == conversation.note:
+        shown.screen.say("the note is unchanged")
+        return
+    conversation.set_note(note)
+    shown.screen.say("removed the note" if note is None else f"note: {conversation.note}")
 
 
 def _turns_to_pin(shown: ChatScreen, _: str) -> Iterator[str]:
@@ -295,7 +322,7 @@ def _forget(shown: ChatScreen, argument: str) -> None:
 def _save(shown: ChatScreen, argument: str) -> None:
     conversation = shown.conversation
     if (path := _file_path("/save", argument)) is not None:
-        transcript.save(path, conversation.system, conversation.turns)
+        transcript.save(path, conversation.system, conversation.turns, note=conversation.note)
         shown.screen.say(f"saved to {path}")
         return
     shown.ready_chat().save_as(argument)
@@ -426,7 +453,11 @@ def _export(shown: ChatScreen, argument: str) -> None:
     path = Path(argument).expanduser()
     conversation = shown.conversation
     transcript.export_markdown(
-        path, conversation.system, conversation.turns, thoughts=shown.think == "on"
+        path,
+        conversation.system,
+        conversation.turns,
+        note=conversation.note,
+        thoughts=shown.think == "on",
     )
     shown.screen.say(f"wrote {path}")
 

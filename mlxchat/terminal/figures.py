@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mlxchat.app.watch import Saved, Status
-from mlxchat.chat.turn import Forgot, Recalled
+from mlxchat.chat.turn import Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.store.background import Written
 from mlxchat.units import and_rate, count, format_bytes
@@ -81,6 +81,18 @@ def recalled_line(recalled: Recalled) -> str:
         for number, message in zip(recalled.numbers, recalled.messages, strict=True)
     ]
     return f"recalled {' and '.join(quoted)} ({count(recalled.tokens, 'token')})"
+
+
+def compacted_line(compacted: Compacted) -> str:
+    """The turns that a note stands for, and what the note cost."""
+    turns = "turn" if len(compacted.numbers) == 1 else "turns"
+    cost = (
+        f"read {compacted.prefilled_tokens:,}",
+        f"wrote {count(compacted.generated_tokens, 'token')}",
+        f"{compacted.seconds:.1f} s",
+    )
+    note = f"a note of {count(compacted.tokens, 'token')}"
+    return f"compacted {turns} {_ranges(compacted.numbers)} into {note} ({', '.join(cost)})"
 
 
 def window_line(said: Forgot | Recalled) -> str:

@@ -23,11 +23,15 @@ class Row(NamedTuple):
 
 
 def draw_window(
-    usage: Usage, turns: Sequence[Turn], attached_tokens: int, columns: int
+    usage: Usage,
+    turns: Sequence[Turn],
+    attached_tokens: int,
+    columns: int,
+    note: str | None = None,
 ) -> Iterator[str]:
-    """Lines no wider than `columns`; `turns` are all turns of the conversation. `attached_tokens`
-    are those of files and quotes attached to the next message."""
-    rows = list(_rows(usage, turns, attached_tokens))
+    """Lines no wider than `columns`; `turns` are all turns of the conversation, `note` that on
+    forgotten ones. `attached_tokens` are those of files and quotes attached to the next message."""
+    rows = list(_rows(usage, turns, attached_tokens, note))
     total = sum(row.tokens for row in rows)
     numbers = [f"{row.tokens:,}" for row in rows]
     number_width = max(map(len, numbers))
@@ -63,9 +67,13 @@ def _out_of(used: int, window: int | None) -> str:
     return f"{used:,} of {window:,} tokens"
 
 
-def _rows(usage: Usage, turns: Sequence[Turn], attached_tokens: int) -> Iterator[Row]:
+def _rows(
+    usage: Usage, turns: Sequence[Turn], attached_tokens: int, note: str | None
+) -> Iterator[Row]:
     numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
-    yield Row("system prompt and template", usage.pinned)
+    yield Row("system prompt and template", usage.pinned - usage.note)
+    if note is not None:
+        yield Row(f"note: {note}", usage.note)
     for turn, tokens in usage.turns:
         pinned = " (pinned)" if turn.pinned else ""
         yield Row(f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens)

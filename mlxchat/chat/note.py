@@ -1,0 +1,217 @@
+"""Has the model write a note about turns that it is going to forget, in a prompt of its own.
+
+The conversation stays as it is: `view` pins the note and forgets the turns.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mlxchat.cache import Cache
+from mlxchat.chat.rendering import Rendering
+from mlxchat.chat.turn import Turn
+from mlxchat.chat.watch import Watch
+from mlxchat.engine.generate import Generation
+from mlxchat.engine.pace import Pace
+from mlxchat.engine.repetition import LoopDetector
+from mlxchat.errors import UsageError
+from mlxchat.models.model import Model
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.template_args import thinking_variables
+from mlxchat.text.spans import TokenIds
+
+# A note's maximum share of the window, and its maximum tokens.
+NOTE_SHARE = 4
+NOTE_TOKENS = 512
+# A note needs at least this many tokens to be of use.
+MIN_NOTE_TOKENS = 32
+# A text may have more tokens than it was written with.
+SPARE_TOKENS = 8
+# Tokens of thoughts before a note, if there is no window.
+THOUGHT_TOKENS = 4_096
+SENTENCE_ENDS = ".!?…。！？\n"
+# Characters of a text that is cut, at least.
+MIN_CUT_CHARS = 40
+
+
+class Aside(Protocol):
+    """Makes a cache for a prompt that is not part of the conversation; returns it, and how many of
+    the prompt's tokens it holds."""
+
+    def __call__(self, ids: TokenIds) -> tuple[Cache, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note, and what it cost to write. An empty text: the model was stopped."""
+
+    text: str
+    prefilled_tokens: int
+    generated_tokens: int
+    seconds: float
+
+
+def note_limit(window: int | None, room: int | None) -> int:
+    """How many tokens a note may have if there are `room`. Raises UsageError if that is too few."""
+    limits = [NOTE_TOKENS]
+    if window is not None:
+        limits.append(window // NOTE_SHARE)
+    if room is not None:
+        limits.append(room - SPARE_TOKENS)
+    if min(limits) < MIN_NOTE_TOKENS:
+        raise UsageError(
+            f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room for "
+            f"{max(min(limits), 0)}"
+        )
+    return min(limits)
+
+
+def request(limit: int, words: str, *, has_note: bool) -> str:
+    """The message that asks for a note of at most `limit` tokens; `words` are what matters most."""
+    parts = [
+        "Our conversation so far will be deleted. Write a note to yourself about it: who I am, the "
+        "facts, names, numbers and dates, what was decided, and what is still open.",
+        "Include what your earlier note says." if has_note else "",
+        f"Most important: {words}." if words else "",
+        f"Use at most {limit // 2} words and the language of the conversation. "
+        "Write nothing but the note.",
+    ]
+    return " ".join(filter(None, parts))
+
+
+class NoteWriter:
+    """Writes a note of at most `limit` tokens. `rendering` has the note that it replaces."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: CacheSettings,
+        rendering: Rendering,
+        aside: Aside,
+        *,
+        limit: int,
+        sampling: SamplingSettings,
+        pace: Pace | None,
+        watch: Watch,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._rendering = _without_thinking(rendering)
+        self._aside = aside
+        self._limit = limit
+        self._sampling = sampling
+        self._pace = pace
+        self._watch = watch
+        self._prefilled = self._generated = 0
+
+    def write(self, turns: Sequence[Turn], words: str) -> Note:
+        """A note about the turns. If they do not fit in the window at once, notes about the first
+        ones are read with the rest.
+
+        Raises UsageError if nothing useful is written, or a prompt does not fit.
+        """
+        started_s = time.perf_counter()
+        rest, text = list(turns), ""
+        while rest:
+            count, ids = self._prompt(rest, words)
+            text = self._written(ids)
+            if not text:
+                break
+            self._rendering = replace(self._rendering, note=text)
+            rest = rest[count:]
+        seconds = time.perf_counter() - started_s
+        return Note(text, self._prefilled, self._generated, seconds)
+
+    def _prompt(self, turns: list[Turn], words: str) -> tuple[int, TokenIds]:
+        """A prompt about as many of the turns as fit, at least the first, and how many it has."""
+        has_note = self._rendering.note is not None
+        asked = Turn(request(self._limit, words, has_note=has_note))
+
+        def render(turns: Sequence[Turn]) -> TokenIds:
+            return self._rendering.ids([*turns, asked], self._watch.count_encoding)
+
+        count = bisect_right(
+            range(1, len(turns) + 1),
+            False,
+            key=lambda count: not self._fits(render(turns[:count])),
+        )
+        if count:
+            return count, render(turns[:count])
+        first, chars = turns[0], max(len(turns[0].user), len(turns[0].reply))
+        while chars > MIN_CUT_CHARS:
+            chars //= 2
+            ids = render([_cut(first, chars)])
+            if self._fits(ids):
+                return 1, ids
+        raise UsageError("no room in the window to write a note")
+
+    def _fits(self, ids: TokenIds) -> bool:
+        window = self._settings.max_kv_size
+        return window is None or len(ids) + self._limit <= window
+
+    def _written(self, ids: TokenIds) -> str:
+        """The model's answer; empty if it was stopped."""
+        cache, cached = self._aside(ids)
+        watch, loop = self._watch, LoopDetector()
+        window = self._settings.max_kv_size
+        room = self._limit + THOUGHT_TOKENS if window is None else window - len(ids)
+        generation = Generation(
+            self._model,
+            ids,
+            cache,
+            sampling=self._sampling,
+            settings=GenerationSettings(max_tokens=room),
+            prefill_step_size=self._settings.max_step_size,
+            pace=self._pace,
+            cached_tokens=cached,
+            reply=self._model.tokenizer.reader(ids),
+            on_prefill=watch.on_prefill,
+            should_stop=lambda: tokens >= self._limit or loop.looping or watch.is_stopped(),
+        )
+        text, tokens = "", 0
+        for token in generation:
+            if token.id is not None:
+                loop.add(token.id)
+            if not token.thought:
+                text += token.text
+                tokens += token.id is not None
+                watch.count_note(tokens, self._limit)
+        stats = generation.stats
+        self._prefilled += stats.prefilled_tokens
+        self._generated += stats.generated_tokens
+        if watch.is_stopped():
+            return ""
+        if loop.looping:
+            raise UsageError("the note repeats itself: nothing has changed")
+        text = text.strip()
+        if stats.finish_reason != "stop":
+            text = _up_to_a_sentence(text)
+        if not text:
+            raise UsageError("the note is empty: nothing has changed")
+        return text
+
+
+def _without_thinking(rendering: Rendering) -> Rendering:
+    off = thinking_variables(False)
+    args = {name: each for name, each in rendering.template_args.items() if name not in off}
+    return replace(rendering, variables={**rendering.variables, **off}, template_args=args)
+
+
+def _cut(turn: Turn, chars: int) -> Turn:
+    """The turn with the beginning and the end of each text."""
+    return Turn(_ends(turn.user, chars), _ends(turn.reply, chars))
+
+
+def _ends(text: str, chars: int) -> str:
+    half = chars // 2
+    return text if len(text) <= chars else f"{text[:half]} … {text[-half:]}"
+
+
+def _up_to_a_sentence(text: str) -> str:
+    """A text that was cut off, up to its last sentence, unless that is less than half of it."""
+    end = max(text.rfind(each) for each in SENTENCE_ENDS) + 1
+    return text[:end].rstrip() if 2 * end >= len(text) else f"{text} …"
