@@ -222,12 +222,18 @@ def test_an_empty_note_is_refused(reply: str) -> None:
 
 def test_a_note_that_is_too_long_ends_with_a_sentence() -> None:
     window = 1200
-    conversation = writing("My cat is Ada. " * 40, window)
+    conversation = writing("".join(f"Cat {n} is Ada. " for n in range(100, 140)), window)
     done = compacted(conversation)
-    assert done.note.endswith("Ada.")
+    assert done.note.endswith(" is Ada.")
     assert window // NOTE_SHARE - 15 <= len(done.note) <= window // NOTE_SHARE
     conversation = writing("x" * 900, window)
     assert compacted(conversation).note.endswith("x …")
+
+
+def test_a_note_says_nothing_twice() -> None:
+    note = "Ada is a cat. She weighs 3.5 kg.\nShe is 5. Bo is 3.5. He is 5. "
+    conversation = writing(f"{note}Ada is a cat. {'She weighs 3.5 kg. ' * 9}<|im_end|>")
+    assert compacted(conversation).note == note.strip()
 
 
 def test_thoughts_are_not_part_of_the_note() -> None:
@@ -258,7 +264,7 @@ def test_the_next_note_is_written_from_the_one_before(monkeypatch: pytest.Monkey
     compacted(conversation, "the sea")
     (prompt,) = prompts
     assert NOTE in prompt
-    assert "Include what your earlier note says." in prompt
+    assert "Include your earlier note." in prompt
     assert "Most important: the sea." in prompt
     assert MESSAGES[-2] in prompt
     assert MESSAGES[-1] not in prompt

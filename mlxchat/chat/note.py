@@ -5,6 +5,7 @@ The conversation stays as it is: `view` pins the note and forgets the turns.
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -34,8 +35,14 @@ SPARE_TOKENS = 8
 # Tokens of thoughts before a note, if there is no window.
 THOUGHT_TOKENS = 4_096
 SENTENCE_ENDS = ".!?…。！？\n"
+# A full stop within a number ends nothing.
+SENTENCE = re.compile(r".+?(?:[.!?…]+\s+|[。！？]+\s*|\n\s*|$)", re.DOTALL)
+# Characters of a sentence that may not be repeated, at least.
+MIN_REPEATED_CHARS = 12
 # Characters of a text that is cut, at least.
 MIN_CUT_CHARS = 40
+# A note is about facts: no higher temperature is used.
+MAX_TEMP = 0.3
 
 
 class Aside(Protocol):
@@ -73,12 +80,12 @@ def note_limit(window: int | None, room: int | None) -> int:
 def request(limit: int, words: str, *, has_note: bool) -> str:
     """The message that asks for a note of at most `limit` tokens; `words` are what matters most."""
     parts = [
-        "Our conversation so far will be deleted. Write a note to yourself about it: who I am, the "
-        "facts, names, numbers and dates, what was decided, and what is still open.",
-        "Include what your earlier note says." if has_note else "",
+        f"Summarize our conversation so far in at most {limit // 2} words, in its language. Keep "
+        "what I told you about myself, all names, numbers, dates and decisions, and what is still "
+        "open.",
+        "Include your earlier note." if has_note else "",
         f"Most important: {words}." if words else "",
-        f"Use at most {limit // 2} words and the language of the conversation. "
-        "Write nothing but the note.",
+        "Write only the summary.",
     ]
     return " ".join(filter(None, parts))
 
@@ -103,7 +110,7 @@ class NoteWriter:
         self._rendering = _without_thinking(rendering)
         self._aside = aside
         self._limit = limit
-        self._sampling = sampling
+        self._sampling = replace(sampling, temp=min(sampling.temp, MAX_TEMP))
         self._pace = pace
         self._watch = watch
         self._prefilled = self._generated = 0
@@ -190,6 +197,7 @@ class NoteWriter:
         text = text.strip()
         if stats.finish_reason != "stop":
             text = _up_to_a_sentence(text)
+        text = _without_repeats(text)
         if not text:
             raise UsageError("the note is empty: nothing has changed")
         return text
@@ -209,6 +217,18 @@ def _cut(turn: Turn, chars: int) -> Turn:
 def _ends(text: str, chars: int) -> str:
     half = chars // 2
     return text if len(text) <= chars else f"{text[:half]} … {text[-half:]}"
+
+
+def _without_repeats(text: str) -> str:
+    """The text without sentences that it has already: small models repeat themselves."""
+    kept, seen = "", set[str]()
+    for sentence in SENTENCE.findall(text):
+        words = sentence.strip()
+        if words not in seen:
+            kept += sentence
+        if len(words) >= MIN_REPEATED_CHARS:
+            seen.add(words)
+    return kept.strip()
 
 
 def _up_to_a_sentence(text: str) -> str:
