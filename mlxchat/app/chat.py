@@ -44,6 +44,7 @@ from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.request import CHAT, ChatOptions, Setup
+from mlxchat.request.chat import check_compacts
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.names import already_exists, check_name, folded
 from mlxchat.sessions.saved import read_messages
@@ -65,6 +66,8 @@ LOOP = Message(
     Action("continue", "continue"),
     ")",
 )
+
+NEVER_FULL = Message("the window has no limit, so ", Field("compacts"), " never writes a note")
 
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
@@ -298,6 +301,7 @@ class Chat:
             prefixes=self._prefixes,
             drafter=make_drafter(model, options.generation, self._notify),
             recalls=options.recalls,
+            compacts=options.compacts,
         )
         self._report(conversation)
         return conversation
@@ -316,6 +320,8 @@ class Chat:
         bounded = conversation.settings.max_kv_size is not None
         if bounded and not positions_bounded(conversation.cache):
             self._notify(POSITIONS_RUN_ON)
+        if conversation.compacts and not bounded:
+            self._notify(NEVER_FULL)
 
     # Turns
 
@@ -361,6 +367,8 @@ class Chat:
                 for said in reply:
                     if isinstance(said, Token):
                         self._keeper.show(said)
+                    elif isinstance(said, Compacted):
+                        self.save()
                     yield said
         finally:
             on_end()
@@ -391,18 +399,20 @@ class Chat:
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
-        GenerationSettings, `roll`, `recalls`, and `template_args`; template arguments that are not
-        named stay.
+        GenerationSettings, `roll`, `recalls`, `compacts`, and `template_args`; template arguments
+        that are not named stay.
 
         Raises UsageError for an unknown option or an invalid value, TemplateError if the template
         rejects its arguments; then nothing changes.
         """
         conversation = self.conversation
-        known = SAMPLING | GENERATION | {"roll", "recalls", "template_args"}
+        known = SAMPLING | GENERATION | {"roll", "recalls", "compacts", "template_args"}
         for name in sorted(options.keys() - known):
             raise UsageError(f"unknown option {name!r}")
         roll = CHAT["roll"].value_of(options.get("roll", conversation.roll))
         recalls = CHAT["recalls"].value_of(options.get("recalls", conversation.recalls))
+        compacts = CHAT["compacts"].value_of(options.get("compacts", conversation.compacts))
+        check_compacts(compacts, roll)
         sampling = {name: value for name, value in options.items() if name in SAMPLING}
         new_sampling = replace(conversation.sampling, **sampling)
         generation = {name: value for name, value in options.items() if name in GENERATION}
@@ -418,6 +428,9 @@ class Chat:
             drafter = make_drafter(conversation.model, new_generation, self._notify)
             conversation.draft_with(drafter)
         conversation.roll, conversation.recalls = roll, recalls
+        if compacts and not conversation.compacts and conversation.settings.max_kv_size is None:
+            self._notify(NEVER_FULL)
+        conversation.compacts = compacts
         seed = sampling.pop("seed", self._setup.seed)
         chosen = {**self._setup.sampling, **sampling}
         setup = replace(self._setup, sampling=chosen, seed=seed)

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mlxchat.chat.turn import Forgot, Recalled
+from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import Token
 from mlxchat.text.tokens import Tokenizer
@@ -32,6 +32,12 @@ class EventWriter:
     def start(self, facts: dict[str, Any]) -> str:
         return _line({"event": "start"} | facts)
 
+    def change(self, change: Change) -> str:
+        """What has left the window, or is back in it."""
+        if isinstance(change, Forgot):
+            return self.forgot(change)
+        return self.recalled(change) if isinstance(change, Recalled) else self.compacted(change)
+
     def forgot(self, forgot: Forgot) -> str:
         figures = {"turns": forgot.turns, "tokens": forgot.tokens}
         return _line({"event": "forgot"} | self._turn | figures)
@@ -40,6 +46,12 @@ class EventWriter:
         self._recalled = list(recalled.numbers)
         figures = {"turns": self._recalled, "tokens": recalled.tokens}
         return _line({"event": "recalled"} | self._turn | figures)
+
+    def compacted(self, compacted: Compacted) -> str:
+        figures = asdict(compacted)
+        problem = figures.pop("problem")
+        event = {"event": "compacted", **self._turn, "turns": list(figures.pop("numbers"))}
+        return _line(event | figures | ({"problem": problem} if problem else {}))
 
     def token(self, token: Token) -> str:
         self._texts[token.thought].write(token.text)

@@ -87,7 +87,11 @@ def _checked(option: Option, value: object) -> Any:
     if option.parse is not None:
         kinds = {int, type(None)}  # The window in effect, not as it was written.
     else:
-        kinds = {str} if option.type is str or option.choices else {int}
+        kinds = (
+            {str}
+            if option.type is str or option.choices
+            else {bool if option.type is bool else int}
+        )
     if type(value) not in kinds:
         raise TypeError(value)
     option.check(value)
@@ -147,7 +151,7 @@ class Keeper:
             return
         journal = self.session.journal
         path = Path(found.name).expanduser()
-        settings: dict[str, str | int | None] = {
+        settings: dict[str, str | int | bool | None] = {
             "model": str(path.resolve()) if path.exists() else found.name,
             "adapter": None if found.adapter is None else found.adapter.name,
             "dtype": dtype,
@@ -155,6 +159,7 @@ class Keeper:
             "keep": conversation.settings.keep,
             "roll": str(conversation.roll),
             "recalls": conversation.recalls,
+            "compacts": conversation.compacts,
             "template_args": json.dumps(conversation.template_args),
         }
         self._guarded(lambda: journal.settings(settings))

@@ -62,6 +62,9 @@ class Conversation:
     Before a message, at most `recalls` forgotten turns that it needs are quoted to the model. The
     quote is not part of the turn and leaves the window after the reply.
 
+    If it `compacts`, the model writes a note about the turns in view when the window is full, and
+    only then forgets them: see `compact`.
+
     Raises TemplateError if the model has no template, CacheError if the pinned tokens leave no
     room in the window.
     """
@@ -80,8 +83,12 @@ class Conversation:
         prefixes: Prefixes | None = None,
         drafter: Drafter | None = None,
         recalls: int = 0,
+        compacts: bool = False,
     ) -> None:
         self.recalls = recalls
+        self.compacts = compacts
+        # The numbers of turns that were forgotten since the last note, and are not part of it.
+        self._not_noted: set[int] = set()
         self._memory = Memory()
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
@@ -122,6 +129,7 @@ class Conversation:
         """Replace everything with a saved conversation. The next turn prefills as much of it as
         fits. Raises CacheError if its pinned tokens leave no room."""
         self.view.begin_with(system, note)
+        self._not_noted.clear()
         self.turns.become(turns)
         for turn in self.turns:
             # Transcripts of other programs have the thought and the reply in one text.
@@ -180,7 +188,10 @@ class Conversation:
         turns = may_be_forgotten(self.turns.retained)
         if not turns:
             raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
-        return self._compact(turns, words, Watch(**watching))
+        compacted = self._compact(turns, words, Watch(**watching))
+        if compacted is not None and compacted.problem:
+            raise UsageError(f"{compacted.problem}: nothing has changed")
+        return compacted
 
     def set_note(self, text: str | None) -> None:
         """Change the note, or remove it; the turns it was written about stay forgotten. Raises
@@ -198,6 +209,7 @@ class Conversation:
         """Forget all turns, pinned ones and the note included, and start over. The transcript keeps
         the turns."""
         self.turns.clear_away()
+        self._not_noted.clear()
         self.view.begin_with(self.system, None)
 
     def set_system(self, text: str | None) -> None:
@@ -352,6 +364,7 @@ class Conversation:
             prefixes=self.view.prefixes,
             drafter=drafter,
             recalls=self.recalls,
+            compacts=self.compacts,
         )
         other.resume(self.system, self.turns, self.note)
         other._any_seed, other._retries = self._any_seed, self._retries
@@ -363,7 +376,7 @@ class Conversation:
     # Saying
 
     def _compact(self, turns: Sequence[Turn], words: str, watch: Watch) -> Compacted | None:
-        """Write a note about the turns, and forget them. None if stopped."""
+        """Have a note written about the turns, and forget them. None if stopped."""
         limit = note_limit(self.settings.max_kv_size, self.view.room_for_note())
         writer = NoteWriter(
             self.model,
@@ -383,19 +396,36 @@ class Conversation:
         except DeviceError:
             self.view.drop()
             raise
-        if not note.text:
-            return None
-        self.view.set_note(note.text, turns)
-        noted = {id(turn) for turn in turns}
-        numbers = [number for number, turn in enumerate(self.turns, 1) if id(turn) in noted]
-        return Compacted(
-            note.text,
-            tuple(numbers),
-            self.usage().note,
-            note.prefilled_tokens,
-            note.generated_tokens,
-            note.seconds,
-        )
+        cost = note.prefilled_tokens, note.generated_tokens, note.seconds
+        problem, numbers = note.problem, tuple[int, ...]()
+        if note.text:
+            try:
+                self.view.set_note(note.text, turns)
+            except UsageError as error:
+                problem = str(error)
+            else:
+                noted = {id(turn) for turn in turns}
+                numbers = tuple(n for n, turn in enumerate(self.turns, 1) if id(turn) in noted)
+        if problem:
+            return Compacted("", (), 0, *cost, problem)
+        return Compacted(note.text, numbers, self.view.note_tokens, *cost) if numbers else None
+
+    def _compact_if_full(self, watch: Watch) -> Generator[Compacted]:
+        """Have a note written before turns are forgotten for the last one. Raises
+        StoppedEncoding."""
+        limit = note_limit(self.settings.max_kv_size, self.view.room_for_note())
+        turns = self.view.turns_to_note(limit, watch.count_encoding)
+        if not turns:
+            return
+        forgotten = {n for n in self._not_noted if n <= len(self.turns)}
+        missed = [self.turns[n - 1] for n in sorted(forgotten) if self.turns[n - 1].forgotten]
+        compacted = self._compact([*missed, *turns], "", watch)
+        if compacted is None:
+            raise StoppedEncoding
+        self._not_noted.clear()
+        if not compacted.problem:
+            self.view.note_precedes_turn()
+        yield compacted
 
     def _next_stream(self, written: int = 0) -> int:
         return stream_of(self.seed, len(self.turns), self._retries, written)
@@ -414,6 +444,8 @@ class Conversation:
             return self._memory.find(turn.user, self.turns, self.recalls) if self.recalls else []
 
         try:
+            if self.compacts:
+                yield from self._compact_if_full(watch)
             yield from self.view.make_room(watch.count_encoding, recall)
         except WindowFull:
             self.undo()
@@ -474,8 +506,11 @@ class Conversation:
         """The reply. If the device fails during the turn, drop the cache: it may be half updated,
         and its contents cannot be trusted."""
         try:
-            with device_failures():
-                yield from reply
+            with device_failures(), closing(reply):
+                for said in reply:
+                    if isinstance(said, Forgot) and said.turns:
+                        self._not_noted.update(said.numbers)
+                    yield said
         except DeviceError:
             self.view.drop()
             raise

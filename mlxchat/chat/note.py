@@ -19,7 +19,6 @@ from mlxchat.chat.watch import Watch
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.repetition import LoopDetector
-from mlxchat.errors import UsageError
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.template_args import thinking_variables
@@ -54,26 +53,23 @@ class Aside(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note, and what it cost to write. An empty text: the model was stopped."""
+    """A note, and what it cost to write. Without a text, there was a `problem`, or the model was
+    stopped."""
 
     text: str
     prefilled_tokens: int
     generated_tokens: int
     seconds: float
+    problem: str = ""
 
 
 def note_limit(window: int | None, room: int | None) -> int:
-    """How many tokens a note may have if there are `room`. Raises UsageError if that is too few."""
+    """How many tokens a note may have in this window, with this `room` in it; None: any number."""
     limits = [NOTE_TOKENS]
     if window is not None:
         limits.append(window // NOTE_SHARE)
     if room is not None:
-        limits.append(room - SPARE_TOKENS)
-    if min(limits) < MIN_NOTE_TOKENS:
-        raise UsageError(
-            f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room for "
-            f"{max(min(limits), 0)}"
-        )
+        limits.append(max(room - SPARE_TOKENS, 0))
     return min(limits)
 
 
@@ -88,6 +84,10 @@ def request(limit: int, words: str, *, has_note: bool) -> str:
         "Write only the summary.",
     ]
     return " ".join(filter(None, parts))
+
+
+class _NoNote(Exception):
+    """Why nothing useful was written."""
 
 
 class NoteWriter:
@@ -119,19 +119,32 @@ class NoteWriter:
         """A note about the turns. If they do not fit in the window at once, notes about the first
         ones are read with the rest.
 
-        Raises UsageError if nothing useful is written, or a prompt does not fit.
+        Raises StoppedEncoding if stopped before anything was read.
         """
         started_s = time.perf_counter()
-        rest, text = list(turns), ""
-        while rest:
-            count, ids = self._prompt(rest, words)
+        text = problem = ""
+        try:
+            text = self._write(list(turns), words)
+        except _NoNote as error:
+            problem = str(error)
+        seconds = time.perf_counter() - started_s
+        return Note(text, self._prefilled, self._generated, seconds, problem)
+
+    def _write(self, turns: list[Turn], words: str) -> str:
+        if self._limit < MIN_NOTE_TOKENS:
+            raise _NoNote(
+                f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room "
+                f"for {self._limit}"
+            )
+        text = ""
+        while turns:
+            count, ids = self._prompt(turns, words)
             text = self._written(ids)
             if not text:
                 break
             self._rendering = replace(self._rendering, note=text)
-            rest = rest[count:]
-        seconds = time.perf_counter() - started_s
-        return Note(text, self._prefilled, self._generated, seconds)
+            turns = turns[count:]
+        return text
 
     def _prompt(self, turns: list[Turn], words: str) -> tuple[int, TokenIds]:
         """A prompt about as many of the turns as fit, at least the first, and how many it has."""
@@ -154,7 +167,7 @@ class NoteWriter:
             ids = render([_cut(first, chars)])
             if self._fits(ids):
                 return 1, ids
-        raise UsageError("no room in the window to write a note")
+        raise _NoNote("no room in the window to write a note")
 
     def _fits(self, ids: TokenIds) -> bool:
         window = self._settings.max_kv_size
@@ -193,13 +206,20 @@ class NoteWriter:
         if watch.is_stopped():
             return ""
         if loop.looping:
-            raise UsageError("the note repeats itself: nothing has changed")
+            raise _NoNote("the note repeats itself")
         text = text.strip()
         if stats.finish_reason != "stop":
             text = _up_to_a_sentence(text)
-        text = _without_repeats(text)
+        text = self._within_limit(_without_repeats(text))
         if not text:
-            raise UsageError("the note is empty: nothing has changed")
+            raise _NoNote("the note is empty")
+        return text
+
+    def _within_limit(self, text: str) -> str:
+        """Characters that were generated in part have more tokens than were generated."""
+        while (tokens := len(self._model.tokenizer.encode(text))) > self._limit:
+            chars = len(text) * (self._limit - SPARE_TOKENS) // tokens
+            text = _up_to_a_sentence(text[:chars])
         return text
 
 

@@ -91,6 +91,7 @@ class Compacted:
     """A note about the turns `numbers`, counted from 1, which have left the window for it.
 
     `tokens` are the note's. Writing it took `prefilled_tokens`, `generated_tokens` and `seconds`.
+    If there is a `problem`, there is no note, and nothing has changed.
     """
 
     note: str
@@ -99,6 +100,7 @@ class Compacted:
     prefilled_tokens: int
     generated_tokens: int
     seconds: float
+    problem: str = ""
 
     @property
     def text(self) -> str:
@@ -106,8 +108,10 @@ class Compacted:
         return ""
 
 
+# What has left the window, or is back in it.
+Change = Forgot | Recalled | Compacted
 # What `say`, `retry` and `continue_reply` yield. Joined, the texts are the reply and its thought.
-Said = Token | Forgot | Recalled
+Said = Token | Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,10 +147,16 @@ class View:
         if turns:
             sizes[-1] = max(self.tokens - self.pinned_tokens - sum(sizes[:-1]), 0)
         counted = tuple(zip(turns, sizes, strict=True))
+        window = self.settings.max_kv_size
+        return Usage(self.pinned_tokens, counted, window, self.note_tokens)
+
+    @property
+    def note_tokens(self) -> int:
+        """The tokens that the note adds to the system prompt."""
         note = self.rendering.note
-        of_note = 0 if note is None else self._system_tokens(note) - self._system_tokens(None)
-        # A note replaces a system prompt that the template has by default.
-        return Usage(self.pinned_tokens, counted, self.settings.max_kv_size, max(of_note, 0))
+        added = 0 if note is None else self._system_tokens(note) - self._system_tokens(None)
+        # It replaces a system prompt that the template has by default.
+        return max(added, 0)
 
     def tokens_of(self, *turns: Turn) -> int:
         """The rendered length of complete turns, without what precedes all turns."""
@@ -243,6 +249,12 @@ class View:
             turn.forgotten = True
         self._before_note = before
 
+    def note_precedes_turn(self) -> None:
+        """The note was set for the turn that is about to be answered: without that turn, the note
+        stays."""
+        self.forget_past()
+        self._before = Before.of(self._turns[:-1], self._held)
+
     def take_back_note(self) -> bool:
         """Restore the note of before `set_note` and the turns that it made the window forget; False
         if the last action was something else."""
@@ -299,6 +311,18 @@ class View:
         return self.rendering.beginning_of(first, start, stop)
 
     # A turn: make room, fill in its prompt, evict while it is answered
+
+    def turns_to_note(self, note_tokens: int, on_encode: Progress) -> list[Turn]:
+        """If the turns do not fit, those that a note of that many tokens should replace: all but
+        pinned ones, the last, and the one before it, if that would fit next to the note."""
+        window, retained = self.settings.max_kv_size, self._turns.retained
+        if window is None or not is_too_long(self.render(retained, on_encode), window):
+            return []
+        candidates = may_be_forgotten(retained)
+        leave = {id(turn) for turn in candidates[:-1]}
+        rest = self.render([turn for turn in retained if id(turn) not in leave])
+        room = window - note_tokens + self.note_tokens
+        return candidates if is_too_long(rest, room) else candidates[:-1]
 
     def make_room(
         self, on_encode: Progress, recall: Callable[[], Sequence[int]] = tuple

@@ -13,11 +13,11 @@ from typing import Any
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Forgot, Recalled, Said
+from mlxchat.chat.turn import Change, Compacted, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.generate import Stats
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
+from mlxchat.terminal.figures import incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress, waiting
@@ -213,8 +213,7 @@ class ChatScreen:
             if compacted is None:
                 self.screen.say("stopped: nothing has changed")
             else:
-                self.screen.rule(compacted_line(compacted))
-                self.screen.say(compacted.note)
+                self._show_change(compacted)
                 self.screen.say("/compact edit changes the note, /undo takes it back")
             if stop.status not in (None, ExitStatus.INTERRUPTED):
                 raise Terminated(stop.status)
@@ -241,23 +240,21 @@ class ChatScreen:
             started_s = time.perf_counter()
             forgotten = self._show_until_it_ends(answer, stop, bar)
             for each in forgotten:
-                self.screen.rule(window_line(each))
+                self._show_change(each)
             if self.conversation.is_complete is False:
                 self.screen.say(incomplete(self.conversation.turns[-1].finish_reason))
             self._show_figures(time.perf_counter() - started_s)
             if stop.status not in (None, ExitStatus.INTERRUPTED):
                 raise Terminated(stop.status)
 
-    def _show_until_it_ends(
-        self, answer: Answer, stop: StopRequest, bar: Bar
-    ) -> list[Forgot | Recalled]:
+    def _show_until_it_ends(self, answer: Answer, stop: StopRequest, bar: Bar) -> list[Change]:
         """Show the reply as it comes; return what was forgotten or recalled meanwhile."""
         draws_rows = self._shows_replies and not (self._options.plain or is_dumb())
         say = self.screen.say_below if draws_rows else say_on_own_line
         stop.say = lambda text: bar.say(text) or say(text)
         stop.before_leaving(bar.stop)
         said_below = False
-        forgotten: list[Forgot | Recalled] = []
+        forgotten: list[Change] = []
 
         def on_end() -> None:
             nonlocal said_below
@@ -268,6 +265,7 @@ class ChatScreen:
         reply = answer(
             on_encode=bar.counting("tokenizing", "characters"),
             on_prefill=bar.counting("reading", "tokens"),
+            on_note=bar.counting("writing a note", "tokens"),
             should_stop=stop.requested,
             on_end=on_end,
         )
@@ -276,7 +274,7 @@ class ChatScreen:
                 first = self._draw_what_was_forgotten_before(reply)
                 with self._view() as view:
                     for said in chain(first, reply):
-                        if isinstance(said, Forgot | Recalled):
+                        if isinstance(said, Change):
                             forgotten.append(said)
                         else:
                             if said.another:
@@ -295,10 +293,15 @@ class ChatScreen:
     def _draw_what_was_forgotten_before(self, reply: Iterator[Said]) -> list[Said]:
         """Draw the rules that belong above the reply; return the start of the reply."""
         for said in reply:
-            if not isinstance(said, Forgot | Recalled):
+            if not isinstance(said, Change):
                 return [said]
-            self.screen.rule(window_line(said))
+            self._show_change(said)
         return []
+
+    def _show_change(self, change: Change) -> None:
+        self.screen.rule(window_line(change))
+        if isinstance(change, Compacted) and change.note:
+            self.screen.say(change.note)
 
     def _view(self) -> Any:
         # "off" hides the thoughts of models that think regardless.

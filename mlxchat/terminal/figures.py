@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mlxchat.app.watch import Saved, Status
-from mlxchat.chat.turn import Compacted, Forgot, Recalled
+from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.store.background import Written
 from mlxchat.units import and_rate, count, format_bytes
@@ -85,19 +85,22 @@ def recalled_line(recalled: Recalled) -> str:
 
 def compacted_line(compacted: Compacted) -> str:
     """The turns that a note stands for, and what the note cost."""
-    turns = "turn" if len(compacted.numbers) == 1 else "turns"
     cost = (
-        f"read {compacted.prefilled_tokens:,}",
-        f"wrote {count(compacted.generated_tokens, 'token')}",
-        f"{compacted.seconds:.1f} s",
+        f"read {compacted.prefilled_tokens:,}, wrote {count(compacted.generated_tokens, 'token')}, "
+        f"{compacted.seconds:.1f} s"
     )
+    if compacted.problem:
+        return f"nothing compacted: {compacted.problem} ({cost})"
+    turns = "turn" if len(compacted.numbers) == 1 else "turns"
     note = f"a note of {count(compacted.tokens, 'token')}"
-    return f"compacted {turns} {_ranges(compacted.numbers)} into {note} ({', '.join(cost)})"
+    return f"compacted {turns} {_ranges(compacted.numbers)} into {note} ({cost})"
 
 
-def window_line(said: Forgot | Recalled) -> str:
+def window_line(change: Change) -> str:
     """What has left the window, or is back in it."""
-    return forgotten_line(said) if isinstance(said, Forgot) else recalled_line(said)
+    if isinstance(change, Forgot):
+        return forgotten_line(change)
+    return recalled_line(change) if isinstance(change, Recalled) else compacted_line(change)
 
 
 def _first_words(message: str) -> str:

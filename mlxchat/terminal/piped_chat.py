@@ -11,7 +11,7 @@ from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
-from mlxchat.chat.turn import Forgot, Recalled, Said
+from mlxchat.chat.turn import Change, Compacted, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, UsageError
 from mlxchat.request import Answer
@@ -115,6 +115,7 @@ class PipedChat:
             spoken.text,
             on_encode=bar.counting("tokenizing", "characters"),
             on_prefill=bar.counting("reading", "tokens"),
+            on_note=bar.counting("writing a note", "tokens"),
             should_stop=stop.requested,
             constraint=constraint,
             on_end=on_end,
@@ -147,8 +148,8 @@ class PipedChat:
         """The first or last code block of the answer."""
         answer, wanted = "", self._options.answer
         for said in reply:
-            if isinstance(said, Forgot | Recalled):
-                self._messages.warn(window_line(said))
+            if isinstance(said, Change):
+                self._warn(said)
             elif not said.thought:
                 answer += said.text
         assert self._conversation.stats is not None
@@ -163,10 +164,8 @@ class PipedChat:
         stop.before_leaving(lambda: self._stdout.write(self._done(events, constraint)))
         try:
             for said in reply:
-                if isinstance(said, Forgot):
-                    yield events.forgot(said)
-                elif isinstance(said, Recalled):
-                    yield events.recalled(said)
+                if isinstance(said, Change):
+                    yield events.change(said)
                 elif not (said.thought and self._options.hides_thoughts):
                     yield events.token(said)
         except MlxchatError as error:
@@ -181,14 +180,19 @@ class PipedChat:
         thoughts = ThoughtsAsText(hidden=self._options.hides_thoughts)
         last = ""
         for said in reply:
-            if isinstance(said, Forgot | Recalled):
-                self._messages.warn(window_line(said))
+            if isinstance(said, Change):
+                self._warn(said)
                 continue
             text = thoughts.add(said.text, said.thought)
             last = text or last
             yield text
         if not last.endswith("\n"):
             yield "\n"
+
+    def _warn(self, change: Change) -> None:
+        self._messages.warn(window_line(change))
+        if isinstance(change, Compacted) and change.note:
+            self._messages.warn(f"note: {change.note}")
 
     def _done(
         self,
