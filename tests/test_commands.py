@@ -136,7 +136,7 @@ def test_tab_suggests_arguments(
 
 def test_set_switches_lookup_on_and_off(shown: ChatScreen, run: Run) -> None:
     """A text was stored instead, and "off" is not false."""
-    assert "lookup on · num-draft-tokens 15" in run("/set")
+    assert "lookup on · num-draft-tokens 15" in " ".join(run("/set").split())
     assert "lookup off" in run("/set lookup off")
     assert shown.conversation.generation.lookup is False
     assert "lookup on" in run("/set lookup on")

@@ -497,8 +497,9 @@ def test_stopping_the_note_takes_back_the_message(calls: int) -> None:
 def test_without_a_useful_note_turns_are_forgotten_as_ever() -> None:
     conversation = writing("<|im_end|>", 700)
     conversation.compacts = True
-    for number in range(4):
-        found = changes(conversation, f"{number}" * 150)
+    for number in range(3):
+        changes(conversation, f"{number}" * 150)
+    found = changes(conversation, "3" * 150)
     assert [type(each) for each in found] == [Compacted, Forgot]
     assert found[0].problem in ("the note is empty", "no room in the window to write a note")
     assert (found[0].note, found[0].numbers, conversation.note) == ("", (), None)
