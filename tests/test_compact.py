@@ -236,7 +236,10 @@ def test_a_note_that_is_too_long_ends_with_a_sentence() -> None:
 def test_a_note_says_nothing_twice() -> None:
     note = "Ada is a cat. She weighs 3.5 kg.\nShe is 5. Bo is 3.5. He is 5. "
     conversation = writing(f"{note}Ada is a cat. {'She weighs 3.5 kg. ' * 9}<|im_end|>")
-    assert compacted(conversation).note == note.strip()
+    done = compacted(conversation)
+    assert done.note == note.strip()
+    # It was not written to the end.
+    assert done.generated_tokens < len(note) + 60
 
 
 def test_thoughts_are_not_part_of_the_note() -> None:

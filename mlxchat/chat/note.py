@@ -38,6 +38,8 @@ SENTENCE_ENDS = ".!?…。！？\n"
 SENTENCE = re.compile(r".+?(?:[.!?…]+\s+|[。！？]+\s*|\n\s*|$)", re.DOTALL)
 # Characters of a sentence that may not be repeated, at least.
 MIN_REPEATED_CHARS = 12
+# After this many repeated sentences, nothing new is expected.
+MAX_REPEATED = 2
 # Characters of a text that is cut, at least.
 MIN_CUT_CHARS = 40
 # A note is about facts: no higher temperature is used.
@@ -190,9 +192,14 @@ class NoteWriter:
             cached_tokens=cached,
             reply=self._model.tokenizer.reader(ids),
             on_prefill=watch.on_prefill,
-            should_stop=lambda: tokens >= self._limit or loop.looping or watch.is_stopped(),
+            should_stop=lambda: (
+                tokens >= self._limit
+                or repeated >= MAX_REPEATED
+                or loop.looping
+                or watch.is_stopped()
+            ),
         )
-        text, tokens = "", 0
+        text, tokens, repeated = "", 0, 0
         for token in generation:
             if token.id is not None:
                 loop.add(token.id)
@@ -200,6 +207,8 @@ class NoteWriter:
                 text += token.text
                 tokens += token.id is not None
                 watch.count_note(tokens, self._limit)
+            if token.text.rstrip(" ").endswith(tuple(SENTENCE_ENDS)):
+                repeated = _said_once(text)[1]
         stats = generation.stats
         self._prefilled += stats.prefilled_tokens
         self._generated += stats.generated_tokens
@@ -210,7 +219,7 @@ class NoteWriter:
         text = text.strip()
         if stats.finish_reason != "stop":
             text = _up_to_a_sentence(text)
-        text = self._within_limit(_without_repeats(text))
+        text = self._within_limit(_said_once(text)[0])
         if not text:
             raise _NoNote("the note is empty")
         return text
@@ -239,16 +248,18 @@ def _ends(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:half]} … {text[-half:]}"
 
 
-def _without_repeats(text: str) -> str:
-    """The text without sentences that it has already: small models repeat themselves."""
-    kept, seen = "", set[str]()
+def _said_once(text: str) -> tuple[str, int]:
+    """The text without sentences that it has already, and how many of its last ones those are:
+    small models repeat themselves."""
+    kept, seen, repeated = "", set[str](), 0
     for sentence in SENTENCE.findall(text):
         words = sentence.strip()
-        if words not in seen:
+        repeated = repeated + 1 if words in seen else 0
+        if not repeated:
             kept += sentence
         if len(words) >= MIN_REPEATED_CHARS:
             seen.add(words)
-    return kept.strip()
+    return kept.strip(), repeated
 
 
 def _up_to_a_sentence(text: str) -> str:
