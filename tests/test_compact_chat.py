@@ -88,6 +88,21 @@ def test_a_note_is_restored_to_the_bit_after_the_next_turn(tiny_model: Path) -> 
         assert chat.notices == []
 
 
+def test_leaving_right_after_a_note_resumes_from_the_transcript(tiny_model: Path) -> None:
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        list(talked(chat).say("four"))
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        chat.compact()
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        chat.begin()
+        (notice,) = chat.notices
+        assert notice.endswith(
+            "a different system prompt or note: your next message reads the transcript again"
+        )
+        list(chat.say("go on"))
+        assert NOTE_BEGINS in chat.conversation.model.tokenizer.decode(chat.conversation.held_ids)
+
+
 def test_another_session_does_not_get_the_note(tiny_model: Path) -> None:
     with Chat.open(options_of(tiny_model), session="other") as chat:
         list(chat.say("hello"))

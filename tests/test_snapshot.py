@@ -225,7 +225,7 @@ def test_differences_from_what_it_was_made_with_are_named(
         ),
         (model, WINDOW + 1, KEEP, None, "a different window"),
         (model, WINDOW, KEEP + 1, None, "a different number of kept tokens"),
-        (model, WINDOW, KEEP, "Be brief.", "a different system prompt"),
+        (model, WINDOW, KEEP, "Be brief.", "a different system prompt or note"),
     ]
     for other, window, keep, system, difference in others:
         print_ = ModelPrint(other).of(window, keep, system)

@@ -78,7 +78,7 @@ IN_WORDS = {
     "ranks": "a different number of ranks",
     "window": "a different window",
     "keep": "a different number of kept tokens",
-    "system": "a different system prompt",
+    "system": "a different system prompt or note",
 }
 
 
