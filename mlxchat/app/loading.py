@@ -16,6 +16,7 @@ class Loading:
     def __init__(self, load: Callable[[Callable[[], None]], Model]) -> None:
         self._load = load
         self._checked = threading.Event()
+        self._done = threading.Event()
         self._model: Model | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
@@ -23,7 +24,7 @@ class Loading:
 
     @property
     def is_done(self) -> bool:
-        return not self._thread.is_alive()
+        return self._done.is_set()
 
     @property
     def failed(self) -> bool:
@@ -39,6 +40,8 @@ class Loading:
 
     def wait(self) -> Model:
         """Wait for the model. Raises the error of loading."""
+        # Once a `join` has been interrupted, Python takes the thread for one that has ended.
+        self._done.wait()
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -52,3 +55,4 @@ class Loading:
             self._error = error
         finally:
             self._checked.set()
+            self._done.set()
