@@ -461,6 +461,17 @@ def test_turns_forgotten_during_a_reply_are_part_of_the_next_note() -> None:
     assert conversation.retained[0] is conversation.turns[event.numbers[-1]]
 
 
+def test_turns_forgotten_before_compact_was_switched_on_are_not_read_again() -> None:
+    conversation = filled(compacts=False)
+    changes(conversation, "g" * 250)
+    forgotten = {n for n, turn in enumerate(conversation.turns, 1) if turn.forgotten}
+    conversation.compacts = True
+    while conversation.note is None:
+        for event in changes(conversation, "h" * 150):
+            assert isinstance(event, Compacted)
+            assert forgotten.isdisjoint(event.numbers)
+
+
 def test_a_chat_that_does_not_compact_writes_no_note() -> None:
     conversation = filled(compacts=False)
     assert [type(each) for each in changes(conversation, "g" * 150)] == [Forgot]

@@ -87,11 +87,8 @@ def _checked(option: Option, value: object) -> Any:
     if option.parse is not None:
         kinds = {int, type(None)}  # The window in effect, not as it was written.
     else:
-        kinds = (
-            {str}
-            if option.type is str or option.choices
-            else {bool if option.type is bool else int}
-        )
+        text = option.type is str or option.choices
+        kinds = {str if text else bool if option.type is bool else int}
     if type(value) not in kinds:
         raise TypeError(value)
     option.check(value)

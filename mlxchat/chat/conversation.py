@@ -508,7 +508,7 @@ class Conversation:
         try:
             with device_failures(), closing(reply):
                 for said in reply:
-                    if isinstance(said, Forgot) and said.turns:
+                    if self.compacts and isinstance(said, Forgot) and said.turns:
                         self._not_noted.update(said.numbers)
                     yield said
         except DeviceError:
