@@ -148,7 +148,13 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
         screen=SimpleNamespace(say=print),
         conversation=conversation,
     )
-    values = {"roll": "shift", "lookup": "on", "compact": "on", "xtc-threshold": "0.2", "logit-bias": "5=1"}
+    values = {
+        "roll": "shift",
+        "lookup": "on",
+        "compact": "on",
+        "xtc-threshold": "0.2",
+        "logit-bias": "5=1",
+    }
     _set(shown, f"{option} {values.get(option, '1')}")
     assert list(changed) == [SETTABLE[option].field]
 
