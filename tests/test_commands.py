@@ -112,7 +112,7 @@ def test_unknown_commands_suggest_the_nearest(run: Run) -> None:
     [
         ("/think", "", ["on", "off", "hide"]),
         ("/think", "h", ["hide"]),
-        ("/set", "top", ["top-p ", "top-k "]),
+        ("/set", "top", ["top-p ", "top-k ", "top-n-sigma "]),
         ("/set", "roll s", ["roll shift", "roll stop"]),
         ("/set", "temp ", []),
         ("/set", "lookup ", ["lookup on", "lookup off"]),
