@@ -91,9 +91,11 @@ class SamplingSettings:
     """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off, as are
     `typical_p` 1, `top_n_sigma` 0 and `xtc_probability` 0.
 
-    The penalties apply to the latest 20 tokens, as in mlx-lm; a `repetition_penalty` of 1 and the
-    others at 0 are off. `logit_bias` is added to the logits of tokens, each as "ID=BIAS". `seed`
-    None stands for a random one.
+    With a `dry_multiplier`, DRY penalizes tokens that extend a repetition of `dry_allowed_length`
+    tokens or more of the latest 2,048: by the multiplier, times `dry_base` for each token beyond
+    the allowed length. The other penalties apply to the latest 20 tokens, as in mlx-lm; a
+    `repetition_penalty` of 1 and the others at 0 are off. `logit_bias` is added to the logits of
+    tokens, each as "ID=BIAS". `seed` None stands for a random one.
     """
 
     temp: float = _sampling(
@@ -129,6 +131,22 @@ class SamplingSettings:
         0.0,
         "Penalize the last 20 tokens per occurrence; 0 is off",
         must=finite(),
+    )
+    dry_multiplier: float = _sampling(
+        0.0,
+        "Penalize tokens that extend a repetition; 0 is off",
+        must=at_least(0, "be 0 (off) or more"),
+    )
+    dry_base: float = _sampling(
+        1.75,
+        "Growth of that penalty with each repeated token",
+        must=between(1, 10),
+    )
+    dry_allowed_length: int = _sampling(
+        2,
+        "Repeated tokens from which on DRY penalizes",
+        metavar="TOKENS",
+        must=between(1, 32),
     )
     typical_p: float = _sampling(
         1.0,

@@ -46,6 +46,7 @@ SAMPLERS: tuple[Record, ...] = (
     {"temp": 1.0, "presence_penalty": 0.7, "frequency_penalty": 0.3},
     {"temp": 1.5, "top_n_sigma": 1.0, "logit_bias": ["101=5", "102=-100"]},
     {"temp": 1.0, "typical_p": 0.6},
+    {"dry_multiplier": 1.0, "dry_allowed_length": 1},
     {"temp": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.02},
 )
 

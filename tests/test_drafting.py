@@ -95,6 +95,7 @@ LOOSE = SamplingSettings(temp=1.0, top_k=2, seed=1)
         SamplingSettings(temp=0.5, top_k=3, presence_penalty=0.1, frequency_penalty=0.01, seed=5),
         SamplingSettings(temp=1.0, top_n_sigma=0.1, logit_bias=("7=0.5",), seed=6),
         SamplingSettings(temp=0.7, typical_p=0.2, seed=7),
+        SamplingSettings(temp=0.7, top_k=3, dry_multiplier=0.01, dry_base=1.1, seed=9),
         SamplingSettings(temp=0.7, top_k=3, xtc_probability=0.3, xtc_threshold=0.3, seed=8),
     ],
     ids=str,

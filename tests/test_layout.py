@@ -66,7 +66,7 @@ ORDER: dict[str, list[str]] = {
         *("resolve", "sampling", "load", "fit", "describe", "inventory"),
     ],
     "engine": [
-        *("", "filters", "sampling", "step_trial", "pace", "step", "loops"),
+        *("", "dry", "filters", "sampling", "step_trial", "pace", "step", "loops"),
         *("lookup", "row_costs", "drafts", "constrained", "draw", "decode", "batch"),
         *("reply", "generate", "shared_prefix", "blocks", "repetition"),
     ],

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.cache import make_cache
+from mlxchat.engine.dry import MAX_LENGTH, make_dry
 from mlxchat.engine.filters import keep_top_sigmas, keep_typical
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.reply import check_min_tokens
@@ -123,6 +124,44 @@ def test_penalties_and_biases_are_added_up() -> None:
     np.testing.assert_allclose(result, [-100, -1.75, -1.25, 1.5, 0])
 
 
+@given(
+    st.lists(st.integers(0, 4), max_size=60),
+    st.integers(1, 5),
+    st.floats(0.1, 2),
+    st.sets(st.integers(0, 4), max_size=2),
+)
+def test_dry_penalizes_what_would_extend_a_repetition(
+    ids: list[int], allowed: int, multiplier: float, breakers: set[int]
+) -> None:
+    expected = np.zeros(5)
+    for end in range(1, len(ids)):
+        length = 0
+        while length < end and ids[end - 1 - length] == ids[-1 - length] and length < MAX_LENGTH:
+            if ids[-1 - length] in breakers:
+                break
+            length += 1
+        if length >= allowed and ids[end] not in breakers:
+            penalty = multiplier * 1.75 ** (length - allowed)
+            expected[ids[end]] = max(expected[ids[end]], penalty)
+    penalize = make_dry(multiplier, 1.75, allowed, breakers)
+    found = np.array(penalize(mx.array(ids, mx.int32), mx.zeros((1, 5))))[0]
+    np.testing.assert_allclose(found, -expected, rtol=1e-4)
+
+
+def test_dry_ends_a_loop(model: Model) -> None:
+    """A greedy random model ends in a loop, and a strong penalty lets nothing repeat for long."""
+    settings = GenerationSettings(max_tokens=300)
+    plain = ids_of(model, settings, SamplingSettings())
+    dry = ids_of(model, settings, SamplingSettings(dry_multiplier=5.0))
+
+    def repeated(ids: list[int]) -> int:
+        runs = [tuple(ids[at : at + 6]) for at in range(len(ids) - 5)]
+        return len(runs) - len(set(runs))
+
+    assert repeated(plain) > 50
+    assert repeated(dry) < repeated(plain) // 10
+
+
 def test_a_bias_for_a_token_that_the_model_lacks_is_refused(model: Model) -> None:
     sampling = SamplingSettings(logit_bias=("288=1",))
     generation = Generation(model, PROMPT, make_cache(model.network), sampling=sampling)
@@ -184,6 +223,7 @@ def test_all_are_options_of_the_program(tmp_path: Path) -> None:
     options = (
         *("--presence-penalty", "0.5", "--frequency-penalty", "0.1", "--typical-p", "0.9"),
         *("--top-n-sigma", "1", "--xtc-probability", "0.1", "--xtc-threshold", "0.2"),
+        *("--dry-multiplier", "0.8", "--dry-base", "1.5", "--dry-allowed-length", "3"),
         *("--logit-bias", "101=3", "--logit-bias", "102=-3", "--min-tokens", "5"),
     )
     done = run_in_process(

@@ -14,12 +14,12 @@ import mlx.core as mx
 
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.sampling import (
-    REPETITION_CONTEXT,
     Draw,
     LogProbs,
     log_probs,
     make_draw,
     make_penalty,
+    penalty_context,
 )
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.spans import TokenIds
@@ -79,10 +79,10 @@ class Chooser:
         self._sampling = sampling
         self._first_index = first_index
         self._logprobs = logprobs
-        self._penalize = make_penalty(sampling)
-        # The context of the penalty.
-        self._latest = deque(ids[-REPETITION_CONTEXT:].tolist(), maxlen=REPETITION_CONTEXT)
         self._eos_ids = sorted(eos_ids)
+        self._penalize = make_penalty(sampling, self._eos_ids)
+        context = penalty_context(sampling)
+        self._latest = deque(ids[-context:].tolist(), maxlen=context)
         self._min_tokens = min_tokens if eos_ids else 0
         self._draw: Draw | None = None
 
@@ -101,8 +101,8 @@ class Chooser:
         if self._penalize is not None:
             latest = mx.array([*self._latest], mx.int32)
             last = mx.array(after, mx.int32) if isinstance(after, list) else after
-            latest = mx.concatenate([latest, last.astype(mx.int32)])[-REPETITION_CONTEXT:]
-            logits = self._penalize(latest, logits)
+            latest = mx.concatenate([latest, last.astype(mx.int32)])
+            logits = self._penalize(latest[-penalty_context(self._sampling) :], logits)
         if self.constrained is not None:
             assert isinstance(after, list), "not drawn yet"
             logits = self.constrained.apply(logits, after)

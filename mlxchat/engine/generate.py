@@ -19,6 +19,7 @@ from mlxchat.engine.draw import Decoded
 from mlxchat.engine.loops import OnHeld, Reader, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.reply import Reply, ResumePoint, Token
+from mlxchat.engine.sampling import penalty_context
 from mlxchat.errors import CacheError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
@@ -122,6 +123,7 @@ class Generation:
                 model, cache, len(ids) - cached_tokens, self._settings.max_tokens, generated
             ),
             generated=generated,
+            context=penalty_context(self._sampling),
             constrained=constrained,
         )
         self._prefill_step_size = prefill_step_size

@@ -10,7 +10,6 @@ from typing import Self
 
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.draw import Decoded
-from mlxchat.engine.sampling import REPETITION_CONTEXT
 from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.reply_reader import Reader
@@ -18,9 +17,6 @@ from mlxchat.text.spans import TokenIds
 from mlxchat.text.stop import StopTexts
 from mlxchat.text.thinking import Piece
 from mlxchat.wording import Field
-
-# Tokens that the next step may look at: the penalty's context and the token fed in.
-LATEST = REPETITION_CONTEXT + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +67,10 @@ class Reply:
     """The text that follows `ids: (T,)`, token by token.
 
     `reader` separates thoughts from the answer. `eos_ids` end the reply, unless the settings ignore
-    them. Raises UsageError if the settings cannot delay the end of replies in this format. A reply
-    also ends after `max_tokens`, of which `generated` have been generated before, and once
+    them. It also ends after `max_tokens`, of which `generated` have been generated before, and once
     `constrained` lets nothing follow. `finish_reason` is then "stop", "stop_text" or "length".
+    `context` is that of the penalties, in tokens. Raises UsageError if the settings cannot delay
+    the end of replies in this format.
     """
 
     def __init__(
@@ -85,6 +82,7 @@ class Reply:
         eos_ids: Collection[int],
         max_tokens: int,
         generated: int = 0,
+        context: int = 0,
         constrained: Constrained | None = None,
     ) -> None:
         check_min_tokens(settings, reader)
@@ -99,7 +97,8 @@ class Reply:
         if constrained is not None:
             reader.keep_newlines()
         self._stop = StopTexts(settings.stop)
-        self._latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
+        # What the next step may look at: the context of the penalties and the token fed in.
+        self._latest = deque(ids[-context - 1 :].tolist(), maxlen=context + 1)
 
     def restore(self, point: ResumePoint) -> Self:
         """Continue from this point."""

@@ -11,6 +11,7 @@ from hashlib import blake2b
 import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
+from mlxchat.engine.dry import RANGE, make_dry
 from mlxchat.engine.filters import keep_top_sigmas, keep_typical
 from mlxchat.errors import UsageError
 from mlxchat.settings import SamplingSettings
@@ -77,7 +78,14 @@ def _scattered(seed: int) -> int:
     return int.from_bytes(blake2b(seed.to_bytes(8), digest_size=8).digest())
 
 
-def make_penalty(settings: SamplingSettings) -> Callable[[mx.array, mx.array], mx.array] | None:
+def penalty_context(settings: SamplingSettings) -> int:
+    """How many of the latest tokens the penalties look at."""
+    return RANGE if settings.dry_multiplier > 0 else REPETITION_CONTEXT
+
+
+def make_penalty(
+    settings: SamplingSettings, eos_ids: Sequence[int] = ()
+) -> Callable[[mx.array, mx.array], mx.array] | None:
     """Return a function of the latest tokens `(N,)` and logits `(1, V)` that adds biases and
     penalties; None if there are none. It raises UsageError for the bias of an unknown token."""
     biases = settings.biases()
@@ -91,6 +99,12 @@ def make_penalty(settings: SamplingSettings) -> Callable[[mx.array, mx.array], m
         frequency_penalty=settings.frequency_penalty,
         frequency_context_size=REPETITION_CONTEXT,
     )
+    if settings.dry_multiplier > 0:
+        processors.append(
+            make_dry(
+                settings.dry_multiplier, settings.dry_base, settings.dry_allowed_length, eos_ids
+            )
+        )
     if not processors:
         return None
 

@@ -11,8 +11,16 @@ from mlxchat.settings import CacheSettings, GenerationSettings, OnLoop, Sampling
 VERSION = 1
 # Fields that earlier records do not have; their defaults are what those runs did.
 ADDED = {
-    *("adapter", "min_tokens", "presence_penalty", "frequency_penalty", "typical_p"),
-    *("top_n_sigma", "xtc_probability", "xtc_threshold", "logit_bias"),
+    *("adapter", "min_tokens", "presence_penalty", "frequency_penalty"),
+    *(
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "top_n_sigma",
+        "xtc_probability",
+        "xtc_threshold",
+        "logit_bias",
+    ),
 }
 
 
