@@ -15,7 +15,7 @@ from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
 from mlxchat.app.ranks import Ranks
 from mlxchat.chat import transcript
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.turn import Recalled, Turn
 from mlxchat.errors import (
     ModelNotFound,
     SessionError,
@@ -29,6 +29,7 @@ from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.store.background import Background
 from mlxchat.store.snapshot import Snapshot
+from scripts.families import write_family
 from scripts.tiny_model import write_tiny_model
 
 Options = Callable[..., ChatOptions]
@@ -398,3 +399,28 @@ def test_a_session_is_unlocked_if_its_model_cannot_be_found(options: Options) ->
 def test_continuing_without_a_session_is_an_error(options: Options) -> None:
     with pytest.raises(SessionError, match="no sessions to continue"):
         Chat.open(options(), latest=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_a_session_saved_after_a_recall_is_resumed_without_the_quote(
+    family: str, options: Options, tmp_path: Path
+) -> None:
+    """The snapshot of a model with recurrent layers had read the quote, and was discarded."""
+    model = write_family(tmp_path / family, family) if family != "llama" else tmp_path / "m"
+    if family == "llama":
+        write_tiny_model(model)
+    plain = options(recalls=2)
+    wide = replace(plain, setup=replace(plain.setup, model=str(model), window=960))
+    with Chat.open(wide, session="mine") as chat:
+        say(chat, "My name is Ada.", *(letter * 130 for letter in "bcdefgh"))
+        said = list(chat.say("What is my name?"))
+        assert any(isinstance(each, Recalled) for each in said)
+        last = chat.conversation.turns[-1]
+    with Chat.open(session="mine") as chat:
+        chat.set(max_tokens=2)
+        say(chat, "go on")
+        conversation = chat.conversation
+        assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+        assert conversation.stats is not None
+        own = len("go on") + len(last.user) + 6 + 2 * len("<user\n>\n<assistant\n>\n") + 6
+        assert conversation.stats.prompt_tokens - conversation.stats.cached_tokens <= own

@@ -1,30 +1,44 @@
 """Recall in a conversation: quoted before the message, gone after the reply, never said twice."""
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import tokens_held
+from mlxchat.cache import Cache, tokens_held
+from mlxchat.cache.layers import windows
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Recalled
-from mlxchat.settings import Roll, SamplingSettings
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.lookup import History
+from mlxchat.engine.loops import OnHeld
+from mlxchat.engine.row_costs import RowCosts
+from mlxchat.errors import WindowFull
+from mlxchat.models.model import Model
+from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
+from mlxchat.store.prefix_cache import PrefixCache
+from mlxchat.text.spans import TokenIds
 from scripts.families import build_family
 from tests import chat_templates
-from tests.test_conversation import check_in_step, make_conversation, say
+from tests.test_conversation import check_in_step, make_conversation, network, say
 
 FACT = "My name is Ada."
 QUESTION = "What is my name?"
 
 
-def forgetful(fact: str = FACT, **options: Any) -> Conversation:
-    """A conversation that has forgotten a fact."""
-    conversation = make_conversation(960, **{"recalls": 2, "max_tokens": 8, **options})
+def forgetful(fact: str = FACT, *, recalls: int = 2, **options: Any) -> Conversation:
+    """A conversation that has forgotten a fact, without having recalled anything yet."""
+    conversation = make_conversation(960, **{"max_tokens": 8, **options})
     conversation.sampling = SamplingSettings()
     say(conversation, fact)
-    for number in range(24):
-        say(conversation, f"question {number:02} " + "x" * 30)
+    for filler in "bcdefgh":
+        say(conversation, filler * 130)
     assert conversation.turns[0].forgotten
+    conversation.recalls = recalls
     return conversation
 
 
@@ -54,14 +68,174 @@ def test_the_turn_after_a_recall_prefills_only_its_own_tokens() -> None:
     assert stats.prefilled_tokens <= len("x>\n<user\ngo on>\n<assistant\n") + 1
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "gemma3n", "llama4", "gpt_oss"])
+RECURRENT = ["mamba2", "rwkv7", "qwen3_next", "falcon_h1"]
+OTHERS = ["lfm2", "gemma3n", "gemma3_text", "llama4", "gpt_oss", "deepseek_v3"]
+ANSWER = Constraint.from_choices(["It is Ada."])
+
+
+def cost(conversation: Conversation) -> int:
+    assert conversation.stats is not None
+    return conversation.stats.prompt_tokens - conversation.stats.cached_tokens
+
+
+def logits(conversation: Conversation) -> np.ndarray:
+    """What the cache makes of one more token."""
+    probe = mx.array([[65]])
+    return np.array(conversation.model.network(probe, cache=conversation.cache.fork())[0, -1])
+
+
+def check_same(one: Conversation, other: Conversation) -> None:
+    np.testing.assert_array_equal(one.held_ids, other.held_ids)
+    np.testing.assert_allclose(logits(one), logits(other), atol=2e-3)
+
+
+def answer(conversation: Conversation, text: str = QUESTION) -> list[Recalled]:
+    """Say it; the reply is the same whatever the model has read."""
+    said = conversation.say(text, constraint=ANSWER)
+    return [each for each in said if isinstance(each, Recalled)]
+
+
+@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
+@pytest.mark.parametrize("family", ["llama", "recurrent_gemma", *RECURRENT])
+def test_a_cache_is_what_it_would_be_without_the_quote(family: str, roll: Roll) -> None:
+    """Recurrent layers remembered the quote after it had been evicted from the others."""
+    net = network() if family == "llama" else build_family(family)
+    quoting, plain = (forgetful(net=net, roll=roll, recalls=n, max_tokens=16) for n in (2, 0))
+    assert answer(quoting)
+    # Those that the quote pushed out.
+    plain.forget(len(quoting.forgotten) - len(plain.forgotten))
+    assert not answer(plain)
+    assert "Earlier" not in quoting.model.tokenizer.decode(quoting.held_ids)
+    for text in ("go on", "and then?"):
+        answer(quoting, text)
+        answer(plain, text)
+        check_same(quoting, plain)
+    assert cost(quoting) <= cost(plain)
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_recurrent_layers_read_only_the_message_and_its_reply_again(family: str) -> None:
+    conversation = forgetful(net=build_family(family))
+    assert answer(conversation)
+    last, own = conversation.turns[-1], "<user\n>\n<assistant\n>\n"
+    answer(conversation, "go on")
+    assert cost(conversation) <= len(last.user + last.reply + "go on") + 2 * len(own) + 2
+
+
+@pytest.mark.parametrize("family", [*OTHERS, *RECURRENT])
 def test_every_family_recalls_and_forgets_the_quote_by_the_next_turn(family: str) -> None:
     conversation = forgetful(net=build_family(family))
     assert recalled(conversation)
-    assert len(conversation.held_ids) == tokens_held(conversation.cache)
     say(conversation, "go on")
     assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
-    assert len(conversation.held_ids) == tokens_held(conversation.cache)
+    if windows(conversation.cache):
+        assert len(conversation.held_ids) == tokens_held(conversation.cache)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3n", "qwen3_next", "mamba2"])
+def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
+    """Interrupted in the prefill or in the reply, retried, undone."""
+    net = network() if family == "llama" else build_family(family)
+    conversation, untouched = (forgetful(net=net, recalls=n) for n in (2, 0))
+
+    def stop_after(steps: int) -> None:
+        asked = iter([False] * steps)
+        say(conversation, QUESTION, should_stop=lambda: next(asked, True))
+
+    for steps in (0, 1, 2, 3, 6):
+        stop_after(steps)
+        if len(conversation.turns) > len(untouched.turns):
+            assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+            conversation.undo()
+        check_same(conversation, untouched)
+    assert recalled(conversation)
+    assert any(isinstance(each, Recalled) for each in conversation.retry())
+    conversation.undo()
+    check_same(conversation, untouched)
+    reply = conversation.say(QUESTION)
+    for _ in range(4):
+        next(reply)
+    reply.close()
+    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_a_reply_that_fills_the_window_evicts_the_quote_first(family: str) -> None:
+    conversation = forgetful(net=network() if family == "llama" else build_family(family))
+    conversation.generation = GenerationSettings(max_tokens=400, ignore_eos=True)
+    in_view = len(conversation.retained)
+    assert recalled(conversation)
+    assert len(conversation.retained) < in_view
+    conversation.generation = GenerationSettings(max_tokens=8)
+    say(conversation, "go on")
+    held = conversation.model.tokenizer.decode(conversation.held_ids)
+    assert "Earlier" not in held
+    if windows(conversation.cache):
+        assert len(conversation.held_ids) == tokens_held(conversation.cache)
+    if family == "llama":
+        check_in_step(conversation)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "mamba2"])
+def test_pinned_turns_stay_beside_a_quote(family: str) -> None:
+    conversation = forgetful(net=network() if family == "llama" else build_family(family))
+    pinned = conversation.retained[0]
+    conversation.pin(conversation.turns.index(pinned) + 1)
+    for _ in range(4):
+        assert recalled(conversation)
+        say(conversation, "y" * 150)
+    assert not pinned.forgotten
+    assert pinned.user in conversation.model.tokenizer.decode(conversation.held_ids)
+
+
+def test_a_quote_forgets_nothing_if_nothing_may_be_forgotten() -> None:
+    conversation = forgetful()
+    conversation.roll = Roll.STOP
+    in_view = conversation.retained
+    with suppress(WindowFull):
+        for _ in range(9):
+            recalled(conversation, "What is my name? " + "z" * 40)
+    assert conversation.retained[: len(in_view)] == in_view
+    check_in_step(conversation)
+
+
+@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
+def test_drafts_change_nothing_in_a_turn_that_recalls(roll: Roll) -> None:
+    plain, drafting = (forgetful(roll=roll, max_tokens=60) for _ in range(2))
+    drafting.draft_with(Drafter(History(), 15, {1024: RowCosts({1: 1.0, 16: 1.1})}))
+    for text in (QUESTION, "go on", QUESTION):
+        found = [recalled(conversation, text) for conversation in (plain, drafting)]
+        assert found[0] == found[1]
+        assert plain.turns[-1].reply == drafting.turns[-1].reply
+        check_same(plain, drafting)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_a_known_prefix_and_a_recall_give_the_same_cache(family: str, tmp_path: Path) -> None:
+    net = network() if family == "llama" else build_family(family)
+    caches: list[Conversation] = []
+    for _ in range(2):
+        conversation = forgetful(net=net, roll=Roll.REFILL)
+        pages = PrefixCache(tmp_path, conversation.model, 1 << 30)
+        conversation.view.prefixes = KnownPrefixes(pages)
+        for text in (QUESTION, "go on"):
+            answer(conversation, text)
+        pages.close()
+        caches.append(conversation)
+    check_same(*caches)
+
+
+class KnownPrefixes:
+    """Reads and records every prompt, however short."""
+
+    def __init__(self, pages: PrefixCache) -> None:
+        self._pages = pages
+
+    def begin(
+        self, model: Model, cache: Cache, ids: TokenIds, window: int | None
+    ) -> tuple[int, OnHeld | None]:
+        cached = self._pages.fill(cache, ids, window)
+        return cached, self._pages.recorder(cache, ids, cached, window)
 
 
 def test_nothing_is_recalled_for_unrelated_messages_or_when_off() -> None:

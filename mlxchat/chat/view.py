@@ -7,6 +7,7 @@ difference is prefilled. When the turns no longer fit, the oldest are evicted wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import is_
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlxchat.cache import Cache
-from mlxchat.cache.layers import windows
+from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.chat.eviction import RESERVE, forget_until_it_fits, is_too_long, may_be_forgotten
 from mlxchat.chat.held import Before, Held
 from mlxchat.chat.ledger import Ledger
@@ -96,6 +97,8 @@ class View:
         self.prompt = NOTHING
         # What is quoted before the message that is being answered.
         self._quote, self._quote_tokens = "", 0
+        # The state before the quote, if evicting the quote would not be enough.
+        self._unquoted: Held | None = None
         # The numbers of the turns that were quoted for the last message.
         self.recalled: tuple[int, ...] = ()
         self._turns = turns
@@ -352,6 +355,9 @@ class View:
             yield Forgot.whole(forgotten, self._at_most_in_view(tokens), self._turns)
         self.prompt = ids
         if self._quote:
+            if self.roll is Roll.REFILL or recurrent_states(self.cache):
+                self._unquoted = self._held.fork()
+                self._unquoted.turns = [turn for turn in self.turns if not turn.forgotten]
             self.recalled = tuple(numbers)
             messages = tuple(self._turns[number - 1].user for number in numbers)
             yield Recalled(self.recalled, messages, self._quote_tokens)
@@ -395,9 +401,29 @@ class View:
         return True
 
     def end_quote(self) -> None:
-        """Evict the quote. If that is impossible, the next turn rewinds to before it."""
-        self.evict_quote()
-        self._quote = ""
+        """Take the quote out of the window. If layers would remember it, or it cannot be evicted,
+        what follows it goes too, and the next turn prefills that again."""
+        unquoted, self._unquoted = self._unquoted, None
+        if unquoted is not None:
+            self._quote = ""
+            self._held = unquoted
+            self._evict_forgotten()
+        elif self._quote and not self.evict_quote():
+            self._quote = ""
+            with suppress(CacheError):
+                self._held.rewind_to(self.render(self._turns.retained))
+            self._held.turns = self._turns.retained[:-1]
+
+    def _evict_forgotten(self) -> None:
+        """Evict the turns that were forgotten while the last one was answered."""
+        last = self._turns[-1]
+        before = [turn for turn in self.turns if turn is not last]
+        retained = [turn for turn in before if not turn.forgotten]
+        if len(retained) < len(before):
+            ids = self.render([*retained, last])
+            if not self._held.evict(ids, len(self.render([*before, last])) - len(ids)):
+                self.restart()
+        self._held.turns = retained
 
     def _at_most_in_view(self, tokens: int) -> int:
         """If a turn is larger than the window, most of its tokens leave before the turn does."""
@@ -511,7 +537,7 @@ class View:
 
     def begin_turn(self) -> None:
         """Remember the state before the turn."""
-        self._quote, self.recalled = "", ()
+        self._quote, self._unquoted, self.recalled = "", None, ()
         self._before_note = None
         self._earlier, self._before = self._before, Before.of(self._turns, self._held)
 
@@ -536,7 +562,7 @@ class View:
 
     def _go_back(self, before: Before) -> None:
         before.remember(self._turns)
-        self._held, self._quote = before.held, ""
+        self._held, self._quote, self._unquoted = before.held, "", None
 
     def forget_past(self) -> None:
         self._before = self._earlier = self._before_note = None
@@ -544,4 +570,5 @@ class View:
     def drop(self) -> None:
         """Drop the cache: the next turn starts with an empty one."""
         self._held = Held.nothing(self.ledger.window, self.ledger.keep)
+        self._quote, self._unquoted = "", None
         self.forget_past()
