@@ -43,7 +43,7 @@ ORDER: dict[str, list[str]] = {
         *("template_probe", "spans", "encoder", "stream_decoder", "replies", "token_bytes"),
         *("tokens", "parts", "stop", "extract"),
     ],
-    "recall": ["", "words", "excerpt", "index", "choice"],
+    "recall": ["", "words", "said", "excerpt", "index", "choice"],
     "constraint": [
         *("", "json_path", "schema_error", "keywords", "formats", "literals", "anything"),
         "references",

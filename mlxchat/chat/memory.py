@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from mlxchat.chat.turn import Turn
@@ -10,32 +11,58 @@ from mlxchat.chat.turns import Turns
 from mlxchat.recall.choice import fits
 from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
+from mlxchat.recall.said import Said
+from mlxchat.recall.words import informative, is_short_number, names
 
 # A turn is quoted beside a better one if it fits nearly as well: a fact that changed.
 NEARLY = 0.6
-QUESTION_MARKS = ("?", "？", "؟")
+# What was asked, or answered to a question, counts less than what was stated.
+ASKED = 0.5
+# A text of more words repeats another if at most a tenth of them is new.
+FEW_WORDS = 8
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text that turns contain, and its words. The same words in several turns count once."""
+
+    words: frozenset[str]
+    names: frozenset[str]
+    numbers: list[int]
+
+    def adds_to(self, message: frozenset[str], *, to_question: bool) -> bool:
+        """Whether it says something that the message, of these words, does not."""
+        new = self.words - message
+        if len(self.words) > FEW_WORDS:
+            return len(new) > len(self.words) // 10
+        if not new:
+            return to_question
+        # "Step 3 of 9" repeats "step 2 of 9".
+        counted = any(is_short_number(word) for word in message - self.words)
+        return not counted or any(not is_short_number(word) for word in new)
 
 
 class Memory:
     """An index of forgotten turns. Each is indexed once."""
 
     def __init__(self) -> None:
-        self._index = Index()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._stated, self._asked, self._answered = _Texts(), _Texts(), _Texts()
         self._indexed: dict[int, tuple[str, str]] = {}
 
     def find(self, message: str, turns: Turns, at_most: int) -> list[int]:
         """The numbers of at most that many forgotten turns that the message needs, in order,
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
-        cleared away are never found."""
+        cleared away are never found, and neither is the message's own echo."""
         self._update(turns)
-        best: dict[int, float] = {}
-        for fit in fits(self._index, message):
-            number = fit.number // 2
-            turn = turns[number - 1]
-            if turn.forgotten and number > turns.cleared:
-                # A question seldom has the answer.
-                share = fit.share * (0.5 if _asks(turn) else 1)
-                best[number] = max(best.get(number, 0), share)
+        best = self._stated.find(message, turns)
+        top = max(best.values(), default=0.0)
+        others = self._answered.find(message, turns) | self._asked.find(message, turns, named=True)
+        for number, share in others.items():
+            if share * ASKED > top:
+                best[number] = max(best.get(number, 0.0), share * ASKED)
         if not best or at_most < 1:
             return []
         top = max(best.values())
@@ -50,24 +77,53 @@ class Memory:
         known = self._indexed.items()
         if any(n > len(turns) or texts.get(n, text) != text for n, text in known):
             # Turns were taken back, or others said in their place.
-            self._index, self._indexed = Index(), {}
+            self._clear()
         for number in texts.keys() - self._indexed.keys():
-            for place, text in enumerate(texts[number]):
-                self._index.add(2 * number + place, text)
-            self._indexed[number] = texts[number]
+            user, reply = self._indexed[number] = texts[number]
+            said = Said.of(user)
+            self._stated.add(number, said.stated)
+            self._asked.add(number, said.asked)
+            (self._answered if said.asked else self._stated).add(number, reply)
+
+
+class _Texts:
+    """Texts of turns, each with its words once."""
+
+    def __init__(self) -> None:
+        self._index = Index()
+        self._texts: list[_Text] = []
+        self._known: dict[frozenset[str], _Text] = {}
+
+    def add(self, number: int, text: str) -> None:
+        own = frozenset(informative(text))
+        known = self._known.get(own)
+        if known is not None:
+            known.numbers.append(number)
+        elif own:
+            self._known[own] = _Text(own, own & names(text), [number])
+            self._index.add(len(self._texts), text)
+            self._texts.append(self._known[own])
+
+    def find(self, message: str, turns: Turns, *, named: bool = False) -> dict[int, float]:
+        """How well each forgotten turn fits that adds something to the message: with `named`, a
+        name or a number. Of turns that say the same, the latest."""
+        own, to_question = frozenset(informative(message)), bool(Said.of(message).asked)
+        best: dict[int, float] = {}
+        for fit in fits(self._index, message):
+            text = self._texts[fit.number]
+            numbers = [n for n in text.numbers if n > turns.cleared and turns[n - 1].forgotten]
+            adds = text.names - own if named else text.adds_to(own, to_question=to_question)
+            if numbers and adds:
+                best[max(numbers)] = max(best.get(max(numbers), 0.0), fit.share)
+        return best
 
 
 def _in_view(message: str, retained: Sequence[Turn]) -> float:
     """How well what was stated in view fits the message."""
     index = Index()
     for number, turn in enumerate(retained):
-        if not _asks(turn):
-            index.add(number, turn.user)
+        index.add(number, Said.of(turn.user).stated)
     return max((fit.share for fit in fits(index, message)), default=0.0)
-
-
-def _asks(turn: Turn) -> bool:
-    return turn.user.rstrip().endswith(QUESTION_MARKS)
 
 
 def quote(turns: Sequence[Turn], numbers: Sequence[int], limit: int, *, replies: bool) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from math import log
 
 from mlxchat.recall.index import Index
-from mlxchat.recall.words import informative, words
+from mlxchat.recall.words import informative, is_short_number, names, words
 
 # Tuned on scripts/recall_tuning.py. A text fits if it contains this share of the message...
 ENOUGH = 0.4
@@ -15,14 +14,14 @@ ENOUGH = 0.4
 ENOUGH_OF_OWN = 0.3
 # A name or a number says more than another word.
 WEIGHT_OF_NAME = 2.0
+# A word in this many texts may say something.
+COMMON = 4
 # Words of a message that are looked up: of a long one, the first.
 MOST_WORDS = 64
 # Not "me": "give me" and "tell me" ask for something of the world.
 _OWN_WORDS = "i my mine we us our ours ich mein meine wir unser je mon ma mes"
 _OWN = frozenset(_OWN_WORDS.split())
 _OWN_UNSPACED = ("我", "私", "僕")
-# A capital after another word of the same sentence, or a digit.
-_NAME = re.compile(r"(?<=[\w,] )[A-Z]\w+|\w*\d\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,31 @@ class Fit:
 
 def fits(index: Index, message: str) -> list[Fit]:
     """The texts that fit the message, best first, the latest first among equals."""
-    names = set(words(" ".join(_NAME.findall(message))))
+    named = names(message)
     total, of_text = 0.0, dict[int, float]()
+    # A number that counts something is no match alone.
+    with_more: set[int] = set()
     for word in informative(message)[:MOST_WORDS]:
         found = index.with_word(word)
         # A word that nobody said before counts as one that was said once.
         information = log(1 + len(index) / (max(len(found), 1) + 0.5))
-        if word in names:
+        if word in named:
             information *= WEIGHT_OF_NAME
         total += information
-        # A word that is in a tenth of all texts says little about any of them.
-        if len(found) <= max(4, len(index) // 10):
+        if not _says_little(len(found), len(index)):
             for number in found:
                 of_text[number] = of_text.get(number, 0) + information
+            if not is_short_number(word):
+                with_more.update(found)
     wanted = ENOUGH_OF_OWN if _is_about_own(message) else ENOUGH
-    found = [Fit(number, share / total) for number, share in of_text.items()]
+    found = [Fit(number, of_text[number] / total) for number in with_more]
     enough = [fit for fit in found if fit.share >= wanted]
     return sorted(enough, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
+
+
+def _says_little(found: int, texts: int) -> bool:
+    """Whether a word is in too many texts: more than a tenth, or of few texts more than a third."""
+    return found > max(COMMON, texts // 10) or (found == COMMON and found > texts // 3)
 
 
 def _is_about_own(message: str) -> bool:

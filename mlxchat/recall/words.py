@@ -9,6 +9,12 @@ from itertools import pairwise
 # Scripts without spaces between words: Thai to Khmer, and Japanese and Chinese.
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _PIECE = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
+# A capital after another word of the same sentence.
+_CAPITALIZED = re.compile(r"(?<=[\w,] )[A-Z]\w+")
+_DIGIT = re.compile(r"\d")
+_WORD = re.compile(r"\w+")
+# A number this short counts something; a longer one identifies it.
+SHORT_NUMBER = 3
 _IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
 
 # Words that say nothing of what is asked, in any conversation. The others are found by their
@@ -47,3 +53,13 @@ def informative(text: str) -> list[str]:
         for word in dict.fromkeys(words(text))
         if word not in EMPTY_WORDS and (len(word) > 1 or word.isdigit())
     ]
+
+
+def names(text: str) -> set[str]:
+    """The words that name or number something."""
+    numbered = [word for word in _WORD.findall(text) if _DIGIT.search(word)]
+    return set(words(" ".join([*_CAPITALIZED.findall(text), *numbered])))
+
+
+def is_short_number(word: str) -> bool:
+    return word.isdigit() and len(word) <= SHORT_NUMBER

@@ -1,0 +1,111 @@
+"""Which forgotten turns a message recalls: those that answer it, not those that repeat it."""
+
+import pytest
+
+from mlxchat.chat.memory import Memory
+from mlxchat.chat.turn import Turn
+from mlxchat.chat.turns import Turns
+from mlxchat.recall.said import Said
+
+QUESTION = "What is my sister's name?"
+STATED = ("My sister's name is Clara.", "Nice.")
+CHANGED = ("My sister changed her name to Dora.", "I see.")
+FILLERS = [(f"Tell me about {each}.", "It is old.") for each in ("tea", "silk", "chess", "comets")]
+LOG = " ".join(f"module{n} failed at address x{n}f" for n in range(40))
+
+
+def recalled(message: str, *said: tuple[str, str]) -> list[int]:
+    turns = Turns()
+    turns.become([*(Turn(*each, forgotten=True) for each in said), Turn(message)])
+    return Memory().find(message, turns, 2)
+
+
+@pytest.mark.parametrize("asked", [0, 1, 5, 20])
+@pytest.mark.parametrize("reply", ["I don't know your sister's name.", "Your sister is Clara.", ""])
+def test_a_question_asked_again_and_again_recalls_the_statement(asked: int, reply: str) -> None:
+    said = [STATED, *FILLERS, *[(QUESTION, reply)] * asked, *FILLERS]
+    assert recalled(QUESTION, *said) == [1]
+
+
+@pytest.mark.parametrize("asked", [0, 1, 5, 20])
+def test_a_question_asked_again_and_again_recalls_the_change_too(asked: int) -> None:
+    said = [STATED, *FILLERS, *[(QUESTION, "Clara.")] * asked, CHANGED, *FILLERS]
+    said += [("Do you know my sister's name?", "Your sister's name is Clara.")] * asked
+    assert recalled(QUESTION, *said) == [1, 6 + asked]
+
+
+def test_a_question_asked_in_other_words_recalls_the_statement() -> None:
+    asked = ("What's my sister called?", "Whats the name of my sister?", "my sister's name is?")
+    said = [STATED, *FILLERS, *((each, "Who knows?") for each in asked)]
+    assert recalled("Remind me, what is the name of my sister?", *said) == [1]
+
+
+def test_questions_alone_recall_nothing() -> None:
+    assert recalled(QUESTION, *[(QUESTION, "I do not know.")] * 5, *FILLERS) == []
+
+
+def test_the_answer_to_an_earlier_question_is_recalled_if_nothing_else_says_it() -> None:
+    asked = ("Which pump do we need for our cellar?", "For your cellar you need the pump P-77.")
+    assert recalled("Which pump was it for the cellar?", asked, *FILLERS) == [1]
+
+
+def test_a_statement_in_front_of_a_question_is_a_statement() -> None:
+    first = ("My dog Rex limps, what can I do?", "See a vet.")
+    assert recalled("What is my dog's name?", first, *FILLERS) == [1]
+
+
+def test_a_name_in_a_question_is_recalled() -> None:
+    first = ("Can you help me plan my trip to Lisbon on 5 June?", "Of course.")
+    assert recalled("When is my trip to Lisbon?", first, *FILLERS) == [1]
+
+
+def test_a_statement_made_often_counts_once() -> None:
+    said = [STATED, *FILLERS, STATED, CHANGED, STATED]
+    assert recalled(QUESTION, *said) == [7, 8]
+
+
+def test_a_log_pasted_again_does_not_recall_itself() -> None:
+    said = [(f"{LOG} Why?", "The disk is full."), *FILLERS]
+    assert recalled(f"{LOG} And what about this?", *said) == []
+    assert recalled(LOG, (LOG, "The disk is full."), *FILLERS) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 12, 40])
+@pytest.mark.parametrize(
+    "message",
+    ["question {} of 40", "Step {}: done.", "Task {}/40, next one please", "{}", "No. {}"],
+)
+def test_numbered_messages_do_not_recall_each_other(message: str, count: int) -> None:
+    said = [(message.format(n), f"Reply {n}.") for n in range(1, count + 1)]
+    assert recalled(message.format(count + 1), *said) == []
+    assert recalled(message.format(1), *said) == []
+
+
+def test_a_number_alone_is_no_match() -> None:
+    said = [("I have 12 apples.", "Good."), *FILLERS]
+    assert recalled("What is 12 times 7?", *said) == []
+    assert recalled("And 12?", *said) == []
+
+
+def test_a_fact_with_a_number_is_recalled() -> None:
+    said = [("Room 12 is for the jury.", "Good."), ("Room 13 is for guests.", "Good."), *FILLERS]
+    assert recalled("Who is in room 12?", *said)[:1] == [1]
+
+
+@pytest.mark.parametrize("message", ["", "?", " \n", "\0", "a" * 100_000, "?" * 1000, "," * 10_000])
+def test_odd_texts_recall_nothing(message: str) -> None:
+    assert recalled(message, (message, message), *FILLERS) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "stated", "asked"),
+    [
+        ("I am Ada. Who are you?", "I am Ada.", " Who are you?"),
+        ("My dog limps, what now?", "My dog limps,", " what now?"),
+        ("What is that, please?", "", "What is that, please?"),
+        ("我叫小明。你叫什么？", "我叫小明。", "你叫什么？"),
+        ("It costs 3.50. OK?", "It costs 3.50.", " OK?"),
+    ],
+)
+def test_a_text_is_split_into_what_it_states_and_asks(text: str, stated: str, asked: str) -> None:
+    assert Said.of(text) == Said(stated, asked)
