@@ -8,7 +8,7 @@ from datetime import datetime
 
 from mlxchat.chat.turn import Turn
 from mlxchat.chat.turns import Turns
-from mlxchat.recall.choice import fits
+from mlxchat.recall.choice import ENOUGH, fits
 from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
 from mlxchat.recall.said import Said
@@ -16,7 +16,7 @@ from mlxchat.recall.words import informative, is_short_number, names
 
 # A turn is quoted beside a better one if it fits nearly as well: a fact that changed.
 NEARLY = 0.6
-# What was asked, or answered to a question, counts less than what was stated.
+# What was asked or answered counts less than what was stated.
 ASKED = 0.5
 # A text of more words repeats another if at most a tenth of them is new.
 FEW_WORDS = 8
@@ -61,7 +61,7 @@ class Memory:
         top = max(best.values(), default=0.0)
         others = self._answered.find(message, turns) | self._asked.find(message, turns, named=True)
         for number, share in others.items():
-            if share * ASKED > top:
+            if share * ASKED > max(top, ENOUGH):
                 best[number] = max(best.get(number, 0.0), share * ASKED)
         if not best or at_most < 1:
             return []
@@ -83,7 +83,7 @@ class Memory:
             said = Said.of(user)
             self._stated.add(number, said.stated)
             self._asked.add(number, said.asked)
-            (self._answered if said.asked else self._stated).add(number, reply)
+            self._answered.add(number, reply)
 
 
 class _Texts:
