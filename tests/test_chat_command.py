@@ -76,14 +76,13 @@ def test_events_have_the_turns_number_and_follow_the_schema(
 def test_a_recalled_turn_is_an_event_and_a_line(tiny_model: Path) -> None:
     asked = ["My cat is Ada.", *(f"question {n} " + "x" * 30 for n in range(24)), "Who is my cat?"]
     options = ("chat", "-m", str(tiny_model), "--max-kv-size", "960", "-n", "8")
-    auto = (*options, "--recall", "auto")
     given = "\n".join(asked) + "\n"
-    events = events_of(run_in_process(*auto, "--json", stdin=given).stdout)
+    events = events_of(run_in_process(*options, "--json", stdin=given).stdout)
     recalled = [event for event in events if event["event"] == "recalled"][-1]
     jsonschema.validate(recalled, schema())
     assert (recalled["turn"], recalled["turns"]) == (26, [1])
-    assert 'recalled turn 1 "My cat is Ada."' in run_in_process(*auto, stdin=given).stderr
-    off = run_in_process(*options, "--json", stdin=given)
+    assert 'recalled turn 1 "My cat is Ada."' in run_in_process(*options, stdin=given).stderr
+    off = run_in_process(*options, "--recall", "off", "--json", stdin=given)
     assert "recalled" not in {event["event"] for event in events_of(off.stdout)}
 
 

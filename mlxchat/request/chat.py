@@ -63,13 +63,13 @@ class ChatOptions:
         saved=True,
     )
     recalls: int = option(
-        0,
+        AUTO_RECALL,
         "Quote forgotten turns that a message needs: auto, off, N",
         Group.WINDOW,
         name="recall",
         metavar="auto|off|N",
         parse=parse_recall,
-        written="off",
+        written="auto",
         in_chat=True,
         saved=True,
     )
