@@ -46,6 +46,8 @@ PROMPT = "Invent a plausible record."
 ANYTHING = r"[\s\S]*"
 SHORT = "name, age int, bio: one sentence"
 ROUNDS, TOKENS = 5, 100
+# Checking a value that is 550 levels deep takes more calls than Python allows by default.
+MAX_CALLS = 30_000
 # A random model writes a string up to its maximum length, or longer without one.
 MAX_TOKENS = 8_000
 
