@@ -192,6 +192,7 @@ def _in_this_process(model: Model, schema: str | None) -> float:
 
 
 def main() -> int:
+    sys.setrecursionlimit(MAX_CALLS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-m", "--model", default=None, help="a model, or tiny")
     parser.add_argument("--seeds", type=int, default=1)
