@@ -68,7 +68,7 @@ ORDER: dict[str, list[str]] = {
     "engine": [
         *("", "dry", "filters", "sampling", "step_trial", "pace", "step", "loops"),
         *("lookup", "row_costs", "drafts", "constrained", "draw", "decode", "batch"),
-        *("reply", "generate", "shared_prefix", "blocks", "repetition"),
+        *("reply", "generate", "shared_prefix", "blocks", "repetition", "brief"),
     ],
     "chat": [
         *("", "ledger", "turn", "watch", "turns", "eviction", "memory", "held"),

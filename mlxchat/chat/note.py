@@ -5,7 +5,6 @@ The conversation stays as it is: `view` pins the note and forgets the turns.
 
 from __future__ import annotations
 
-import re
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,11 +15,10 @@ from mlxchat.cache import Cache
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.turn import Turn
 from mlxchat.chat.watch import Watch
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, Brief
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.repetition import LoopDetector
 from mlxchat.models.model import Model
-from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.settings import CacheSettings, SamplingSettings
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.spans import TokenIds
 
@@ -29,21 +27,10 @@ NOTE_SHARE = 4
 NOTE_TOKENS = 512
 # A note needs at least this many tokens to be of use.
 MIN_NOTE_TOKENS = 32
-# A text may have more tokens than it was written with.
-SPARE_TOKENS = 8
 # Tokens of thoughts before a note, if there is no window.
 THOUGHT_TOKENS = 4_096
-SENTENCE_ENDS = ".!?…。！？\n"
-# A full stop within a number ends nothing.
-SENTENCE = re.compile(r".+?(?:[.!?…]+\s+|[。！？]+\s*|\n\s*|$)", re.DOTALL)
-# Characters of a sentence that may not be repeated, at least.
-MIN_REPEATED_CHARS = 12
-# After this many repeated sentences, nothing new is expected.
-MAX_REPEATED = 2
 # Characters of a text that is cut, at least.
 MIN_CUT_CHARS = 40
-# A note is about facts: no higher temperature is used.
-MAX_TEMP = 0.3
 
 
 class Aside(Protocol):
@@ -178,57 +165,30 @@ class NoteWriter:
     def _written(self, ids: TokenIds) -> str:
         """The model's answer; empty if it was stopped."""
         cache, cached = self._aside(ids)
-        watch, loop = self._watch, LoopDetector()
-        window = self._settings.max_kv_size
-        room = self._limit + THOUGHT_TOKENS if window is None else window - len(ids)
-        generation = Generation(
+        watch, window = self._watch, self._settings.max_kv_size
+        brief = Brief(
             self._model,
             ids,
             cache,
+            limit=self._limit,
+            max_tokens=self._limit + THOUGHT_TOKENS if window is None else window - len(ids),
+            is_stopped=watch.is_stopped,
+            on_tokens=lambda tokens: watch.count_note(tokens, self._limit),
             sampling=self._sampling,
-            settings=GenerationSettings(max_tokens=room),
             prefill_step_size=self._settings.max_step_size,
             pace=self._pace,
             cached_tokens=cached,
-            reply=self._model.tokenizer.reader(ids),
             on_prefill=watch.on_prefill,
-            should_stop=lambda: (
-                tokens >= self._limit
-                or repeated >= MAX_REPEATED
-                or loop.looping
-                or watch.is_stopped()
-            ),
         )
-        text, tokens, repeated = "", 0, 0
-        for token in generation:
-            if token.id is not None:
-                loop.add(token.id)
-            if not token.thought:
-                text += token.text
-                tokens += token.id is not None
-                watch.count_note(tokens, self._limit)
-            if token.text.rstrip(" ").endswith(tuple(SENTENCE_ENDS)):
-                repeated = _said_once(text)[1]
-        stats = generation.stats
-        self._prefilled += stats.prefilled_tokens
-        self._generated += stats.generated_tokens
-        if watch.is_stopped():
+        text = brief.write()
+        self._prefilled += brief.stats.prefilled_tokens
+        self._generated += brief.stats.generated_tokens
+        if brief.stopped:
             return ""
-        if loop.looping:
+        if brief.looping:
             raise _NoNote("the note repeats itself")
-        text = text.strip()
-        if stats.finish_reason != "stop":
-            text = _up_to_a_sentence(text)
-        text = self._within_limit(_said_once(text)[0])
         if not text:
             raise _NoNote("the note is empty")
-        return text
-
-    def _within_limit(self, text: str) -> str:
-        """Characters that were generated in part have more tokens than were generated."""
-        while (tokens := len(self._model.tokenizer.encode(text))) > self._limit:
-            chars = len(text) * (self._limit - SPARE_TOKENS) // tokens
-            text = _up_to_a_sentence(text[:chars])
         return text
 
 
@@ -246,23 +206,3 @@ def _cut(turn: Turn, chars: int) -> Turn:
 def _ends(text: str, chars: int) -> str:
     half = chars // 2
     return text if len(text) <= chars else f"{text[:half]} … {text[-half:]}"
-
-
-def _said_once(text: str) -> tuple[str, int]:
-    """The text without sentences that it has already, and how many of its last ones those are:
-    small models repeat themselves."""
-    kept, seen, repeated = "", set[str](), 0
-    for sentence in SENTENCE.findall(text):
-        words = sentence.strip()
-        repeated = repeated + 1 if words in seen else 0
-        if not repeated:
-            kept += sentence
-        if len(words) >= MIN_REPEATED_CHARS:
-            seen.add(words)
-    return kept.strip(), repeated
-
-
-def _up_to_a_sentence(text: str) -> str:
-    """A text that was cut off, up to its last sentence, unless that is less than half of it."""
-    end = max(text.rfind(each) for each in SENTENCE_ENDS) + 1
-    return text[:end].rstrip() if 2 * end >= len(text) else f"{text} …"
