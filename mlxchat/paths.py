@@ -24,6 +24,11 @@ def prefix_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("mlxchat")) / "prefixes"
 
 
+def document_indexes_dir() -> Path:
+    """Indexes of large documents, and the answers from their sections."""
+    return Path(platformdirs.user_cache_dir("mlxchat")) / "documents"
+
+
 def row_costs_file() -> Path:
     """What several tokens at a time cost each model on this machine."""
     return Path(platformdirs.user_cache_dir("mlxchat")) / "row-costs.json"

@@ -290,6 +290,20 @@ class OnLoop(StrEnum):
     NUDGE = "nudge"
 
 
+class Overflow(StrEnum):
+    """What is read of documents that are larger than the window: in turn, the first and the latest
+    tokens, the passages that the question needs, each part in turn, or nothing."""
+
+    ROLL = "roll"
+    PASSAGES = "passages"
+    MAP = "map"
+    STOP = "stop"
+
+    @property
+    def needs_question(self) -> bool:
+        return self in (Overflow.PASSAGES, Overflow.MAP)
+
+
 def random_seed() -> int:
     """A random seed."""
     return int.from_bytes(os.urandom(4))

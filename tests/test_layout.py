@@ -44,6 +44,7 @@ ORDER: dict[str, list[str]] = {
         *("tokens", "parts", "stop", "extract"),
     ],
     "recall": ["", "words", "said", "excerpt", "index", "choice"],
+    "passages": ["", "document", "split", "index", "search", "quote"],
     "constraint": [
         *("", "json_path", "schema_error", "keywords", "formats", "literals", "anything"),
         "references",
@@ -121,6 +122,10 @@ ORDER: dict[str, list[str]] = {
             "loop",
             "watch",
             "loaded",
+            "overflow",
+            "passages",
+            "section_answers",
+            "sections",
             "outage",
             "checkpoints",
             "drafting",

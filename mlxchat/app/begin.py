@@ -11,17 +11,22 @@ from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.checkpoints import continued
 from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
+from mlxchat.app.overflow import check_overflow, fitting, opened
+from mlxchat.app.passages import with_passages
 from mlxchat.app.prompt import count_pinned, encode, read
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
+from mlxchat.app.section_answers import SectionAnswers
+from mlxchat.app.sections import Reader, SectionReader
 from mlxchat.app.sinks import FileSink, NoSink, Sink
-from mlxchat.cache.layers import windows
-from mlxchat.engine.blocks import larger_than_window
+from mlxchat.passages.document import Document
+from mlxchat.passages.quote import Read, left_out
 from mlxchat.request import Request
-from mlxchat.settings import OnLoop
+from mlxchat.settings import OnLoop, Overflow
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.output_file import START, OutputFile
+from mlxchat.text.documents import Input
 from mlxchat.text.tokens import Prompt
 
 
@@ -64,14 +69,13 @@ def begin(
         drafts=request.generation_settings().wants_drafts,
         adapter=request.setup.adapter is not None,
         constraint=next(iter(request.answer.constraints()), None),
+        overflow=str(request.overflow),
     )
     constraint = constraint_of(request.answer)
     if constraint is not None and request.answer.schema_prompt:
         request = replace(request, system=with_schema(request.system, constraint))
-    document = read(request, piped)
-    for notice in document.notices:
-        observer.warn(notice)
     with ExitStack() as stack:
+        source = _source(request, piped, stack, observer)
         checkpoint = None
         if request.overnight.checkpoint is not None:
             checkpoint = Checkpoint.create(request.overnight.checkpoint)
@@ -85,11 +89,10 @@ def begin(
             ranks=ranks,
             count_pinned=lambda tokenizer: count_pinned(request, tokenizer),
         )
-        prompt = encode(request, document, loaded.model.tokenizer, observer)
-        for notice in prompt.notices:
+        prompt, passages, reader = _prompt(request, source, loaded, observer)
+        for notice in () if prompt is None else prompt.notices:
             observer.warn(notice)
-        _warn_of_eviction(len(prompt.ids), loaded, observer)
-        if checkpoint is not None:
+        if checkpoint is not None and prompt is not None:
             observer.note(f"writing the text to {request.overnight.output_path()}")
             checkpoint.begin(record_of(request, loaded), prompt.ids)
         return Run(
@@ -98,6 +101,8 @@ def begin(
             prompt,
             loaded.fresh(),
             sink=output,
+            passages=passages,
+            reader=reader,
             constraint=constraint,
             checkpoint=checkpoint,
             observer=observer,
@@ -172,20 +177,44 @@ def resume(
         yield run
 
 
+def _source(
+    request: Request, piped: BinaryIO | None, stack: ExitStack, observer: Observer
+) -> Input | list[Document]:
+    """The whole text, or the documents to read from; notices are reported."""
+    if request.overflow.needs_question:
+        documents = opened(request, piped, stack)
+        notices = [each.notice for each in documents if each.notice]
+    else:
+        documents = read(request, piped)
+        notices = documents.notices
+    for notice in notices:
+        observer.warn(notice)
+    return documents
+
+
+def _prompt(
+    request: Request, source: Input | list[Document], loaded: Loaded, observer: Observer
+) -> tuple[Prompt | None, Read | None, Reader | None]:
+    """The prompt, and what it has of documents that are larger than the window; or who reads
+    them."""
+    if isinstance(source, Input):
+        prompt = encode(request, source, loaded.model.tokenizer, observer)
+        check_overflow(request, prompt, loaded, observer)
+        return prompt, None, None
+    prompt = fitting(request, source, loaded, observer)
+    if prompt is not None:
+        return prompt, None, None
+    if request.overflow is Overflow.MAP:
+        answers = SectionAnswers.of(request, source, loaded, observer.warn)
+        return None, None, SectionReader(request, source, loaded, answers)
+    prompt, passages = with_passages(request, source, loaded, observer)
+    observer.warn(left_out(passages, len(source)))
+    return prompt, passages, None
+
+
 def _new_file(request: Request, stack: ExitStack) -> FileSink | None:
     path = request.overnight.output_path()
     if path is None:
         return None
     file = OutputFile.open(path, None, request.overnight.rotate_bytes)
     return FileSink(stack.enter_context(file))
-
-
-def _warn_of_eviction(prompt_tokens: int, loaded: Loaded, observer: Observer) -> None:
-    """Warn about a prompt larger than the window. A model with only recurrent layers has no window
-    and evicts nothing."""
-    window = loaded.settings.max_kv_size
-    if window is not None and prompt_tokens > window and windows(loaded.cache):
-        observer.warn(
-            f"{larger_than_window(prompt_tokens, window)}: the first {loaded.settings.keep:,} and "
-            f"the latest stay, {prompt_tokens - window:,} are evicted"
-        )

@@ -9,6 +9,7 @@ from typing import Any
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import Token
+from mlxchat.passages.quote import Place, Read
 from mlxchat.text.tokens import Tokenizer
 
 # Many readers, such as Python's `splitlines`, treat these as line endings, and JSON does not escape
@@ -27,10 +28,23 @@ class EventWriter:
         self._with_top = with_top
         self._turn = {} if turn is None else {"turn": turn}
         self._recalled: list[int] = []
+        self._passages: dict[str, Any] = {}
         self._texts = {False: io.StringIO(), True: io.StringIO()}
 
     def start(self, facts: dict[str, Any]) -> str:
         return _line({"event": "start"} | facts)
+
+    def passages(self, read: Read) -> str:
+        """Which passages of larger documents are in the prompt."""
+        named = [{"file": each.file, "lines": [each.first, each.last]} for each in read.places]
+        self._passages = {"passages": named, "share": round(read.share, 6)}
+        figures = {"read": read.read, "of": read.of}
+        return _line({"event": "passages"} | figures | self._passages)
+
+    def section(self, place: Place, answer: str) -> str:
+        """The answer from a section of a larger document."""
+        lines = [place.first, place.last]
+        return _line({"event": "section", "file": place.file, "lines": lines, "answer": answer})
 
     def change(self, change: Change) -> str:
         """What has left the window, or is back in it."""
@@ -94,6 +108,7 @@ class EventWriter:
         }
         if self._turn:
             event["recalled"] = self._recalled
+        event |= self._passages
         if error is not None:
             event |= {"finish_reason": "error", "error": error}
         return _line(event | figures | {"model": model, "seed": seed})

@@ -55,6 +55,7 @@ def check_ranks(
     drafts: bool = False,
     adapter: bool = False,
     constraint: str | None = None,
+    overflow: str | None = None,
 ) -> None:
     """Raises UsageError for options that need several processes, or exactly one."""
     if pipeline and ranks is None:
@@ -65,6 +66,8 @@ def check_ranks(
         raise UsageError(Field("adapter"), " cannot be used under mlx.launch")
     if constraint is not None and ranks is not None:
         raise UsageError(Field(constraint), " cannot be used under mlx.launch")
+    if overflow == "map" and ranks is not None:
+        raise UsageError(Field("overflow", overflow), " cannot be used under mlx.launch")
     if blocks and ranks is not None:
         raise UsageError(
             Field("blocks"),

@@ -20,6 +20,7 @@ from mlxchat.app.events import EventWriter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.sections import Reader
 from mlxchat.app.sinks import FileSink, Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.constraint.constraint import Constraint
@@ -29,6 +30,7 @@ from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
+from mlxchat.passages.quote import Read
 from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
@@ -60,10 +62,12 @@ class Run:
         self,
         request: Request,
         loaded: Loaded,
-        prompt: Prompt,
+        prompt: Prompt | None,
         begun: Begun,
         *,
         sink: Sink,
+        reader: Reader | None = None,
+        passages: Read | None = None,
         constraint: Constraint | None = None,
         checkpoint: Checkpoint | None,
         observer: Observer,
@@ -72,9 +76,12 @@ class Run:
         self.saved: Written | None = None
         self._request = request
         self._loaded = loaded
+        # Not known before the reader has read.
         self._prompt = prompt
+        self._reader = reader
         self._begun = begun
         self._sink = sink
+        self._passages = passages
         self._constraint = constraint
         self._checkpoint = checkpoint
         self._observer = observer
@@ -85,6 +92,7 @@ class Run:
         self._watch: Watch | None = None
         self._answer = io.StringIO()
         self._last_character = ""
+        self._has_events = False
         self._is_over = False
         self._error: MlxchatError | None = None
 
@@ -95,17 +103,18 @@ class Run:
     @property
     def stats(self) -> Stats:
         """The figures so far; once the run has ended, `finish_reason` is the reason."""
-        assert self._generation is not None, "not begun"
         assert self._watch is not None, "not begun"
-        stats = self._generation.stats
+        # Stopped before there was a prompt.
+        stopped = Stats("interrupted")
+        stats = stopped if self._generation is None else self._generation.stats
         return replace(stats, finish_reason=self._watch.ended or stats.finish_reason)
 
     @property
     def is_complete(self) -> bool | None:
         """Whether the answer is one that the constraint describes, or has the code block to
-        extract; None if it is any text."""
+        extract; None if it is any text. False if the documents were not read to their end."""
         if self._generation is None:
-            return None
+            return None if self._reader is None else False
         if not self._request.answer.extracts:
             return self._generation.is_complete
         return is_whole(self._request.answer, self._answer.getvalue(), self.stats.finish_reason)
@@ -147,7 +156,7 @@ class Run:
 
     def write_end(self) -> None:
         """Write the last event, if events are written and there was a first one."""
-        if self._request.events and self._generation is not None:
+        if self._has_events:
             seed = self._request.setup.seed
             error = None if self._error is None else self._observer.spell(self._error)
             self._sink.write(
@@ -198,11 +207,15 @@ class Run:
         with ExitStack() as stack:
             if self._request.overnight.keeps_awake:
                 stack.enter_context(keep_awake())
-            callbacks = self._callbacks(should_stop, on_prefill, stack)
-            generation = _generation(self._request, self._loaded, self._prompt.ids, callbacks)
-            self._generation = generation
+            self._watch = Watch(
+                self._begun, self._request.overnight, should_stop, self._observer.warn
+            )
+            callbacks = None
             try:
-                yield from self._written(callbacks, generation)
+                yield from self._read(on_prefill)
+                if self._prompt is not None:
+                    callbacks = self._callbacks(self._prompt, self._watch, on_prefill, stack)
+                    yield from self._written(self._prompt, callbacks)
             except OutputError:
                 # The end could not be written either.
                 raise
@@ -215,15 +228,44 @@ class Run:
                 self.write_end()
                 raise
             on_over()
-            if callbacks.checkpointer is not None:
-                self.saved = callbacks.checkpointer.leave(generation.resume_point, self.stats)
+            if callbacks is not None and callbacks.checkpointer is not None:
+                assert self._generation is not None
+                point = self._generation.resume_point
+                self.saved = callbacks.checkpointer.leave(point, self.stats)
+            if self._reader is not None and self.stats.finish_reason != "interrupted":
+                self._reader.end()
             self._is_over = True
 
-    def _written(self, callbacks: "_Callbacks", generation: Generation) -> Iterator[Piece]:
+    def _read(self, on_prefill: Progress) -> Iterator[Piece]:
+        """Read what the prompt is made from, if it is not known; stopped, what there is becomes
+        the output."""
+        reader, watch = self._reader, self._watch
+        if reader is None:
+            return
+        assert watch is not None
         if self._request.events:
-            text = self._events.start(_start_facts(self._loaded, self._prompt.ids))
-            self._sink.write(text)
+            yield self._event(self._events.start(_start_facts(self._loaded, None)))
+        for answered in reader.read(watch.should_stop, on_prefill):
+            if self._request.events:
+                yield self._event(self._events.section(answered.place, answered.text))
+        self._prompt = reader.prompt
+        if self._prompt is None and not self._request.events:
+            text = reader.so_far()
+            self._write(text)
             yield Piece(text)
+
+    def _event(self, text: str) -> Piece:
+        self._sink.write(text)
+        self._has_events = True
+        return Piece(text)
+
+    def _written(self, prompt: Prompt, callbacks: "_Callbacks") -> Iterator[Piece]:
+        generation = _generation(self._request, self._loaded, prompt.ids, callbacks)
+        self._generation = generation
+        if self._request.events and self._reader is None:
+            yield self._event(self._events.start(_start_facts(self._loaded, prompt.ids)))
+        if self._request.events and self._passages is not None:
+            yield self._event(self._events.passages(self._passages))
         for token in generation:
             # Text that appears only at the end is withheld if another run continues.
             is_end = token.id is None and generation.resume_point is not None
@@ -248,14 +290,14 @@ class Run:
         return "" if token.thought and self._request.hides_thoughts else self._events.token(token)
 
     def _callbacks(
-        self, should_stop: ShouldStop | None, on_prefill: Progress, stack: ExitStack
+        self, asked: Prompt, watch: Watch, on_prefill: Progress, stack: ExitStack
     ) -> "_Callbacks":
         request, loaded, begun, observer = self._request, self._loaded, self._begun, self._observer
         reader = block_reader(
             request.setup,
             loaded.model,
             loaded.cache,
-            self._prompt,
+            asked,
             window=loaded.settings.max_kv_size,
             notify=observer.warn,
             stack=stack,
@@ -267,8 +309,7 @@ class Run:
             prefixes = Prefixes(request.setup, observer.note)
             prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
             stack.callback(prefixes.close)
-            begun, record = _with_known_prefix(prefixes, loaded, self._prompt.ids, begun)
-        self._watch = watch = Watch(begun, request.overnight, should_stop, observer.warn)
+            begun, record = _with_known_prefix(prefixes, loaded, asked.ids, begun)
         written = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.in_thought)
         checkpointer = None
         if self._checkpoint is not None:
@@ -288,9 +329,9 @@ class Run:
         if self._checkpoint is None:
             how["drafter"] = drafter = make_drafter(loaded.model, settings, observer.note)
             if drafter is not None:
-                drafter.history.extend(self._prompt.ids[: begun.prefilled])
+                drafter.history.extend(asked.ids[: begun.prefilled])
         if self._constraint is not None:
-            prompt = None if request.raw else self._prompt.ids
+            prompt = None if request.raw else asked.ids
             tokenizer = loaded.model.tokenizer
             how["constrained"] = Constrained.begin(
                 self._constraint,
@@ -362,11 +403,11 @@ def _with_known_prefix(
     return replace(begun, prefilled=cached), record
 
 
-def _start_facts(loaded: Loaded, prompt: TokenIds) -> dict[str, Any]:
+def _start_facts(loaded: Loaded, prompt: TokenIds | None) -> dict[str, Any]:
     return {
         "version": __version__,
         "model": loaded.model.name,
-        "prompt_tokens": len(prompt),
+        "prompt_tokens": None if prompt is None else len(prompt),
         **asdict(loaded.settings),
         **asdict(loaded.sampling),
     }

@@ -2,7 +2,7 @@
 goes through here; the callers decide what the files contain."""
 
 from mlxchat.files.append import append_line, json_line, open_to_append
-from mlxchat.files.atomic import remove_unfinished, write_atomically
+from mlxchat.files.atomic import remove_unfinished, replacing, write_atomically
 from mlxchat.files.disk import (
     force_to_disk,
     make_private_directory,
@@ -26,6 +26,7 @@ __all__ = [
     "open_to_append",
     "open_to_read",
     "remove_unfinished",
+    "replacing",
     "reported_as",
     "sync_directory",
     "try_lock",

@@ -2,8 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlxchat.files.disk import force_to_disk, sync_directory, write_all
@@ -40,6 +40,23 @@ def write_atomically(
         Path(aside).unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """Yield the path of a new file, private to its owner, for the body to write; it replaces `path`
+    if the body ends without an error, and else is removed. The directory must exist.
+
+    It is not synced: a power cut may leave it damaged. Raises OSError.
+    """
+    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=_aside(path))
+    os.close(descriptor)
+    try:
+        yield Path(aside)
+        Path(aside).replace(path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
 
 
 def remove_unfinished(path: Path) -> None:

@@ -11,6 +11,7 @@ PAGES = (
         "chat",
         "sessions",
         "pipes",
+        "documents",
         "answers",
         "batch",
         "models",

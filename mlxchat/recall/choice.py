@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
+from typing import Protocol
 
-from mlxchat.recall.index import Index
 from mlxchat.recall.words import informative, is_short_number, names, words
 
 # Tuned on scripts/recall_tuning.py. A text fits if it contains this share of the message...
@@ -24,6 +24,14 @@ _OWN = frozenset(_OWN_WORDS.split())
 _OWN_UNSPACED = ("我", "私", "僕")
 
 
+class Searchable(Protocol):
+    """Numbered texts. Of a word that is in too many of them, `with_word` may leave some out."""
+
+    def __len__(self) -> int: ...
+
+    def with_word(self, word: str) -> list[int]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A text, and the share of the message's information that it contains."""
@@ -32,8 +40,14 @@ class Fit:
     share: float
 
 
-def fits(index: Index, message: str) -> list[Fit]:
+def fits(index: Searchable, message: str) -> list[Fit]:
     """The texts that fit the message, best first, the latest first among equals."""
+    wanted = ENOUGH_OF_OWN if _is_about_own(message) else ENOUGH
+    return [fit for fit in by_share(index, message) if fit.share >= wanted]
+
+
+def by_share(index: Searchable, message: str) -> list[Fit]:
+    """The texts that contain anything that the message is about, in the same order."""
     named = names(message)
     total, of_text = 0.0, dict[int, float]()
     # A number that counts something is no match alone.
@@ -50,10 +64,8 @@ def fits(index: Index, message: str) -> list[Fit]:
                 of_text[number] = of_text.get(number, 0) + information
             if not is_short_number(word):
                 with_more.update(found)
-    wanted = ENOUGH_OF_OWN if _is_about_own(message) else ENOUGH
     found = [Fit(number, of_text[number] / total) for number in with_more]
-    enough = [fit for fit in found if fit.share >= wanted]
-    return sorted(enough, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
+    return sorted(found, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
 
 
 def _says_little(found: int, texts: int) -> bool:

@@ -9,7 +9,7 @@ from mlxchat.options import Group, check_options, option, same_as
 from mlxchat.request.answer import Answer
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.setup import Setup
-from mlxchat.settings import GenerationSettings
+from mlxchat.settings import GenerationSettings, Overflow
 from mlxchat.template_args import parse_template_args, thinking_variables
 from mlxchat.wording import Field
 
@@ -43,6 +43,11 @@ class Request:
         Group.INPUT,
         name="block",
         metavar="FILE",
+    )
+    overflow: Overflow = option(
+        Overflow.ROLL,
+        "What to do with documents larger than the window",
+        Group.INPUT,
     )
     system: str | None = option(
         None,
@@ -136,6 +141,8 @@ class Request:
             )
         if self.blocks:
             self._check_blocks()
+        if self.overflow.needs_question:
+            self._check_overflow()
         self._check_answer()
         self.generation_settings()
         self.setup.check()
@@ -171,6 +178,28 @@ class Request:
         if not self.setup.prefix_cache:
             raise UsageError(
                 Field("blocks"), " needs the prefix cache: use ", Field("prefix_cache", True)
+            )
+
+    def _check_overflow(self) -> None:
+        way = Field("overflow", str(self.overflow))
+        if self.raw:
+            raise UsageError(way, " needs the chat template, which ", Field("raw"), " bypasses")
+        if self.blocks:
+            raise UsageError(
+                way,
+                " and ",
+                Field("blocks"),
+                " cannot be combined: pass the documents with ",
+                Field("files"),
+            )
+        if self.prompt is None or self.prompt == "-" or not self.prompt.strip():
+            raise UsageError(way, " needs a question as the prompt, after the documents")
+        if self.overflow is Overflow.MAP and self.overnight.checkpoint is not None:
+            raise UsageError(
+                way,
+                " and ",
+                Field("checkpoint"),
+                " cannot be combined: the same command continues a reading that was stopped",
             )
 
     @property

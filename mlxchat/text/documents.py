@@ -58,12 +58,7 @@ def read_input(
     if prompt == STDIN:
         prompt, files = None, (*files, STDIN)
     named = [*files, *blocks]
-    if named.count(STDIN) > 1:
-        raise UsageError("only one - is allowed: standard input can be read only once")
-    if STDIN in named and stdin is None:
-        if platform.stdin_stays_open():
-            raise UsageError("-: mlx.launch does not forward the end of its input; use a file")
-        raise UsageError("-: nothing is piped into standard input")
+    check_stdin(named, stdin)
     read_blocks = [_read_file(path, stdin) for path in blocks]
     documents = [_read_file(path, stdin) for path in files]
     if stdin is not None and STDIN not in named:
@@ -87,6 +82,16 @@ def read_input(
         tuple(notice for document in read for notice in document.notices),
         tuple(block.text + SEPARATOR for block in read_blocks),
     )
+
+
+def check_stdin(files: Sequence[str], stdin: BinaryIO | None) -> None:
+    """Raise UsageError if `files` names standard input twice, or there is none."""
+    if files.count(STDIN) > 1:
+        raise UsageError("only one - is allowed: standard input can be read only once")
+    if STDIN in files and stdin is None:
+        if platform.stdin_stays_open():
+            raise UsageError("-: mlx.launch does not forward the end of its input; use a file")
+        raise UsageError("-: nothing is piped into standard input")
 
 
 @dataclass(frozen=True, slots=True)

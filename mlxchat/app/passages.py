@@ -1,0 +1,133 @@
+"""The prompt with the passages of large documents that the question needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from mlxchat import paths
+from mlxchat.app.loaded import Loaded
+from mlxchat.app.observer import Observer
+from mlxchat.app.overflow import room_for_prompt
+from mlxchat.errors import CacheError, InputError
+from mlxchat.passages.document import Document
+from mlxchat.passages.index import (
+    MIN_KEPT_BYTES,
+    DocumentIndex,
+    IndexDirectory,
+    Outdated,
+    Passage,
+    passing_index,
+)
+from mlxchat.passages.quote import Read, heading, place_of, places, quoted
+from mlxchat.passages.search import Found, Search
+from mlxchat.request import Request
+from mlxchat.text.documents import SEPARATOR
+from mlxchat.text.tokens import Prompt, Tokenizer
+from mlxchat.wording import Field, Message
+
+# Text that is encoded in pieces may have more tokens than in one.
+SPARE_TOKENS = 2
+
+
+def with_passages(
+    request: Request, documents: Sequence[Document], loaded: Loaded, observer: Observer
+) -> tuple[Prompt, Read]:
+    """The prompt with the passages that the question needs. Raises CacheError if the window has no
+    room for any, InputError if a document changes or no index can be written."""
+    with ExitStack() as stack:
+        indexes = [_index(request, each, observer, stack) for each in documents]
+        try:
+            return _with_passages(request, indexes, loaded, observer)
+        except Outdated:
+            indexes = [_index(request, each, observer, stack, anew=True) for each in documents]
+        try:
+            return _with_passages(request, indexes, loaded, observer)
+        except Outdated as error:
+            raise InputError(f"a document changed while it was read: {error}") from error
+
+
+def _with_passages(
+    request: Request, indexes: Sequence[DocumentIndex], loaded: Loaded, observer: Observer
+) -> tuple[Prompt, Read]:
+    tokenizer, window = loaded.model.tokenizer, loaded.settings.max_kv_size
+    question = request.prompt
+    assert window is not None
+    assert question is not None
+    search = Search(indexes)
+    limit = room_for_prompt(request, window)
+    bare = _prompt(request, question, tokenizer)
+    room = limit - len(bare.ids)
+    while True:
+        found = search.find(question, room, lambda each: _cost(each, tokenizer))
+        if not found.passages:
+            raise CacheError(
+                f"the question and the template take {len(bare.ids):,} tokens, so the window's "
+                f"{window:,} have no room for passages: ",
+                Field("max_kv_size"),
+                " must be larger",
+            )
+        prompt = _prompt(request, quoted(found.passages) + SEPARATOR + question, tokenizer)
+        if len(prompt.ids) <= limit:
+            break
+        room -= len(prompt.ids) - limit
+    if not found.fit:
+        observer.warn(
+            Message(
+                "no passage has a word of the question: reading the first ones; ",
+                Field("overflow", "map"),
+                " reads everything",
+            )
+        )
+    return prompt, _read(found, indexes)
+
+
+def _read(found: Found, indexes: Sequence[DocumentIndex]) -> Read:
+    size_bytes = sum(index.document.size_bytes for index in indexes)
+    read_bytes = sum(each.span.end - each.span.start for each in found.passages)
+    named = tuple(places(found.passages))
+    return Read(named, len(found.passages), found.of, read_bytes / size_bytes)
+
+
+def _prompt(request: Request, text: str, tokenizer: Tokenizer) -> Prompt:
+    return tokenizer.prompt(text, request.system, variables=request.variables())
+
+
+def _cost(passage: Passage, tokenizer: Tokenizer) -> int:
+    text = heading(place_of(passage)) + passage.text + SEPARATOR
+    return len(tokenizer.encode(text, begins=False)) + SPARE_TOKENS
+
+
+def _index(
+    request: Request,
+    document: Document,
+    observer: Observer,
+    stack: ExitStack,
+    *,
+    anew: bool = False,
+) -> DocumentIndex:
+    index = _open_index(request, document, observer, anew=anew)
+    stack.callback(index.close)
+    return index
+
+
+def _open_index(
+    request: Request, document: Document, observer: Observer, *, anew: bool
+) -> DocumentIndex:
+    keeps = request.setup.prefix_cache and not document.passing
+    with observer.counting("indexing", "bytes") as on_progress:
+        if keeps and document.size_bytes >= MIN_KEPT_BYTES:
+            directory = IndexDirectory(paths.document_indexes_dir())
+            known = None if anew else directory.find(document)
+            if known is not None:
+                return known
+            try:
+                return directory.make(document, on_progress)
+            except OSError as error:
+                observer.warn(
+                    f"the index of {document.name} is not kept: {error.strerror or error}"
+                )
+        try:
+            return passing_index(document, on_progress)
+        except OSError as error:
+            raise InputError(f"cannot index {document.name}: {error.strerror or error}") from error

@@ -1,0 +1,249 @@
+"""Reads large documents section by section: an answer from each, then a prompt with the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import mlx.core as mx
+
+from mlxchat.app.loaded import Loaded
+from mlxchat.app.overflow import room_for_prompt
+from mlxchat.app.section_answers import NOTHING, Answered, SectionAnswers
+from mlxchat.engine.brief import MAX_TEMP, Brief
+from mlxchat.engine.loops import ShouldStop
+from mlxchat.errors import CacheError
+from mlxchat.passages.document import Document
+from mlxchat.passages.quote import Place, heading
+from mlxchat.passages.split import Span, split
+from mlxchat.progress import Progress
+from mlxchat.request import Request
+from mlxchat.template_args import thinking_variables
+from mlxchat.text.documents import SEPARATOR
+from mlxchat.text.spans import TokenIds
+from mlxchat.text.tokens import Prompt
+from mlxchat.wording import Field
+
+# The share of the window that the answer from a section may have, and its tokens.
+ANSWER_SHARE = 8
+MAX_ANSWER_TOKENS = 512
+MIN_ANSWER_TOKENS = 32
+# The share of the window that earlier answers may have in the prompt about the next section.
+EARLIER_SHARE = 8
+# A section's minimum tokens.
+MIN_SECTION_TOKENS = 64
+# Text that is encoded in pieces may have more tokens than in one.
+SPARE_TOKENS = 8
+EARLIER = "Answers from the sections before:\n"
+ANSWERS = "Answers from the sections of a long text, in order:"
+NO_ANSWERS = "Nothing in the text is about this."
+
+
+class Reader(Protocol):
+    """Reads what a prompt is made from. After the last answer, `prompt` is set unless the reading
+    was stopped; then `so_far` is what there is."""
+
+    prompt: Prompt | None
+
+    def read(self, should_stop: ShouldStop, on_progress: Progress) -> Iterator[Answered]: ...
+    def so_far(self) -> str: ...
+    def end(self) -> None: ...
+
+
+class SectionReader:
+    """Reads the documents; `kept` has the answers of an earlier run that was stopped.
+
+    Raises CacheError if the window has no room for the question and a section.
+    """
+
+    def __init__(
+        self, request: Request, documents: Sequence[Document], loaded: Loaded, kept: SectionAnswers
+    ) -> None:
+        self.prompt: Prompt | None = None
+        self._request = request
+        self._documents = documents
+        self._loaded = loaded
+        self._kept = kept
+        self._answers: list[Answered] = []
+        assert request.prompt is not None
+        assert loaded.settings.max_kv_size is not None
+        self._question: str = request.prompt
+        self._window: int = loaded.settings.max_kv_size
+        self._limit = max(MIN_ANSWER_TOKENS, min(self._window // ANSWER_SHARE, MAX_ANSWER_TOKENS))
+        self._earlier = self._window // EARLIER_SHARE
+        bare = max(
+            len(self._ids(text)) for text in (self._about_section("", ""), self._about_answers([]))
+        )
+        self._room = self._window - bare - self._limit - self._earlier - SPARE_TOKENS
+        self._room -= max(self._count(heading(_widest(each))) for each in documents)
+        if self._room < MIN_SECTION_TOKENS:
+            raise CacheError(
+                f"the question and the template take {bare:,} tokens, so the window's "
+                f"{self._window:,} have no room for a section of the document: ",
+                Field("max_kv_size"),
+                " must be larger",
+            )
+
+    def read(self, should_stop: ShouldStop, on_progress: Progress) -> Iterator[Answered]:
+        """Yield the answer from each section, as soon as it is there."""
+        known = self._kept.read()
+        total_bytes = sum(each.size_bytes for each in self._documents)
+        done_bytes = done_tokens = 0
+        for place, text, size_bytes in self._sections():
+            answer = known.pop(0) if known and known[0].place == place else None
+            if answer is None:
+                known = []
+                answer = self._answer(place, self._about_section(text, self._before()), should_stop)
+                if answer is None:
+                    return
+                self._kept.add(answer)
+            self._answers.append(answer)
+            yield answer
+            done_bytes += size_bytes
+            done_tokens += self._count(text)
+            # The bar counts tokens, and how many there will be is an estimate.
+            estimate = done_tokens * total_bytes // max(done_bytes, 1)
+            on_progress(done_tokens, max(estimate, done_tokens + (done_bytes < total_bytes)))
+        yield from self._finish(should_stop)
+
+    def so_far(self) -> str:
+        """The answers from the sections that were read, with their places."""
+        return SEPARATOR.join(each.quoted() for each in self._answers if each.says_something)
+
+    def end(self) -> None:
+        """The prompt has been answered: the answers are not needed again."""
+        self._kept.discard()
+
+    def _finish(self, should_stop: ShouldStop) -> Iterator[Answered]:
+        """Combine the answers until they fit in one prompt, which becomes `prompt`."""
+        limit = room_for_prompt(self._request, self._window)
+        while True:
+            text = self.so_far() or NO_ANSWERS
+            final = SEPARATOR.join([ANSWERS, text, self._question])
+            prompt = self._loaded.model.tokenizer.prompt(
+                final, self._request.system, variables=self._request.variables()
+            )
+            if len(prompt.ids) <= limit:
+                self.prompt = prompt
+                return
+            combined: list[Answered] = []
+            for place, group in self._groups():
+                answer = self._answer(place, self._about_answers(group), should_stop)
+                if answer is None:
+                    return
+                combined.append(answer)
+                yield answer
+            self._answers = combined
+
+    def _sections(self) -> Iterator[tuple[Place, str, int]]:
+        """Sections of the documents that fit in the window, with their bytes."""
+        for document in self._documents:
+            spans: list[Span] = []
+            tokens = 0
+            for span, data in split(document):
+                cost = self._count(data.decode("utf-8", "replace")) + 2
+                if spans and tokens + cost > self._room:
+                    yield from self._section(document, spans)
+                    spans, tokens = [], 0
+                spans.append(span)
+                tokens += cost
+            yield from self._section(document, spans)
+
+    def _section(
+        self, document: Document, spans: Sequence[Span]
+    ) -> Iterator[tuple[Place, str, int]]:
+        """The section of these passages; in pieces if it is a single one and too long."""
+        first, last = spans[0], spans[-1]
+        place = Place(document.name, first.first_line, last.last_line)
+        data = document.bytes_at(first.start, last.end - first.start)
+        pieces = self._pieces(data.decode("utf-8", "replace").strip())
+        for piece in pieces:
+            yield place, heading(place) + piece, len(data) // len(pieces)
+
+    def _pieces(self, text: str) -> list[str]:
+        if len(text) < 2 or self._count(text) <= self._room:
+            return [text]
+        half = len(text) // 2
+        return [*self._pieces(text[:half]), *self._pieces(text[half:])]
+
+    def _groups(self) -> Iterator[tuple[Place, list[Answered]]]:
+        """Neighbouring answers, as many as fit in one prompt, and the lines they are from."""
+        group: list[Answered] = []
+        tokens = 0
+        for answer in self._answers:
+            if not answer.says_something:
+                continue
+            cost = self._count(answer.quoted() + SEPARATOR) + SPARE_TOKENS
+            if group and tokens + cost > self._room:
+                yield _place_of(group), group
+                group, tokens = [], 0
+            group.append(answer)
+            tokens += cost
+        if group:
+            yield _place_of(group), group
+
+    def _before(self) -> str:
+        """The latest answers, as many as have room."""
+        found: list[str] = []
+        room = self._earlier - self._count(EARLIER)
+        for answer in reversed(self._answers):
+            if answer.says_something:
+                room -= self._count(answer.text) + 2
+                if room < 0:
+                    break
+                found.insert(0, answer.text)
+        return EARLIER + "\n".join(found) if found else ""
+
+    def _about_section(self, text: str, before: str) -> str:
+        """What the model is asked about a section of a document."""
+        asked = (
+            "Answer from this section of the text alone, in a few sentences. If it does not say, "
+            f"write: {NOTHING}.\n{self._question}"
+        )
+        return SEPARATOR.join(filter(None, [text, before, asked]))
+
+    def _about_answers(self, group: Sequence[Answered]) -> str:
+        """What the model is asked about answers that do not fit in one prompt with all others."""
+        asked = f"Combine these answers into one, in a few sentences.\n{self._question}"
+        return SEPARATOR.join([ANSWERS, *(each.quoted() for each in group), asked])
+
+    def _answer(self, place: Place, text: str, should_stop: ShouldStop) -> Answered | None:
+        """The model's answer; None if it was stopped. Raises what generating raises."""
+        loaded = self._loaded
+        ids = self._ids(text)
+        sampling = replace(loaded.sampling, temp=min(loaded.sampling.temp, MAX_TEMP))
+        brief = Brief(
+            loaded.model,
+            ids,
+            loaded.model.make_cache(self._window, loaded.settings.keep),
+            limit=self._limit,
+            max_tokens=self._window - len(ids),
+            is_stopped=should_stop,
+            sampling=sampling,
+            prefill_step_size=loaded.settings.max_step_size,
+        )
+        answer = brief.write()
+        mx.clear_cache()
+        return None if brief.stopped else Answered(place, answer)
+
+    def _ids(self, text: str) -> TokenIds:
+        variables = {**self._request.variables(), **thinking_variables(False)}
+        tokenizer = self._loaded.model.tokenizer
+        return tokenizer.prompt(text, self._request.system, variables=variables).ids
+
+    def _count(self, text: str) -> int:
+        return len(self._loaded.model.tokenizer.encode(text, begins=False))
+
+
+def _widest(document: Document) -> Place:
+    """The place in the document with the longest name."""
+    return Place(document.name, document.size_bytes, document.size_bytes)
+
+
+def _place_of(group: Sequence[Answered]) -> Place:
+    """The lines from the first answer's to the last one's."""
+    first, last = group[0].place, group[-1].place
+    if first.file == last.file:
+        return replace(first, last=last.last)
+    return Place(f"{first.file} to {last.file}", first.first, last.last)

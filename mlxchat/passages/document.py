@@ -1,0 +1,147 @@
+"""A document that is read in pieces, however large it is: a file, or what a pipe has delivered."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from mlxchat.errors import InputError
+from mlxchat.files import reported_as
+from mlxchat.text.documents import READ_BYTES, STDIN, UTF16_MARKS, check_stdin, name_of
+
+# Piped text up to this size stays in memory, and more goes to a temporary file.
+SPOOLED_BYTES = 8 << 20
+# A longer line is read in pieces.
+LINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text of `size_bytes` in UTF-8, from `start` in `stream`; `digest` is the hash of its bytes.
+
+    A `passing` document was piped in: nobody may have it again. `notice` is about how it is read.
+    """
+
+    name: str
+    stream: BinaryIO
+    start: int
+    size_bytes: int
+    digest: str
+    passing: bool
+    notice: str | None = None
+
+    def bytes_at(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes from an offset in the text. Raises InputError."""
+        with reported_as(InputError, f"read {self.name}"):
+            self.stream.seek(self.start + offset)
+            return self.stream.read(size_bytes)
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines with their ends; a long one in pieces. Raises InputError."""
+        offset, rest = 0, b""
+        while block := self.bytes_at(offset, READ_BYTES):
+            offset += len(block)
+            *whole, rest = (rest + block).split(b"\n")
+            for line in whole:
+                yield line + b"\n"
+            if len(rest) > LINE_BYTES:
+                yield rest
+                rest = b""
+        if rest:
+            yield rest
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def open_documents(files: Sequence[str], stdin: BinaryIO | None) -> Iterator[Document]:
+    """Yield each document in turn, read once to its end. `files` and `stdin` are those of
+    `read_input`, and so is what is refused. Raises UsageError, InputError."""
+    check_stdin(files, stdin)
+    if stdin is not None and STDIN not in files:
+        copy = _copied(stdin)
+        if copy.read(1) or not files:
+            yield _checked(STDIN, copy, passing=True)
+        else:
+            copy.close()
+    for path in files:
+        if path == STDIN:
+            assert stdin is not None
+            yield _checked(path, _copied(stdin), passing=True)
+        else:
+            yield _opened(Path(path))
+
+
+def _opened(path: Path) -> Document:
+    """A file; anything else, such as a pipe, is copied. Raises InputError."""
+    with ExitStack() as stack:
+        with reported_as(InputError, f"read {path}"):
+            stream = stack.enter_context(path.open("rb"))
+            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                stack.pop_all()
+                return _checked(str(path), stream, passing=False)
+        return _checked(str(path), _copied(stream), passing=True)
+
+
+def _copied(source: BinaryIO) -> BinaryIO:
+    """The rest of a stream, as one that can be read again. Raises InputError."""
+    with ExitStack() as stack, reported_as(InputError, "copy the input"):
+        copy = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_BYTES))
+        while piece := source.read(READ_BYTES):
+            copy.write(piece)
+            if b"\0" in piece:
+                break
+        copy.seek(0)
+        stack.pop_all()
+        return cast(BinaryIO, copy)
+
+
+def _checked(path: str, stream: BinaryIO, passing: bool) -> Document:
+    """The document in a stream, read to its end. Raises InputError, and closes the stream."""
+    name = name_of(path)
+    try:
+        with reported_as(InputError, f"read {name}"):
+            return _read(name, stream, passing)
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
+    stream.seek(0)
+    digest = hashlib.blake2b(digest_size=20)
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    start, size_bytes, is_blank, invalid = 0, 0, True, False
+    while piece := stream.read(READ_BYTES):
+        if size_bytes == 0 and piece.startswith(UTF16_MARKS):
+            raise InputError(f"{name} is UTF-16: convert it first with iconv -f UTF-16 -t UTF-8")
+        if (position := piece.find(b"\0")) >= 0:
+            at = start + size_bytes + position
+            raise InputError(f"{name} is binary: it contains a NUL at byte {at:,}")
+        if size_bytes == 0 and piece.startswith(codecs.BOM_UTF8):
+            start = len(codecs.BOM_UTF8)
+            piece = piece[start:]
+        is_blank = is_blank and not piece.strip()
+        invalid = invalid or not _decodes(decoder, piece)
+        digest.update(piece)
+        size_bytes += len(piece)
+    if is_blank:
+        raise InputError(f"{name} is empty")
+    notice = f"{name} is not valid UTF-8: invalid bytes were replaced" if invalid else None
+    return Document(name, stream, start, size_bytes, digest.hexdigest(), passing, notice)
+
+
+def _decodes(decoder: codecs.IncrementalDecoder, piece: bytes) -> bool:
+    try:
+        decoder.decode(piece)
+    except UnicodeDecodeError:
+        return False
+    return True

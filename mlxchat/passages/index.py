@@ -1,0 +1,200 @@
+"""The passages of one document in an index by word, kept on the disk by the document's digest.
+
+An index may be lost: a damaged one is made again. Nothing of the document's text is copied into it
+but its words; the passages themselves are read from the document.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from mlxchat.files import make_private_directory, replacing
+from mlxchat.passages.document import Document
+from mlxchat.passages.split import Span, split
+from mlxchat.progress import Progress
+from mlxchat.recall.words import words
+
+FORMAT = 1
+# A smaller document is indexed faster than its index would be found.
+MIN_KEPT_BYTES = 1 << 20
+# All files in the directory; the least recently used go first.
+MAX_KEPT_BYTES = 2 << 30
+STRAY_AFTER_S = 86_400.0
+SUFFIX = ".sqlite"
+ROWS = 1_000
+SCHEMA = f"""
+PRAGMA user_version = {FORMAT};
+CREATE TABLE passages (number INTEGER PRIMARY KEY,
+    start INT NOT NULL, end INT NOT NULL, first_line INT NOT NULL, last_line INT NOT NULL,
+    sum INT NOT NULL);
+CREATE VIRTUAL TABLE texts USING fts5(
+    words, content='', tokenize='porter unicode61');
+"""
+
+
+class Outdated(Exception):
+    """The index does not describe the document: it is damaged, or the document has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage of a document; `number` counts from 0."""
+
+    document: Document
+    number: int
+    span: Span
+    text: str
+
+
+class DocumentIndex:
+    """The index of a document, in a database. Methods raise Outdated."""
+
+    def __init__(self, document: Document, database: sqlite3.Connection) -> None:
+        self.document = document
+        self._database = database
+        self._count = self._first("SELECT COUNT(*) FROM passages")[0]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def with_word(self, word: str, limit: int) -> list[int]:
+        """Numbers of at most `limit` passages that contain the word."""
+        query = "SELECT rowid FROM texts WHERE texts MATCH ? LIMIT ?"
+        with _damage():
+            return [row[0] for row in self._database.execute(query, (f'"{word}"', limit))]
+
+    def passage(self, number: int) -> Passage:
+        """A passage, read from the document. Raises InputError if that fails."""
+        *place, checksum = self._first(
+            "SELECT start, end, first_line, last_line, sum FROM passages WHERE number = ?", number
+        )
+        span = Span(*place)
+        data = self.document.bytes_at(span.start, span.end - span.start)
+        if zlib.crc32(data) != checksum:
+            raise Outdated(f"{self.document.name}: passage {number} has changed")
+        return Passage(self.document, number, span, data.decode("utf-8", "replace").strip())
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _first(self, query: str, *values: int) -> tuple[int, ...]:
+        with _damage():
+            row = self._database.execute(query, values).fetchone()
+        if row is None or not all(isinstance(each, int) for each in row):
+            raise Outdated("a row is missing")
+        return row
+
+
+class IndexDirectory:
+    """Indexes kept in `directory`, which is made on first use. Several processes may use it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def find(self, document: Document) -> DocumentIndex | None:
+        """The kept index, if there is a sound one."""
+        path = self._path_of(document)
+        try:
+            uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+            database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        except sqlite3.Error:
+            return None
+        try:
+            with _damage():
+                (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version == FORMAT:
+                index = DocumentIndex(document, database)
+                with contextlib.suppress(OSError):
+                    os.utime(path)
+                return index
+        except Outdated:
+            pass
+        database.close()
+        return None
+
+    def make(self, document: Document, on_progress: Progress) -> DocumentIndex:
+        """Index the document and keep the index. Raises OSError if it cannot be written."""
+        make_private_directory(self._directory)
+        self._make_room()
+        with replacing(self._path_of(document)) as path:
+            database = _connected(str(path))
+            try:
+                _fill(database, document, on_progress)
+            finally:
+                database.close()
+        found = self.find(document)
+        if found is None:
+            raise OSError("the new index cannot be read")
+        return found
+
+    def _path_of(self, document: Document) -> Path:
+        return self._directory / f"{document.digest}{SUFFIX}"
+
+    def _make_room(self) -> None:
+        """Delete the least recently used files beyond the limit, and what a kill has left."""
+        stray_before_s = time.time() - STRAY_AFTER_S
+        left = MAX_KEPT_BYTES
+        for path in sorted(self._directory.iterdir(), key=_used_s, reverse=True):
+            with contextlib.suppress(OSError):
+                left -= path.stat().st_size
+                if left < 0 or (path.name.startswith(".") and _used_s(path) < stray_before_s):
+                    path.unlink()
+
+
+def passing_index(document: Document, on_progress: Progress) -> DocumentIndex:
+    """An index in a temporary file, which is deleted when it is closed. Raises OSError."""
+    # SQLite's own: in memory while it is small.
+    database = _connected("")
+    try:
+        _fill(database, document, on_progress)
+        return DocumentIndex(document, database)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    # Unless it is complete, the file is deleted.
+    database.execute("PRAGMA journal_mode = OFF")
+    database.execute("PRAGMA synchronous = OFF")
+    return database
+
+
+def _fill(database: sqlite3.Connection, document: Document, on_progress: Progress) -> None:
+    try:
+        database.executescript(SCHEMA)
+        database.execute("BEGIN")
+        for number, (span, data) in enumerate(split(document)):
+            row = (number, *astuple(span), zlib.crc32(data))
+            database.execute("INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?)", row)
+            text = " ".join(words(data.decode("utf-8", "replace")))
+            database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", (number, text))
+            if number % ROWS == 0:
+                on_progress(span.end, document.size_bytes)
+        database.execute("COMMIT")
+        on_progress(document.size_bytes, document.size_bytes)
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from error
+
+
+def _used_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise Outdated(str(error)) from error

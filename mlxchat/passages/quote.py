@@ -1,0 +1,93 @@
+"""Passages as the text of a prompt, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mlxchat.passages.index import Passage
+
+# Places that a notice names.
+MAX_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Lines of a document, from `first` to `last`."""
+
+    file: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.lines}"
+
+    @property
+    def lines(self) -> str:
+        if self.first == self.last:
+            return f"line {self.first}"
+        return f"lines {self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What is in the prompt: `places` with `read` of `of` passages, `share` of the whole text."""
+
+    places: tuple[Place, ...]
+    read: int
+    of: int
+    share: float
+
+
+def place_of(*passages: Passage) -> Place:
+    """From the first to the last of neighbouring passages."""
+    first, last = passages[0], passages[-1]
+    return Place(first.document.name, first.span.first_line, last.span.last_line)
+
+
+def heading(place: Place) -> str:
+    """What the model reads before the text of this place."""
+    return f"[{place}]\n"
+
+
+def places(passages: Sequence[Passage]) -> list[Place]:
+    """The places; neighbouring passages are one place."""
+    return [place_of(*run) for run in _runs(passages)]
+
+
+def quoted(passages: Sequence[Passage]) -> str:
+    """The text of the passages, with their places."""
+    return "\n\n".join(heading(place_of(*run)) + _text_of(run) for run in _runs(passages))
+
+
+def left_out(read: Read, files: int) -> str:
+    """What was read, and what was not."""
+    named = [str(each) if files > 1 else each.lines for each in read.places[:MAX_NAMED]]
+    more = len(read.places) - len(named)
+    listed = "; ".join([*named, *([f"{more} more"] if more else [])])
+    first = read.places[0].file if files == 1 else f"{files} documents"
+    return (
+        f"{first}: larger than the window, read {read.read:,} of {read.of:,} passages ({listed}); "
+        f"{1 - read.share:.1%} of the text is left out"
+    )
+
+
+def _runs(passages: Sequence[Passage]) -> Iterator[list[Passage]]:
+    """The passages, neighbours together."""
+    run: list[Passage] = []
+    for passage in passages:
+        if run and not _follows(run[-1], passage):
+            yield run
+            run = []
+        run.append(passage)
+    if run:
+        yield run
+
+
+def _follows(before: Passage, passage: Passage) -> bool:
+    return before.document is passage.document and before.number + 1 == passage.number
+
+
+def _text_of(run: Sequence[Passage]) -> str:
+    start, end = run[0].span.start, run[-1].span.end
+    return run[0].document.bytes_at(start, end - start).decode("utf-8", "replace").strip()

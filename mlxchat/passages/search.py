@@ -1,0 +1,92 @@
+"""Finds the passages of several documents that a question needs, in as much room as there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mlxchat.passages.index import DocumentIndex, Outdated, Passage
+from mlxchat.recall.choice import COMMON, by_share
+
+# A passage that contains less than this share of what the best one contains is not read.
+ENOUGH_OF_BEST = 0.3
+# The best passages are read with what comes after and before them.
+WITH_NEIGHBOURS = 3
+# After this many passages that are too long for the rest of the room, it counts as full.
+MAX_TOO_LONG = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Passages in the order of the documents, best-fitting among `of`; `fit` is whether any does.
+    Without one that fits, these are the first ones."""
+
+    passages: tuple[Passage, ...]
+    of: int
+    fit: bool
+
+
+class Search:
+    """Passages of all documents are numbered in order."""
+
+    def __init__(self, indexes: Sequence[DocumentIndex]) -> None:
+        self._indexes = indexes
+        self._firsts: list[int] = []
+        self._count = 0
+        for index in indexes:
+            self._firsts.append(self._count)
+            self._count += len(index)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def with_word(self, word: str) -> list[int]:
+        """The passages that contain the word; of a word that says little, not all."""
+        limit = max(COMMON, self._count // 10) + 1
+        return [
+            first + number
+            for first, index in zip(self._firsts, self._indexes, strict=True)
+            for number in index.with_word(word, limit)
+        ]
+
+    def find(self, question: str, room: int, cost_of: Callable[[Passage], int]) -> Found:
+        """Passages that cost at most `room`. Raises Outdated."""
+        fits = by_share(self, question)
+        enough = ENOUGH_OF_BEST * fits[0].share if fits else 0.0
+        ranked = [fit.number for fit in fits if fit.share >= enough]
+        wanted = self._with_neighbours(ranked) if fits else iter(range(self._count))
+        chosen: dict[int, Passage] = {}
+        too_long = 0
+        for number in wanted:
+            passage = self._passage(number)
+            cost = cost_of(passage)
+            if cost <= room:
+                chosen[number] = passage
+                room -= cost
+            elif (too_long := too_long + 1) >= MAX_TOO_LONG:
+                break
+        passages = tuple(chosen[number] for number in sorted(chosen))
+        return Found(passages, self._count, bool(fits))
+
+    def _with_neighbours(self, ranked: Sequence[int]) -> Iterator[int]:
+        """The best passages first, then the best ones' neighbours in their documents, then the
+        rest; each once."""
+        neighbours = [
+            each
+            for number in ranked[:WITH_NEIGHBOURS]
+            for each in (number + 1, number - 1)
+            if self._document(each) == self._document(number)
+        ]
+        return iter(dict.fromkeys([*ranked[:WITH_NEIGHBOURS], *neighbours, *ranked]))
+
+    def _document(self, number: int) -> int:
+        """Of which document the passage is; -1 if there is none of this number."""
+        if not 0 <= number < self._count:
+            return -1
+        return sum(first <= number for first in self._firsts) - 1
+
+    def _passage(self, number: int) -> Passage:
+        document = self._document(number)
+        if document < 0:
+            raise Outdated("an index has a passage that it does not have")
+        return self._indexes[document].passage(number - self._firsts[document])

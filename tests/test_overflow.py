@@ -1,0 +1,407 @@
+"""Documents that are larger than the window, in each way of `--overflow`."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mlxchat
+from mlxchat import paths
+from mlxchat.app.ranks import check_ranks
+from mlxchat.app.run import Run
+from mlxchat.app.section_answers import SectionAnswers
+from mlxchat.errors import InputError, UsageError
+from mlxchat.passages import index as index_module
+from mlxchat.passages.quote import Place
+from mlxchat.request import Overnight, Request, Setup
+from mlxchat.settings import Overflow
+from scripts.families import write_family
+from tests.in_process import run_in_process
+from tests.json_events import events_of
+
+FILLER = "The committee met on the usual day and talked about the budget at some length."
+FACT = "Ada Lovelace was born in London."
+QUESTION = "Where was Ada Lovelace born?"
+WINDOW = 1_000
+
+Generate = Callable[..., Any]
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    """6,000 tokens of the tiny model, which has a token for each byte."""
+    path = tmp_path / "report.txt"
+    path.write_text("\n\n".join([*[f"{FILLER} {FILLER}"] * 20, FACT, *[FILLER] * 40]))
+    return path
+
+
+@pytest.fixture
+def generate(unthinking_model: Path) -> Generate:
+    def run(*arguments: str, window: int = WINDOW, stdin: str | None = None) -> Any:
+        how = ("generate", "-m", str(unthinking_model), "--max-kv-size", str(window), "-n", "20")
+        return run_in_process(*how, *arguments, stdin=stdin)
+
+    return run
+
+
+def request(model: Path, report: Path, **options: Any) -> Request:
+    given = {"max_tokens": 20, "prompt": QUESTION, "files": (str(report),)}
+    return Request(setup=Setup(str(model), window=WINDOW), **{**given, **options})
+
+
+# Stop
+
+
+def test_stop_refuses_a_prompt_that_does_not_fit(generate: Generate, report: Path) -> None:
+    run = generate("--overflow", "stop", "-f", str(report), QUESTION)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(
+        r"mlxchat: error: the prompt has [\d,]+ tokens, and the window of 1,000 has room for 980 "
+        r"and an answer: enlarge --max-kv-size, or use --overflow roll, --overflow passages or "
+        r"--overflow map\n",
+        run.stderr,
+    )
+
+
+def test_stop_ends_before_anything_is_read(
+    unthinking_model: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlxchat.engine.generate.prefill", None)
+    with pytest.raises(InputError, match="room for 980"):
+        mlxchat.begin(request(unthinking_model, report, overflow=Overflow.STOP))
+
+
+def test_the_warning_about_a_large_document_names_the_alternatives(
+    generate: Generate, report: Path
+) -> None:
+    run = generate("-f", str(report), QUESTION)
+    assert run.returncode == 0
+    assert "are evicted; see --overflow passages or --overflow map\n" in run.stderr
+
+
+@pytest.mark.parametrize("way", Overflow)
+def test_a_document_that_fits_is_read_as_a_whole(
+    generate: Generate, report: Path, way: Overflow
+) -> None:
+    arguments = ("-f", str(report), QUESTION)
+    run = generate("--overflow", way, *arguments, window=20_000)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == generate(*arguments, window=20_000).stdout
+
+
+def test_a_model_that_evicts_nothing_is_not_stopped(tmp_path: Path, report: Path) -> None:
+    model = write_family(tmp_path / "model", "rwkv7", "float32")
+    run = run_in_process(
+        *("generate", "-m", str(model), "--max-kv-size", "128", "-n", "3", "--overflow", "stop"),
+        *("-f", str(report), QUESTION),
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+# What cannot be combined
+
+
+@pytest.mark.parametrize("way", ["passages", "map"])
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), "needs a question as the prompt, after the documents"),
+        (("-",), "needs a question as the prompt, after the documents"),
+        (("  ",), "needs a question as the prompt, after the documents"),
+        (("--raw", QUESTION), "needs the chat template, which --raw bypasses"),
+        (("--block", "x", QUESTION), "and --block cannot be combined: pass the documents with"),
+    ],
+)
+def test_what_needs_a_question_says_so(
+    generate: Generate, way: str, arguments: tuple[str, ...], error: str
+) -> None:
+    run = generate("--overflow", way, *arguments, stdin="text")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert f"--overflow {way} {error}" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_map_and_a_checkpoint_are_refused(generate: Generate, tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "night")
+    run = generate("--overflow", "map", "--checkpoint", checkpoint, QUESTION, stdin="text")
+    assert run.returncode == 2
+    assert "--overflow map and --checkpoint cannot be combined" in run.stderr
+
+
+def test_map_is_refused_on_several_ranks() -> None:
+    with pytest.raises(UsageError, match=r"cannot be used under mlx\.launch"):
+        check_ranks(object(), overflow="map")  # type: ignore[arg-type]
+
+
+# Passages
+
+
+def test_passages_are_read_and_what_is_left_out_is_reported(
+    generate: Generate, report: Path
+) -> None:
+    run = generate("--overflow", "passages", "--json", "-f", str(report), QUESTION)
+    assert run.returncode == 0
+    assert re.fullmatch(
+        rf"mlxchat: {report}: larger than the window, read \d+ of \d+ passages \(lines \d+-\d+\); "
+        r"\d\d\.\d% of the text is left out\n",
+        run.stderr,
+    )
+    start, passages, *_, done = events_of(run.stdout)
+    assert passages["event"] == "passages"
+    (place,) = passages["passages"]
+    first, last = place["lines"]
+    assert place["file"] == str(report)
+    assert first <= 41 <= last, "the line of the fact"
+    assert done["passages"] == passages["passages"]
+    assert start["prompt_tokens"] == done["prompt_tokens"] <= WINDOW - 20
+    assert done["evicted_tokens"] == 0
+
+
+def test_the_prompt_has_the_passages_with_their_places_before_the_question(
+    unthinking_model: Path, report: Path
+) -> None:
+    asked = request(unthinking_model, report, overflow=Overflow.PASSAGES)
+    with mlxchat.begin(asked) as run:
+        prompt = run._prompt
+        assert prompt is not None
+        text = run.model.tokenizer.decode(prompt.ids)
+        run.write()
+    head, _, rest = text.partition(f"[{report}, lines ")
+    assert head.endswith("user\n")
+    assert rest.index(FACT) < rest.index(f"\n\n{QUESTION}")
+
+
+def test_documents_from_a_pipe_and_files_are_searched_together(
+    generate: Generate, report: Path
+) -> None:
+    piped = report.read_text().replace(FACT, "Ada Lovelace moved to Ockham.")
+    arguments = ("--overflow", "passages", "--json", "-f", str(report), QUESTION)
+    run = generate(*arguments, window=2_000, stdin=piped)
+    files = [each["file"] for each in events_of(run.stdout)[-1]["passages"]]
+    assert files == ["standard input", str(report)]
+    assert run.stderr.startswith("mlxchat: 2 documents: larger than the window")
+
+
+def test_a_question_without_words_of_the_text_reads_the_beginning(
+    generate: Generate, report: Path
+) -> None:
+    run = generate("--overflow", "passages", "--json", "-f", str(report), "Zusammenfassung?")
+    assert run.returncode == 0
+    assert (
+        "no passage has a word of the question: reading the first ones; --overflow map reads "
+        "everything"
+    ) in run.stderr
+    assert events_of(run.stdout)[-1]["passages"][0]["lines"][0] == 1
+
+
+@pytest.mark.parametrize("way", ["passages", "map"])
+def test_a_question_larger_than_the_window_is_refused(
+    generate: Generate, report: Path, way: str
+) -> None:
+    run = generate("--overflow", way, "-f", str(report), "Ada? " * 300)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "the question and the template take" in run.stderr
+    assert "--max-kv-size must be larger" in run.stderr
+
+
+def test_passages_with_a_checkpoint_are_resumed(
+    unthinking_model: Path, report: Path, tmp_path: Path
+) -> None:
+    """The prompt is in the checkpoint: the document is not needed again."""
+    how = {"overflow": Overflow.PASSAGES, "ignore_eos": True}
+    night = Overnight(checkpoint=tmp_path / "night", checkpoint_every=5)
+    with mlxchat.begin(request(unthinking_model, report, overnight=night, **how)) as run:
+        tokens = iter(range(12))
+        run.write(should_stop=lambda: next(tokens, None) is None)
+    text = report.read_text()
+    report.unlink()
+    with mlxchat.resume(tmp_path / "night") as run:
+        run.write()
+    report.write_text(text)
+    other = Overnight(checkpoint=tmp_path / "once")
+    with mlxchat.begin(request(unthinking_model, report, overnight=other, **how)) as run:
+        run.write()
+    resumed, once = (tmp_path / name / "output.txt" for name in ("night", "once"))
+    assert resumed.read_bytes() == once.read_bytes()
+
+
+@pytest.fixture
+def any_size_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlxchat.app.passages.MIN_KEPT_BYTES", 0)
+
+
+@pytest.mark.usefixtures("any_size_is_kept")
+def test_the_index_of_a_known_file_is_used_again(
+    generate: Generate, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--overflow", "passages", "--json", "-f", str(report), QUESTION)
+    first = events_of(generate(*arguments).stdout)[1]
+    monkeypatch.setattr(index_module, "_fill", None)
+    assert events_of(generate(*arguments).stdout)[1] == first
+
+
+@pytest.mark.usefixtures("any_size_is_kept")
+def test_a_damaged_index_is_made_again(generate: Generate, report: Path) -> None:
+    arguments = ("--overflow", "passages", "--json", "-f", str(report), QUESTION)
+    first = events_of(generate(*arguments).stdout)[1]
+    (index,) = paths.document_indexes_dir().iterdir()
+    sound = index.read_bytes()
+    for place in range(0, len(sound), 2_048):
+        index.write_bytes(sound[:place] + b"\xff" * 2_048 + sound[place + 2_048 :])
+        run = generate(*arguments)
+        assert (run.returncode, events_of(run.stdout)[1]) == (0, first), place
+
+
+@pytest.mark.usefixtures("any_size_is_kept")
+def test_nothing_is_kept_of_a_pipe_or_without_the_prefix_cache(
+    generate: Generate, report: Path
+) -> None:
+    generate("--overflow", "passages", QUESTION, stdin=report.read_text())
+    generate("--overflow", "passages", "--no-prefix-cache", "-f", str(report), QUESTION)
+    generate("--overflow", "map", "--no-prefix-cache", "-f", str(report), QUESTION)
+    assert not paths.document_indexes_dir().exists()
+
+
+@pytest.mark.usefixtures("any_size_is_kept")
+def test_an_index_that_cannot_be_written_is_not_needed(generate: Generate, report: Path) -> None:
+    paths.document_indexes_dir().parent.mkdir(parents=True)
+    paths.document_indexes_dir().touch()
+    run = generate("--overflow", "passages", "--json", "-f", str(report), QUESTION)
+    assert run.returncode == 0
+    assert f"mlxchat: the index of {report} is not kept: " in run.stderr
+    assert events_of(run.stdout)[-1]["passages"]
+
+
+# Map
+
+
+def sections(stdout: str) -> list[dict[str, Any]]:
+    return [each for each in events_of(stdout) if each["event"] == "section"]
+
+
+def test_every_line_is_read_once_and_in_order(generate: Generate, report: Path) -> None:
+    run = generate("--overflow", "map", "--json", "-f", str(report), QUESTION)
+    assert run.returncode == 0, run.stderr
+    read = sections(run.stdout)
+    assert len(read) > 10
+    texts = report.read_text().split("\n")
+    done = 0
+    for each in read:
+        first, last = each["lines"]
+        if first == 1 and done:
+            break
+        assert not "".join(texts[done : first - 1]).strip()
+        done = last
+    assert done == len(texts)
+    assert events_of(run.stdout)[-1]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "falcon_h1", "rwkv7"])
+def test_no_prompt_of_a_section_is_larger_than_the_window(
+    kind: str, tmp_path: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_family(tmp_path / "model", kind, "float32")
+    largest: list[int] = []
+    from mlxchat.engine import brief
+
+    class Watched(brief.Brief):
+        def __init__(self, model: Any, ids: Any, *others: Any, **how: Any) -> None:
+            super().__init__(model, ids, *others, **how)
+            largest.append(len(ids) + how["limit"])
+
+    monkeypatch.setattr("mlxchat.app.sections.Brief", Watched)
+    asked = request(model, report, overflow=Overflow.MAP)
+    with mlxchat.begin(asked) as run:
+        run.write()
+        assert run.stats.evicted_tokens == 0
+        assert run.stats.prompt_tokens <= WINDOW - 20
+    assert len(largest) > 10
+    assert max(largest) <= WINDOW
+
+
+def events_from(asked: Request) -> list[dict[str, Any]]:
+    with mlxchat.begin(asked) as run:
+        return [json.loads(piece.text) for piece in run]
+
+
+def answers(events: list[dict[str, Any]]) -> list[str]:
+    return [each["answer"] for each in events if each["event"] == "section"]
+
+
+def interrupted(run: Run, after: int) -> str:
+    """The output of a run that is stopped after some sections."""
+    pieces: list[str] = []
+    with run:
+        for piece in run.pieces(should_stop=lambda: len(pieces) > after):
+            pieces.append(piece.text)
+    return "".join(pieces)
+
+
+def test_a_stopped_reading_writes_what_there_is_and_continues(
+    unthinking_model: Path, report: Path
+) -> None:
+    asked = request(unthinking_model, report, overflow=Overflow.MAP, events=True)
+    whole = events_from(asked)
+    assert not list(paths.document_indexes_dir().iterdir()), "not needed any more"
+    first = interrupted(mlxchat.begin(asked), 4)
+    read = sections(first)
+    assert 0 < len(read) < 8
+    (kept,) = paths.document_indexes_dir().iterdir()
+    assert kept.stat().st_mode & 0o077 == 0
+    lines = kept.read_text().splitlines()
+    assert [json.loads(line)[3] for line in lines] == [each["answer"] for each in read]
+    # Killed while it wrote the next answer.
+    with kept.open("a") as file:
+        file.write('["report.t')
+    again = events_from(asked)
+    assert answers(again) == answers(whole)
+    assert not list(paths.document_indexes_dir().iterdir())
+
+
+def test_a_stopped_reading_prints_the_answers_and_is_not_complete(
+    unthinking_model: Path, report: Path
+) -> None:
+    run = mlxchat.begin(request(unthinking_model, report, overflow=Overflow.MAP))
+    calls = iter(range(200))
+    with run:
+        text = "".join(piece.text for piece in run.pieces(should_stop=lambda: not next(calls, 0)))
+    assert run.is_complete is False
+    assert run.stats.finish_reason == "interrupted"
+    assert run.status().generated == 0
+    assert text == "" or text.startswith(f"[{report}, lines 1-")
+
+
+def test_a_deadline_ends_the_reading(generate: Generate, report: Path) -> None:
+    run = generate("--overflow", "map", "--for", "0.000001s", "--json", "-f", str(report), QUESTION)
+    assert run.returncode == 4
+    done = events_of(run.stdout)[-1]
+    assert (done["finish_reason"], done["complete"]) == ("time", False)
+
+
+def test_another_question_does_not_continue_a_reading(unthinking_model: Path, report: Path) -> None:
+    asked = request(unthinking_model, report, overflow=Overflow.MAP, events=True)
+    interrupted(mlxchat.begin(asked), 4)
+    changes = ({"prompt": "Who?"}, {"system": "Be brief."}, {"think": "on"})
+    loaded = mlxchat.open_model(asked.setup)
+    for change in changes:
+        other = request(unthinking_model, report, overflow=Overflow.MAP, **change)
+        assert (
+            SectionAnswers.of(other, [], loaded, print)._path
+            != SectionAnswers.of(asked, [], loaded, print)._path
+        )
+
+
+def test_answers_that_cannot_be_kept_are_reported(generate: Generate, report: Path) -> None:
+    paths.document_indexes_dir().parent.mkdir(parents=True)
+    paths.document_indexes_dir().touch()
+    run = generate("--overflow", "map", "-f", str(report), QUESTION)
+    assert run.returncode == 0
+    assert run.stderr.count("answers so far are not kept") == 1
+
+
+def test_a_place_is_named_by_its_lines() -> None:
+    assert str(Place("a.txt", 3, 3)) == "a.txt, line 3"
+    assert str(Place("a.txt", 3, 5)) == "a.txt, lines 3-5"

@@ -1,0 +1,374 @@
+"""Passages of large documents: split without loss, found by what a question asks, read back."""
+
+import io
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mlxchat.errors import InputError, UsageError
+from mlxchat.passages import index as index_module
+from mlxchat.passages.document import SPOOLED_BYTES, Document, open_documents
+from mlxchat.passages.index import (
+    DocumentIndex,
+    IndexDirectory,
+    Outdated,
+    passing_index,
+)
+from mlxchat.passages.quote import Read, left_out, places, quoted
+from mlxchat.passages.search import Found, Search
+from mlxchat.passages.split import MAX_BYTES, split
+
+FILLER = "The committee met on the usual day and talked about the budget at some length. "
+
+
+OPEN: list[Document | DocumentIndex] = []
+
+
+@pytest.fixture(autouse=True)
+def close_everything() -> Iterator[None]:
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+def opened(files: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
+    documents = list(open_documents(files, stdin))
+    OPEN.extend(documents)
+    return documents
+
+
+def document_of(data: bytes) -> Document:
+    return opened([], io.BytesIO(data))[0]
+
+
+def indexed(document: Document) -> DocumentIndex:
+    OPEN.append(index := passing_index(document, ignore))
+    return index
+
+
+def ignore(done: int, total: int) -> None: ...
+
+
+def paragraphs(*texts: str) -> str:
+    return "\n\n".join(texts)
+
+
+def report(facts: dict[int, str], length: int = 60) -> str:
+    """Paragraphs of filler, with facts in some of them."""
+    return paragraphs(*(f"{FILLER * 3}{facts.get(n, '')}" for n in range(length)))
+
+
+def search_in(*texts: str) -> Search:
+    documents = [document_of(text.encode()) for text in texts]
+    return Search([indexed(document) for document in documents])
+
+
+def found(search: Search, question: str, room: int = 1_000) -> Found:
+    return search.find(question, room, lambda passage: len(passage.text))
+
+
+TEXTS = st.lists(
+    st.sampled_from(
+        ["\n", "\n\n", "word ", "A sentence. ", "x" * 700, "漢字。", "é" * 301, "\r\n"]
+    ),
+    max_size=30,
+).map("".join)
+
+
+@given(TEXTS.filter(str.strip))
+@example("\n\n  a\n\n\nb " * 400)
+@example("漢" * 1_000)
+def test_passages_are_the_document_but_for_the_blank_lines_between_them(text: str) -> None:
+    data = text.encode()
+    done = 0
+    for span, piece in split(document_of(data)):
+        assert data[span.start : span.end] == piece
+        assert not data[done : span.start].strip()
+        assert len(piece) <= MAX_BYTES
+        assert "�" not in piece.decode("utf-8", "replace")
+        assert span.first_line == data[: span.start].count(b"\n") + 1
+        assert span.last_line == data[: span.end - 1].count(b"\n") + 1
+        done = span.end
+    assert not data[done:].strip()
+
+
+@pytest.mark.parametrize("size", [1, 600, 65_536, 65_537, 1 << 20, (1 << 20) + 1, 3_000_000])
+def test_a_single_long_line_is_split_wherever_the_blocks_it_is_read_in_end(size: int) -> None:
+    data = (b"word and " * (size // 9 + 1))[:size]
+    pieces = [piece for _, piece in split(document_of(data))]
+    assert b"".join(pieces) == data.rstrip() or b"".join(pieces) == data
+    assert all(piece.endswith(b" ") for piece in pieces[:-1])
+
+
+def test_a_passage_begins_at_a_paragraph_if_the_one_before_is_long_enough() -> None:
+    text = paragraphs("# Heading", FILLER * 3, FILLER * 3 + "end")
+    passages = [piece.decode() for _, piece in split(document_of(text.encode()))]
+    assert passages == [f"# Heading\n\n{FILLER * 3}\n", f"{FILLER * 3}end"]
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", "standard input is empty"),
+        (b" \n\t\n", "standard input is empty"),
+        (b"\xef\xbb\xbf", "standard input is empty"),
+        (b"text\0", "standard input is binary: it contains a NUL at byte 4"),
+        (b"x" * (1 << 20) + b"\0", "standard input is binary: it contains a NUL at byte 1,048,576"),
+        ("text".encode("utf-16"), "standard input is UTF-16"),
+    ],
+)
+def test_what_is_not_text_is_refused(data: bytes, error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        document_of(data)
+
+
+def test_an_empty_pipe_is_no_document_beside_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a")
+    (document,) = opened([str(path)], io.BytesIO())
+    assert document.name == str(path)
+
+
+def test_a_pipe_comes_first_unless_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a")
+
+    def names(*files: str) -> list[str]:
+        return [each.name for each in opened(files, io.BytesIO(b"piped"))]
+
+    assert names(str(path)) == ["standard input", str(path)]
+    assert names(str(path), "-") == [str(path), "standard input"]
+    with pytest.raises(UsageError, match="only one -"):
+        names("-", "-")
+
+
+def test_invalid_bytes_are_replaced_and_reported() -> None:
+    document = document_of(b"caf\xe9 is open")
+    assert document.notice == "standard input is not valid UTF-8: invalid bytes were replaced"
+    assert found(Search([indexed(document)]), "open").passages[0].text == "caf� is open"
+
+
+def test_a_mark_of_utf8_is_not_part_of_the_text() -> None:
+    (passage,) = found(search_in("﻿Ada was here."), "Ada").passages
+    assert passage.text == "Ada was here."
+
+
+def test_a_fifo_is_read_as_a_file(tmp_path: Path) -> None:
+    """`-f <(command)` in a shell."""
+    read, write = os.pipe()
+    os.write(write, b"from a pipe")
+    os.close(write)
+    (document,) = opened([f"/dev/fd/{read}"])
+    os.close(read)
+    assert document.passing
+    assert document.bytes_at(5, 6) == b"a pipe"
+
+
+def test_a_long_pipe_goes_to_a_temporary_file() -> None:
+    document = document_of(b"0123456789" * (SPOOLED_BYTES // 10 + 1))
+    assert document.bytes_at(SPOOLED_BYTES, 1) == str(SPOOLED_BYTES % 10).encode()
+
+
+def test_the_passage_that_answers_is_found_with_its_neighbours_in_order() -> None:
+    search = search_in(report({30: "Ada Lovelace was born in London.", 45: "The dog slept."}))
+    result = found(search, "Where was Ada Lovelace born?")
+    assert result.fit
+    assert result.of == 60
+    numbers = [each.number for each in result.passages]
+    assert numbers == [29, 30, 31]
+
+
+def test_passages_of_several_documents_are_told_apart() -> None:
+    search = search_in(report({3: "Ada owns a boat."}), report({7: "Ada sold the boat to Max."}))
+    passages = found(search, "Does Ada own a boat?", room=10_000).passages
+    documents = [each.document for each in passages]
+    assert "Ada owns a boat." in quoted(passages)
+    assert "sold the boat to Max" in quoted(passages)
+    first = documents[0]
+    assert [each is first for each in documents] == sorted(
+        (each is first for each in documents), reverse=True
+    )
+
+
+def test_no_more_is_read_than_there_is_room_for() -> None:
+    search = search_in(report({n: f"Ada wrote letter {n}." for n in range(60)}))
+    for room in (0, 100, 300, 1_000, 5_000):
+        passages = found(search, "Which letter did Ada write about number 12?", room).passages
+        assert sum(len(each.text) for each in passages) <= room
+
+
+def test_without_a_word_of_the_question_the_beginning_is_read() -> None:
+    result = found(search_in(report({})), "Summarize this.")
+    assert not result.fit
+    assert [each.number for each in result.passages] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "question", ["", "???", '"', "a OR b", "NEAR(x", "col:x", "*", "ก็ ความ", "𝒜", "\0", "'"]
+)
+def test_no_question_is_taken_for_a_query(question: str) -> None:
+    found(search_in(report({5: question.replace("\0", "") + " ก็ ความ"})), question)
+
+
+def test_scripts_without_spaces_are_found() -> None:
+    search = search_in(
+        paragraphs(*["会議は予定どおり行われました。" * 8] * 20, "姉は京都に住んでいます。")
+    )
+    assert "京都" in quoted(found(search, "姉はどこに住んでいますか?").passages)
+
+
+def test_neighbouring_passages_have_one_place() -> None:
+    search = search_in(report({30: "Ada was born in London."}))
+    passages = found(search, "Where was Ada born?").passages
+    (place,) = places(passages)
+    assert (place.file, place.first, place.last) == ("standard input", 59, 63)
+    assert str(place) == "standard input, lines 59-63"
+    assert quoted(passages).startswith("[standard input, lines 59-63]\nThe committee")
+    assert "\n\n" in quoted(passages)
+
+
+def test_what_is_left_out_is_said() -> None:
+    search = search_in(report({30: "Ada was born in London."}))
+    read = Read(tuple(places(found(search, "Where was Ada born?").passages)), 3, 60, 0.05)
+    assert left_out(read, 1) == (
+        "standard input: larger than the window, read 3 of 60 passages (lines 59-63); "
+        "95.0% of the text is left out"
+    )
+    assert left_out(read, 2).startswith(
+        "2 documents: larger than the window, read 3 of 60 passages (standard input, lines 59-63)"
+    )
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[IndexDirectory, Path]:
+    return IndexDirectory(tmp_path / "indexes"), tmp_path / "indexes"
+
+
+def file_of(directory: Path) -> Path:
+    (path,) = directory.iterdir()
+    return path
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], Document]:
+    def write(text: str) -> Document:
+        path = tmp_path / "report.txt"
+        path.write_text(text)
+        (document,) = opened([str(path)])
+        return document
+
+    return write
+
+
+def answer(index: DocumentIndex) -> str:
+    return quoted(found(Search([index]), "Where was Ada born?").passages)
+
+
+def test_a_kept_index_finds_what_a_new_one_finds(
+    kept: tuple[IndexDirectory, Path], written: Callable[[str], Document]
+) -> None:
+    directory, path = kept
+    document = written(report({30: "Ada was born in London."}))
+    assert directory.find(document) is None
+    OPEN.append(made := directory.make(document, ignore))
+    assert "London" in answer(made)
+    again = directory.find(document)
+    assert again is not None
+    OPEN.append(again)
+    assert answer(again) == answer(made)
+    assert file_of(path).stat().st_mode & 0o077 == 0
+    changed = written(report({30: "Ada was born in Paris."}))
+    assert directory.find(changed) is None
+
+
+def test_a_damaged_index_is_never_believed(
+    kept: tuple[IndexDirectory, Path], written: Callable[[str], Document]
+) -> None:
+    """Whatever byte is damaged, a passage is one of the document's, or the index is made again."""
+    directory, path = kept
+    document = written(report({30: "Ada was born in London."}))
+    directory.make(document, ignore).close()
+    sound = file_of(path).read_bytes()
+    genuine = {data.decode().strip() for _, data in split(document)}
+    refused = 0
+    for place in range(0, len(sound), 97):
+        file_of(path).write_bytes(sound[:place] + b"\xff" * 8 + sound[place + 8 :])
+        try:
+            index = directory.find(document)
+            OPEN.extend([] if index is None else [index])
+            passages = () if index is None else found(Search([index]), "Ada born").passages
+            assert {each.text for each in passages} <= genuine
+            refused += index is None
+        except Outdated:
+            refused += 1
+    assert refused
+    for size in range(0, len(sound), 4_096):
+        file_of(path).write_bytes(sound[:size])
+        try:
+            index = directory.find(document)
+            OPEN.extend([] if index is None else [index])
+            assert index is None or {each.text for each in found(Search([index]), "Ada").passages}
+        except Outdated:
+            pass
+
+
+def test_a_document_that_changes_while_it_is_read_is_noticed(
+    written: Callable[[str], Document], tmp_path: Path
+) -> None:
+    document = written(report({30: "Ada was born in London."}))
+    index = indexed(document)
+    text = (tmp_path / "report.txt").read_text()
+    (tmp_path / "report.txt").write_text(text.replace("London", "Venice"))
+    with pytest.raises(Outdated):
+        answer(index)
+
+
+def test_an_unfinished_index_leaves_nothing(
+    kept: tuple[IndexDirectory, Path],
+    written: Callable[[str], Document],
+) -> None:
+    directory, path = kept
+    document = written(report({}))
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        directory.make(document, interrupt)
+    assert list(path.iterdir()) == []
+
+
+def test_old_indexes_go_first(
+    kept: tuple[IndexDirectory, Path],
+    written: Callable[[str], Document],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory, path = kept
+    directory.make(written(report({1: "first"})), ignore).close()
+    (old,) = path.iterdir()
+    os.utime(old, (1, 1))
+    directory.make(written(report({1: "second"})), ignore).close()
+    monkeypatch.setattr(index_module, "MAX_KEPT_BYTES", old.stat().st_size + 100)
+    (path / ".old.sqlite.xyz").touch()
+    os.utime(path / ".old.sqlite.xyz", (1, 1))
+    directory.make(written(report({1: "third"})), ignore).close()
+    assert old not in path.iterdir()
+    assert len(list(path.iterdir())) == 2
+
+
+def test_an_index_of_another_format_is_made_again(
+    kept: tuple[IndexDirectory, Path], written: Callable[[str], Document]
+) -> None:
+    directory, path = kept
+    document = written(report({}))
+    directory.make(document, ignore).close()
+    with sqlite3.connect(file_of(path)) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    assert directory.find(document) is None
