@@ -22,6 +22,7 @@ from mlxchat.bench import (
     batch_speed,
     catalog,
     chat,
+    documents,
     memory,
     prefill,
     recall,
@@ -31,6 +32,7 @@ from mlxchat.bench import (
     theirs,
     workloads,
 )
+from mlxchat.bench.long_text import long_text
 from mlxchat.bench.machine import this_machine
 from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios, verdict
 from mlxchat.bench.recall_reporting import REPORTING
@@ -294,6 +296,27 @@ def test_recall_brings_back_what_the_window_forgot(subject: Subject) -> None:
     assert 10 < by_way[recall.WITH].quote_tokens <= 512 / 8
     assert by_way[recall.WITHOUT].quote_tokens == 0
     assert all(each.logprob < 0 for each in found)
+
+
+def test_passages_of_a_document_have_the_facts_that_rolled_out_of_the_window(
+    subject: Subject,
+) -> None:
+    *_, found = documents.measure(subject)
+    by_way = {each.way: each for each in found}
+    assert by_way["passages"].found == by_way["passages"].facts
+    assert by_way["roll"].found == 0
+    assert by_way["passages"].prompt_tokens < 1_024 < by_way["roll"].prompt_tokens
+    assert by_way["map"].prompt_tokens < 1_024
+
+
+def test_a_long_text_has_each_fact_once_and_few_paragraphs_twice() -> None:
+    text = long_text(REPORTING.facts, REPORTING.topics, 100_000)
+    assert 0.98 < len(text.encode()) / 100_000 < 1.02
+    for fact in REPORTING.facts:
+        assert text.count(fact.statement) == 1
+        assert not fact.change or text.index(fact.change) > text.index(fact.statement)
+    paragraphs = text.split("\n\n")
+    assert len(set(paragraphs)) > 0.95 * len(paragraphs)
 
 
 def test_planted_facts_are_forgotten_and_their_answers_are_in_them() -> None:

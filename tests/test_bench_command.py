@@ -107,6 +107,17 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         wrong=COUNT,
         search_ms=AMOUNT,
     ),
+    ("documents", "documents"): an_object(
+        way={"enum": ["passages", "roll", "fact in view", "map"]},
+        tokens=COUNT,
+        max_kv_size=COUNT,
+        facts=COUNT,
+        answered=COUNT,
+        logprob={"type": "number", "maximum": 0},
+        found=COUNT,
+        prompt_tokens=AMOUNT,
+        search_ms=AMOUNT,
+    ),
     ("batch", "rows"): an_object(
         side={"enum": ["mlxchat", "one by one", "mlx-lm"]},
         rows=COUNT,
@@ -372,6 +383,7 @@ def test_each_benchmark_draws_charts_in_both_formats(everything: Everything) -> 
         *(
             "decode-speed",
             "decode-workloads",
+            "documents",
             "memory",
             "prefill-memory",
             "prefill-speed",

@@ -151,7 +151,7 @@ ORDER: dict[str, list[str]] = {
         "theirs",
         *("workloads", "scheduler", "batch_speed", "batch_prefix", "batch_memory", "batch"),
         *("plot", "blocks", "chat", "communication", "decode", "memory", "prefill", "prefix"),
-        *("recall_set", "recall_reporting", "recall"),
+        *("recall_set", "recall_reporting", "answering", "recall", "long_text", "documents"),
         *("startup", "stream", "measure"),
     ],
     "terminal": [

@@ -32,9 +32,9 @@ Generate = Callable[..., Any]
 
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
-    """6,000 tokens of the tiny model, which has a token for each byte."""
+    """3,000 tokens of the tiny model, which has a token for each byte."""
     path = tmp_path / "report.txt"
-    path.write_text("\n\n".join([*[f"{FILLER} {FILLER}"] * 20, FACT, *[FILLER] * 40]))
+    path.write_text("\n\n".join([*[f"{FILLER} {FILLER}"] * 10, FACT, *[FILLER] * 15]))
     return path
 
 
@@ -154,7 +154,7 @@ def test_passages_are_read_and_what_is_left_out_is_reported(
     (place,) = passages["passages"]
     first, last = place["lines"]
     assert place["file"] == str(report)
-    assert first <= 41 <= last, "the line of the fact"
+    assert first <= 21 <= last, "the line of the fact"
     assert done["passages"] == passages["passages"]
     assert start["prompt_tokens"] == done["prompt_tokens"] <= WINDOW - 20
     assert done["evicted_tokens"] == 0
@@ -249,8 +249,8 @@ def test_a_damaged_index_is_made_again(generate: Generate, report: Path) -> None
     first = events_of(generate(*arguments).stdout)[1]
     (index,) = paths.document_indexes_dir().iterdir()
     sound = index.read_bytes()
-    for place in range(0, len(sound), 2_048):
-        index.write_bytes(sound[:place] + b"\xff" * 2_048 + sound[place + 2_048 :])
+    for place in range(0, len(sound), 8_192):
+        index.write_bytes(sound[:place] + b"\xff" * 4_096 + sound[place + 4_096 :])
         run = generate(*arguments)
         assert (run.returncode, events_of(run.stdout)[1]) == (0, first), place
 
@@ -286,7 +286,7 @@ def test_every_line_is_read_once_and_in_order(generate: Generate, report: Path) 
     run = generate("--overflow", "map", "--json", "-f", str(report), QUESTION)
     assert run.returncode == 0, run.stderr
     read = sections(run.stdout)
-    assert len(read) > 10
+    assert len(read) > 5
     texts = report.read_text().split("\n")
     done = 0
     for each in read:
@@ -299,7 +299,7 @@ def test_every_line_is_read_once_and_in_order(generate: Generate, report: Path) 
     assert events_of(run.stdout)[-1]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "falcon_h1", "rwkv7"])
+@pytest.mark.parametrize("kind", ["gemma3_text", "falcon_h1", "rwkv7"])
 def test_no_prompt_of_a_section_is_larger_than_the_window(
     kind: str, tmp_path: Path, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +318,7 @@ def test_no_prompt_of_a_section_is_larger_than_the_window(
         run.write()
         assert run.stats.evicted_tokens == 0
         assert run.stats.prompt_tokens <= WINDOW - 20
-    assert len(largest) > 10
+    assert len(largest) > 5
     assert max(largest) <= WINDOW
 
 
@@ -348,7 +348,7 @@ def test_a_stopped_reading_writes_what_there_is_and_continues(
     assert not list(paths.document_indexes_dir().iterdir()), "not needed any more"
     first = interrupted(mlxchat.begin(asked), 4)
     read = sections(first)
-    assert 0 < len(read) < 8
+    assert 0 < len(read) < 6
     (kept,) = paths.document_indexes_dir().iterdir()
     assert kept.stat().st_mode & 0o077 == 0
     lines = kept.read_text().splitlines()

@@ -203,6 +203,15 @@ def test_no_more_is_read_than_there_is_room_for() -> None:
         assert sum(len(each.text) for each in passages) <= room
 
 
+def test_the_best_passage_is_cut_if_it_has_no_room() -> None:
+    search = search_in(report({30: "Ada was born in London."}))
+    (passage,) = found(search, "Where was Ada born?", room=100).passages
+    assert "Ada was born in London." in passage.text
+    assert len(passage.text) <= 100
+    assert "Ada was born" in quoted([passage])
+    assert len(quoted([passage])) < 150
+
+
 def test_without_a_word_of_the_question_the_beginning_is_read() -> None:
     result = found(search_in(report({})), "Summarize this.")
     assert not result.fit

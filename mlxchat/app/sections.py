@@ -76,8 +76,12 @@ class SectionReader:
             len(self._ids(text)) for text in (self._about_section("", ""), self._about_answers([]))
         )
         self._room = self._window - bare - self._limit - self._earlier - SPARE_TOKENS
-        self._room -= max(self._count(heading(_widest(each))) for each in documents)
-        if self._room < MIN_SECTION_TOKENS:
+        # Combined answers may be from two documents.
+        names = min(len(documents), 2)
+        place = names * max(self._count(heading(_widest(each))) for each in documents)
+        self._room -= place
+        # Two answers must fit, to be combined.
+        if self._room < max(MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS)):
             raise CacheError(
                 f"the question and the template take {bare:,} tokens, so the window's "
                 f"{self._window:,} have no room for a section of the document: ",

@@ -60,6 +60,7 @@ BENCHES = (
     Entry("batch", "Measure many prompts at once: speed and memory.", compares=True),
     Entry("chat", "Measure the time to the first token of each turn."),
     Entry("recall", "Measure what a chat answers about forgotten turns."),
+    Entry("documents", "Measure what is answered about documents larger than the window."),
     Entry(
         "stream",
         "Measure the perplexity of a long text by position.",

@@ -8,16 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import mlx.core as mx
-import numpy as np
-
+from mlxchat.bench.answering import Answering, common
 from mlxchat.bench.recall_reporting import REPORTING
 from mlxchat.bench.recall_set import Fact, RecallSet
 from mlxchat.bench.report import Chart, Point, Table, figure, series
 from mlxchat.bench.subject import Subject
-from mlxchat.cache import Cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.turn import Recalled, Turn
@@ -35,7 +32,6 @@ FILLERS = (
     "How would you describe {} to a friend?",
 )
 REPLY = "Noted."
-PREFILL_STEP = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +112,13 @@ def _ticking(subject: Subject, done: int, total: int, label: str) -> Callable[[]
 
 @dataclass(slots=True)
 class _Asked:
-    """A conversation of which the window has forgotten the oldest turns, and what all prompts begin
-    with, in a cache."""
+    """A conversation of which the window has forgotten the oldest turns."""
 
     model: Model
     turns: list[Turn]
     window: int | None
     memory: Memory
-    begun: tuple[TokenIds, Cache] | None = None
+    answering: Answering | None = None
 
     @classmethod
     def of(cls, model: Model, said: Sequence[Turn], window: int | None) -> "_Asked":
@@ -160,29 +155,11 @@ class _Asked:
         numbers = self.memory.find(message, turns, AUTO_RECALL)
         return numbers, 1e3 * (time.perf_counter() - began_s)
 
-    def logits(self, ids: TokenIds, last: int) -> mx.array:
-        """Logits `(last, V)` after the last tokens of `ids`."""
-        if self.begun is None:
+    def answer(self, prompt: TokenIds, fact: Fact) -> tuple[bool, float]:
+        if self.answering is None:
             some, others = (self.prompt(text, ())[0] for text in ("And now?", "So what?"))
-            prefix = some[: _common(some, others)]
-            self.begun = prefix, self._read(prefix, self.model.make_cache(None))
-        prefix, cache = self.begun
-        begins = len(prefix) < len(ids) - last and _common(prefix, ids) == len(prefix)
-        known, cache = (len(prefix), cache.fork()) if begins else (0, self.model.make_cache(None))
-        cache = self._read(ids[known:-last], cache)
-        return self.model.network(mx.array(ids[-last:])[None], cache=cache)[0].astype(mx.float32)
-
-    def _read(self, ids: TokenIds, cache: Cache) -> Cache:
-        for start in range(0, len(ids), PREFILL_STEP):
-            self.model.network(mx.array(ids[start : start + PREFILL_STEP])[None], cache=cache)
-            mx.eval([layer.state for layer in cache])
-        return cache
-
-
-def _common(known: TokenIds, ids: TokenIds) -> int:
-    length = min(len(known), len(ids))
-    different = np.flatnonzero(known[:length] != ids[:length])
-    return int(different[0]) if len(different) else length
+            self.answering = Answering(self.model, some[: common(some, others)])
+        return self.answering.answer(prompt, fact)
 
 
 def _figures(
@@ -206,7 +183,7 @@ def _figures(
             found += {*places[fact.statement]} <= {*numbers}
         prompt, tokens = asked.prompt(fact.question, numbers, in_view)
         quotes += [tokens] if tokens else []
-        answers.append(_answer(asked, prompt, fact))
+        answers.append(asked.answer(prompt, fact))
     unrelated = planted.unrelated if way == WITH else ()
     for message in unrelated:
         numbers, took_ms = asked.search(message)
@@ -226,21 +203,6 @@ def _figures(
         # The first search also indexes the turns, which a chat does as it forgets them.
         search_ms=statistics.quantiles(times_ms[1:], n=20)[-1] if len(times_ms) > 2 else 0.0,
     )
-
-
-def _answer(asked: _Asked, prompt: TokenIds, fact: Fact) -> tuple[bool, float]:
-    """Whether the answer is the model's likeliest, and its logarithmic probability."""
-    encode = asked.model.tokenizer.encode
-    begins = (fact.change or fact.statement).partition(fact.answer)[0].rstrip()
-    lead, whole = encode(begins), encode(f"{begins} {fact.answer}".lstrip())
-    begun = _common(lead, whole)
-    own = whole[begun:]
-    logits = asked.logits(np.concatenate([prompt, whole]), len(own) + 1)[:-1]
-    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    each = mx.take_along_axis(logprobs, mx.array(own)[:, None], axis=-1)
-    likeliest: Any = (mx.argmax(logits, axis=-1) == mx.array(own)).all().item()
-    total: Any = each.sum().item()
-    return likeliest, total
 
 
 def tables(found: Sequence[AnswerFigures]) -> Sequence[Table]:

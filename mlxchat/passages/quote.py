@@ -89,5 +89,7 @@ def _follows(before: Passage, passage: Passage) -> bool:
 
 
 def _text_of(run: Sequence[Passage]) -> str:
+    if len(run) == 1:
+        return run[0].text
     start, end = run[0].span.start, run[-1].span.end
     return run[0].document.bytes_at(start, end - start).decode("utf-8", "replace").strip()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlxchat.passages.index import DocumentIndex, Outdated, Passage
 from mlxchat.recall.choice import COMMON, by_share
+from mlxchat.recall.excerpt import excerpt
 
 # A passage that contains less than this share of what the best one contains is not read.
 ENOUGH_OF_BEST = 0.3
@@ -14,6 +15,8 @@ ENOUGH_OF_BEST = 0.3
 WITH_NEIGHBOURS = 3
 # After this many passages that are too long for the rest of the room, it counts as full.
 MAX_TOO_LONG = 4
+# If not even the best one has room, it is cut to no less than this.
+MIN_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,22 @@ class Search:
                 room -= cost
             elif (too_long := too_long + 1) >= MAX_TOO_LONG:
                 break
+        if not chosen and fits:
+            chosen = self._cut(fits[0].number, question, room, cost_of)
         passages = tuple(chosen[number] for number in sorted(chosen))
         return Found(passages, self._count, bool(fits))
+
+    def _cut(
+        self, number: int, question: str, room: int, cost_of: Callable[[Passage], int]
+    ) -> dict[int, Passage]:
+        """The part of a passage that says most of what is asked, if it has room."""
+        passage = self._passage(number)
+        chars = len(passage.text)
+        while (chars := chars // 2) >= MIN_CHARS:
+            cut = replace(passage, text=excerpt(passage.text, question, chars))
+            if cost_of(cut) <= room:
+                return {number: cut}
+        return {}
 
     def _with_neighbours(self, ranked: Sequence[int]) -> Iterator[int]:
         """The best passages first, then the best ones' neighbours in their documents, then the
