@@ -110,6 +110,12 @@ class Run:
         return replace(stats, finish_reason=self._watch.ended or stats.finish_reason)
 
     @property
+    def stopped_reading(self) -> str | None:
+        """How far the documents were read, if that was stopped."""
+        is_stopped = self._reader is not None and self._generation is None
+        return self._reader.stopped_at() if self._reader and is_stopped else None
+
+    @property
     def is_complete(self) -> bool | None:
         """Whether the answer is one that the constraint describes, or has the code block to
         extract; None if it is any text. False if the documents were not read to their end."""

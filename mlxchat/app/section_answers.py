@@ -66,6 +66,10 @@ class SectionAnswers:
         digest = hashlib.blake2b(json.dumps(facts, default=str).encode(), digest_size=20)
         return cls(paths.document_indexes_dir() / f"{digest.hexdigest()}{SUFFIX}", warn)
 
+    @property
+    def is_kept(self) -> bool:
+        return self._path is not None
+
     def read(self) -> list[Answered]:
         """The answers in the file; what follows a damaged line is deleted from it."""
         found: list[Answered] = []

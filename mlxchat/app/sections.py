@@ -23,6 +23,7 @@ from mlxchat.template_args import thinking_variables
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
+from mlxchat.units import count
 from mlxchat.wording import Field
 
 # The share of the window that the answer from a section may have, and its tokens.
@@ -33,6 +34,8 @@ MIN_ANSWER_TOKENS = 32
 EARLIER_SHARE = 8
 # A section's minimum tokens.
 MIN_SECTION_TOKENS = 64
+# A first estimate, for the progress.
+BYTES_A_TOKEN = 4
 # Text that is encoded in pieces may have more tokens than in one.
 SPARE_TOKENS = 8
 EARLIER = "Answers from the sections before:\n"
@@ -48,6 +51,7 @@ class Reader(Protocol):
 
     def read(self, should_stop: ShouldStop, on_progress: Progress) -> Iterator[Answered]: ...
     def so_far(self) -> str: ...
+    def stopped_at(self) -> str: ...
     def end(self) -> None: ...
 
 
@@ -94,6 +98,7 @@ class SectionReader:
         known = self._kept.read()
         total_bytes = sum(each.size_bytes for each in self._documents)
         done_bytes = done_tokens = 0
+        on_progress(0, total_bytes // BYTES_A_TOKEN)
         for place, text, size_bytes in self._sections():
             answer = known.pop(0) if known and known[0].place == place else None
             if answer is None:
@@ -114,6 +119,11 @@ class SectionReader:
     def so_far(self) -> str:
         """The answers from the sections that were read, with their places."""
         return SEPARATOR.join(each.quoted() for each in self._answers if each.says_something)
+
+    def stopped_at(self) -> str:
+        """How far a reading came that was stopped."""
+        read = f"stopped after reading {count(len(self._answers), 'section')}"
+        return f"{read}; the same command continues" if self._kept.is_kept else read
 
     def end(self) -> None:
         """The prompt has been answered: the answers are not needed again."""

@@ -9,7 +9,7 @@ YEARS = (1791, 1806, 1834, 1852, 1877, 1903, 1921, 1946, 1968)
 TOWNS = ("Antwerp", "Bruges", "Cadiz", "Delft", "Esbjerg", "Ferrara", "Genoa", "Hull")
 NAMES = ("Agathe", "Bertil", "Cosima", "Duncan", "Edwige", "Fergus", "Greta")
 SENTENCES = (
-    "Nobody in {town} had given much thought to {topic} before {year}.",
+    "Few people in {town} had given much thought to {topic} before {year}.",
     "{name} kept a drawer full of notes on {topic}, most of them in pencil.",
     "A visitor from {town} wrote home at length about {topic} and about the food.",
     "It is often said that {topic} came from {town}, though the evidence is thin.",
@@ -20,7 +20,7 @@ SENTENCES = (
     "There were exhibitions in {year}, and each had a room for {topic}.",
     "Of the letters that {name} sent to {town}, only the one about {topic} was answered.",
     "The committee asked {other} to count everything that had to do with {topic}.",
-    "Whoever has seen {topic} at night does not forget it.",
+    "Those who have seen {topic} at night do not forget it.",
 )
 IN_A_PARAGRAPH = (3, 5, 4, 2)
 

@@ -68,7 +68,10 @@ def forgotten_line(forgot: Forgot) -> str:
     tokens = count(forgot.tokens, "token")
     if forgot.turns == 0:
         number = forgot.numbers[0]
-        return f"turn {number} is larger than the window: its oldest {tokens} were forgotten"
+        return (
+            f"turn {number} is larger than the window: its oldest {tokens} were forgotten; see "
+            "`mlxchat help documents`"
+        )
     if forgot.turns == 1:
         return f'forgot turn {forgot.numbers[0]} "{_first_words(forgot.message)}" ({tokens})'
     return f"forgot turns {_ranges(forgot.numbers)} ({tokens})"

@@ -84,6 +84,9 @@ def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
 
 
 def _report(begun: Run, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
+    if begun.stopped_reading is not None:
+        messages.warn(begun.stopped_reading)
+        return stopped or ExitStatus.INCOMPLETE
     messages.stats(stats_line(begun.stats, begun.saved), shown.stats)
     if begun.is_complete is False:
         messages.warn(incomplete(begun.stats.finish_reason))
