@@ -59,10 +59,11 @@ GRAMMARS: dict[str, tuple[str, Check]] = {
     "sum": ('start: NUMBER (" + " NUMBER){0,9}\nNUMBER: /[1-9][0-9]{0,2}/', is_sum),
     "arithmetic": (
         """
-        start: expr
-        expr: term (("+" | "-") term)*
-        term: factor ("*" factor)*
-        factor: NUMBER | "(" expr ")"
+        start: sum
+        sum: product (("+" | "-") product){0,8}
+        product: factor ("*" factor){0,4}
+        factor: NUMBER | "(" inner ")"
+        inner: NUMBER (("+" | "-" | "*") NUMBER){0,8}
         NUMBER: /[1-9][0-9]{0,3}/
         """,
         is_arithmetic,
