@@ -36,7 +36,7 @@ ORDER: dict[str, list[str]] = {
         *("shown", "platform", "paths", "units", "progress", "handlers"),
     ],
     "files": ["disk", "atomic", "append", "lock", ""],
-    "manual": [""],
+    "manual": ["", "equivalents"],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
         *("", "documents", "template", "reply_format", "thinking", "reply_reader"),

@@ -23,7 +23,7 @@ PAGES = (
         "blocks",
     ),
     *("overnight", "json", "configuration", "machines", "python", "benchmarks", "figures"),
-    *("files", "troubleshooting"),
+    *("files", "switching", "troubleshooting"),
 )
 
 

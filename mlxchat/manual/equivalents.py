@@ -1,0 +1,67 @@
+"""What other programs' options are called here, as the page `switching` has it.
+
+The page is the only list: it is read when someone types a name that is not ours.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mlxchat.manual import read_page
+
+PAGE = "switching"
+
+PROGRAM = re.compile(r"## From (.+)")
+ROW = re.compile(r"\| (`.+?) \| (.+?) \|")
+MISSING = re.compile(r"- (.+): ((?:`[^`]+`(?:, )?)+)")
+CODE = re.compile(r"`([^`]+)`")
+# Two dashes, or what llm writes before a model's option.
+BEFORE_NAME = re.compile(r"^-\w |^--")
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """Options of another program, and ours in Markdown; if `is_missing`, the reason for none."""
+
+    program: str
+    names: tuple[str, ...]
+    ours: str
+    is_missing: bool
+
+    @property
+    def hint(self) -> str:
+        """For an error, without markup and remarks."""
+        if self.is_missing:
+            return f"mlxchat has none: {self.ours}".replace("`", "")
+        return "use " + self.ours.partition(";")[0].replace("`", "")
+
+
+def equivalents() -> Iterator[Equivalent]:
+    """Everything on the page, in order."""
+    program = ""
+    for line in read_page(PAGE).splitlines():
+        if heading := PROGRAM.fullmatch(line):
+            program = heading[1]
+        elif program and (row := ROW.fullmatch(line)):
+            yield Equivalent(program, tuple(CODE.findall(row[1])), row[2], is_missing=False)
+        elif program and (missing := MISSING.fullmatch(line)):
+            yield Equivalent(program, tuple(CODE.findall(missing[2])), missing[1], is_missing=True)
+
+
+def hint_for(name: str) -> str | None:
+    """What to use instead of another program's option or command; None if no program has it.
+
+    If programs mean different things by the name, the hint says which.
+    """
+    hints: dict[str, list[str]] = {}
+    for each in equivalents():
+        if _key(name) in map(_key, each.names):
+            hints.setdefault(each.hint, []).append(each.program)
+    if len(hints) <= 1:
+        return next(iter(hints), None)
+    return "; ".join(f"from {' and '.join(programs)}, {hint}" for hint, programs in hints.items())
+
+
+def _key(name: str) -> str:
+    """The name as people may vary it: `--num_ctx`, `num_ctx` and `-o num_ctx` are one."""
+    return BEFORE_NAME.sub("", name).replace("_", "-")
