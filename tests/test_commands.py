@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,28 @@ def test_unknown_commands_suggest_the_nearest(run: Run) -> None:
         run("/contxt")
     with pytest.raises(UsageError, match="unknown command /usr/lib: see /help, or send it as //us"):
         run("/usr/lib is a directory")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/regen", "unknown command /regen: use /retry"),
+        ("/read a.txt", "unknown command /read: use /file"),
+        ("/glob *.txt", "unknown command /glob: mlxchat has none: one file at a time"),
+        ("/set parameter num_predict 5", "unknown option 'parameter': use /set max-tokens"),
+        ("/set parameter top_k 5", "unknown option 'parameter': use /set top-k"),
+        ("/set temperature 1", "unknown option 'temperature': use /set temp"),
+        ("/set num_ctx 512", "unknown option 'num_ctx': start mlxchat with --max-kv-size"),
+        ("/set --max-kv-size 9", "unknown option '--max-kv-size': start mlxchat with --max-kv-…"),
+        ("/set nothink", "unknown option 'nothink': use /think off"),
+        ("/set parameter", "unknown option 'parameter': use /set"),
+        ("/set xyzzy", "unknown option 'xyzzy': /set lists them"),
+    ],
+)
+def test_another_programs_command_or_option_names_ours(line: str, message: str, run: Run) -> None:
+    with pytest.raises(UsageError) as caught:
+        run(line)
+    assert fnmatch(str(caught.value), message.replace("…", "*"))
 
 
 @pytest.mark.parametrize(

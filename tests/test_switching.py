@@ -142,6 +142,64 @@ def test_what_means_something_else_here_is_an_option_of_both_programs(
         assert option in known["chat"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--ctx-size 512 hi", "unknown option --ctx-size; use --max-kv-size"),
+        ("--num_ctx=512 hi", "unknown option --num_ctx; use --max-kv-size"),
+        ("generate --temperature 1 hi", "unknown option --temperature; use --temp"),
+        ("batch --n-predict 1", "unknown option --n-predict; use --max-tokens"),
+        ("generate --ignore-chat-template", "… use mlxchat generate --raw"),
+        ("generate --kv-bits 4 hi", "… mlxchat has none: keys and values keep the precision of…"),
+        ("-o temperature 1 hi", "unknown option -o; use --temp"),
+        ("-ngl 99 hi", "unknown option -ngl; mlxchat has none: MLX chooses"),
+        ("-sys Briefly. hi", "unknown option -sys; use --system"),
+        ("-hf org/model", "unknown option -hf; use --model"),
+        ("chat -cnv", "unknown option -cnv; use mlxchat"),
+    ],
+)
+def test_another_programs_option_names_ours(arguments: str, message: str) -> None:
+    """`--num-predict` got "did you mean --no-prefix-cache?", `-hf` showed the help, and `-sys TEXT`
+    set the system prompt to "ys"."""
+    done = run_in_process(*arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    written = re.escape(f"mlxchat: error: {message}").replace("…", ".+")
+    assert re.fullmatch(rf"{written}.* \(see mlxchat help {PAGE}\)\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("generate --top_p 1 hi", "--top_p; did you mean --top-p? (see mlxchat generate --help)"),
+        ("generate --Temp 1 hi", "--Temp; did you mean --temp? (see mlxchat generate --help)"),
+        ("-system Briefly. hi", "-system; did you mean --system? (see mlxchat --help)"),
+        ("generate --xyzzy hi", "--xyzzy (see mlxchat generate --help)"),
+        ("models list --verbose", "--verbose (see mlxchat models list --help)"),
+        ("batch --fragment a", "--fragment (see mlxchat batch --help)"),
+    ],
+)
+def test_other_unknown_options_get_the_nearest_of_ours_or_nothing(
+    arguments: str, message: str
+) -> None:
+    """`--nope` got "did you mean --no-pipeline, --on-loop, --stop?"."""
+    done = run_in_process(*arguments.split())
+    assert (done.returncode, done.stderr) == (2, f"mlxchat: error: unknown option {message}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--stop", "-st", "--quiet", "--nope"],
+        ["-qn5", "--nope"],
+        ["--nope", "--", "-ngl"],
+        ["--nope", "-fnotes.txt"],
+    ],
+)
+def test_a_value_or_ones_own_options_with_one_dash_are_not_refused(arguments: list[str]) -> None:
+    done = run_in_process("generate", *arguments)
+    assert done.stderr == "mlxchat: error: unknown option --nope (see mlxchat generate --help)\n"
+
+
 def test_programs_that_differ_are_told_apart() -> None:
     assert hint_for("-t") == (
         "from llm, use mlxchat batch --template; from llama.cpp, mlxchat has none: MLX chooses"

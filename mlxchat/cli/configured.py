@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 
 from mlxchat.cli.group import Command
 from mlxchat.cli.options import COMMANDS
-from mlxchat.cli.usage_errors import in_words
+from mlxchat.cli.usage_errors import in_words, refuse_run_together
 from mlxchat.config.layers import Config, Layer, Level, Setting, read_config
 from mlxchat.errors import ConfigError, UsageError
 from mlxchat.request import CHAT
@@ -30,6 +30,7 @@ class Configured(Command):
         # Completion needs only names, and must not fail on a broken file.
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
+        refuse_run_together(args, ctx)
         wrong: ConfigError | None = None
         try:
             settings = configured(self, read_config(), ctx)

@@ -16,6 +16,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Mention, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import MlxchatError, UsageError
+from mlxchat.manual.equivalents import hint_for
 from mlxchat.models.names import all_names
 from mlxchat.options import SWITCH, Group, Option
 from mlxchat.request import CHAT
@@ -98,6 +99,8 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
     name, _, argument = line.partition(" ")
     found = COMMANDS.get(OTHER_NAMES.get(name, name))
     if found is None:
+        if meant := hint_for(name):
+            raise UsageError(f"unknown command {name}: {meant}")
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
         raise UsageError(f"unknown command {name}: {hint}")
@@ -402,11 +405,25 @@ def _set(shown: ChatScreen, argument: str) -> None:
     if name:
         option = SETTABLE.get(name.lstrip("-").replace("_", "-"))
         if option is None:
-            raise UsageError(f"unknown option {name!r}: /set lists them")
+            raise UsageError(f"unknown option {name!r}: {_instead_of(argument)}")
         if not value.strip():
             raise UsageError(f"usage: /set {option.name} {_values(option)}")
         shown.ready_chat().set(**{option.field: option.value_of_text(value.strip())})
     shown.screen.say(" · ".join(_settings(shown.conversation)))
+
+
+def _instead_of(argument: str) -> str:
+    """What to do instead of setting an option that /set does not have."""
+    # `/set parameter NAME VALUE` is ollama's.
+    name = argument.removeprefix("parameter ").split(maxsplit=1)[0].lstrip("-")
+    hint = hint_for(f"/set {name}") or hint_for(name) or ""
+    named = re.fullmatch(r"use --([\w-]+)", hint)
+    ours = named[1] if named else name.replace("_", "-")
+    if ours in SETTABLE:
+        return f"use /set {ours}"
+    if any(ours == each.name for each in CHAT.values()):
+        return f"start mlxchat with --{ours}"
+    return hint or "/set lists them"
 
 
 def _values(option: Option) -> str:
