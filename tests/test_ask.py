@@ -135,6 +135,10 @@ NOT_ASKED = [
     ("Sesion", "unknown command 'Sesion' (did you mean `mlxchat session`?); …"),
     ("gen", "unknown command 'gen' (did you mean `mlxchat generate`?); …"),
     ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
+    ("run smollm2", "unknown command 'run' (use mlxchat --model); …"),
+    ("show smollm2", "unknown command 'show' (use mlxchat models info); …"),
+    ("serve", "unknown command 'serve' (mlxchat has none: there is no server); …"),
+    ("logs", "unknown command 'logs' (use mlxchat session show); …"),
     ("modles list --json", "unknown command 'modles' (did you mean `mlxchat models`?); …"),
     ("-n 3 hello", "unknown command 'hello'; …"),
     ("-q doctor", "doctor is a command: run `mlxchat doctor`, with its options after it; …"),
@@ -183,7 +187,9 @@ def test_a_single_word_that_no_command_could_be_is_a_question(word: str) -> None
     check_question([word], ROOT)
 
 
-@pytest.mark.parametrize("line", ["-f a.md Summarize", "Summarize --file=a.md", "-c Summarize"])
+@pytest.mark.parametrize(
+    "line", ["-f a.md Summarize", "convert --file=a.md", "Summarize --file=a.md", "-c Summarize"]
+)
 def test_a_word_about_a_file_or_a_session_is_a_question(
     line: str, run_mlxchat: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +198,7 @@ def test_a_word_about_a_file_or_a_session_is_a_question(
     (tmp_path / "a.md").write_text("One.")
     assert run_mlxchat("chat", "hello").returncode == 0
     assert run_mlxchat(*shlex.split(line)).returncode == 0
-    assert asked()[0][-1].endswith("Summarize")
+    assert asked()[0][-1].endswith(("Summarize", "convert"))
 
 
 def test_a_mistyped_command_is_refused_even_with_a_file() -> None:

@@ -2,6 +2,7 @@
 and the errors that it gives the right names."""
 
 import importlib
+import importlib.metadata
 import re
 import shlex
 from collections.abc import Iterator
@@ -64,7 +65,8 @@ def unknown_in(code: str, known: dict[str, set[str]]) -> set[str]:
     name = OTHER_NAMES.get(words[0], words[0])
     if name not in COMMANDS:
         return {code}
-    return {word for word in words[1:] if word not in re.findall(r"\w+", COMMANDS[name].usage)}
+    values = {word for word in words[1:] if word.isalpha()}
+    return values - {*re.findall(r"\w+", COMMANDS[name].usage)}
 
 
 @pytest.mark.parametrize("each", EQUIVALENTS, ids=lambda each: f"{each.program} {each.names[0]}")
@@ -198,6 +200,13 @@ def test_other_unknown_options_get_the_nearest_of_ours_or_nothing(
 def test_a_value_or_ones_own_options_with_one_dash_are_not_refused(arguments: list[str]) -> None:
     done = run_in_process("generate", *arguments)
     assert done.stderr == "mlxchat: error: unknown option --nope (see mlxchat generate --help)\n"
+
+
+def test_all_programs_of_the_installed_mlx_lm_are_named_and_no_others() -> None:
+    found = importlib.metadata.entry_points(group="console_scripts")
+    installed = {each.name for each in found if each.name.startswith("mlx_lm.")}
+    named = {name for each in EQUIVALENTS for name in each.names if name.startswith("mlx_lm.")}
+    assert named == installed
 
 
 def test_programs_that_differ_are_told_apart() -> None:

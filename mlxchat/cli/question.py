@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from mlxchat.errors import UsageError
+from mlxchat.manual.equivalents import hint_for_command
 
 COMMAND_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -38,7 +39,7 @@ def check_question(words: Sequence[str], root: Any, arguments: Iterable[str] = (
     if len(words) == 1:
         _check_word(text, paths, has_subject=_names_subject(arguments) or _has_document())
         return
-    hint = _did_you_mean(text, paths)
+    hint = _hint(text, paths)
     question = " ".join(words)
     raise UsageError(
         f'unknown command {text!r}{hint}; to ask a question, quote it: mlxchat "{question}"'
@@ -57,9 +58,9 @@ def _check_word(word: str, paths: Sequence[str], *, has_subject: bool) -> None:
         )
     if not COMMAND_WORD.fullmatch(word):
         return
-    hint = _did_you_mean(word, paths)
-    if not hint and has_subject:
+    if has_subject and not _did_you_mean(word, paths):
         return
+    hint = _hint(word, paths)
     raise UsageError(f"unknown command {word!r}{hint}; to ask it, use `mlxchat chat {word}`")
 
 
@@ -70,13 +71,25 @@ def _paths(command: Any, before: tuple[str, ...] = ()) -> Iterator[str]:
         yield from _paths(each, (*before, name))
 
 
+def _hint(word: str, paths: Sequence[str]) -> str:
+    """The command that was meant, ours or another program's."""
+    near = _near(word, paths)
+    # More than one are commands of groups, such as `session show`.
+    foreign = hint_for_command(word.lower()) if len(near) != 1 else None
+    return f" ({foreign})" if foreign else _did_you_mean(word, paths)
+
+
 def _did_you_mean(word: str, paths: Sequence[str]) -> str:
+    near = _near(word, paths)
+    return f" (did you mean {' or '.join(f'`mlxchat {each}`' for each in near)}?)" if near else ""
+
+
+def _near(word: str, paths: Sequence[str]) -> Sequence[str]:
     lowered = word.lower()
     commands = [each for each in paths if " " not in each]
     inner = [each for each in paths if each.endswith(f" {lowered}")]
     begun = [each for each in commands if each.startswith(lowered) and len(word) >= MIN_PREFIX]
-    meant = begun or get_close_matches(lowered, commands, n=1, cutoff=CLOSE) or inner
-    return f" (did you mean {' or '.join(f'`mlxchat {each}`' for each in meant)}?)" if meant else ""
+    return begun or get_close_matches(lowered, commands, n=1, cutoff=CLOSE) or inner
 
 
 def _is_model(word: str) -> bool:

@@ -4,7 +4,7 @@ The page is the only list: it is read when someone types a name that is not ours
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mlxchat.manual import read_page
@@ -14,9 +14,13 @@ PAGE = "switching"
 PROGRAM = re.compile(r"## From (.+)")
 ROW = re.compile(r"\| (`.+?) \| (.+?) \|")
 MISSING = re.compile(r"- (.+): ((?:`[^`]+`(?:, )?)+)")
+LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 CODE = re.compile(r"`([^`]+)`")
 # Two dashes, or what llm writes before a model's option.
 BEFORE_NAME = re.compile(r"^-\w |^--")
+
+# What comes before a command's name.
+COMMAND = re.compile(r"^(?:llm |ollama |mlx_lm\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,12 @@ class Equivalent:
     def hint(self) -> str:
         """For an error, without markup and remarks."""
         if self.is_missing:
-            return f"mlxchat has none: {self.ours}".replace("`", "")
-        return "use " + self.ours.partition(";")[0].replace("`", "")
+            return f"mlxchat has none: {self._plain(self.ours)}"
+        return f"use {self._plain(self.ours.partition(';')[0])}"
+
+    @staticmethod
+    def _plain(markdown: str) -> str:
+        return LINK.sub(r"\1", markdown).replace("`", "")
 
 
 def equivalents() -> Iterator[Equivalent]:
@@ -49,14 +57,26 @@ def equivalents() -> Iterator[Equivalent]:
 
 
 def hint_for(name: str) -> str | None:
-    """What to use instead of another program's option or command; None if no program has it.
+    """What to use instead of another program's option; None if no program has it.
 
     If programs mean different things by the name, the hint says which.
     """
+    return _hint(each for each in equivalents() if _key(name) in map(_key, each.names))
+
+
+def hint_for_command(word: str) -> str | None:
+    """The same for a command of another program, such as `run`."""
+    return _hint(
+        each
+        for each in equivalents()
+        if any(COMMAND.sub("", name) == word for name in each.names if COMMAND.match(name))
+    )
+
+
+def _hint(found: Iterable[Equivalent]) -> str | None:
     hints: dict[str, list[str]] = {}
-    for each in equivalents():
-        if _key(name) in map(_key, each.names):
-            hints.setdefault(each.hint, []).append(each.program)
+    for each in found:
+        hints.setdefault(each.hint, []).append(each.program)
     if len(hints) <= 1:
         return next(iter(hints), None)
     return "; ".join(f"from {' and '.join(programs)}, {hint}" for hint, programs in hints.items())

@@ -335,7 +335,10 @@ def _save(shown: ChatScreen, argument: str) -> None:
 @command("/load NAME", "resume a session or a .jsonl file", lambda *_: names_by_use())
 def _load(shown: ChatScreen, argument: str) -> None:
     if (path := _file_path("/load", argument)) is None:
-        shown.ready_chat().change_session(argument)
+        chat = shown.ready_chat()
+        if argument in all_names() and argument not in names_by_use():
+            raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
+        chat.change_session(argument)
         shown.show_last_exchange()
         return
     turns = count(shown.ready_chat().resume_file(path), "turn")
@@ -415,13 +418,15 @@ def _set(shown: ChatScreen, argument: str) -> None:
 def _instead_of(argument: str) -> str:
     """What to do instead of setting an option that /set does not have."""
     # `/set parameter NAME VALUE` is ollama's.
-    name = argument.removeprefix("parameter ").split(maxsplit=1)[0].lstrip("-")
+    name = re.split(r"[ =]", argument.removeprefix("parameter "), maxsplit=1)[0].lstrip("-")
     hint = hint_for(f"/set {name}") or hint_for(name) or ""
-    named = re.fullmatch(r"use --([\w-]+)", hint)
+    named = re.match(r"use --([\w-]+)", hint)
     ours = named[1] if named else name.replace("_", "-")
+    if f"/{ours}" in COMMANDS:
+        return f"use /{ours}"
     if ours in SETTABLE:
         return f"use /set {ours}"
-    if any(ours == each.name for each in CHAT.values()):
+    if not hint.startswith("use /") and any(ours == each.name for each in CHAT.values()):
         return f"start mlxchat with --{ours}"
     return hint or "/set lists them"
 
