@@ -20,6 +20,7 @@ from mlxchat.manual.equivalents import (
     hint_for,
 )
 from mlxchat.terminal.commands import COMMANDS, OTHER_NAMES
+from mlxchat.terminal.manual_page import render_page
 from tests.in_process import run_in_process
 
 PROGRAMS = {"mlx-lm", "llm", "ollama", "llama.cpp"}
@@ -106,6 +107,11 @@ def test_no_line_of_the_tables_and_lists_is_skipped() -> None:
         assert [line for line in rows if not ROW.fullmatch(line)] == []
         listed = [line for line in section.splitlines() if line.startswith("- ")]
         assert [line for line in listed if not MISSING.fullmatch(line)] == []
+
+
+def test_each_table_has_its_columns_side_by_side_on_a_usual_terminal() -> None:
+    page = render_page(read_page(PAGE), 80, has_escapes=False)
+    assert len(re.findall(r"^  \S+ {2,}mlxchat$", page, re.MULTILINE)) == len(PROGRAMS)
 
 
 def test_a_name_has_one_place_for_each_program() -> None:
