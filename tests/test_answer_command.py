@@ -78,6 +78,10 @@ def test_an_answer_that_is_cut_off_has_its_own_status(generate: Run) -> None:
         (["--regex", "(a"], "--regex"),
         (["--choice", ""], "--choice"),
         (["--grammar", "nothing.lark"], "cannot read nothing.lark"),
+        (
+            ["--grammar", 'root ::= "yes" | "no"'],
+            "--grammar must be a file; GBNF is not",
+        ),
         (["--schema", SHORT, "--ignore-eos"], "--ignore-eos"),
         (["--schema", SHORT, "--checkpoint", "night"], "--checkpoint"),
         (["--schema-prompt"], "--schema-prompt needs --schema"),

@@ -195,6 +195,7 @@ def rules(count: int, name: str) -> str:
         ('start: "a" start', "leaves no choice for more than 20,000 bytes"),
         ("start: " + "(" * 90_000 + '"a"' + ")" * 90_000, "too deeply nested"),
         ('b: "b"\nstart: "a"' + " b" * 80_000, "leaves no choice for more than 20,000 bytes"),
+        ('# llama.cpp\n root ::= "yes"', "GBNF is not supported, only Lark's format"),
         ("x" * 2_000_000, "longer than 200,000 characters"),
         # Crashed the process, by overflowing its stack, or took minutes.
         (rules(9_000, "a"), "more than 1,000 definitions"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlxchat.constraint.constraint import Constraint
+from mlxchat.constraint.constraint import GBNF, NOT_GBNF, Constraint
 from mlxchat.errors import UsageError
 from mlxchat.request import Answer
 from mlxchat.text.extract import is_settled
@@ -91,6 +91,9 @@ def _read(path: Path) -> str:
             raise UsageError(Field("grammar"), f" {path}: larger than {MAX_GRAMMAR_BYTES:,} bytes")
         return data.decode("utf-8-sig")
     except OSError as error:
+        # llama.cpp's option takes the grammar itself.
+        if GBNF.search(str(path)):
+            raise UsageError(Field("grammar"), f" must be a file; {NOT_GBNF}") from error
         raise UsageError(Field("grammar"), f" cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(Field("grammar"), f" {path} is not UTF-8 text") from error

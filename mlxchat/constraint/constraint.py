@@ -1,6 +1,7 @@
 """What a user asks an answer to be: JSON of a schema, a match, one of several texts, a grammar."""
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ MAX_VALUES = 200_000
 SEARCH_S = 1.0  # for the place of a problem
 MAX_CHOICES = 10_000
 MAX_CHOICE_CHARS = 100_000  # of all choices together
+
+# A rule in llama.cpp's format.
+GBNF = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)
+NOT_GBNF = "GBNF is not supported, only Lark's format"
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,8 @@ class Constraint:
     @classmethod
     def from_grammar(cls, text: str) -> Self:
         """A Lark grammar, in llguidance's dialect. Raises UsageError with line and column."""
+        if GBNF.search(text):
+            _refuse("grammar", NOT_GBNF)
         try:
             grammar = lark_grammar(compile_lark(text, JSON_OPTIONS))
         except GrammarError as error:
