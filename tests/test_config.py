@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlxchat import paths
+from mlxchat.config.file import nearest
 from mlxchat.config.layers import Level, Setting, read_config, variable_of
 from mlxchat.config.project import (
     FILE_NAME,
@@ -138,6 +139,14 @@ def test_an_unknown_option_is_refused_with_its_file_or_variable(
     assert str(caught.value) == (
         "MLXCHAT_CHAT_TMEP: chat.tmep is not an option of chat; did you mean 'temp'?"
     )
+
+
+def test_an_option_as_another_program_calls_it_gets_our_name() -> None:
+    """`temperature` got "did you mean 'template-arg'?"."""
+    assert nearest("temperature", ["temp", "template-arg"]) == "; did you mean 'temp'?"
+    valid = ["chat.keep", "chat.max-kv-size", "chat.max-tokens"]
+    assert nearest("chat.num_ctx", valid) == "; did you mean 'chat.max-kv-size'?"
+    assert nearest("generate.num_ctx", valid) == f"; known: {', '.join(valid)}"
 
 
 def test_a_wrong_value_is_reported_with_its_key_in_a_file_and_alone_in_a_variable() -> None:

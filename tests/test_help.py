@@ -262,6 +262,7 @@ def test_a_usage_error_has_none_of_pydantics_phrases(
         ("generate --sto x", "unknown option --sto; did you mean --stop?"),
         ("generate a b", "unexpected argument b; quote the prompt"),
         ("session lst", "unknown command lst; did you mean list?"),
+        ("models show", "unknown command show; use mlxchat models info"),
         ("session rm", "missing NAME…"),
         ("chat -n many", "invalid value for --max-tokens: not a whole number"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 from typer.exceptions import TyperException
 
 from mlxchat.errors import ExitStatus
-from mlxchat.manual.equivalents import PAGE, hint_for
+from mlxchat.manual.equivalents import PAGE, hint_for, hint_for_command
 
 SWITCHING = f"mlxchat help {PAGE}"
 # llm's way to set a model's option, such as `-o temperature 1`.
@@ -64,7 +64,8 @@ def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
         option = str(vars(error)["option_name"])
         hint, page = _hint_for_option(option, arguments, root, context)
         return f"unknown option {option}{hint} (see {page or f'{typed} --help'})"
-    return f"{message}{_hint(message, path)} (see {typed} --help)"
+    hint = _hint(message, path) or _hint_for_command(message, path)
+    return f"{message}{hint} (see {typed} --help)"
 
 
 def refuse_run_together(arguments: Sequence[str], context: Any) -> None:
@@ -85,6 +86,13 @@ def _hint(message: str, path: str) -> str:
     if message.startswith("unexpected argument") and path == "mlxchat batch":
         return "; quote the pattern of --files"
     return ""
+
+
+def _hint_for_command(message: str, group: str) -> str:
+    """The group's command for another program's, such as `models info` for ollama's `show`."""
+    found = re.fullmatch(r"unknown command (\w+)", message)
+    hint = hint_for_command(found[1]) if found else None
+    return f"; {hint}" if hint and f"use {group} " in hint else ""
 
 
 def _hint_for_option(

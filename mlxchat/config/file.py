@@ -21,6 +21,7 @@ from typing import Any
 from mlxchat import paths
 from mlxchat.errors import ConfigError
 from mlxchat.files import open_to_read
+from mlxchat.manual.equivalents import option_for
 
 COMMANDS = ("batch", "chat", "generate")
 
@@ -104,7 +105,12 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
     import difflib
 
     valid_names = sorted(valid_names)
-    near = difflib.get_close_matches(name, valid_names, n=1)
+    command, dot, written = name.rpartition(".")
+    from_elsewhere = f"{command}{dot}{option_for(written)}"
+    if from_elsewhere in valid_names:
+        near = [from_elsewhere]
+    else:
+        near = difflib.get_close_matches(name, valid_names, n=1)
     return f"; did you mean {near[0]!r}?" if near else "; known: " + ", ".join(valid_names)
 
 

@@ -19,6 +19,8 @@ CODE = re.compile(r"`([^`]+)`")
 # Two dashes, or what llm writes before a model's option.
 BEFORE_NAME = re.compile(r"^-\w |^--")
 
+# The hint to use an option of ours.
+OPTION = re.compile(r"use --([\w-]+)")
 # What comes before a command's name.
 COMMAND = re.compile(r"^(?:llm |ollama |mlx_lm\.)")
 
@@ -62,6 +64,12 @@ def hint_for(name: str) -> str | None:
     If programs mean different things by the name, the hint says which.
     """
     return _hint(each for each in equivalents() if _key(name) in map(_key, each.names))
+
+
+def option_for(name: str) -> str | None:
+    """Our option's name without dashes, if that is what to use instead."""
+    found = OPTION.match(hint_for(name) or "")
+    return found[1] if found else None
 
 
 def hint_for_command(word: str) -> str | None:

@@ -16,7 +16,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Mention, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import MlxchatError, UsageError
-from mlxchat.manual.equivalents import hint_for
+from mlxchat.manual.equivalents import hint_for, option_for
 from mlxchat.models.names import all_names
 from mlxchat.options import SWITCH, Group, Option
 from mlxchat.request import CHAT
@@ -420,8 +420,7 @@ def _instead_of(argument: str) -> str:
     # `/set parameter NAME VALUE` is ollama's.
     name = re.split(r"[ =]", argument.removeprefix("parameter "), maxsplit=1)[0].lstrip("-")
     hint = hint_for(f"/set {name}") or hint_for(name) or ""
-    named = re.match(r"use --([\w-]+)", hint)
-    ours = named[1] if named else name.replace("_", "-")
+    ours = option_for(name) or name.replace("_", "-")
     if f"/{ours}" in COMMANDS:
         return f"use /{ours}"
     if ours in SETTABLE:
