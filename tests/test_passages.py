@@ -5,7 +5,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from types import SimpleNamespace
+from typing import BinaryIO, cast
 
 import pytest
 from hypothesis import example, given
@@ -173,6 +174,18 @@ def test_a_fifo_is_read_as_a_file(tmp_path: Path) -> None:
 def test_a_long_pipe_goes_to_a_temporary_file() -> None:
     document = document_of(b"0123456789" * (SPOOLED_BYTES // 10 + 1))
     assert document.bytes_at(SPOOLED_BYTES, 1) == str(SPOOLED_BYTES % 10).encode()
+
+
+def test_a_pipe_without_an_end_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            return b"y\n" * (size // 2)
+
+    left = iter([5 << 30, 3 << 30, (1 << 30) - 1])
+    usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=next(left)))
+    monkeypatch.setattr("mlxchat.passages.document.shutil", usage)
+    with pytest.raises(InputError, match="the input is too large for the disk of /"):
+        opened([], cast(BinaryIO, Endless()))
 
 
 def test_the_passage_that_answers_is_found_with_its_neighbours_in_order() -> None:

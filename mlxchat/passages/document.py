@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from mlxchat.text.documents import READ_BYTES, STDIN, UTF16_MARKS, check_stdin, 
 
 # Piped text up to this size stays in memory, and more goes to a temporary file.
 SPOOLED_BYTES = 8 << 20
+# `yes |` never ends: the rest of the disk is left to others.
+MIN_FREE_BYTES = 1 << 30
 # A longer line is read in pieces.
 LINE_BYTES = 1 << 16
 
@@ -99,6 +102,8 @@ def _copied(source: BinaryIO) -> BinaryIO:
             copy.write(piece)
             if b"\0" in piece:
                 break
+            if shutil.disk_usage(tempfile.gettempdir()).free < MIN_FREE_BYTES:
+                raise InputError(f"the input is too large for the disk of {tempfile.gettempdir()}")
         copy.seek(0)
         stack.pop_all()
         return cast(BinaryIO, copy)
