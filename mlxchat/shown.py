@@ -45,7 +45,7 @@ class ChatShown:
     )
     save: bool = option(True, "Save the chat as a session", Group.SESSION, common=True)
     files: tuple[str, ...] = same_as(
-        request.Request, "files", help="Attach a document; repeatable", if_unset=None
+        request.Request, "files", help="Attach a file, folder or pattern; repeatable", if_unset=None
     )
     plain: bool = option(False, "Show replies as plain text, not Markdown", Group.OUTPUT)
     events: bool = same_as(request.Request, "events")

@@ -97,8 +97,9 @@ def test_files_go_before_the_question(run_mlxchat: RunMlxchat, tmp_path: Path) -
     (tmp_path / "b.md").write_text("Two.")
     files = ["-f", str(tmp_path / "a.md"), "-f", str(tmp_path / "b.md")]
     assert run_mlxchat(*files, "Which is newer?").returncode == 0
+    headed = f"# {tmp_path}/a.md\n\nOne.\n\n# {tmp_path}/b.md\n\nTwo.\n\nWhich is newer?"
     assert run_mlxchat("Which is newer?", "-f", "-", stdin="Three.").returncode == 0
-    assert asked() == [["Three.\n\nWhich is newer?"], ["One.\n\nTwo.\n\nWhich is newer?"]]
+    assert asked() == [["Three.\n\nWhich is newer?"], [headed]]
 
 
 def test_a_dash_reads_the_question_itself_from_a_pipe(
@@ -108,7 +109,7 @@ def test_a_dash_reads_the_question_itself_from_a_pipe(
     (tmp_path / "a.md").write_text("One.")
     done = run_mlxchat("-", "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert asked() == [["One.\n\nWho?\nAnd why?\n"]]
+    assert asked() == [[f"# {tmp_path}/a.md\n\nOne.\n\nWho?\nAnd why?\n"]]
     assert "pipe" in run_mlxchat("-").stderr
 
 
@@ -240,7 +241,7 @@ def test_files_go_before_the_first_turn_of_a_pipe(run_mlxchat: RunMlxchat, tmp_p
     (tmp_path / "a.md").write_text("One.")
     done = run_mlxchat("chat", "-f", str(tmp_path / "a.md"), stdin="Who?\nWhy?\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert asked() == [["One.\n\nWho?", "Why?"]]
+    assert asked() == [[f"# {tmp_path}/a.md\n\nOne.\n\nWho?", "Why?"]]
     refused = run_mlxchat("chat", "-f", "-", stdin="Who?\n")
     assert (refused.returncode, refused.stderr) == (
         2,

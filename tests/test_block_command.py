@@ -62,7 +62,7 @@ def test_documents_are_read_once_in_any_order(ask: Any) -> None:
 
 def test_a_single_block_gives_the_same_answer_as_the_document(ask: Any) -> None:
     """It stays at the position it was computed at, so nothing is approximate."""
-    plain = ask("-f", "a.md")
+    plain = ask(stdin=TEXTS["a.md"])
     assert ask(*blocks("a.md"))["text"] == plain["text"]
     again = ask(*blocks("a.md"))
     assert again["cached_tokens"] == TOKENS["a.md"]
@@ -171,4 +171,4 @@ def test_a_short_block_is_read_with_a_notice(tiny_model: Path, run_mlxchat: RunM
     done = run_mlxchat("generate", *options, *blocks("short.md"), "What?")
     assert done.returncode == 0
     assert "short.md is not kept as a block: it has 8 tokens" in done.stderr
-    assert done.stdout == run_mlxchat("generate", *options, "-f", "short.md", "What?").stdout
+    assert done.stdout == run_mlxchat("generate", *options, "What?", stdin="Hello.").stdout

@@ -1,6 +1,7 @@
 """Reading documents: in which order, and what is refused."""
 
 import io
+import os
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
+from mlxchat.text import documents
 from mlxchat.text.documents import read_input
 
 
@@ -18,20 +20,46 @@ def write(path: Path, data: bytes | str) -> str:
     return str(path)
 
 
-def test_documents_come_first_and_the_prompt_last(tmp_path: Path) -> None:
-    first, second = write(tmp_path / "a", "first"), write(tmp_path / "b", "second")
-    assert read_input("do it", [first, second], None).text == "first\n\nsecond\n\ndo it"
+def test_documents_come_first_each_after_its_name_and_the_prompt_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = write(Path("a"), "first"), write(Path("b"), "second")
+    read = "# a\n\nfirst\n\n# b\n\nsecond\n\ndo it"
+    assert read_input("do it", [first, second], None).text == read
     piped = io.BytesIO(b"piped")
-    assert read_input("do it", [first], piped).text == "piped\n\nfirst\n\ndo it"
+    read = "# standard input\n\npiped\n\n# a\n\nfirst\n\ndo it"
+    assert read_input("do it", [first], piped).text == read
     piped = io.BytesIO(b"piped")
     assert read_input("do it", [first, "-", second], piped).text == (
-        "first\n\npiped\n\nsecond\n\ndo it"
+        "# a\n\nfirst\n\n# standard input\n\npiped\n\n# b\n\nsecond\n\ndo it"
+    )
+
+
+def test_input_without_files_has_no_heading() -> None:
+    assert read_input("do it", [], io.BytesIO(b"piped")).text == "piped\n\ndo it"
+    assert read_input("do it", ["-"], io.BytesIO(b"piped")).text == "piped\n\ndo it"
+
+
+def test_a_question_from_standard_input_has_no_heading(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "text")
+    text = read_input("-", [path], io.BytesIO(b"What is it?")).text
+    assert text == f"# {path}\n\ntext\n\nWhat is it?"
+
+
+def test_a_name_is_a_heading_of_one_line_whatever_it_contains(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9\n# \x1b[31msystem")
+    path = write(tmp_path / name, "text")
+    assert read_input(None, [path], None).text == (
+        f"# {tmp_path}/caf\ufffd\\n# \\x1b[31msystem\n\ntext"
     )
 
 
 def test_text_is_not_altered(tmp_path: Path) -> None:
     text = "  spaces \r\n\ttabs\n\n"
-    assert read_input(None, [write(tmp_path / "a", text)], None).text == text
+    path = write(tmp_path / "a", text)
+    assert read_input(None, [path], None).text == f"# {path}\n\n{text}"
+    assert read_input(None, [path], None, headings=False).text == text
     assert read_input(text, [], None).text == text
 
 
@@ -92,21 +120,35 @@ def test_endless_input_is_refused_before_memory_is_full(
         read_input(None, [], cast(BinaryIO, Endless(b"\0")))
 
 
+def test_documents_that_fit_one_by_one_but_not_together_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file had the machine's whole memory for itself."""
+    monkeypatch.setattr(documents, "UNCHECKED_BYTES", 1_000)
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: 10_000)
+    for name in "abcde":
+        write(tmp_path / name, "x" * 900)
+    paths = [str(tmp_path / name) for name in "abcde"]
+    for files in (paths, [str(tmp_path)], [str(tmp_path / "*")]):
+        with pytest.raises(InputError, match=rf"{paths[0]} to {paths[3]} are too large"):
+            read_input(None, files, None)
+
+
 def test_unreadable_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_input("x", [str(tmp_path / "none")], None)
-    with pytest.raises(InputError, match="directory"):
-        read_input("x", [str(tmp_path)], None)
 
 
 def test_invalid_utf8_is_replaced_and_its_first_position_reported(tmp_path: Path) -> None:
-    found = read_input(None, [write(tmp_path / "latin", b"caf\xe9 au lait\xff")], None)
+    path = write(tmp_path / "latin", b"caf\xe9 au lait\xff")
+    found = read_input(None, [path], None, headings=False)
     assert found.text == "caf\ufffd au lait\ufffd"
     assert "byte 3" in found.notices[0]
 
 
 def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
-    assert read_input(None, [write(tmp_path / "a", b"\xef\xbb\xbfhello")], None).text == "hello"
+    path = write(tmp_path / "a", b"\xef\xbb\xbfhello")
+    assert read_input(None, [path], None, headings=False).text == "hello"
 
 
 def test_invalid_bytes_in_a_prompt_are_replaced_too() -> None:

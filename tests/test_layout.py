@@ -39,7 +39,7 @@ ORDER: dict[str, list[str]] = {
     "manual": ["", "equivalents"],
     "config": ["", "file", "edit", "project", "layers"],
     "text": [
-        *("", "documents", "template", "reply_format", "thinking", "reply_reader"),
+        *("", "folder", "documents", "template", "reply_format", "thinking", "reply_reader"),
         *("template_probe", "spans", "encoder", "stream_decoder", "replies", "token_bytes"),
         *("tokens", "parts", "stop", "extract"),
     ],

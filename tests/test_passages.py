@@ -2,6 +2,7 @@
 
 import io
 import os
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,17 +30,19 @@ FILLER = "The committee met on the usual day and talked about the budget at some
 
 
 OPEN: list[Document | DocumentIndex] = []
+NOTICES: list[str] = []
 
 
 @pytest.fixture(autouse=True)
 def close_everything() -> Iterator[None]:
     yield
+    NOTICES.clear()
     while OPEN:
         OPEN.pop().close()
 
 
 def opened(files: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
-    documents = list(open_documents(files, stdin))
+    documents = list(open_documents(files, stdin, NOTICES.append))
     OPEN.extend(documents)
     return documents
 
@@ -394,3 +397,31 @@ def test_an_index_of_another_format_is_made_again(
         database.execute("PRAGMA user_version = 99")
     database.close()
     assert directory.find(document) is None
+
+
+def test_the_text_files_of_a_folder_are_documents_and_the_others_are_named(tmp_path: Path) -> None:
+    """More files than a process may have open were refused."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for number in range(80):
+        (folder / f"{number:02}.txt").write_text(f"note {number}")
+    (folder / "logo.png").write_bytes(b"PNG\0")
+    (folder / "none.txt").write_text("")
+    (folder / "wide.txt").write_text("wide", encoding="utf-16")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (60, limits[1]))
+    try:
+        documents = opened([str(folder)])
+        texts = [each.bytes_at(0, each.size_bytes).decode() for each in documents]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert texts == [f"note {number}" for number in range(80)]
+    left_out = ("logo.png (binary)", "none.txt (empty)", "wide.txt (UTF-16)")
+    named = ", ".join(f"{folder}/{each}" for each in left_out)
+    assert [f"left out 3 files: {named}"] == NOTICES
+
+
+def test_a_folder_without_text_has_no_documents(tmp_path: Path) -> None:
+    (tmp_path / "logo.png").write_bytes(b"PNG\0")
+    with pytest.raises(InputError, match=r"no file is text: left out 1 file: .*logo.png \(binary"):
+        opened([str(tmp_path)])

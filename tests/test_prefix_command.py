@@ -18,7 +18,8 @@ DOCUMENT = "".join(f"Line {n} tells of the sea and of what lives in it.\n" for n
 @pytest.fixture
 def document(tmp_path: Path) -> Path:
     path = tmp_path / "document.txt"
-    path.write_text(DOCUMENT)
+    # With its name, which the model reads first, it has as many characters as DOCUMENT.
+    path.write_text(DOCUMENT[len(f"# {path}\n\n") :])
     return path
 
 

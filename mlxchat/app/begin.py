@@ -182,7 +182,7 @@ def _source(
 ) -> Input | list[Document]:
     """The whole text, or the documents to read from; notices are reported."""
     if request.overflow.needs_question:
-        documents = opened(request, piped, stack)
+        documents = opened(request, piped, stack, observer)
         notices = [each.notice for each in documents if each.notice]
     else:
         documents = read(request, piped)

@@ -15,7 +15,7 @@ from mlxchat.errors import InputError
 from mlxchat.passages.document import Document, open_documents
 from mlxchat.request import Request
 from mlxchat.settings import Overflow
-from mlxchat.text.documents import SEPARATOR, Input
+from mlxchat.text.documents import SEPARATOR, Input, has_headings, heading
 from mlxchat.text.tokens import Prompt
 from mlxchat.wording import Field, Message
 
@@ -25,10 +25,12 @@ ANSWER_SHARE = 4
 MAX_BYTES_A_TOKEN = 16
 
 
-def opened(request: Request, piped: BinaryIO | None, stack: ExitStack) -> list[Document]:
+def opened(
+    request: Request, piped: BinaryIO | None, stack: ExitStack, observer: Observer
+) -> list[Document]:
     """The request's documents, closed with `stack`. Raises UsageError, InputError."""
     found: list[Document] = []
-    for document in open_documents(request.files, piped):
+    for document in open_documents(request.files, piped, observer.warn):
         stack.callback(document.close)
         found.append(document)
     return found
@@ -89,6 +91,11 @@ def _alternatives(*first: Overflow) -> list[str | Field]:
 
 def _whole(request: Request, documents: Sequence[Document]) -> Input:
     """The documents and the prompt as one text."""
-    texts = [each.bytes_at(0, each.size_bytes).decode("utf-8", "replace") for each in documents]
+    headings = has_headings(request.files)
+    texts = [
+        (heading(each.name) if headings else "")
+        + each.bytes_at(0, each.size_bytes).decode("utf-8", "replace")
+        for each in documents
+    ]
     assert request.prompt is not None
     return Input(SEPARATOR.join([*texts, request.prompt]))

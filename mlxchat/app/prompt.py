@@ -12,7 +12,9 @@ from mlxchat.text.tokens import Prompt, Tokenizer
 
 def read(request: Request, piped: BinaryIO | None) -> Input:
     """The documents and the prompt as one text. Raises InputError."""
-    return read_input(request.prompt, request.files, piped, request.blocks)
+    return read_input(
+        request.prompt, request.files, piped, request.blocks, headings=not request.raw
+    )
 
 
 def count_pinned(request: Request, tokenizer: Tokenizer) -> int:

@@ -41,7 +41,7 @@ def warm(
     """Read the document as a run would, or as a `block` of one. Raises InputError if it is too
     short to cache, CacheError if nothing can be cached."""
     observer = observer or Observer()
-    text = read_input(None, (file,), piped).text
+    text = read_input(None, (file,), piped, headings=not block).text
     loaded = open_model(setup, observer, blocks=block)
     tokenizer, args, name = loaded.model.tokenizer, template_args or {}, name_of(file)
     if block:

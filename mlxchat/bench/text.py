@@ -30,7 +30,8 @@ class Text:
 
 def read_text(path: str) -> Text:
     """The file named by the user, `-` for standard input. Raises what `read_input` raises."""
-    read = read_input(None, (path,), piped_stdin() if path == "-" else None)
+    stdin = piped_stdin() if path == "-" else None
+    read = read_input(None, (path,), stdin, headings=False)
     return Text(path, read.text, read.notices)
 
 

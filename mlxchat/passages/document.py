@@ -8,15 +8,23 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from mlxchat.errors import InputError
-from mlxchat.files import reported_as
-from mlxchat.text.documents import READ_BYTES, STDIN, UTF16_MARKS, check_stdin, name_of
+from mlxchat.files import open_to_read, reported_as
+from mlxchat.text.documents import (
+    READ_BYTES,
+    STDIN,
+    UTF16_MARKS,
+    check_stdin,
+    left_out_notice,
+    name_of,
+)
+from mlxchat.text.folder import files_in
 
 # Piped text up to this size stays in memory, and more goes to a temporary file.
 SPOOLED_BYTES = 8 << 20
@@ -65,9 +73,12 @@ class Document:
         self.stream.close()
 
 
-def open_documents(files: Sequence[str], stdin: BinaryIO | None) -> Iterator[Document]:
+def open_documents(
+    files: Sequence[str], stdin: BinaryIO | None, notify: Callable[[str], None]
+) -> Iterator[Document]:
     """Yield each document in turn, read once to its end. `files` and `stdin` are those of
-    `read_input`, and so is what is refused. Raises UsageError, InputError."""
+    `read_input`, and so is what is refused. `notify` gets the notice about files left out. Raises
+    UsageError, InputError."""
     check_stdin(files, stdin)
     if stdin is not None and STDIN not in files:
         copy = _copied(stdin)
@@ -79,14 +90,63 @@ def open_documents(files: Sequence[str], stdin: BinaryIO | None) -> Iterator[Doc
         if path == STDIN:
             assert stdin is not None
             yield _checked(path, _copied(stdin), passing=True)
-        else:
+        elif (found := files_in(path)) is None:
             yield _opened(Path(path))
+        else:
+            yield from _found(path, found, notify)
+
+
+def _found(path: str, found: Sequence[str], notify: Callable[[str], None]) -> Iterator[Document]:
+    """The files in a folder or of a pattern that are text. Raises InputError if none is."""
+    left_out: dict[str, str] = {}
+    for each in found:
+        try:
+            yield _read(name_of(each), cast(BinaryIO, _OnDemand(Path(each))), passing=False)
+        except _NotText as error:
+            left_out[each] = error.what
+        except OSError as error:
+            left_out[each] = error.strerror or str(error)
+    if len(left_out) == len(found):
+        raise InputError(f"{name_of(path)}: no file is text: {left_out_notice(left_out)}")
+    if left_out:
+        notify(left_out_notice(left_out))
+
+
+class _OnDemand:
+    """A file that is open only while it is read: there may be more than can be open at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def seek(self, offset: int) -> int:
+        self._offset = offset
+        return offset
+
+    def read(self, size_bytes: int) -> bytes:
+        with open_to_read(self._path) as stream:
+            stream.seek(self._offset)
+            # Those of /proc are empty, and reading them may never end.
+            data = stream.read(size_bytes) if os.fstat(stream.fileno()).st_size else b""
+        self._offset += len(data)
+        return data
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _NotText(Exception):
+    """What the stream contains instead of text: one word, and the rest of a message."""
+
+    def __init__(self, what: str, more: str = "") -> None:
+        super().__init__(what + more)
+        self.what = what
 
 
 def _opened(path: Path) -> Document:
     """A file; anything else, such as a pipe, is copied. Raises InputError."""
     with ExitStack() as stack:
-        with reported_as(InputError, f"read {path}"):
+        with reported_as(InputError, f"read {name_of(str(path))}"):
             stream = stack.enter_context(path.open("rb"))
             if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 stack.pop_all()
@@ -115,22 +175,26 @@ def _checked(path: str, stream: BinaryIO, passing: bool) -> Document:
     try:
         with reported_as(InputError, f"read {name}"):
             return _read(name, stream, passing)
+    except _NotText as error:
+        stream.close()
+        raise InputError(f"{name} is {error}") from error
     except BaseException:
         stream.close()
         raise
 
 
 def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
+    """Raises _NotText and OSError."""
     stream.seek(0)
     digest = hashlib.blake2b(digest_size=20)
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     start, size_bytes, is_blank, invalid = 0, 0, True, False
     while piece := stream.read(READ_BYTES):
         if size_bytes == 0 and piece.startswith(UTF16_MARKS):
-            raise InputError(f"{name} is UTF-16: convert it first with iconv -f UTF-16 -t UTF-8")
+            raise _NotText("UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
         if (position := piece.find(b"\0")) >= 0:
             at = start + size_bytes + position
-            raise InputError(f"{name} is binary: it contains a NUL at byte {at:,}")
+            raise _NotText("binary", f": it contains a NUL at byte {at:,}")
         if size_bytes == 0 and piece.startswith(codecs.BOM_UTF8):
             start = len(codecs.BOM_UTF8)
             piece = piece[start:]
@@ -139,7 +203,7 @@ def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
         digest.update(piece)
         size_bytes += len(piece)
     if is_blank:
-        raise InputError(f"{name} is empty")
+        raise _NotText("empty")
     notice = f"{name} is not valid UTF-8: invalid bytes were replaced" if invalid else None
     return Document(name, stream, start, size_bytes, digest.hexdigest(), passing, notice)
 

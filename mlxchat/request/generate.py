@@ -29,7 +29,7 @@ class Request:
     prompt: str | None = None
     files: tuple[str, ...] = option(
         (),
-        "Read a document, - for stdin; repeatable",
+        "Read a file, folder or pattern, - for stdin; repeatable",
         Group.INPUT,
         name="file",
         short="f",

@@ -202,7 +202,7 @@ def _system(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"system prompt: {shown.conversation.system or 'none'}")
 
 
-@command("/file PATH", "attach a file to your next message")
+@command("/file PATH", "attach a file, folder or pattern to your next message")
 def _file(shown: ChatScreen, argument: str) -> None:
     if not argument:
         raise _usage("/file")

@@ -1,7 +1,7 @@
 """The user's input as one text: files, standard input and the prompt.
 
-Documents come first and the prompt last, so that the model reads the instruction last. Text only:
-no tokens here.
+Documents come first, each after its name, and the prompt last, so that the model reads the
+instruction last. Text only: no tokens here.
 """
 
 import codecs
@@ -11,16 +11,20 @@ import select
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
-from mlxchat.files import reported_as
+from mlxchat.files import open_to_read, reported_as
+from mlxchat.text.folder import files_in, readable_name
+from mlxchat.units import count
 from mlxchat.wording import Field
 
 STDIN = "-"
+STDIN_NAME = "standard input"
 SEPARATOR = "\n\n"
 
 # Documents up to this size are read without checking memory. A larger one, with its text and tokens
@@ -28,6 +32,9 @@ SEPARATOR = "\n\n"
 UNCHECKED_BYTES = 100_000_000
 COPIES = 10
 READ_BYTES = 1 << 20
+# A notice about files that were left out names so many.
+MAX_NAMED = 3
+
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -48,24 +55,31 @@ def read_input(
     files: Sequence[str],
     stdin: BinaryIO | None,
     blocks: Sequence[str] = (),
+    *,
+    headings: bool = True,
 ) -> Input:
     """Read the documents and append the prompt.
 
-    `files` and `blocks` are paths; `-` is standard input. Piped standard input is read even if no
-    `-` names it, and then comes before the files. `stdin` is None for a terminal. Raises UsageError
-    if there is nothing to read but blocks, InputError for input that is not text.
+    `files` are paths of files, folders and patterns, `blocks` paths of files; `-` is standard
+    input. Piped standard input is read even if no `-` names it, and then comes before the files.
+    `stdin` is None for a terminal. With `headings`, each file begins with its name. Raises
+    UsageError if there is nothing to read but blocks, InputError for input that is not text.
     """
-    if prompt == STDIN:
-        prompt, files = None, (*files, STDIN)
-    named = [*files, *blocks]
+    asked = [STDIN] if prompt == STDIN else []
+    named = [*files, *asked, *blocks]
     check_stdin(named, stdin)
-    read_blocks = [_read_file(path, stdin) for path in blocks]
-    documents = [_read_file(path, stdin) for path in files]
+    budget = _Budget()
+    headings = headings and has_headings(files)
+    read_blocks = [_read_file(path, stdin, budget) for path in blocks]
+    documents = [each for path in files for each in _read_files(path, stdin, budget, headings)]
     if stdin is not None and STDIN not in named:
-        data = _read_bounded(stdin, "standard input")
+        data = _read_bounded(stdin, STDIN_NAME, budget)
         if data or (prompt is None and not named):
-            documents.insert(0, _decode(data, "standard input"))
-    if prompt is not None:
+            piped = _decode(data, STDIN_NAME)
+            documents.insert(0, _with_heading(piped, STDIN_NAME, headings))
+    if asked:
+        documents.append(_read_file(STDIN, stdin, budget))
+    elif prompt is not None:
         # Bytes from the shell that are not UTF-8 arrive as surrogates: turn them back into bytes.
         documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
     if not documents:
@@ -78,10 +92,28 @@ def read_input(
         )
     read = [*read_blocks, *documents]
     return Input(
-        SEPARATOR.join(document.text for document in documents),
+        SEPARATOR.join(document.text for document in documents if document.text),
         tuple(notice for document in read for notice in document.notices),
         tuple(block.text + SEPARATOR for block in read_blocks),
     )
+
+
+def has_headings(files: Sequence[str]) -> bool:
+    """Whether documents begin with their names: what is only piped in has none."""
+    return any(path != STDIN for path in files)
+
+
+def heading(name: str) -> str:
+    """What the model reads before the document of this name."""
+    return f"# {name}{SEPARATOR}"
+
+
+def left_out_notice(reasons: Mapping[str, str]) -> str:
+    """A notice about files that were not read, by their paths."""
+    shown = [f"{name_of(path)} ({why})" for path, why in islice(reasons.items(), MAX_NAMED)]
+    if len(reasons) > MAX_NAMED:
+        shown.append(f"{len(reasons) - MAX_NAMED:,} more")
+    return f"left out {count(len(reasons), 'file')}: {', '.join(shown)}"
 
 
 def check_stdin(files: Sequence[str], stdin: BinaryIO | None) -> None:
@@ -139,7 +171,7 @@ def _message(line: str, name: str) -> tuple[str, str, dict[str, Any]]:
 
 def name_of(path: str) -> str:
     """The name of the file at this path in messages."""
-    return "standard input" if path == STDIN else path
+    return STDIN_NAME if path == STDIN else readable_name(path)
 
 
 def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
@@ -167,32 +199,92 @@ def is_stdin_left_unread() -> bool:
     return bool(select.select([stdin], [], [], 0)[0])
 
 
-def _read_file(path: str, stdin: BinaryIO | None) -> Input:
+class _Budget:
+    """How much can still be read: all documents of an input have to fit in memory together."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._most_bytes: int | None = None
+        self._first = ""
+
+    def take(self, size_bytes: int, name: str) -> None:
+        """Count the bytes read from `name`. Raises InputError if they would not fit."""
+        self._first = self._first or name
+        self._bytes += size_bytes
+        if self._bytes <= UNCHECKED_BYTES:
+            return
+        if self._most_bytes is None:
+            self._most_bytes = self._bytes + platform.free_memory_bytes() // COPIES
+        if self._bytes > self._most_bytes:
+            are = f"{name} is" if name == self._first else f"{self._first} to {name} are"
+            raise InputError(f"{are} too large for this machine's memory")
+
+
+def _read_files(
+    path: str, stdin: BinaryIO | None, budget: _Budget, headings: bool
+) -> Iterator[Input]:
+    """Read the file, or those in a folder or of a pattern: only their text, with a notice about the
+    others. Raises UsageError if there are none, InputError if none is text."""
+    found = None if path == STDIN else files_in(path)
+    if found is None:
+        yield _with_heading(_read_file(path, stdin, budget), name_of(path), headings)
+        return
+    left_out: dict[str, str] = {}
+    for each in found:
+        document = _read_found(each, budget)
+        if isinstance(document, str):
+            left_out[each] = document
+        else:
+            yield _with_heading(document, name_of(each), headings)
+    if left_out:
+        notice = left_out_notice(left_out)
+        if len(left_out) == len(found):
+            raise InputError(f"{name_of(path)}: no file is text: {notice}")
+        yield Input("", (notice,))
+
+
+def _read_found(path: str, budget: _Budget) -> Input | str:
+    """Read a file that the user did not name; if it is not text, return what it is."""
+    name = name_of(path)
+    try:
+        with open_to_read(Path(path)) as stream:
+            # Those of /proc are empty, and reading them may never end.
+            data = _read_bounded(stream, name, budget) if os.fstat(stream.fileno()).st_size else b""
+    except OSError as error:
+        return error.strerror or str(error)
+    if data.startswith(UTF16_MARKS):
+        return "UTF-16"
+    if b"\0" in data:
+        return "binary"
+    return _decode(data, name) if data.removeprefix(codecs.BOM_UTF8).strip() else "empty"
+
+
+def _read_file(path: str, stdin: BinaryIO | None, budget: _Budget) -> Input:
     if path == STDIN:
         assert stdin is not None
-        return _decode(_read_bounded(stdin, "standard input"), "standard input")
-    with reported_as(InputError, f"read {path}"), Path(path).open("rb") as stream:
-        data = _read_bounded(stream, path)
-    return _decode(data, path)
+        return _decode(_read_bounded(stdin, STDIN_NAME, budget), STDIN_NAME)
+    name = name_of(path)
+    with reported_as(InputError, f"read {name}"), Path(path).open("rb") as stream:
+        data = _read_bounded(stream, name, budget)
+    return _decode(data, name)
 
 
-def _read_bounded(stream: BinaryIO, name: str) -> bytes:
+def _read_bounded(stream: BinaryIO, name: str, budget: _Budget) -> bytes:
     """Read to the end, or to the first NUL, which gets the input refused anyway.
 
     Raises InputError if the input would not fit into memory.
     """
     pieces: list[bytes] = []
-    size_bytes, most_bytes = 0, None
     while piece := stream.read(READ_BYTES):
         pieces.append(piece)
-        size_bytes += len(piece)
         if b"\0" in piece:
             break
-        if size_bytes > UNCHECKED_BYTES:
-            most_bytes = most_bytes or size_bytes + platform.free_memory_bytes() // COPIES
-            if size_bytes > most_bytes:
-                raise InputError(f"{name} is too large for this machine's memory")
+        budget.take(len(piece), name)
     return b"".join(pieces)
+
+
+def _with_heading(document: Input, name: str, headings: bool) -> Input:
+    return replace(document, text=heading(name) + document.text) if headings else document
 
 
 def _decode(data: bytes, name: str) -> Input:

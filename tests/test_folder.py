@@ -1,0 +1,227 @@
+"""`-f` with folders and patterns: which files are read, in which order, and what is left out."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlxchat.errors import InputError, UsageError
+from mlxchat.text.documents import read_input
+from mlxchat.text.folder import files_in
+from tests.in_process import run_in_process
+
+
+@pytest.fixture(autouse=True)
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder `src` in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.py", "a.py", "sub/c.py", "sub/deep/d.py", "sub-d/e.py", "a.md", ".env"):
+        path = Path("src", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}")
+    hidden = Path("src/.git/config")
+    hidden.parent.mkdir()
+    hidden.write_text("[core]")
+    return tmp_path
+
+
+def found(path: str) -> list[str]:
+    return [each.removeprefix("src/") for each in files_in(path) or []]
+
+
+SHOWN = ["a.md", "a.py", "b.py", "sub/c.py", "sub/deep/d.py", "sub-d/e.py"]
+
+
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("src", SHOWN),
+        ("src/", SHOWN),
+        ("src/*", ["a.md", "a.py", "b.py"]),
+        ("src/*.py", ["a.py", "b.py"]),
+        ("src/[!b].py", ["a.py"]),
+        ("src/**/*.py", SHOWN[1:]),
+        ("src/**/**/*.py", SHOWN[1:]),
+        ("src/**", SHOWN),
+        ("**/d.py", ["sub/deep/d.py"]),
+        ("src/*/c.py", ["sub/c.py"]),
+        ("src/sub*/?.py", ["sub/c.py", "sub-d/e.py"]),
+        ("src/.git", [".git/config"]),
+        ("src/.*", [".env"]),
+        ("src/.git/*", [".git/config"]),
+        ("**/.env", [".env"]),
+    ],
+)
+def test_files_are_found_as_by_a_shell_in_the_order_of_their_names(
+    path: str, files: list[str]
+) -> None:
+    assert sorted(found(path)) == sorted(files)
+    parts = [Path(each).parts for each in found(path)]
+    assert parts == sorted(parts)
+
+
+def test_absolute_patterns_and_those_in_the_home_directory_are_found(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tree))
+    expected = [f"{tree}/src/a.py", f"{tree}/src/b.py"]
+    assert files_in(f"{tree}/src/*.py") == expected
+    assert files_in("~/src/*.py") == expected
+
+
+def test_the_working_directory_is_read_without_a_prefix() -> None:
+    os.chdir("src")
+    assert files_in(".") == SHOWN
+
+
+def test_files_whose_names_look_like_patterns_are_files() -> None:
+    Path("a[1]*.txt").write_text("text")
+    assert files_in("a[1]*.txt") is None
+    assert read_input(None, ["a[1]*.txt"], None).text == "# a[1]*.txt\n\ntext"
+
+
+def test_circles_of_links_end_and_links_to_files_are_read() -> None:
+    Path("src/up").symlink_to("..")
+    Path("src/sub/self").symlink_to("self")
+    Path("src/link.py").symlink_to("a.py")
+    Path("src/gone.py").symlink_to("nowhere")
+    assert "link.py" in found("src")
+    assert found("src/**/c.py") == ["sub/c.py"]
+    read = read_input(None, ["src"], None)
+    assert read.text.count("text of a.py") == 2
+    assert read.notices == (
+        "left out 2 files: src/gone.py (No such file or directory), "
+        "src/sub/self (Too many levels of symbolic links)",
+    )
+
+
+def test_a_folder_is_one_text_with_a_heading_for_each_file() -> None:
+    assert read_input("Why?", ["src/sub"], None).text == (
+        "# src/sub/c.py\n\ntext of sub/c.py\n\n# src/sub/deep/d.py\n\ntext of sub/deep/d.py\n\nWhy?"
+    )
+
+
+def test_what_is_not_text_is_left_out_in_one_line() -> None:
+    Path("src/a.png").write_bytes(b"\x89PNG\0")
+    Path("src/b.txt").write_text("text", encoding="utf-16")
+    Path("src/c\nd.txt").write_text(" \n")
+    os.mkfifo("src/e")
+    Path("src/f.png").write_bytes(b"\0")
+    read = read_input(None, ["src"], None)
+    assert "PNG" not in read.text
+    assert read.notices == (
+        "left out 5 files: src/a.png (binary), src/b.txt (UTF-16), src/c\\nd.txt (empty), 2 more",
+    )
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_left_out_too() -> None:
+    Path("src/a.py").chmod(0)
+    Path("src/sub").chmod(0)
+    try:
+        (notice,) = read_input(None, ["src"], None).notices
+        with pytest.raises(InputError, match="cannot read src/sub: Permission denied"):
+            read_input(None, ["src/sub"], None)
+    finally:
+        Path("src/sub").chmod(0o700)
+    assert notice == ("left out 2 files: src/a.py (Permission denied), src/sub (Permission denied)")
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("empty", "empty: the folder has no files"),
+        ("hidden", "hidden: the folder has no files"),
+        ("src/*.rs", "src/*.rs: no file matches"),
+        ("nowhere/**", "nowhere/**: no file matches"),
+        ("src/su[b]", "src/su[b]: no file matches"),
+        ("src/[", "src/[: no file matches"),
+        ("a\n*", "a\\n*: no file matches"),
+    ],
+)
+def test_nothing_found_is_a_usage_error_that_names_it(path: str, error: str) -> None:
+    Path("empty/sub").mkdir(parents=True)
+    Path("hidden").mkdir()
+    Path("hidden/.env").write_text("secret")
+    with pytest.raises(UsageError) as raised:
+        read_input("Why?", [path], None)
+    assert str(raised.value) == error
+
+
+def test_a_folder_without_text_is_refused_with_the_reason() -> None:
+    Path("images").mkdir()
+    Path("images/a.png").write_bytes(b"\0")
+    with pytest.raises(InputError) as raised:
+        read_input("Why?", ["images"], None)
+    assert str(raised.value) == "images: no file is text: left out 1 file: images/a.png (binary)"
+
+
+def test_many_files_and_deep_folders_are_found_quickly(tmp_path: Path) -> None:
+    for folder in range(100):
+        directory = tmp_path / "many" / str(folder)
+        directory.mkdir(parents=True)
+        for number in range(100):
+            (directory / f"{number}.txt").touch()
+    with deep_folder(tmp_path / "deep"):
+        start_s = time.perf_counter()
+        assert len(files_in("many") or []) == 10_000
+        assert len(files_in("deep/**/*.txt") or []) == 1
+        assert time.perf_counter() - start_s < 20
+
+
+@contextmanager
+def deep_folder(path: Path) -> Iterator[None]:
+    """A folder deeper than Python recurses, with a file at its bottom."""
+    before = Path.cwd()
+    path.mkdir()
+    os.chdir(path)
+    for _ in range(1_200):
+        Path("d").mkdir()
+        os.chdir("d")
+    Path("bottom.txt").touch()
+    os.chdir(before)
+    yield
+    os.chdir(path)
+    for _ in range(1_200):
+        os.chdir("d")
+    Path("bottom.txt").unlink()
+    for _ in range(1_200):
+        os.chdir("..")
+        Path("d").rmdir()
+    os.chdir(before)
+
+
+# Ways in
+
+
+def generated(model: Path, *arguments: str, stdin: str | None = None) -> Any:
+    done = run_in_process("generate", "-m", str(model), "-n", "8", *arguments, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_generate_reads_a_folder_as_the_text_that_it_stands_for(
+    unthinking_model: Path,
+) -> None:
+    Path("src/sub/logo.png").write_bytes(b"\0")
+    whole = read_input(None, ["src/sub"], None).text
+    done = generated(unthinking_model, "--stats", "-f", "src/sub", "Why?")
+    assert "left out 1 file: src/sub/logo.png (binary)\n" in done.stderr
+    assert done.stdout == generated(unthinking_model, "Why?", stdin=whole).stdout
+
+
+@pytest.mark.parametrize("way", ["passages", "map"])
+def test_overflow_reads_the_same_folder(way: str, unthinking_model: Path) -> None:
+    Path("src/sub/logo.png").write_bytes(b"\0")
+    done = generated(unthinking_model, "-f", "src/sub", "Why?")
+    other = generated(unthinking_model, "--overflow", way, "-f", "src/sub", "Why?")
+    assert (other.stdout, other.stderr) == (done.stdout, done.stderr)
+
+
+def test_raw_text_is_continued_without_headings(unthinking_model: Path) -> None:
+    raw = generated(unthinking_model, "--raw", "-f", "src/a.py").stdout
+    assert raw == generated(unthinking_model, "--raw", stdin="text of a.py").stdout
