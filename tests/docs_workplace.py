@@ -38,6 +38,10 @@ FORMS = {
     "invoice.json": b'{"properties": {"number": {"type": "integer"}}, "required": ["number"]}',
     "moves.lark": b'start: "left" | "right"\n',
     "prompts.jsonl": b'{"id": "a", "prompt": "Hello"}\n{"id": "b", "prompt": "Bye", "temp": 0.5}\n',
+    "conversations.json": (
+        b'[{"title": "Trip", "mapping": {"a": {"message": {"author": {"role": "user"}, '
+        b'"content": {"parts": ["Where to?"]}}}}}]'
+    ),
     "mail.csv": b'id,subject,text\n7,Win,"You, too, can win."\n8,Lunch,Tomorrow at noon?\n',
 }
 

@@ -32,6 +32,7 @@ NOT_RUN = {
     "mlxchat | tee": "needs a person; test_chat_redirected.py has one",
     "jq -r '[.value.sender, .value.amount] | @csv'": "reads what the command above it writes",
     "jq -r '[.id, .text] | @csv'": "reads what the command above it writes",
+    'mlxchat session import "$(llm': "needs llm; test_imports.py has databases like llm's",
     "sqlite3": "is not on every machine; test_session_database.py reads the database with Python's",
     "mlxchat bench all": "takes hours; test_bench_command.py runs it with --quick",
 }

@@ -94,6 +94,7 @@ ORDER: dict[str, list[str]] = {
             "earlier",
         ),
         *("connection", "repair", "database", "journal", "session", "listing"),
+        *("foreign", "json_items", "chatgpt", "llm_logs", "exports", "imports"),
     ],
     "rows": [
         *("", "row", "fields", "openai", "json_lines", "lines", "table", "documents", "ahead"),
@@ -178,7 +179,7 @@ ORDER: dict[str, list[str]] = {
             "signal_watch",
         ),
         *("window_chart", "signals", "chat_screen", "commands", "repl", "piped_chat"),
-        *("help_text", "listing", "model_table", "observing"),
+        *("help_text", "listing", "model_table", "import_report", "observing"),
         *("run_generate", "run_chat", "run_bench", "run_warm", "run_verify"),
         *("batch_progress", "run_batch"),
     ],

@@ -118,23 +118,40 @@ def export(
     write(f"exported {name} to {file}\n")
 
 
-@session_app.command("import", epilog="Example: mlxchat session import holidays.jsonl")
+@session_app.command(
+    "import",
+    epilog="""\
+Examples:
+  mlxchat session import holidays.jsonl
+  mlxchat session import chatgpt-export.zip
+  mlxchat session import "$(llm logs path)"
+""",
+)
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl or .md file")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help=".jsonl or .md file, ChatGPT's export, or llm's logs"),
+    ],
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the session, instead of the file's")
     ] = None,
 ) -> None:
-    """Make a session of an exported file.
+    """Make sessions of an exported file.
 
-    Files that `/save` writes will do, too.
+    Files that `/save` writes, the archive or conversations.json that ChatGPT exports, and the
+    database of llm. What cannot be imported, such as images, is listed.
     """
-    from mlxchat.sessions.listing import import_messages
-    from mlxchat.units import count
+    from mlxchat.errors import SessionError
+    from mlxchat.sessions.imports import import_file
+    from mlxchat.terminal.import_report import ImportReport
+    from mlxchat.terminal.progress import waiting
 
-    name = file.stem if name is None else name
-    turns = import_messages(file, name)
-    write(f"imported {count(turns, 'turn')} as {name}\n")
+    report = ImportReport()
+    with waiting(f"importing {file} …", quiet=False):
+        imported = import_file(file, name, report.left_out)
+    write(report.ended(imported))
+    if imported.problem:
+        raise SessionError(imported.problem)
 
 
 @session_app.command(epilog='Example: sqlite3 "$(mlxchat session path)" "SELECT user FROM turns"')
