@@ -40,6 +40,7 @@ class Action:
         "edit config",
         "list catalog",
         "list models",
+        "mend",
         "pull",
         "retry",
         "set default",

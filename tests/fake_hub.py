@@ -40,12 +40,18 @@ def tiny_model_files(payload_bytes: int = 64) -> dict[str, bytes]:
     }
 
 
+def git_sha1(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
 @dataclass
 class FakeRepo:
     """A repository. `claimed_bytes` are sizes that the API reports instead of the true ones."""
 
     files: dict[str, bytes]
     gated_status: int | None = None
+    # Files in large-file storage, which have another checksum.
+    large: tuple[str, ...] = ()
     claimed_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -55,8 +61,13 @@ class FakeRepo:
     def size_bytes(self, name: str) -> int:
         return self.claimed_bytes.get(name, len(self.files[name]))
 
+    def etag(self, name: str) -> str:
+        if name in self.large:
+            return hashlib.sha256(self.files[name]).hexdigest()
+        return self.blob_id(name)
+
     def blob_id(self, name: str) -> str:
-        return hashlib.sha1(self.files[name]).hexdigest()
+        return git_sha1(self.files[name])
 
 
 @dataclass
@@ -136,7 +147,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _tree_entry(self, repo: FakeRepo, name: str) -> dict[str, object]:
         size_bytes = repo.size_bytes(name)
-        return {"type": "file", "path": name, "size": size_bytes, "oid": repo.blob_id(name)}
+        entry: dict[str, object] = {
+            "type": "file",
+            "path": name,
+            "size": size_bytes,
+            "oid": repo.blob_id(name),
+        }
+        if name in repo.large:
+            entry["lfs"] = {"oid": repo.etag(name), "size": size_bytes, "pointerSize": 134}
+        return entry
 
     def _answer_file(self, repo_id: str, name: str) -> None:
         repo = self.hub.repos.get(repo_id)
@@ -150,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_file(repo, name)
 
     def _send_file(self, repo: FakeRepo, name: str) -> None:
-        headers = {"X-Repo-Commit": repo.commit, "ETag": f'"{repo.blob_id(name)}"'}
+        headers = {"X-Repo-Commit": repo.commit, "ETag": f'"{repo.etag(name)}"'}
         if self.command == "GET":
             self.hub.sent_names.append(name)
         self._send(200, repo.files[name], headers, self.hub.cut_off_after_bytes.get(name))
@@ -196,7 +215,7 @@ def put_in_cache(hub_cache: Path, repo_id: str, files: dict[str, bytes]) -> Path
         directory.mkdir(parents=True, exist_ok=True)
     (repo / "refs" / "main").write_text(commit)
     for name, data in files.items():
-        blob = repo / "blobs" / hashlib.sha1(data).hexdigest()
+        blob = repo / "blobs" / git_sha1(data)
         blob.write_bytes(data)
         (snapshot / name).symlink_to(Path("..", "..", "blobs", blob.name))
     return snapshot

@@ -62,7 +62,7 @@ ORDER: dict[str, list[str]] = {
         *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
         *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
-        *("locate", "model", "adapters.adapter", "adapters.find", "adapters.peft"),
+        *("locate", "checksums", "model", "adapters.adapter", "adapters.find", "adapters.peft"),
         *("adapters.read", "adapters.apply", "adapters"),
         *("resolve", "sampling", "load", "fit", "describe", "inventory"),
     ],
