@@ -93,7 +93,7 @@ ORDER: dict[str, list[str]] = {
             "records",
             "earlier",
         ),
-        *("connection", "repair", "database", "journal", "session", "listing"),
+        *("connection", "repair", "database", "journal", "session", "listing", "recalling"),
         *("foreign", "json_items", "chatgpt", "llm_logs", "exports", "imports"),
     ],
     "rows": [

@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from mlxchat.chat.turn import Turn, Usage
+from mlxchat.chat.turn import Quoted, Turn, Usage
 from mlxchat.terminal.window_chart import draw_window, summary
 
 TEXTS = [
@@ -59,7 +59,10 @@ def test_a_full_window_is_announced() -> None:
     over, _ = usage(window=200)
     assert summary(over, 0, 0).startswith("270 tokens for a window of 200 · ")
     empty = Usage(30, (), 130)
-    assert summary(empty, 0, 3, [1, 2]).endswith("3 turns forgotten · recalled turns 1 and 2")
+    quoted = [Quoted(Turn("a"), 1), Quoted(Turn("b"), 3, "trip")]
+    assert summary(empty, 0, 3, quoted).endswith(
+        '3 turns forgotten · recalled turn 1 and turn 3 of session "trip"'
+    )
     assert summary(empty, 0, 0) == "30 of 130 tokens · 0 turns forgotten"
 
 

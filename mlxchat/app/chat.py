@@ -10,7 +10,7 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -35,11 +35,11 @@ from mlxchat.app.session import Keeper, open_session, resumed, saved_template_ar
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering
-from mlxchat.chat.turn import Compacted, Said, Turn
+from mlxchat.chat.turn import Compacted, Quoted, Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.reply import Token
-from mlxchat.errors import CacheError, MlxchatError, TemplateError, UsageError
+from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
@@ -47,6 +47,7 @@ from mlxchat.request import CHAT, ChatOptions, Setup
 from mlxchat.request.chat import check_compacts
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.names import already_exists, check_name, folded
+from mlxchat.sessions.recalling import earlier_turns
 from mlxchat.sessions.saved import read_messages
 from mlxchat.sessions.session import Session, find
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -69,6 +70,7 @@ LOOP = Message(
 
 NEVER_FULL = Message("the window has no limit, so ", Field("compacts"), " never writes a note")
 
+OWN = frozenset({"roll", "recalls", "recalls_sessions", "compacts", "template_args"})
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
@@ -301,10 +303,20 @@ class Chat:
             prefixes=self._prefixes,
             drafter=make_drafter(model, options.generation, self._notify),
             recalls=options.recalls,
+            earlier=self._earlier_turns if options.recalls_sessions else None,
             compacts=options.compacts,
         )
         self._report(conversation)
         return conversation
+
+    def _earlier_turns(self, message: str, at_most: int) -> Sequence[Quoted]:
+        """Turns of other sessions that the message needs. Without them, the chat goes on."""
+        session = self._keeper.session
+        try:
+            return earlier_turns(message, at_most, but=None if session is None else session.name)
+        except SessionError as error:
+            self._notify(Message("earlier sessions are not searched: ", error))
+            return ()
 
     def _sampling_for(self, model: Model) -> SamplingSettings:
         """What was chosen, else what suits a chat with this model: never silently greedy."""
@@ -399,14 +411,14 @@ class Chat:
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
-        GenerationSettings, `roll`, `recalls`, `compacts`, and `template_args`; template arguments
-        that are not named stay.
+        GenerationSettings, `roll`, `recalls`, `recalls_sessions`, `compacts`, and `template_args`;
+        template arguments that are not named stay.
 
         Raises UsageError for an unknown option or an invalid value, TemplateError if the template
         rejects its arguments; then nothing changes.
         """
         conversation = self.conversation
-        known = SAMPLING | GENERATION | {"roll", "recalls", "compacts", "template_args"}
+        known = SAMPLING | GENERATION | OWN
         for name in sorted(options.keys() - known):
             raise UsageError(f"unknown option {name!r}")
         roll = CHAT["roll"].value_of(options.get("roll", conversation.roll))
@@ -428,6 +440,9 @@ class Chat:
             drafter = make_drafter(conversation.model, new_generation, self._notify)
             conversation.draft_with(drafter)
         conversation.roll, conversation.recalls = roll, recalls
+        if "recalls_sessions" in options:
+            searches = CHAT["recalls_sessions"].value_of(options["recalls_sessions"])
+            conversation.earlier = self._earlier_turns if searches else None
         if compacts and not conversation.compacts and conversation.settings.max_kv_size is None:
             self._notify(NEVER_FULL)
         conversation.compacts = compacts

@@ -27,7 +27,7 @@ class EventWriter:
         self._tokenizer = tokenizer
         self._with_top = with_top
         self._turn = {} if turn is None else {"turn": turn}
-        self._recalled: list[int] = []
+        self._recalled: dict[str, Any] = {"recalled": []}
         self._passages: dict[str, Any] = {}
         self._texts = {False: io.StringIO(), True: io.StringIO()}
 
@@ -57,9 +57,17 @@ class EventWriter:
         return _line({"event": "forgot"} | self._turn | figures)
 
     def recalled(self, recalled: Recalled) -> str:
-        self._recalled = list(recalled.numbers)
-        figures = {"turns": self._recalled, "tokens": recalled.tokens}
-        return _line({"event": "recalled"} | self._turn | figures)
+        earlier = [
+            {"session": each.session, "turn": each.number}
+            for each in recalled.quoted
+            if each.session
+        ]
+        self._recalled = {"recalled": list(recalled.numbers)}
+        if earlier:
+            self._recalled["recalled_sessions"] = earlier
+        figures = {"turns": list(recalled.numbers), "tokens": recalled.tokens}
+        sessions = {"sessions": earlier} if earlier else {}
+        return _line({"event": "recalled"} | self._turn | figures | sessions)
 
     def compacted(self, compacted: Compacted) -> str:
         figures = asdict(compacted)
@@ -107,7 +115,7 @@ class EventWriter:
             "value": value,
         }
         if self._turn:
-            event["recalled"] = self._recalled
+            event |= self._recalled
         event |= self._passages
         if error is not None:
             event |= {"finish_reason": "error", "error": error}

@@ -156,6 +156,7 @@ class Keeper:
             "keep": conversation.settings.keep,
             "roll": str(conversation.roll),
             "recalls": conversation.recalls,
+            "recalls_sessions": conversation.recalls_sessions,
             "compacts": conversation.compacts,
             "template_args": json.dumps(conversation.template_args),
         }

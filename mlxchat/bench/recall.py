@@ -17,7 +17,7 @@ from mlxchat.bench.report import Chart, Point, Table, figure, series
 from mlxchat.bench.subject import Subject
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.memory import Memory
-from mlxchat.chat.turn import Recalled, Turn
+from mlxchat.chat.turn import Quoted, Recalled, Turn
 from mlxchat.chat.turns import Turns
 from mlxchat.models.model import Model
 from mlxchat.request.chat import AUTO_RECALL
@@ -144,7 +144,8 @@ class _Asked:
         turns[middle:middle] = [replace(turns[n - 1], forgotten=False) for n in in_view]
         chat.resume(None, turns)
         chat.turns.append(Turn(question))
-        yielded = list(chat.view.make_room(lambda *_: None, lambda: numbers))
+        quoted = [Quoted(turns[number - 1], number) for number in numbers]
+        yielded = list(chat.view.make_room(lambda *_: None, lambda: quoted))
         return chat.view.prompt, sum(e.tokens for e in yielded if isinstance(e, Recalled))
 
     def search(self, message: str) -> tuple[list[int], float]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,11 +16,11 @@ import numpy as np
 from mlxchat.cache import Cache
 from mlxchat.chat.eviction import may_be_forgotten
 from mlxchat.chat.ledger import Ledger
-from mlxchat.chat.memory import Memory
+from mlxchat.chat.memory import Memory, in_view
 from mlxchat.chat.note import NoteWriter, note_limit
 from mlxchat.chat.random_streams import stream_of
 from mlxchat.chat.rendering import NOTHING, Rendering
-from mlxchat.chat.turn import Compacted, Forgot, Mention, Said, Turn, Usage
+from mlxchat.chat.turn import Compacted, Forgot, Mention, Quoted, Said, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.chat.view import Prefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
@@ -32,6 +32,7 @@ from mlxchat.engine.repetition import LoopDetector
 from mlxchat.errors import DeviceError, UsageError, WindowFull
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
+from mlxchat.recall.choice import ENOUGH
 from mlxchat.settings import (
     CacheSettings,
     GenerationSettings,
@@ -43,6 +44,9 @@ from mlxchat.template_args import allows_thinking, thinking_variables
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import joined
+
+# Finds at most so many turns of other conversations that a message needs.
+Earlier = Callable[[str, int], Sequence[Quoted]]
 
 
 class Conversation:
@@ -59,8 +63,9 @@ class Conversation:
     All random numbers derive from one seed: `sampling.seed`, or a random one. Each turn, retry and
     continuation draws from its own stream.
 
-    Before a message, at most `recalls` forgotten turns that it needs are quoted to the model. The
-    quote is not part of the turn and leaves the window after the reply.
+    Before a message, at most `recalls` forgotten turns that it needs are quoted to the model, or
+    turns that `earlier` finds in other conversations. The quote is not part of the turn and leaves
+    the window after the reply.
 
     If it `compacts`, the model writes a note about the turns in view when the window is full, and
     only then forgets them: see `compact`.
@@ -83,9 +88,11 @@ class Conversation:
         prefixes: Prefixes | None = None,
         drafter: Drafter | None = None,
         recalls: int = 0,
+        earlier: Earlier | None = None,
         compacts: bool = False,
     ) -> None:
         self.recalls = recalls
+        self.earlier = earlier
         self.compacts = compacts
         # The numbers of turns that were forgotten since the last note, and are not part of it.
         self._not_noted: set[int] = set()
@@ -114,9 +121,14 @@ class Conversation:
         return self._any_seed if self.sampling.seed is None else self.sampling.seed
 
     @property
-    def recalled(self) -> tuple[int, ...]:
-        """The numbers of the turns that were quoted for the last message."""
+    def recalled(self) -> tuple[Quoted, ...]:
+        """The turns that were quoted for the last message."""
         return self.view.recalled
+
+    @property
+    def recalls_sessions(self) -> bool:
+        """Whether turns of other conversations are searched."""
+        return self.earlier is not None
 
     @property
     def stats(self) -> Stats | None:
@@ -440,8 +452,8 @@ class Conversation:
         return self._or_drop(self._reply(turn, watch))
 
     def _reply(self, turn: Turn, watch: Watch) -> Generator[Said]:
-        def recall() -> list[int]:
-            return self._memory.find(turn.user, self.turns, self.recalls) if self.recalls else []
+        def recall() -> Sequence[Quoted]:
+            return self._recall(turn.user) if self.recalls else ()
 
         try:
             if self.compacts:
@@ -461,6 +473,14 @@ class Conversation:
         self.view.end_quote()
         if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
             self.undo()
+
+    def _recall(self, message: str) -> Sequence[Quoted]:
+        """The turns that the message needs: forgotten ones, or if nothing in this chat fits, those
+        of earlier sessions."""
+        numbers = self._memory.find(message, self.turns, self.recalls)
+        if numbers or self.earlier is None or in_view(message, self.turns) >= ENOUGH:
+            return [Quoted(self.turns[number - 1], number) for number in numbers]
+        return self.earlier(message, self.recalls)
 
     def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
         self.view.begin_turn()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.turn import Quoted, Turn
 from mlxchat.chat.turns import Turns
 from mlxchat.recall.choice import ENOUGH, fits
 from mlxchat.recall.excerpt import excerpt
@@ -66,7 +66,7 @@ class Memory:
         if not best or at_most < 1:
             return []
         top = max(best.values())
-        if _in_view(message, turns.retained[:-1]) >= top:
+        if in_view(message, turns) >= top:
             return []
         near = [number for number, share in best.items() if share >= NEARLY * top]
         near.sort(key=lambda number: (round(best[number], 6), number), reverse=True)
@@ -118,22 +118,22 @@ class _Texts:
         return best
 
 
-def _in_view(message: str, retained: Sequence[Turn]) -> float:
-    """How well what was stated in view fits the message."""
+def in_view(message: str, turns: Turns) -> float:
+    """How well what was stated in view fits the message, which is the last turn's."""
     index = Index()
-    for number, turn in enumerate(retained):
+    for number, turn in enumerate(turns.retained[:-1]):
         index.add(number, Said.of(turn.user).stated)
     return max((fit.share for fit in fits(index, message)), default=0.0)
 
 
-def quote(turns: Sequence[Turn], numbers: Sequence[int], limit: int, *, replies: bool) -> str:
+def quote(quoted: Sequence[Quoted], message: str, limit: int, *, replies: bool) -> str:
     """The turns as they were said; of each text at most `limit` characters, those around what the
-    last turn asks about."""
-    message = turns[-1].user
+    message asks about."""
     parts: list[str] = []
-    for number in numbers:
-        turn = turns[number - 1]
-        when = f"in turn {number}{_when(turn)}"
+    for each in quoted:
+        turn = each.turn
+        where = f'another chat, "{each.session}"' if each.session else f"turn {each.number}"
+        when = f"in {where}{_when(turn)}"
         part = f'(Earlier, {when}, I said: "{excerpt(turn.user, message, limit)}"'
         if replies and turn.reply.strip():
             part += f' You answered: "{excerpt(turn.reply, message, limit)}"'

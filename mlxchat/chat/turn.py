@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 from mlxchat.engine.reply import Token
@@ -41,8 +41,8 @@ class Turn:
 
     def become(self, other: Turn) -> None:
         """Copy every field of another turn."""
-        for field in fields(Turn):
-            setattr(self, field.name, getattr(other, field.name))
+        for each in fields(Turn):
+            setattr(self, each.name, getattr(other, each.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,36 @@ class Forgot:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """Forgotten turns quoted before the message, with the `tokens` of the quote, which leaves the
-    window after the reply. `messages` are the texts of the turns `numbers`, counted from 1."""
+class Quoted:
+    """A turn that is quoted to the model: number `number` of this chat, counted from 1, or of the
+    earlier `session`."""
 
-    numbers: tuple[int, ...]
-    messages: tuple[str, ...]
+    # Arrays in a turn cannot be compared.
+    turn: Turn = field(compare=False)
+    number: int
+    session: str = ""
+
+    def __str__(self) -> str:
+        own = f"turn {self.number}"
+        return f'{own} of session "{self.session}"' if self.session else own
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Turns quoted before the message, with the `tokens` of the quote, which leaves the window
+    after the reply."""
+
+    quoted: tuple[Quoted, ...]
     tokens: int
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of this chat's turns."""
+        return tuple(each.number for each in self.quoted if not each.session)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        return tuple(each.turn.user for each in self.quoted)
 
     @property
     def text(self) -> str:

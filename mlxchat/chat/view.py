@@ -21,7 +21,7 @@ from mlxchat.chat.held import Before, Held
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import quote
 from mlxchat.chat.rendering import NOTHING, Rendering
-from mlxchat.chat.turn import Forgot, Recalled, Turn, Usage
+from mlxchat.chat.turn import Forgot, Quoted, Recalled, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import CacheError, TemplateError, UsageError, WindowFull, WindowTooSmall
@@ -99,8 +99,8 @@ class View:
         self._quote, self._quote_tokens = "", 0
         # The state before the quote, if evicting the quote would not be enough.
         self._unquoted: Held | None = None
-        # The numbers of the turns that were quoted for the last message.
-        self.recalled: tuple[int, ...] = ()
+        # The turns that were quoted for the last message.
+        self.recalled: tuple[Quoted, ...] = ()
         self._turns = turns
         self.prefixes = prefixes
         # The state before the last turn, and before the turn before it.
@@ -328,11 +328,11 @@ class View:
         return candidates if is_too_long(rest, room) else candidates[:-1]
 
     def make_room(
-        self, on_encode: Progress, recall: Callable[[], Sequence[int]] = tuple
+        self, on_encode: Progress, recall: Callable[[], Sequence[Quoted]] = tuple
     ) -> Iterator[Forgot | Recalled]:
         """Forget the oldest turns until the rest fits, and render it as `prompt`.
 
-        `recall` returns the numbers of the forgotten turns to quote before the message.
+        `recall` returns the turns to quote before the message.
         `on_encode` may raise, to stop before anything is evicted. Raises WindowFull.
         """
         self._quote = ""
@@ -341,9 +341,9 @@ class View:
         ids = self.render(self._turns.retained, on_encode)
         if is_too_long(ids, self.settings.max_kv_size):
             ids = self._forget_until_it_fits(on_encode)
-        plain, numbers = ids, recall()
-        if numbers:
-            ids = self._with_quote(numbers, plain)
+        plain, quoted = ids, recall()
+        if quoted:
+            ids = self._with_quote(quoted, plain)
         before = [turn for turn in self._turns if id(turn) in known]
         forgotten = [turn for turn in before if turn.forgotten]
         if forgotten:
@@ -358,11 +358,10 @@ class View:
             if self.roll is Roll.REFILL or recurrent_states(self.cache):
                 self._unquoted = self._held.fork()
                 self._unquoted.turns = [turn for turn in self.turns if not turn.forgotten]
-            self.recalled = tuple(numbers)
-            messages = tuple(self._turns[number - 1].user for number in numbers)
-            yield Recalled(self.recalled, messages, self._quote_tokens)
+            self.recalled = tuple(quoted)
+            yield Recalled(self.recalled, self._quote_tokens)
 
-    def _with_quote(self, numbers: Sequence[int], plain: TokenIds) -> TokenIds:
+    def _with_quote(self, quoted: Sequence[Quoted], plain: TokenIds) -> TokenIds:
         """The prompt with these turns quoted before the message; without, if they do not fit."""
         window = self.settings.max_kv_size
         most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
@@ -370,7 +369,7 @@ class View:
         retained = self._turns.retained
         limit, replies = 4 * most, True
         while limit >= QUOTE_SHARE:
-            self._quote = quote(self._turns, numbers, limit, replies=replies)
+            self._quote = quote(quoted, self._turns[-1].user, limit, replies=replies)
             ids = self.render(retained)
             self._quote_tokens = len(ids) - len(plain)
             if self._quote_tokens <= most:

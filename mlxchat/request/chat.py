@@ -73,6 +73,14 @@ class ChatOptions:
         in_chat=True,
         saved=True,
     )
+    recalls_sessions: bool = option(
+        False,
+        "Search earlier sessions, too, for what a message needs",
+        Group.WINDOW,
+        name="recall-sessions",
+        in_chat=True,
+        saved=True,
+    )
     compacts: bool = option(
         False,
         "When the window is full, replace turns with a note",

@@ -79,10 +79,7 @@ def forgotten_line(forgot: Forgot) -> str:
 
 def recalled_line(recalled: Recalled) -> str:
     """The turns that are quoted before the message."""
-    quoted = [
-        f'turn {number} "{_first_words(message)}"'
-        for number, message in zip(recalled.numbers, recalled.messages, strict=True)
-    ]
+    quoted = [f'{each} "{_first_words(each.turn.user)}"' for each in recalled.quoted]
     return f"recalled {' and '.join(quoted)} ({count(recalled.tokens, 'token')})"
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from mlxchat.chat.eviction import RESERVE
-from mlxchat.chat.turn import Turn, Usage
+from mlxchat.chat.turn import Quoted, Turn, Usage
 from mlxchat.terminal import visible
 from mlxchat.units import count
 
@@ -45,15 +45,14 @@ def draw_window(
 
 
 def summary(
-    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int] = ()
+    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[Quoted] = ()
 ) -> str:
     """The total, which turns the last message recalled, and whether the next one will push anything
     out."""
     used = usage.tokens + attached_tokens
     parts = [_out_of(used, usage.window), f"{count(forgotten, 'turn')} forgotten"]
     if recalled:
-        turns = "turn" if len(recalled) == 1 else "turns"
-        parts.append(f"recalled {turns} {' and '.join(map(str, recalled))}")
+        parts.append(f"recalled {' and '.join(map(str, recalled))}")
     if usage.window is not None and used + RESERVE > usage.window and usage.turns:
         parts.append("your next message will push out the oldest turns")
     return " · ".join(parts)

@@ -1,0 +1,118 @@
+"""Finds turns of earlier sessions that a message needs, by the words they share.
+
+Abstains as a chat's own recall does. Bounded however many sessions there are: of a word that very
+many turns contain, only the latest ones are looked at.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from mlxchat.chat.turn import Quoted
+from mlxchat.recall.choice import by_share, fits
+from mlxchat.recall.index import Index
+from mlxchat.recall.said import Said
+from mlxchat.recall.words import informative
+from mlxchat.sessions.database import Database, session_errors
+from mlxchat.sessions.names import folded
+from mlxchat.sessions.records import session_with, turn_with
+
+# Turns with a word that are looked at, the latest; and those that are read, the best.
+MOST_WITH_WORD = 1_000
+MOST_READ = 40
+# A turn is quoted beside a better one if it fits nearly as well: a fact that changed.
+NEARLY = 0.6
+# Of a longer text, the rest is not searched for what it states.
+MOST_CHARS = 20_000
+
+
+def earlier_turns(message: str, at_most: int, but: str | None) -> list[Quoted]:
+    """At most that many turns, in the order in which they were said; `but` is the name of a session
+    to leave out. Raises SessionError."""
+    with Database() as database, session_errors("search the sessions"):
+        if not database.exists:
+            return []
+        return database.read(lambda connection: _found(connection, message, at_most, but))
+
+
+def _found(
+    connection: sqlite3.Connection, message: str, at_most: int, but: str | None
+) -> list[Quoted]:
+    turns = _Turns(connection)
+    candidates: dict[int, Quoted] = {}
+    for fit in by_share(turns, message):
+        if len(candidates) == MOST_READ:
+            break
+        if quoted := _quoted(connection, fit.number, message, but):
+            candidates[fit.number] = quoted
+    stated = _Stated(turns, candidates)
+    # What is asked, or answered by a model, is no reason to quote.
+    share_of = {fit.number: fit.share for fit in fits(stated, message) if fit.number in candidates}
+    top = max(share_of.values(), default=0.0)
+    near = [id_ for id_, share in share_of.items() if share >= NEARLY * top]
+    # The latest of those that fit equally well.
+    near.sort(key=lambda id_: (round(share_of[id_], 6), candidates[id_].turn.time), reverse=True)
+    chosen = [candidates[id_] for id_ in near[:at_most]]
+    return sorted(chosen, key=lambda each: each.turn.time)
+
+
+def _quoted(
+    connection: sqlite3.Connection, id_: int, message: str, but: str | None
+) -> Quoted | None:
+    """A turn that states something that the message does not, unless it was taken back."""
+    found = turn_with(connection, id_)
+    if found is None:
+        return None
+    session, serial, turn = found
+    record = session_with(connection, session)
+    if record is None or record.damaged or (but and folded(record.name) == folded(but)):
+        return None
+    number = record.serials.number_of(serial)
+    own = frozenset(informative(Said.of(turn.user[:MOST_CHARS]).stated))
+    if number is None or own <= frozenset(informative(message)):
+        return None
+    return Quoted(turn, number, record.name)
+
+
+class _Turns:
+    """All turns, as texts to be searched by word."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, list[int]] = {}
+        (last,) = connection.execute("SELECT MAX(id) FROM turns").fetchone()
+        self._count = int(last or 0)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def with_word(self, word: str) -> list[int]:
+        if word not in self._known:
+            query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?"
+            # In quotes, nothing in it is an operator; a word contains no quotes.
+            rows = self._connection.execute(query, (f'"{word}"', MOST_WITH_WORD)).fetchall()
+            self._known[word] = [row[0] for row in rows]
+        return self._known[word]
+
+
+@dataclass
+class _Stated:
+    """The same, but of the candidates only what they state counts."""
+
+    turns: _Turns
+    candidates: dict[int, Quoted]
+    index: Index = field(default_factory=Index)
+
+    def __post_init__(self) -> None:
+        for id_, quoted in self.candidates.items():
+            self.index.add(id_, Said.of(quoted.turn.user[:MOST_CHARS]).stated)
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def with_word(self, word: str) -> list[int]:
+        stating: Container[int] = frozenset(self.index.with_word(word))
+        found = self.turns.with_word(word)
+        return [id_ for id_ in found if id_ in stating or id_ not in self.candidates]
