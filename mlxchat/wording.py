@@ -40,7 +40,7 @@ class Action:
         "edit config",
         "list catalog",
         "list models",
-        "mend",
+        "repair",
         "pull",
         "retry",
         "set default",

@@ -1,4 +1,4 @@
-"""`models verify` finds every damaged file, and `models pull --mend` replaces it."""
+"""`models verify` finds every damaged file, and `models pull --repair` replaces it."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, repo_dir
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
 
-MEND = "run `mlxchat models pull --mend org/tiny`"
+REPAIR = "run `mlxchat models pull --repair org/tiny`"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_sound_model_is_confirmed_without_the_network(
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_every_damage_is_found_and_mended(
+def test_every_damage_is_found_and_repaired(
     name: str, hub: FakeHub, downloaded: Path, run_mlxchat: RunMlxchat, run_program: RunMlxchat
 ) -> None:
     path = downloaded / name
@@ -58,9 +58,9 @@ def test_every_damage_is_found_and_mended(
         assert done.returncode == 1
         first, last = done.stderr.splitlines()
         assert first.startswith(f"mlxchat: {name}: {problem}")
-        assert last == f"mlxchat: error: org/tiny: 1 damaged file; {MEND}"
+        assert last == f"mlxchat: error: org/tiny: 1 damaged file; {REPAIR}"
         hub.sent_names.clear()
-        assert run_program("models", "pull", "--mend", "org/tiny").returncode == 0
+        assert run_program("models", "pull", "--repair", "org/tiny").returncode == 0
         assert hub.sent_names == [name]
         assert path.read_bytes() == data
     assert run_mlxchat("models", "verify", "org/tiny").returncode == 0
@@ -114,7 +114,7 @@ def test_a_file_without_a_checksum_is_named(downloaded: Path, run_mlxchat: RunMl
     assert done.stderr == "mlxchat: notes.json: not checked: it has no checksum\n"
 
 
-def test_mending_deletes_nothing_outside_the_cache(
+def test_repairing_deletes_nothing_outside_the_cache(
     downloaded: Path, tmp_path: Path, run_program: RunMlxchat
 ) -> None:
     own = tmp_path / "own.json"
@@ -127,7 +127,7 @@ def test_mending_deletes_nothing_outside_the_cache(
     tree.write_text(json.dumps(listed))
     outside = downloaded / "../../../own.json"
     outside.write_text("theirs")
-    run_program("models", "pull", "--mend", "org/tiny")
+    run_program("models", "pull", "--repair", "org/tiny")
     assert (own.read_text(), outside.read_text()) == ("mine", "theirs")
     assert json.loads((downloaded / "config.json").read_text())
 

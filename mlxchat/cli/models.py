@@ -74,8 +74,8 @@ def list_models(
 @models_app.command(epilog="Example: mlxchat models pull mlx-community/Llama-3.2-1B-Instruct-4bit")
 def pull(
     name: Name,
-    mend: Annotated[
-        bool, typer.Option("--mend", help="Check the files here, and download damaged ones again")
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Check the files here, and download damaged ones again")
     ] = False,
 ) -> None:
     """Download or update a model, or convert a .gguf file.
@@ -91,7 +91,7 @@ def pull(
     located = _locate(name)
     if located.kind in ("directory", "imported"):
         raise UsageError(f"{located.name} is on this disk: nothing to download")
-    if mend and located.path is None:
+    if repair and located.path is None:
         _remove_damaged(located)
     if located.path is None:
         directory = hub.download(located.name, show_progress=True, notify=notify)
@@ -135,7 +135,7 @@ def verify(name: NameHere, as_json: Json = False) -> None:
     if damaged:
         raise ModelBroken(
             f"{located.name}: {count(len(damaged), 'damaged file')}; ",
-            Action("mend", "download them again", located.name),
+            Action("repair", "download them again", located.name),
         )
 
 

@@ -69,9 +69,9 @@ def _as_key(name: Name) -> str:
 
 def _as_command(action: Action) -> str:
     match action.name:
-        case "pull" | "mend":
-            mend = "--mend " if action.name == "mend" else ""
-            return f"run `mlxchat models pull {mend}{action.argument}`"
+        case "pull" | "repair":
+            repair = "--repair " if action.name == "repair" else ""
+            return f"run `mlxchat models pull {repair}{action.argument}`"
         case "list catalog":
             return "see `mlxchat models list --all`"
         case "list models":
