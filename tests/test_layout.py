@@ -58,13 +58,21 @@ ORDER: dict[str, list[str]] = {
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
-        *("tokenizer_files", "catalog", "hub_cache", "names", "hub_errors", "hub"),
+        *(
+            "tokenizer_files",
+            "catalog",
+            "hub_cache",
+            "names",
+            "hub_errors",
+            "hub",
+            "last_use",
+        ),
         *("gguf.read", "gguf.rope", "gguf.config", "gguf.pack", "gguf.source"),
         *("gguf.tensors", "gguf.pretokenize", "gguf.vocabulary", "gguf.tokenizer"),
         *("gguf.weights", "gguf.convert", "gguf.embedded", "gguf.store", "gguf"),
         *("locate", "checksums", "model", "adapters.adapter", "adapters.find", "adapters.peft"),
         *("adapters.read", "adapters.apply", "adapters"),
-        *("resolve", "sampling", "load", "fit", "describe", "inventory"),
+        *("resolve", "sampling", "load", "fit", "describe", "inventory", "disk_use"),
     ],
     "engine": [
         *("", "dry", "filters", "sampling", "step_trial", "pace", "step", "loops"),

@@ -156,6 +156,54 @@ def rm(name: NameHere, yes: Yes = False) -> None:
         write(f"deleted {what}, {size}\n")
 
 
+@models_app.command(epilog="Example: mlxchat models du")
+def du(as_json: Json = False) -> None:
+    """Show the disk space and last use of downloaded models.
+
+    Each revision has a line, since files that it shares with others are freed only with the last.
+    """
+    from dataclasses import asdict
+
+    from mlxchat.models.disk_use import disk_use
+    from mlxchat.terminal.listing import write_json_lines
+    from mlxchat.terminal.model_table import write_disk_use
+
+    uses = disk_use()
+    if as_json:
+        write_json_lines(asdict(use) for use in uses)
+    else:
+        write_disk_use(uses)
+
+
+@models_app.command(epilog="Example: mlxchat models prune --unused 30 --dry-run")
+def prune(
+    unused: Annotated[
+        float, typer.Option("--unused", metavar="DAYS", min=0, help="Days without use")
+    ] = 90,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete downloaded models that have gone unused.
+
+    Old revisions and unfinished downloads, too; never your own directories, converted models, or
+    what other programs keep in the same cache.
+    """
+    from mlxchat.models.disk_use import delete
+    from mlxchat.models.disk_use import unused as find_unused
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.model_table import write_disk_use
+    from mlxchat.units import count, format_bytes
+
+    uses = find_unused(unused)
+    if not uses:
+        Messages().note(f"all models were used in the last {unused:g} days")
+        return
+    write_disk_use(uses)
+    names = sorted({use.name for use in uses})
+    if not dry_run and agrees(f"Delete this from {count(len(names), 'model')}?", yes=yes):
+        write(f"freed {format_bytes(delete(uses))}\n")
+
+
 @models_app.command(epilog="Example: mlxchat models info qwen3-4b")
 def info(name: Name, as_json: Json = False) -> None:
     """Show a model's size and context, and whether it fits.

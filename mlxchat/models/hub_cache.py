@@ -31,7 +31,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapters.safetensors", "adapter_model.safetensors")
 ADAPTER_PATTERNS = (ADAPTER_CONFIG, *ADAPTER_WEIGHTS)
 
-_TOKENIZER_PATTERNS = (
+TOKENIZER_PATTERNS = (
     "tokenizer.json",
     "tokenizer.model",
     "vocab.json",
@@ -129,6 +129,12 @@ def checksums(repo_id: str, commit: str) -> dict[str, tuple[int | None, str]]:
     return {name: each for name, each in found.items() if _CHECKSUM.fullmatch(each[1])}
 
 
+def cached_revisions(repo_id: str) -> list[Path]:
+    """The directories of all its revisions, complete or not."""
+    found = (repo_dir(repo_id) / "snapshots").glob("*")
+    return sorted(path for path in found if _COMMIT.fullmatch(path.name) and path.is_dir())
+
+
 def cached_adapter(repo_id: str) -> Path | None:
     """The directory of the adapter's main revision; None if it is missing or unfinished."""
     commit = _main_commit(repo_id)
@@ -143,11 +149,14 @@ def cached_adapter(repo_id: str) -> Path | None:
 
 def cached_repo_ids() -> list[str]:
     """The names of all repositories with a complete model. Quick: sizes are not read."""
-    ids = (
-        directory.name.removeprefix("models--").replace("--", "/")
-        for directory in hub_cache_dir().glob("models--*--*")
-    )
-    return sorted((each for each in ids if cached_snapshot(each) is not None), key=str.lower)
+    ids = (each for each in repo_ids() if cached_snapshot(each) is not None)
+    return sorted(ids, key=str.lower)
+
+
+def repo_ids() -> list[str]:
+    """The names of all repositories of the kind "model", whatever they contain."""
+    directories = hub_cache_dir().glob("models--*--*")
+    return [each.name.removeprefix("models--").replace("--", "/") for each in directories]
 
 
 def cached_repos() -> list[CachedRepo]:
@@ -255,7 +264,7 @@ def _is_complete(snapshot: Path, listed_names: list[str] | None) -> bool:
 
 
 def _has_tokenizer(snapshot: Path) -> bool:
-    found = (path for pattern in _TOKENIZER_PATTERNS for path in snapshot.glob(pattern))
+    found = (path for pattern in TOKENIZER_PATTERNS for path in snapshot.glob(pattern))
     return any(path.is_file() for path in found)
 
 

@@ -15,10 +15,12 @@ from mlxchat.models.describe import ModelFacts, describe, directory_bytes
 from mlxchat.models.hub_cache import (
     CachedRepo,
     cached_repos,
+    cached_revisions,
     cached_size_bytes,
     cached_snapshot,
     repo_dir,
 )
+from mlxchat.models.last_use import forget_use
 from mlxchat.models.locate import Located, conversion_dir, embedded_model, is_hub_id
 from mlxchat.models.skeleton import MODULE_OF_TYPE, read_config
 from mlxchat.wording import Action, Message
@@ -134,7 +136,10 @@ def remove(located: Located) -> None:
     if located.path is None:
         from mlxchat.models import hub
 
+        snapshots = cached_revisions(located.name)
         hub.remove(located.name)
+        for snapshot in snapshots:
+            forget_use(snapshot)
         return
     with reported_as(ModelError, f"remove {directory}"):
         shutil.rmtree(directory)
@@ -150,7 +155,7 @@ def _from_hub() -> Iterator[Entry]:
     for repo in cached_repos():
         if repo.snapshot is None:
             yield _unfinished(repo)
-        elif _is_language_model(repo.snapshot):
+        elif is_language_model(repo.snapshot):
             yield _entry(repo.repo_id, repo.snapshot, repo.size_bytes)
 
 
@@ -188,7 +193,7 @@ def _entry(name: str, directory: Path, size_bytes: int) -> Entry:
         return Entry(name, size_bytes, problem=Message(error))
 
 
-def _is_language_model(directory: Path) -> bool:
+def is_language_model(directory: Path) -> bool:
     """Whether the model generates text, unlike an encoder, even if we cannot run it."""
     try:
         config = read_config(directory)
