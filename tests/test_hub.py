@@ -173,7 +173,7 @@ def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_sna
     message = done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
     assert message.startswith("the download of org/tiny failed: ")
     assert message.endswith(
-        "; finished files are kept: run `mlxchat models pull org/tiny` to resume"
+        "; what has arrived is kept: run `mlxchat models pull org/tiny` to resume"
     )
     assert cached_snapshot("org/tiny") is None
 
@@ -290,7 +290,7 @@ def test_a_repository_without_safetensors_is_refused_before_downloading(
     [
         (
             errno.ENOSPC,
-            "{cache} is full: make space, or set HF_HOME to a larger disk; finished files are "
+            "{cache} is full: make space, or set HF_HOME to a larger disk; what has arrived is "
             "kept: download it again to resume",
         ),
         (errno.EACCES, "cannot write to {cache}: Permission denied"),

@@ -64,6 +64,7 @@ ORDER: dict[str, list[str]] = {
             "hub_cache",
             "names",
             "hub_errors",
+            "partial",
             "hub",
             "last_use",
         ),

@@ -4,6 +4,10 @@ The library is imported only in the functions that need it; `hub_cache` finds do
 without it, and `hub_errors` puts its errors into words.
 """
 
+import glob
+import inspect
+import os
+import re
 import shutil
 import sys
 import tempfile
@@ -29,12 +33,14 @@ from mlxchat.models.hub_cache import (
     snapshot_dir,
 )
 from mlxchat.models.hub_errors import one_line_errors
+from mlxchat.models.partial import Fetch, LargeFile, StoppedError, fetch_all, kept_bytes
 from mlxchat.models.skeleton import read_config
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 
 __all__ = ["cached_repos", "cached_snapshot", "download", "remove", "repo_size_bytes"]
 
+SHA256 = re.compile(r"[0-9a-f]{64}")
 QUICK_TIMEOUT_S = 3.0
 PATIENT_TIMEOUT_S = 10.0
 # A download that would leave less than this on the disk is refused.
@@ -47,6 +53,25 @@ class _RemoteFiles:
 
     commit: str
     size_bytes: dict[str, int]
+    large: tuple[LargeFile, ...] = ()
+
+
+def _reports_progress() -> bool:
+    """Whether this version of the library reports the progress of a single file."""
+    from huggingface_hub.file_download import http_get
+
+    return "tqdm_class" in inspect.signature(http_get).parameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be downloaded: the `large` files first, then all that match the patterns."""
+
+    repo_id: str
+    commit: str
+    large: list[LargeFile]
+    missing_bytes: int
+    patterns: tuple[str, ...]
 
 
 def repo_size_bytes(repo_id: str) -> int:
@@ -153,9 +178,15 @@ def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> 
     with one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+    large = (
+        LargeFile(file.rfilename, file.lfs.size, file.lfs.sha256)
+        for file in info.siblings or []
+        if file.lfs is not None and SHA256.fullmatch(file.lfs.sha256)
+    )
     return _RemoteFiles(
         commit=info.sha or "",
         size_bytes={name: size for name, size in sizes.items() if is_wanted(name, patterns)},
+        large=tuple(file for file in large if is_wanted(file.name, patterns) and file.can_resume),
     )
 
 
@@ -190,16 +221,28 @@ def _download(
     show_progress: bool,
     notify: Notify,
 ) -> Path:
-    missing_bytes = _missing_bytes(repo_id, files)
+    large = _missing_large_files(repo_id, files)
+    kept = kept_bytes(repo_id, large)
+    missing_bytes = _missing_bytes(repo_id, files) - kept
     _require_disk_space(repo_id, missing_bytes)
-    if missing_bytes:
+    if kept:
+        notify(f"resuming the download of {repo_id}, {format_bytes(missing_bytes)} left")
+    elif missing_bytes:
         notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
-    return _fetch(repo_id, missing_bytes, patterns, show_progress)
+    plan = _Plan(repo_id, files.commit, large, missing_bytes, tuple(patterns))
+    return _fetch(plan, show_progress)
 
 
-def _fetch(
-    repo_id: str, missing_bytes: int, patterns: Collection[str], show_progress: bool
-) -> Path:
+def _missing_large_files(repo_id: str, files: _RemoteFiles) -> list[LargeFile]:
+    """Those to be fetched so that they can resume; none if the user asked for the library's fastest
+    way, which cannot."""
+    if os.environ.get("HF_XET_HIGH_PERFORMANCE") or not _reports_progress():
+        return []
+    snapshot = snapshot_dir(repo_id, files.commit)
+    return [file for file in files.large if not (snapshot / file.name).is_file()]
+
+
+def _fetch(plan: _Plan, show_progress: bool) -> Path:
     """Run the library's download in a thread, so that Ctrl-C can stop its workers.
 
     Alone, the library would finish the files in progress, gigabytes each.
@@ -207,16 +250,29 @@ def _fetch(
     stop = Event()
     pool = ThreadPoolExecutor(max_workers=1)
     with (
-        one_line_errors(repo_id, downloading=True),
-        _bar(repo_id, missing_bytes, show_progress) as bar,
+        one_line_errors(plan.repo_id, downloading=True),
+        _bar(plan.repo_id, plan.missing_bytes, show_progress) as bar,
     ):
-        future = pool.submit(
-            _library().snapshot_download,
-            repo_id,
-            cache_dir=hub_cache_dir(),
-            allow_patterns=list(patterns),
-            tqdm_class=_reporter_class(bar, stop),
-        )
+        reporter = _reporter_class(bar, stop)
+        fetch = _large_files_fetch(plan.repo_id, plan.commit, reporter, stop)
+
+        def download(but: Collection[str] = ()) -> str:
+            return _library().snapshot_download(
+                plan.repo_id,
+                cache_dir=hub_cache_dir(),
+                allow_patterns=list(plan.patterns),
+                ignore_patterns=[glob.escape(name) for name in but],
+                tqdm_class=reporter,
+            )
+
+        def download_all() -> str:
+            if plan.large:
+                # First the small files: they say what the model is, should this be interrupted.
+                download(but=[file.name for file in plan.large])
+                fetch_all(fetch, plan.large)
+            return download()
+
+        future = pool.submit(download_all)
         try:
             return Path(future.result())
         except BaseException:
@@ -224,6 +280,22 @@ def _fetch(
             raise
         finally:
             pool.shutdown()
+
+
+def _large_files_fetch(repo_id: str, commit: str, reporter: Any, stop: Event) -> Fetch:
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+    library = _library()
+    return Fetch(
+        repo_id=repo_id,
+        get=http_get,
+        lock=WeakFileLock,
+        url_of=lambda name: library.hf_hub_url(repo_id, name, revision=commit),
+        headers=build_hf_headers(),
+        reporter=reporter,
+        stop=stop,
+    )
 
 
 def _bar(repo_id: str, missing_bytes: int, show_progress: bool) -> Any:
@@ -238,10 +310,6 @@ def _bar(repo_id: str, missing_bytes: int, show_progress: bool) -> Any:
         leave=False,
         disable=None if show_progress else True,
     )
-
-
-class _StoppedError(Exception):
-    """Stops a worker thread of the library after Ctrl-C."""
 
 
 def _reporter_class(bar: Any, stop: Event) -> Any:
@@ -261,7 +329,7 @@ def _reporter_class(bar: Any, stop: Event) -> Any:
 
         def update(self, n: float | None = 1) -> bool | None:
             if stop.is_set():
-                raise _StoppedError
+                raise StoppedError
             if self._counts:
                 bar.update(n)
             return super().update(n)
