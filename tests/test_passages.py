@@ -17,9 +17,9 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.passages import index as index_module
 from mlxchat.passages.document import SPOOLED_BYTES, Document, open_documents
 from mlxchat.passages.index import (
-    DocumentIndex,
     IndexDirectory,
     Outdated,
+    PassageIndex,
     passing_index,
 )
 from mlxchat.passages.quote import Read, left_out, places, quoted
@@ -29,7 +29,7 @@ from mlxchat.passages.split import MAX_BYTES, split
 FILLER = "The committee met on the usual day and talked about the budget at some length. "
 
 
-OPEN: list[Document | DocumentIndex] = []
+OPEN: list[Document | PassageIndex] = []
 NOTICES: list[str] = []
 
 
@@ -51,8 +51,8 @@ def document_of(data: bytes) -> Document:
     return opened([], io.BytesIO(data))[0]
 
 
-def indexed(document: Document) -> DocumentIndex:
-    OPEN.append(index := passing_index(document, ignore))
+def indexed(document: Document) -> PassageIndex:
+    OPEN.append(index := passing_index([document], ignore))
     return index
 
 
@@ -212,6 +212,17 @@ def test_passages_of_several_documents_are_told_apart() -> None:
     )
 
 
+def test_many_small_documents_share_an_index() -> None:
+    texts = [f"Room {n} has a {each} chair." for n, each in enumerate(["red", "blue"] * 500)]
+    texts[700] = "The piano is in room 700."
+    documents = [document_of(text.encode()) for text in texts]
+    OPEN.append(index := passing_index(documents, ignore))
+    assert len(index) == 1_000
+    (passage,) = found(Search([index]), "Where is the piano?").passages
+    assert passage.document is documents[700]
+    assert passage.text == texts[700]
+
+
 def test_no_more_is_read_than_there_is_room_for() -> None:
     search = search_in(report({n: f"Ada wrote letter {n}." for n in range(60)}))
     for room in (0, 100, 300, 1_000, 5_000):
@@ -291,7 +302,7 @@ def written(tmp_path: Path) -> Callable[[str], Document]:
     return write
 
 
-def answer(index: DocumentIndex) -> str:
+def answer(index: PassageIndex) -> str:
     return quoted(found(Search([index]), "Where was Ada born?").passages)
 
 

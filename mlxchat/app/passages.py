@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import groupby
 
 from mlxchat import paths
 from mlxchat.app.loaded import Loaded
@@ -13,14 +14,15 @@ from mlxchat.errors import CacheError, InputError
 from mlxchat.passages.document import Document
 from mlxchat.passages.index import (
     MIN_KEPT_BYTES,
-    DocumentIndex,
     IndexDirectory,
     Outdated,
     Passage,
+    PassageIndex,
     passing_index,
 )
 from mlxchat.passages.quote import Read, heading, place_of, places, quoted
 from mlxchat.passages.search import Found, Search
+from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.tokens import Prompt, Tokenizer
@@ -36,11 +38,11 @@ def with_passages(
     """The prompt with the passages that the question needs. Raises CacheError if the window has no
     room for any, InputError if a document changes or no index can be written."""
     with ExitStack() as stack:
-        indexes = [_index(request, each, observer, stack) for each in documents]
         try:
+            indexes = _indexes(request, documents, observer, stack)
             return _with_passages(request, indexes, loaded, observer)
         except Outdated:
-            indexes = [_index(request, each, observer, stack, anew=True) for each in documents]
+            indexes = _indexes(request, documents, observer, stack, anew=True)
         try:
             return _with_passages(request, indexes, loaded, observer)
         except Outdated as error:
@@ -48,7 +50,7 @@ def with_passages(
 
 
 def _with_passages(
-    request: Request, indexes: Sequence[DocumentIndex], loaded: Loaded, observer: Observer
+    request: Request, indexes: Sequence[PassageIndex], loaded: Loaded, observer: Observer
 ) -> tuple[Prompt, Read]:
     tokenizer, window = loaded.model.tokenizer, loaded.settings.max_kv_size
     question = request.prompt
@@ -82,8 +84,9 @@ def _with_passages(
     return prompt, _read(found, indexes)
 
 
-def _read(found: Found, indexes: Sequence[DocumentIndex]) -> Read:
-    size_bytes = sum(index.document.size_bytes for index in indexes)
+def _read(found: Found, indexes: Sequence[PassageIndex]) -> Read:
+    documents = [each for index in indexes for each in index.documents]
+    size_bytes = sum(each.size_bytes for each in documents)
     read_bytes = sum(each.span.end - each.span.start for each in found.passages)
     named = tuple(places(found.passages))
     return Read(named, len(found.passages), found.of, read_bytes / size_bytes)
@@ -98,36 +101,50 @@ def _cost(passage: Passage, tokenizer: Tokenizer) -> int:
     return len(tokenizer.encode(text, begins=False)) + SPARE_TOKENS
 
 
-def _index(
+def _indexes(
     request: Request,
-    document: Document,
+    documents: Sequence[Document],
     observer: Observer,
     stack: ExitStack,
     *,
     anew: bool = False,
-) -> DocumentIndex:
-    index = _open_index(request, document, observer, anew=anew)
-    stack.callback(index.close)
-    return index
+) -> list[PassageIndex]:
+    """An index of each large document, and one of all others, in their order."""
+    found: list[PassageIndex] = []
+    for are_large, some in groupby(documents, key=lambda each: _is_kept(request, each)):
+        group = list(some)
+        for each in [(one,) for one in group] if are_large else [group]:
+            with observer.counting("indexing", "bytes") as on_progress:
+                index = (are_large and _kept(each[0], observer, on_progress, anew=anew)) or None
+                index = index or _passing(each, on_progress)
+            stack.callback(index.close)
+            found.append(index)
+    return found
 
 
-def _open_index(
-    request: Request, document: Document, observer: Observer, *, anew: bool
-) -> DocumentIndex:
-    keeps = request.setup.prefix_cache and not document.passing
-    with observer.counting("indexing", "bytes") as on_progress:
-        if keeps and document.size_bytes >= MIN_KEPT_BYTES:
-            directory = IndexDirectory(paths.document_indexes_dir())
-            known = None if anew else directory.find(document)
-            if known is not None:
-                return known
-            try:
-                return directory.make(document, on_progress)
-            except OSError as error:
-                observer.warn(
-                    f"the index of {document.name} is not kept: {error.strerror or error}"
-                )
-        try:
-            return passing_index(document, on_progress)
-        except OSError as error:
-            raise InputError(f"cannot index {document.name}: {error.strerror or error}") from error
+def _is_kept(request: Request, document: Document) -> bool:
+    """Whether the index of this document should be kept."""
+    is_large = document.size_bytes >= MIN_KEPT_BYTES
+    return is_large and request.setup.prefix_cache and not document.passing
+
+
+def _kept(
+    document: Document, observer: Observer, on_progress: Progress, *, anew: bool
+) -> PassageIndex | None:
+    """The kept index, made if necessary; None if that fails."""
+    directory = IndexDirectory(paths.document_indexes_dir())
+    known = None if anew else directory.find(document)
+    if known is not None:
+        return known
+    try:
+        return directory.make(document, on_progress)
+    except OSError as error:
+        observer.warn(f"the index of {document.name} is not kept: {error.strerror or error}")
+        return None
+
+
+def _passing(documents: Sequence[Document], on_progress: Progress) -> PassageIndex:
+    try:
+        return passing_index(documents, on_progress)
+    except OSError as error:
+        raise InputError(f"cannot index the documents: {error.strerror or error}") from error

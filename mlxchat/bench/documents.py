@@ -116,7 +116,7 @@ class _Asked:
         chars = _chars_per_token(model) * window * size
         self.text = long_text(REPORTING.facts, REPORTING.topics, int(chars))
         (self._document,) = open_documents([], io.BytesIO(self.text.encode()), QUIET.warn)
-        self._index = passing_index(self._document, lambda done, total: None)
+        self._index = passing_index([self._document], lambda done, total: None)
         self._search = Search([self._index])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The passages of one document in an index by word, kept on the disk by the document's digest.
+"""The passages of documents in an index by word; that of one is kept on the disk by its digest.
 
 An index may be lost: a damaged one is made again. Nothing of the document's text is copied into it
 but its words; the passages themselves are read from the document.
@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -32,8 +32,8 @@ ROWS = 1_000
 SCHEMA = f"""
 PRAGMA user_version = {FORMAT};
 CREATE TABLE passages (number INTEGER PRIMARY KEY,
-    start INT NOT NULL, end INT NOT NULL, first_line INT NOT NULL, last_line INT NOT NULL,
-    sum INT NOT NULL);
+    document INT NOT NULL, start INT NOT NULL, end INT NOT NULL,
+    first_line INT NOT NULL, last_line INT NOT NULL, sum INT NOT NULL);
 CREATE VIRTUAL TABLE texts USING fts5(
     words, content='', tokenize='porter unicode61');
 """
@@ -53,11 +53,11 @@ class Passage:
     text: str
 
 
-class DocumentIndex:
-    """The index of a document, in a database. Methods raise Outdated."""
+class PassageIndex:
+    """The index of documents, in a database. Methods raise Outdated."""
 
-    def __init__(self, document: Document, database: sqlite3.Connection) -> None:
-        self.document = document
+    def __init__(self, documents: Sequence[Document], database: sqlite3.Connection) -> None:
+        self.documents = documents
         self._database = database
         self._count = self._first("SELECT COUNT(*) FROM passages")[0]
 
@@ -72,14 +72,17 @@ class DocumentIndex:
 
     def passage(self, number: int) -> Passage:
         """A passage, read from the document. Raises InputError if that fails."""
-        *place, checksum = self._first(
-            "SELECT start, end, first_line, last_line, sum FROM passages WHERE number = ?", number
-        )
-        span = Span(*place)
-        data = self.document.bytes_at(span.start, span.end - span.start)
+        _, place, *span, checksum = self._first("SELECT * FROM passages WHERE number = ?", number)
+        if not 0 <= place < len(self.documents):
+            raise Outdated("a passage is of no document")
+        document = self.documents[place]
+        found = Span(*span)
+        if not 0 <= found.start < found.end <= document.size_bytes:
+            raise Outdated("a passage is not in its document")
+        data = document.bytes_at(found.start, found.end - found.start)
         if zlib.crc32(data) != checksum:
-            raise Outdated(f"{self.document.name}: passage {number} has changed")
-        return Passage(self.document, number, span, data.decode("utf-8", "replace").strip())
+            raise Outdated(f"{document.name}: passage {number} has changed")
+        return Passage(document, number, found, data.decode("utf-8", "replace").strip())
 
     def close(self) -> None:
         self._database.close()
@@ -98,7 +101,7 @@ class IndexDirectory:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def find(self, document: Document) -> DocumentIndex | None:
+    def find(self, document: Document) -> PassageIndex | None:
         """The kept index, if there is a sound one."""
         path = self._path_of(document)
         try:
@@ -110,7 +113,7 @@ class IndexDirectory:
             with _damage():
                 (version,) = database.execute("PRAGMA user_version").fetchone()
             if version == FORMAT:
-                index = DocumentIndex(document, database)
+                index = PassageIndex((document,), database)
                 with contextlib.suppress(OSError):
                     os.utime(path)
                 return index
@@ -119,14 +122,14 @@ class IndexDirectory:
         database.close()
         return None
 
-    def make(self, document: Document, on_progress: Progress) -> DocumentIndex:
+    def make(self, document: Document, on_progress: Progress) -> PassageIndex:
         """Index the document and keep the index. Raises OSError if it cannot be written."""
         make_private_directory(self._directory)
         self._make_room()
         with replacing(self._path_of(document)) as path:
             database = _connected(str(path))
             try:
-                _fill(database, document, on_progress)
+                _fill(database, (document,), on_progress)
             finally:
                 database.close()
         found = self.find(document)
@@ -148,13 +151,13 @@ class IndexDirectory:
                     path.unlink()
 
 
-def passing_index(document: Document, on_progress: Progress) -> DocumentIndex:
+def passing_index(documents: Sequence[Document], on_progress: Progress) -> PassageIndex:
     """An index in a temporary file, which is deleted when it is closed. Raises OSError."""
     # SQLite's own: in memory while it is small.
     database = _connected("")
     try:
-        _fill(database, document, on_progress)
-        return DocumentIndex(document, database)
+        _fill(database, documents, on_progress)
+        return PassageIndex(documents, database)
     except BaseException:
         database.close()
         raise
@@ -168,19 +171,25 @@ def _connected(path: str) -> sqlite3.Connection:
     return database
 
 
-def _fill(database: sqlite3.Connection, document: Document, on_progress: Progress) -> None:
+def _fill(
+    database: sqlite3.Connection, documents: Sequence[Document], on_progress: Progress
+) -> None:
+    total_bytes, done_bytes, number = sum(each.size_bytes for each in documents), 0, 0
     try:
         database.executescript(SCHEMA)
         database.execute("BEGIN")
-        for number, (span, data) in enumerate(split(document)):
-            row = (number, *astuple(span), zlib.crc32(data))
-            database.execute("INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?)", row)
-            text = " ".join(words(data.decode("utf-8", "replace")))
-            database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", (number, text))
-            if number % ROWS == 0:
-                on_progress(span.end, document.size_bytes)
+        for place, document in enumerate(documents):
+            for span, data in split(document):
+                row = (number, place, *astuple(span), zlib.crc32(data))
+                database.execute("INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                text = " ".join(words(data.decode("utf-8", "replace")))
+                database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", (number, text))
+                if number % ROWS == 0:
+                    on_progress(done_bytes + span.end, total_bytes)
+                number += 1
+            done_bytes += document.size_bytes
         database.execute("COMMIT")
-        on_progress(document.size_bytes, document.size_bytes)
+        on_progress(total_bytes, total_bytes)
     except sqlite3.Error as error:
         raise OSError(str(error)) from error
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mlxchat.passages.index import DocumentIndex, Outdated, Passage
+from mlxchat.passages.index import Outdated, Passage, PassageIndex
 from mlxchat.recall.choice import COMMON, by_share
 from mlxchat.recall.excerpt import excerpt
 
@@ -32,7 +33,7 @@ class Found:
 class Search:
     """Passages of all documents are numbered in order."""
 
-    def __init__(self, indexes: Sequence[DocumentIndex]) -> None:
+    def __init__(self, indexes: Sequence[PassageIndex]) -> None:
         self._indexes = indexes
         self._firsts: list[int] = []
         self._count = 0
@@ -92,18 +93,13 @@ class Search:
             each
             for number in ranked[:WITH_NEIGHBOURS]
             for each in (number + 1, number - 1)
-            if self._document(each) == self._document(number)
+            if 0 <= each < self._count
+            and self._passage(each).document is self._passage(number).document
         ]
         return iter(dict.fromkeys([*ranked[:WITH_NEIGHBOURS], *neighbours, *ranked]))
 
-    def _document(self, number: int) -> int:
-        """Of which document the passage is; -1 if there is none of this number."""
-        if not 0 <= number < self._count:
-            return -1
-        return sum(first <= number for first in self._firsts) - 1
-
     def _passage(self, number: int) -> Passage:
-        document = self._document(number)
-        if document < 0:
-            raise Outdated("an index has a passage that it does not have")
-        return self._indexes[document].passage(number - self._firsts[document])
+        if not 0 <= number < self._count:
+            raise Outdated("there is no such passage")
+        index = bisect_right(self._firsts, number) - 1
+        return self._indexes[index].passage(number - self._firsts[index])
