@@ -51,7 +51,7 @@ class RowAlone:
             "prefill_step_size": self._loaded.settings.max_step_size,
             "constrained": constrained,
             "drafter": make_drafter(model, plan.settings, self._notify),
-            "reply": model.tokenizer.reader(plan.context),
+            "reply": plan.reader(model.tokenizer)[0],
             "should_stop": self._should_stop,
         }
 

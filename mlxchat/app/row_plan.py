@@ -17,6 +17,7 @@ from mlxchat.rows.fields import CONSTRAINTS
 from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.template_args import allows_thinking, thinking_variables
+from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Prompt, Tokenizer
 from mlxchat.wording import Field
@@ -39,7 +40,11 @@ class RowPlan:
     @property
     def context(self) -> TokenIds | None:
         """The prompt, if it decides how the reply begins: with a thought, for example."""
-        return None if self.raw else self.prompt.ids
+        return None if self.raw else self.prompt.asked
+
+    def reader(self, tokenizer: Tokenizer) -> tuple[Reader, str]:
+        """A reader for the reply, and what is written of its answer."""
+        return (tokenizer.reader(), "") if self.raw else tokenizer.reader_after(self.prompt)
 
 
 class RowPlanner:
@@ -66,9 +71,14 @@ class RowPlanner:
             _check_raw(row)
         think = options.get("think", request.think)
         variables = self._variables(options, think)
+        prompt = self._tokenizer.with_beginning(
+            self._prompt(row, self._system(options, constraint), variables),
+            options.get("prefill", request.answer.prefill),
+            newlines=constraint is None,
+        )
         plan = RowPlan(
             row,
-            self._prompt(row, self._system(options, constraint), variables),
+            prompt,
             self._sampling_of(row),
             settings,
             constraint,
@@ -128,7 +138,8 @@ def _overridden(settings: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _check_raw(row: Row) -> None:
-    wrong = [name for name in ("system", "think", "template_args") if name in row.options]
+    names = ("system", "think", "template_args", "prefill")
+    wrong = [name for name in names if name in row.options]
     if row.messages is not None:
         wrong = ["messages"]
     if wrong:

@@ -40,11 +40,18 @@ class RowRun:
         plan, tokenizer = self.plan, self.model.tokenizer
         if plan.constraint is None:
             return None
-        return Constrained.begin(plan.constraint, tokenizer, plan.context, may_think=plan.may_think)
+        return Constrained.begin(
+            plan.constraint,
+            tokenizer,
+            plan.context,
+            may_think=plan.may_think,
+            beginning=plan.prompt.beginning,
+        )
 
     def result(self, finish_reason: str, *, complete: bool | None) -> Result:
         plan, ended_s = self.plan, time.perf_counter()
-        text = "".join(each.text for each in self.tokens if not each.thought)
+        begun = plan.reader(self.model.tokenizer)[1]
+        text = begun + "".join(each.text for each in self.tokens if not each.thought)
         thought = "".join(each.text for each in self.tokens if each.thought)
         assert plan.sampling.seed is not None
         return Result(

@@ -8,6 +8,7 @@ import io
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any, Self
 
 from mlxchat.about import __version__
@@ -39,6 +40,7 @@ from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.template_args import allows_thinking
 from mlxchat.text.documents import name_of
 from mlxchat.text.extract import extract_code
+from mlxchat.text.reply_reader import Reader as ReplyReader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
@@ -220,8 +222,9 @@ class Run:
             try:
                 yield from self._read(on_prefill)
                 if self._prompt is not None:
-                    callbacks = self._callbacks(self._prompt, self._watch, on_prefill, stack)
-                    yield from self._written(self._prompt, callbacks)
+                    prompt = self._begin_answer(self._prompt)
+                    callbacks = self._callbacks(prompt, self._watch, on_prefill, stack)
+                    yield from self._written(prompt, callbacks)
             except OutputError:
                 # The end could not be written either.
                 raise
@@ -265,14 +268,24 @@ class Run:
         self._has_events = True
         return Piece(text)
 
+    def _begin_answer(self, prompt: Prompt) -> Prompt:
+        """The prompt with the beginning of the answer, if the request has one."""
+        return self._loaded.model.tokenizer.with_beginning(
+            prompt, self._request.answer.prefill, newlines=self._constraint is None
+        )
+
     def _written(self, prompt: Prompt, callbacks: "_Callbacks") -> Iterator[Piece]:
-        generation = _generation(self._request, self._loaded, prompt.ids, callbacks)
+        tokenizer = self._loaded.model.tokenizer
+        reply, begun = tokenizer.reader(), ""
+        if not self._request.raw:
+            reply, begun = tokenizer.reader_after(prompt)
+        generation = _generation(self._request, self._loaded, prompt.ids, reply, callbacks)
         self._generation = generation
         if self._request.events and self._reader is None:
             yield self._event(self._events.start(_start_facts(self._loaded, prompt.ids)))
         if self._request.events and self._passages is not None:
             yield self._event(self._events.passages(self._passages))
-        for token in generation:
+        for token in chain([Token(begun, None)] if begun else [], generation):
             # Text that appears only at the end is withheld if another run continues.
             is_end = token.id is None and generation.resume_point is not None
             if is_end and callbacks.checkpointer is not None and callbacks.watch.stopped:
@@ -337,13 +350,14 @@ class Run:
             if drafter is not None:
                 drafter.history.extend(asked.ids[: begun.prefilled])
         if self._constraint is not None:
-            prompt = None if request.raw else asked.ids
+            prompt = None if request.raw else asked.asked
             tokenizer = loaded.model.tokenizer
             how["constrained"] = Constrained.begin(
                 self._constraint,
                 tokenizer,
                 prompt,
                 may_think=allows_thinking(request.variables()),
+                beginning=asked.beginning,
             )
         how["pace"] = pace_of(loaded.model.network, loaded.settings, begun, self._checkpoint)
         return _Callbacks(watch, checkpointer, begun, record, on_prefill, written, how)
@@ -379,7 +393,11 @@ class _Callbacks:
 
 
 def _generation(
-    request: Request, loaded: Loaded, prompt: TokenIds, callbacks: _Callbacks
+    request: Request,
+    loaded: Loaded,
+    prompt: TokenIds,
+    reply: ReplyReader,
+    callbacks: _Callbacks,
 ) -> Generation:
     begun = callbacks.begun
     how: dict[str, Any] = callbacks.how | {
@@ -387,7 +405,7 @@ def _generation(
         "on_prefill": callbacks.read,
         "on_held": callbacks.held,
         "should_stop": callbacks.watch.should_stop,
-        "reply": loaded.model.tokenizer.reader(None if request.raw else prompt),
+        "reply": reply,
         "pause_every": request.overnight.pause_every(),
         "on_pause": callbacks.pause,
     }

@@ -74,7 +74,7 @@ class Running:
         )
         reply = Reply(
             plan.prompt.ids,
-            self._model.tokenizer.reader(plan.context),
+            plan.reader(self._model.tokenizer)[0],
             plan.settings,
             eos_ids=self._model.tokenizer.eos_ids,
             max_tokens=max_tokens,

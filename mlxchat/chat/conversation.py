@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Unpack
 
 import numpy as np
@@ -24,11 +25,13 @@ from mlxchat.chat.turn import Compacted, Forgot, Mention, Quoted, Said, Turn, Us
 from mlxchat.chat.turns import Turns
 from mlxchat.chat.view import Prefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.repetition import LoopDetector
+from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError, UsageError, WindowFull
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
@@ -44,6 +47,7 @@ from mlxchat.template_args import allows_thinking, thinking_variables
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import joined
+from mlxchat.text.tokens import Prompt
 
 # Finds at most so many turns of other conversations that a message needs.
 Earlier = Callable[[str, int], Sequence[Quoted]]
@@ -470,8 +474,13 @@ class Conversation:
         except GeneratorExit:
             self.view.end_quote()
             raise
+        except (UsageError, WindowFull):
+            # The beginning of the answer is not allowed, or does not fit.
+            self.undo()
+            raise
         self.view.end_quote()
-        if not (turn.reply or turn.thought) and turn.finish_reason == "interrupted":
+        has_answer = turn.thought or turn.reply not in ("", watch.prefill)
+        if not has_answer and turn.finish_reason == "interrupted":
             self.undo()
 
     def _recall(self, message: str) -> Sequence[Quoted]:
@@ -539,20 +548,17 @@ class Conversation:
 
     def _answer(self, turn: Turn, written: TokenIds, watch: Watch) -> Generator[Said]:
         """Generate the reply, or the rest of it after the tokens already `written`."""
+        tokenizer = self.model.tokenizer
+        prompt = tokenizer.with_beginning(
+            Prompt(self.view.prompt), watch.prefill, newlines=watch.constraint is None
+        )
+        is_new = watch.prefill is not None or watch.constraint is not None
+        assert not (is_new and len(written)), "only a new answer can be begun or constrained"
+        written = np.concatenate([written, prompt.begun])
         ids = np.concatenate([self.view.prompt, written])
         reader = self._reader_after(turn, written)
         loop = LoopDetector() if watch.stop_loops else None
-        constrained = None
-        if watch.constraint is not None:
-            assert not len(written), "only a new answer can be constrained"
-            tokenizer = self.model.tokenizer
-            variables = {**self.variables, **self.template_args}
-            constrained = Constrained.begin(
-                watch.constraint,
-                tokenizer,
-                self.view.prompt,
-                may_think=allows_thinking(variables),
-            )
+        constrained = self._constrained(watch.constraint, prompt)
         cached, on_held = self.view.begin(ids)
         if self._drafter is not None and not len(self._drafter.history):
             self._drafter.history.extend(ids[:cached])
@@ -576,8 +582,9 @@ class Conversation:
         overflowed = self.view.ledger.overflowed
         generated: list[int] = []
         in_place = True
+        _, begun = tokenizer.reader_after(prompt)
         try:
-            for token in generation:
+            for token in chain([Token(begun, None)] if begun else [], generation):
                 if token.another:
                     turn.later_thoughts += (len(turn.thought),)
                 if token.thought:
@@ -603,6 +610,18 @@ class Conversation:
         if self.view.ledger.overflowed > overflowed:
             evicted = self.view.ledger.overflowed - overflowed
             yield Forgot(0, evicted, (len(self.turns),), turn.user)
+
+    def _constrained(self, constraint: Constraint | None, prompt: Prompt) -> Constrained | None:
+        """The constraint on the reply that the prompt asks for, and may have begun."""
+        if constraint is None:
+            return None
+        return Constrained.begin(
+            constraint,
+            self.model.tokenizer,
+            prompt.asked,
+            may_think=allows_thinking({**self.variables, **self.template_args}),
+            beginning=prompt.beginning,
+        )
 
     def _reader_after(self, turn: Turn, written: TokenIds) -> Reader:
         """A reader for the rest of the reply, having read the tokens already `written`."""

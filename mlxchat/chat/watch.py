@@ -16,7 +16,7 @@ class Watching(TypedDict, total=False):
     `on_encode` counts characters while a long text is tokenized, `on_prefill` the tokens that are
     read, and `on_note` those written of a note.
     `should_stop` is called between steps. `stop_loops` ends a reply that repeats itself, with the
-    finish reason "loop". `constraint` is that of a new answer.
+    finish reason "loop". `constraint` and `prefill`, its beginning, are those of a new answer.
     """
 
     on_encode: Progress | None
@@ -25,6 +25,7 @@ class Watching(TypedDict, total=False):
     should_stop: ShouldStop | None
     stop_loops: bool
     constraint: Constraint | None
+    prefill: str | None
 
 
 class StoppedEncoding(Exception):
@@ -41,6 +42,7 @@ class Watch:
     should_stop: ShouldStop | None = None
     stop_loops: bool = False
     constraint: Constraint | None = None
+    prefill: str | None = None
 
     def count_encoding(self, done: int, total: int) -> None:
         """Raises StoppedEncoding if the turn should stop before the end."""

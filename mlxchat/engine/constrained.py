@@ -17,10 +17,11 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.matcher import Matcher
 from mlxchat.constraint.tag_tokens import TagTokens
 from mlxchat.constraint.vocabulary import Vocabulary
-from mlxchat.errors import ModelError
+from mlxchat.errors import ModelError, UsageError
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.tokens import Tokenizer
+from mlxchat.text.tokens import Beginning, Tokenizer
+from mlxchat.wording import Field
 
 BITS = 32
 
@@ -72,16 +73,26 @@ class Constrained:
         prompt: TokenIds | None,
         *,
         may_think: bool = True,
+        beginning: Beginning | None = None,
     ) -> Self:
         """A constraint on the reply to `prompt`; with None, on plain text without thoughts.
 
-        Without `may_think`, the model cannot begin a thought.
+        Without `may_think`, the model cannot begin a thought. Raises UsageError if the `beginning`
+        of the reply is none that the constraint allows.
         """
         matcher = Matcher(_vocabulary(tokenizer), constraint)
         reader = tokenizer.reader(prompt, may_think=may_think)
         header = () if may_think else tokenizer.header_of_answer(prompt).tolist()
         tags = _tag_tokens(tokenizer) if reader.tags or reader.closing_tag else None
-        return cls(matcher, reader, tokenizer.eos_ids, header=header, tags=tags)
+        begun = cls(matcher, reader, tokenizer.eos_ids, header=header, tags=tags)
+        if beginning is not None:
+            if matcher.accepts(beginning.answer_ids) < len(beginning.answer_ids):
+                raise UsageError(
+                    Field("prefill"), " is not a beginning that ", Field(constraint.kind), " allows"
+                )
+            for id_ in beginning.ids.tolist():
+                begun.accept(id_)
+        return begun
 
     @property
     def is_complete(self) -> bool:

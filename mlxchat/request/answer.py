@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, check_options, option
+from mlxchat.options import Group, Must, check_options, option
 from mlxchat.wording import Field
 
 
@@ -13,7 +13,8 @@ class Answer:
     """The form of the answer, and how much of it is written.
 
     At most one of `schema`, `schema_multi`, `regex`, `choice` and `grammar` constrains it.
-    `extract` and `extract_last` write only the first or last fenced code block.
+    `extract` and `extract_last` write only the first or last fenced code block. `prefill` is the
+    answer's beginning, which the model continues.
     """
 
     schema: str | None = option(
@@ -38,6 +39,13 @@ class Answer:
     )
     schema_prompt: bool = option(
         False, "Add the schema to the system prompt", Group.ANSWER, negatable=False
+    )
+    prefill: str | None = option(
+        None,
+        "Begin the answer with this text",
+        Group.ANSWER,
+        metavar="TEXT",
+        must=Must("not be empty", bool),
     )
     extract: bool = option(
         False, "Write only the first code block", Group.ANSWER, short="x", negatable=False

@@ -137,6 +137,7 @@ class BatchRequest:
             "think": self.think is not None,
             "template_args": bool(self.template_args),
             "schema_prompt": self.answer.schema_prompt,
+            "prefill": self.answer.prefill is not None,
         }
         for name, is_given in given.items():
             if is_given:

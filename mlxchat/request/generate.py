@@ -158,13 +158,13 @@ class Request:
             raise UsageError(Field(extract), " and ", Field("events"), " cannot be combined")
         if constraint is not None:
             self.generation_settings().check_constraint(constraint)
-        if self.answer.schema_prompt and self.raw:
-            raise UsageError(
-                Field("schema_prompt"),
-                " needs the chat template, which ",
-                Field("raw"),
-                " bypasses",
-            )
+        if self.answer.prefill is not None and self.overnight.checkpoint is not None:
+            raise UsageError(Field("prefill"), " and ", Field("checkpoint"), " cannot be combined")
+        for name in ("schema_prompt", "prefill"):
+            if getattr(self.answer, name) and self.raw:
+                raise UsageError(
+                    Field(name), " needs the chat template, which ", Field("raw"), " bypasses"
+                )
 
     def _check_blocks(self) -> None:
         if self.overnight.checkpoint is not None:

@@ -30,7 +30,7 @@ CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 ROW_OPTIONS: Mapping[str, Option] = {
     **options_of(SamplingSettings),
     **{name: options_of(Request)[name] for name in _OF_REQUEST},
-    **{name: options_of(Answer)[name] for name in CONSTRAINTS},
+    **{name: options_of(Answer)[name] for name in (*CONSTRAINTS, "prefill")},
 }
 
 ROLES = ("system", "user", "assistant")

@@ -118,6 +118,7 @@ class PipedChat:
             on_note=bar.counting("writing a note", "tokens"),
             should_stop=stop.requested,
             constraint=constraint,
+            prefill=_prefill_in(spoken) or self._options.answer.prefill,
             on_end=on_end,
         )
         try:
@@ -218,3 +219,11 @@ def _constraint_in(spoken: Spoken) -> Constraint | None:
         return constraint_in(spoken.others)
     except UsageError as error:
         raise UsageError(as_keys(error)) from error
+
+
+def _prefill_in(spoken: Spoken) -> str | None:
+    """The beginning of the answer in the fields of a turn. Raises UsageError."""
+    prefill = spoken.others.get("prefill")
+    if prefill is not None and not isinstance(prefill, str):
+        raise UsageError("prefill must be text")
+    return prefill

@@ -5,7 +5,7 @@ Works on a loaded `tokenizers` backend; finding its files is left to `models`.
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
@@ -23,6 +23,7 @@ from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.stream_decoder import StreamDecoder
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
 from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
+from mlxchat.text.thinking import joined
 from mlxchat.text.token_bytes import token_bytes
 from mlxchat.wording import Field
 
@@ -32,13 +33,37 @@ class Prompt:
     """Token ids `(T,)` ready for prefill, and notices about how they were made.
 
     `blocks` are the spans of ids, in order, to be cached for other prompts; the first `head` ids
-    are what the template writes before all of them.
+    are what the template writes before all of them. The last ids may be a `beginning` of the reply.
     """
 
     ids: TokenIds
     notices: tuple[str, ...] = ()
     head: int = 0
     blocks: tuple[tuple[int, int], ...] = ()
+    beginning: "Beginning | None" = None
+
+    @property
+    def asked(self) -> TokenIds:
+        """The ids before the reply."""
+        return self.ids[: len(self.ids) - len(self.begun)]
+
+    @property
+    def begun(self) -> TokenIds:
+        """The ids of the reply."""
+        return self.ids[:0] if self.beginning is None else self.beginning.ids
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The beginning of a reply that the user wrote. The first `header` of its ids, which are no
+    text, begin the answer."""
+
+    ids: TokenIds
+    header: int
+
+    @property
+    def answer_ids(self) -> list[int]:
+        return self.ids[self.header :].tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +378,8 @@ class Tokenizer:
         if format_ is None:
             return self.encode(reply)
         pieces = [np.empty(0, np.int32)]
+        if reply and not thought and begun.is_thought:
+            return self.beginning(reply, prompt).ids
         if thought:
             opens = "" if begun.is_thought else format_.opens + format_.label
             pieces += [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
@@ -361,6 +388,33 @@ class Tokenizer:
             between = format_.closes + blank if thought else format_.begins
             pieces += [self._encoder.encode_piece(between), self.encode(reply, begins=False)]
         return np.concatenate(pieces)
+
+    def beginning(self, text: str, prompt: TokenIds, *, newlines: bool = True) -> Beginning:
+        """An answer's beginning after the prompt. It has no thought: one that the prompt opens is
+        closed first, without the usual `newlines` if these would count as part of the answer."""
+        format_, header = self._replies.format, ""
+        if format_ is not None and self.reader(prompt).is_thought:
+            blank = "\n\n" if newlines and not format_.has_channels else ""
+            header = format_.closes + blank
+        elif format_ is not None:
+            header = self._replies.header_of_answer(prompt)
+        ids = self._encoder.encode_piece(header) if header else np.empty(0, np.int32)
+        answer = self.encode(text, begins=format_ is None)
+        return Beginning(np.concatenate([ids, answer]), len(ids))
+
+    def with_beginning(self, prompt: Prompt, text: str | None, *, newlines: bool = True) -> Prompt:
+        """The prompt with the beginning of the answer, if any."""
+        if not text:
+            return prompt
+        beginning = self.beginning(text, prompt.ids, newlines=newlines)
+        ids = np.concatenate([prompt.ids, beginning.ids])
+        return replace(prompt, ids=ids, beginning=beginning)
+
+    def reader_after(self, prompt: Prompt) -> tuple[Reader, str]:
+        """A reader for the rest of the reply that the prompt has begun, and the answer so far."""
+        reader = self.reader(prompt.asked)
+        pieces = [piece for id_ in prompt.begun.tolist() for piece in reader.add(id_)]
+        return reader, joined(pieces)[1]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, without control tokens."""

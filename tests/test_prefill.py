@@ -1,0 +1,234 @@
+"""`--prefill`: the user begins the answer, in each reply format and through each way in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlxchat.app.chat import Chat
+from mlxchat.chat.conversation import Conversation
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.reply import Token
+from mlxchat.errors import UsageError, WindowFull
+from mlxchat.request import Answer, ChatOptions, Overnight, Request, Setup
+from mlxchat.sessions.listing import read_session
+from mlxchat.settings import CacheSettings, GenerationSettings, Roll
+from tests.conftest import RunMlxchat
+from tests.reply_formats import FORMATS
+from tests.scripted_model import Scripted
+from tests.test_conversation import make_conversation
+
+BEGUN = "The answer <b>is"
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def scripted(request: pytest.FixtureRequest) -> Scripted:
+    return FORMATS[request.param]
+
+
+@pytest.mark.parametrize("text", [BEGUN, "<", " two\n\nlines ", "日本", "<|im_end|>"])
+def test_every_format_reads_the_beginning_as_the_answer(scripted: Scripted, text: str) -> None:
+    """The thought that some prompts open is closed, and what looks like a control token is text."""
+    tokenizer = scripted.tokenizer()
+    asked = tokenizer.prompt("Is it a duck?")
+    prompt = tokenizer.with_beginning(asked, text)
+    assert prompt.ids[: len(asked.ids)].tolist() == asked.ids.tolist() == prompt.asked.tolist()
+    assert prompt.beginning is not None
+    assert not set(prompt.beginning.answer_ids) & tokenizer.control_ids
+    assert tokenizer.decode(prompt.beginning.answer_ids) == text
+    reader, begun = tokenizer.reader_after(prompt)
+    rest = [*reader.add(ord("!")), *reader.finish()]
+    assert not reader.is_thought
+    assert not any(is_thought for is_thought, _ in rest)
+    assert (begun + "".join(each for _, each in rest)).lstrip() == (text + "!").lstrip()
+
+
+def test_every_format_constrains_what_follows(scripted: Scripted) -> None:
+    conversation = Conversation(
+        scripted.model(), CacheSettings(800), generation=GenerationSettings(max_tokens=20)
+    )
+    constraint = Constraint.from_choices(["no duck", "no goose"])
+    list(conversation.say("Which?", constraint=constraint, prefill="no g"))
+    (turn,) = conversation.turns
+    assert (turn.reply, turn.thought) == ("no goose", "")
+    assert conversation.is_complete
+
+
+def said(conversation: Conversation, **how: Any) -> str:
+    return "".join(each.text for each in conversation.say("Which?", **how))
+
+
+def test_a_reply_continues_its_beginning_as_if_the_model_had_written_it() -> None:
+    conversation = make_conversation()
+    reply = said(conversation, prefill=BEGUN)
+    (turn,) = conversation.turns
+    assert reply == turn.reply
+    assert reply.startswith(BEGUN)
+    assert len(reply) > len(BEGUN)
+    assert turn.exact
+    assert turn.ids is not None
+    assert turn.ids[: len(BEGUN)].tolist() == list(BEGUN.encode())
+    # Without the token that ended it: the template has another.
+    held = conversation.held_ids[:-1]
+    said(conversation)
+    # The next turn reads its own tokens only.
+    assert np.array_equal(conversation.held_ids[: len(held)], held)
+    assert conversation.stats is not None
+    assert conversation.stats.cached_tokens >= len(held)
+
+
+def test_retry_begins_again_if_asked_to_and_undo_takes_back_everything() -> None:
+    conversation = make_conversation()
+    before = conversation.held_ids
+    said(conversation, prefill=BEGUN)
+    assert "".join(each.text for each in conversation.retry(prefill="No")).startswith("No")
+    again = "".join(each.text for each in conversation.retry())
+    assert not again.startswith(("No", BEGUN))
+    conversation.undo()
+    assert not conversation.turns
+    assert np.array_equal(conversation.held_ids[: len(before)], before)
+
+
+def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
+    conversation = make_conversation()
+    replies = conversation.say("Which?", prefill=BEGUN, should_stop=lambda: True)
+    list(replies)
+    assert not conversation.turns
+    with pytest.raises(UsageError, match="prefill is not a beginning that choice allows"):
+        said(conversation, prefill="may", constraint=Constraint.from_choices(["yes", "no"]))
+    assert not conversation.turns
+    assert said(conversation, prefill="yes", constraint=Constraint.from_choices(["yes"])) == "yes"
+    assert conversation.is_complete
+
+
+def test_the_beginning_is_a_piece_without_a_token() -> None:
+    first, second, *_ = make_conversation().say("Which?", prefill=BEGUN)
+    assert first == Token(BEGUN, None)
+    assert isinstance(second, Token)
+    assert second.id is not None
+
+
+def test_a_beginning_larger_than_the_window_is_refused_or_evicted() -> None:
+    conversation = make_conversation(window=200)
+    assert said(conversation, prefill="long " * 200).startswith("long long")
+    assert said(conversation)
+    full = make_conversation(window=200, roll=Roll.STOP)
+    with pytest.raises(WindowFull):
+        said(full, prefill="long " * 200)
+    assert not full.turns
+    assert said(full)
+
+
+def test_a_saved_session_continues_a_reply_that_was_begun(tiny_model: Path) -> None:
+    options = ChatOptions(
+        Setup(str(tiny_model), window=400, keep=0, seed=7),
+        generation=GenerationSettings(max_tokens=5),
+    )
+    with Chat.open(options, session="begun") as chat:
+        list(chat.say("Which?", prefill=BEGUN))
+        reply = chat.conversation.turns[0].reply
+    assert read_session("begun").turns[0].reply == reply
+    assert reply.startswith(BEGUN)
+    with Chat.open(options, session="begun") as chat:
+        more = "".join(each.text for each in chat.conversation.continue_reply())
+        assert chat.conversation.turns[0].reply == reply + more
+
+
+# The command line
+
+
+@pytest.fixture
+def generate(unthinking_model: Path, run_mlxchat: RunMlxchat) -> Any:
+    def run(*arguments: str, stdin: str | None = None) -> Any:
+        how = ("generate", "-m", str(unthinking_model), "--temp", "0", "-n", "8")
+        return run_mlxchat(*how, *arguments, stdin=stdin)
+
+    return run
+
+
+def test_generate_writes_the_beginning_and_what_follows_it(generate: Any) -> None:
+    text = generate("--prefill", BEGUN, "Which?")
+    assert (text.returncode, text.stderr) == (0, "")
+    assert text.stdout.startswith(BEGUN)
+    events = [
+        json.loads(line)
+        for line in generate("--json", "--prefill", BEGUN, "Which?").stdout.splitlines()
+    ]
+    assert (events[1]["text"], events[1]["id"]) == (BEGUN, None)
+    assert events[-1]["text"] == text.stdout.rstrip("\n")
+    assert events[-1]["generated_tokens"] == 8
+    drafted = generate("--lookup", "--prefill", BEGUN, "Which?")
+    assert drafted.stdout == text.stdout
+
+
+def test_a_thinking_model_answers_at_once(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
+    done = run_mlxchat(
+        *("generate", "-m", str(tiny_model), "-n", "5", "--json", "--prefill", "So", "Which?")
+    )
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["text"].startswith("So")
+    assert last["thought"] == ""
+
+
+def test_a_beginning_with_a_constraint_or_a_code_block(generate: Any) -> None:
+    chosen = generate("--choice", "yes", "--choice", "yesterday", "--prefill", "yest", "When?")
+    assert (chosen.returncode, chosen.stdout) == (0, "yesterday\n")
+    schema = '{"properties": {"n": {"enum": [12]}}, "required": ["n"], "type": "object"}'
+    number = generate("-n", "30", "--schema", schema, "--prefill", '{"n": 1', "When?")
+    assert json.loads(number.stdout) == {"n": 12}
+    wrong = generate("--choice", "yes", "--prefill", "no", "When?")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == ("mlxchat: error: --prefill is not a beginning that --choice allows\n")
+    code = generate("-x", "--prefill", "```python\nprint(1)\n```\n", "Write it.")
+    assert code.stdout == "print(1)\n"
+
+
+def test_one_question_is_saved_with_its_beginning(
+    tiny_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    how = ("-m", str(tiny_model), "-n", "5", "--session", "one")
+    done = run_mlxchat(*how, "--prefill", BEGUN, "Why so?")
+    assert (done.returncode, done.stderr) == (0, "")
+    (turn,) = read_session("one").turns
+    assert done.stdout.rstrip("\n") == turn.reply.rstrip("\n")
+    assert turn.reply.startswith(BEGUN)
+    line = json.dumps({"role": "user", "content": "And?", "prefill": "Then"})
+    assert run_mlxchat(*how, stdin=line).stdout.startswith("Then")
+    wrong = run_mlxchat(*how, stdin=json.dumps({"role": "user", "content": "?", "prefill": 1}))
+    assert "prefill must be text" in wrong.stderr
+    alone = run_mlxchat(*how, "--prefill", BEGUN)
+    assert "--prefill needs a QUESTION" in alone.stderr
+
+
+@pytest.mark.parametrize("rows", ["1", "3"])
+def test_rows_of_a_batch_have_their_own_beginnings(
+    rows: str, unthinking_model: Path, run_mlxchat: RunMlxchat, generate: Any
+) -> None:
+    given = [
+        {"id": 0, "prompt": "Which?"},
+        {"id": 1, "prompt": "Which?", "prefill": "No, "},
+        {"id": 2, "prompt": "When?", "prefill": "yest", "choice": ["yes", "yesterday"]},
+        {"id": 3, "prompt": "When?", "prefill": "no", "choice": ["yes", "yesterday"]},
+        {"id": 4, "prompt": "When?", "prefill": 7},
+    ]
+    how = ("-m", str(unthinking_model), "--temp", "0", "-n", "8", "--rows", rows)
+    text = "\n".join(map(json.dumps, given))
+    done = run_mlxchat("batch", *how, "--prefill", BEGUN, stdin=text)
+    answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines())}
+    assert answers[0]["text"] == generate("--prefill", BEGUN, "Which?").stdout.rstrip("\n")
+    assert answers[1]["text"] == generate("--prefill", "No, ", "Which?").stdout.rstrip("\n")
+    assert answers[2]["text"] == "yesterday"
+    assert "prefill is not a beginning that choice allows" in answers[3]["error"]
+    assert "prefill must be text" in answers[4]["error"]
+
+
+def test_raw_text_checkpoints_and_nothing_are_refused(tmp_path: Path) -> None:
+    answer = Answer(prefill="So")
+    with pytest.raises(UsageError, match="prefill needs the chat template, which raw bypasses"):
+        Request(prompt="a", raw=True, answer=answer)
+    with pytest.raises(UsageError, match="prefill and checkpoint cannot be combined"):
+        Request(prompt="a", answer=answer, overnight=Overnight(checkpoint=tmp_path / "night"))
+    with pytest.raises(UsageError, match="prefill must not be empty"):
+        Answer(prefill="")
