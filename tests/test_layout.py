@@ -59,6 +59,7 @@ ORDER: dict[str, list[str]] = {
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
         *(
+            "template_file",
             "tokenizer_files",
             "catalog",
             "hub_cache",

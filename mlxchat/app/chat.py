@@ -234,8 +234,9 @@ class Chat:
         return self._conversation or self.begin()
 
     def find(self, name: str) -> ResolvedModel:
-        """The files of another model, without an adapter, downloaded if necessary."""
-        return self._find(replace(self._setup, model=name, adapter=None))
+        """The files of another model, with its own chat template and without an adapter, downloaded
+        if necessary."""
+        return self._find(replace(self._setup, model=name, adapter=None, chat_template=None))
 
     def change_model(self, name: str | ResolvedModel) -> None:
         """Continue the conversation with another model, which reads the retained turns. Settings

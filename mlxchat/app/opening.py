@@ -19,6 +19,7 @@ from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Check, load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
+from mlxchat.models.template_file import read_template
 from mlxchat.request import Setup
 from mlxchat.settings import CacheSettings
 from mlxchat.text.tokens import Tokenizer
@@ -48,6 +49,7 @@ def find_model(
 ) -> ResolvedModel:
     """The files of the model and its adapter, downloaded if necessary. `ask` is asked before a
     download that was not chosen by name."""
+    template = None if setup.chat_template is None else read_template(setup.chat_template)
     found = resolve_model(
         setup.model,
         offline=setup.offline,
@@ -55,6 +57,7 @@ def find_model(
         notify=notify,
         show_progress=show_progress,
     )
+    found = replace(found, template=template)
     if setup.adapter is None:
         return found
     adapter = find_adapter(
@@ -75,7 +78,12 @@ def load_model(
     It is refused before its weights are read if its window cannot be bounded, or if `check` refuses
     it.
     """
-    check_ranks(ranks, pipeline=setup.pipeline, adapter=found.adapter is not None)
+    check_ranks(
+        ranks,
+        pipeline=setup.pipeline,
+        adapter=found.adapter is not None,
+        template=found.template is not None,
+    )
     settings = setup.cache_settings()
 
     def check_all(network: nn.Module, tokenizer: Tokenizer) -> None:
@@ -101,6 +109,7 @@ def load_model(
         notify=notify,
         check=check_all,
         adapter=None if found.adapter is None else _read(found, found.adapter, notify),
+        template=found.template,
     )
 
 

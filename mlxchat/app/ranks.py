@@ -54,6 +54,7 @@ def check_ranks(
     blocks: bool = False,
     drafts: bool = False,
     adapter: bool = False,
+    template: bool = False,
     constraint: str | None = None,
     overflow: str | None = None,
 ) -> None:
@@ -64,6 +65,8 @@ def check_ranks(
         raise UsageError(Field("lookup", True), " cannot be used under mlx.launch")
     if adapter and ranks is not None:
         raise UsageError(Field("adapter"), " cannot be used under mlx.launch")
+    if template and ranks is not None:
+        raise UsageError(Field("chat_template"), " cannot be used under mlx.launch")
     if constraint is not None and ranks is not None:
         raise UsageError(Field(constraint), " cannot be used under mlx.launch")
     if overflow == "map" and ranks is not None:

@@ -64,7 +64,9 @@ def generate(
     if values["raw"]:
         # Configured values are meant for the chat template.
         given = given_names(context)
-        values |= dict.fromkeys({"system", "think", "template_args"} - given)
+        values |= dict.fromkeys(
+            {"system", "think", "template_args", "chat_template", "prefill"} - given
+        )
     request = build(
         Request,
         values,

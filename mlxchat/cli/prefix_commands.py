@@ -37,7 +37,7 @@ KINDS = {"page": "prefix", "block": "block"}
 
 WARM = some_of(
     "generate",
-    *("system", "template_args", "model", "offline", "device", "dtype", "window"),
+    *("system", "template_args", "model", "chat_template", "offline", "device", "dtype", "window"),
     *("prefill_step_size", "prefix_cache_bytes", "quiet"),
 )
 
@@ -128,8 +128,8 @@ def warm(
     """Read a document now, so that later questions start immediately.
 
     Ask them with `mlxchat generate -f FILE "question"`, and the same model, system prompt,
-    --template-arg and --dtype. With --block, use `mlxchat generate --block FILE`, alone or with
-    other blocks.
+    --template-arg, --chat-template and --dtype. With --block, use `mlxchat generate --block FILE`,
+    alone or with other blocks.
     """
     from mlxchat.cli.setup import setup_of
     from mlxchat.terminal.run_warm import warm as warm_up

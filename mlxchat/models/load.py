@@ -41,6 +41,7 @@ from mlxchat.models.skeleton import (
     read_json,
     suitable_dtype,
 )
+from mlxchat.models.template_file import GivenTemplate
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.models.weights import arrays_of, fitting, needs_mlx_lms_loader, weight_files
 from mlxchat.options import options_of
@@ -110,9 +111,11 @@ def load_directory(
     notify: Notify,
     check: Check = None,
     adapter: Adapter | None = None,
+    template: GivenTemplate | None = None,
     sharding: Sharding | None = None,
 ) -> Model:
     """Load the model in `directory`. `dtype` is one of Setup's choices; "auto" suits the device.
+    `template` replaces the model's chat template.
 
     `check` gets the network and the tokenizer before any weights are read, so that it can refuse
     them early. With a `sharding`, only this rank's share is ever in memory, and the caller must
@@ -121,7 +124,7 @@ def load_directory(
     options_of(Setup)["dtype"].check(dtype)
     config = read_config(directory)
     # The quick checks first.
-    tokenizer = load_tokenizer(directory, config)
+    tokenizer = load_tokenizer(directory, config, template)
     network = build_skeleton(config)
     if sharding is not None:
         sharding.check(network)

@@ -16,6 +16,7 @@ from mlxchat.models.adapters.find import FoundAdapter
 from mlxchat.models.catalog import KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
+from mlxchat.models.template_file import GivenTemplate
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 from mlxchat.wording import Action, Field, Message
@@ -23,12 +24,13 @@ from mlxchat.wording import Action, Field, Message
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model on this disk, with its adapter. `name` finds it again; `directory` has Hugging Face's
-    layout."""
+    """A model on this disk, with its adapter, and a chat template to use instead of its own. `name`
+    finds it again; `directory` has Hugging Face's layout."""
 
     name: str
     directory: Path
     adapter: FoundAdapter | None = None
+    template: GivenTemplate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,22 +14,29 @@ import tokenizers
 from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.failures import first_line
 from mlxchat.models.skeleton import read_json
+from mlxchat.models.template_file import GivenTemplate
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 
 SPECIAL_TEXTS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
-def load_tokenizer(directory: Path, config: dict[str, Any]) -> Tokenizer:
-    """Read the tokenizer, its chat template and the ids that end a reply.
+def load_tokenizer(
+    directory: Path, config: dict[str, Any], given: GivenTemplate | None = None
+) -> Tokenizer:
+    """Read the tokenizer, its chat template and the ids that end a reply. A `given` template
+    replaces the model's.
 
-    Raises ModelBroken if files are missing or unreadable.
+    Raises ModelBroken if files are missing or unreadable, TemplateError if the template is.
     """
     options = _optional_json(directory / "tokenizer_config.json")
     backend = _load_backend(directory)
     texts = _special_texts(options, directory)
     source = _template_source(directory, options)
-    template = ChatTemplate(source, texts) if source is not None else None
+    template = ChatTemplate(source, texts) if source is not None and given is None else None
+    if given is not None:
+        template = ChatTemplate(given.source, texts, given.name)
+        template.check()
     generation_config = _optional_json(directory / "generation_config.json")
     eos_ids = set(_eos_ids(config)) | set(_eos_ids(generation_config))
     eos_id = backend.token_to_id(texts["eos_token"]) if "eos_token" in texts else None

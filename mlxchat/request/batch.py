@@ -138,6 +138,7 @@ class BatchRequest:
             "template_args": bool(self.template_args),
             "schema_prompt": self.answer.schema_prompt,
             "prefill": self.answer.prefill is not None,
+            "chat_template": self.setup.chat_template is not None,
         }
         for name, is_given in given.items():
             if is_given:

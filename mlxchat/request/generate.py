@@ -158,6 +158,12 @@ class Request:
             raise UsageError(Field(extract), " and ", Field("events"), " cannot be combined")
         if constraint is not None:
             self.generation_settings().check_constraint(constraint)
+        if self.setup.chat_template is not None and self.overnight.checkpoint is not None:
+            raise UsageError(
+                Field("chat_template"), " and ", Field("checkpoint"), " cannot be combined"
+            )
+        if self.setup.chat_template is not None and self.raw:
+            raise UsageError(Field("chat_template"), " is not used with ", Field("raw", True))
         if self.answer.prefill is not None and self.overnight.checkpoint is not None:
             raise UsageError(Field("prefill"), " and ", Field("checkpoint"), " cannot be combined")
         for name in ("schema_prompt", "prefill"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from mlxchat.amounts import parse_bytes, parse_window
@@ -37,6 +38,13 @@ class Setup:
         Group.MODEL,
         metavar="ADAPTER",
         saved=True,
+    )
+    chat_template: Path | None = option(
+        None,
+        "Chat template to use instead of the model's",
+        Group.MODEL,
+        metavar="FILE",
+        parse=Path,
     )
     offline: bool = option(False, "Never use the network", Group.MODEL)
     device: str = option(

@@ -6,6 +6,7 @@ which parts of the resulting text may become control tokens.
 
 import datetime
 import json
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
@@ -18,24 +19,36 @@ from mlxchat.errors import TemplateError
 
 Message = Mapping[str, str]
 
+OF_THE_MODEL = "the model's chat template"
+
+# What a template may raise; it is not ours.
+_FAILURES = (
+    *(jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError),
+    *(AttributeError, RecursionError),
+)
+
 NO_SYSTEM_ROLE = (
     "this model's chat template has no system role: the system prompt is part of the first message"
 )
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens' texts that it may use.
+    """A compiled template and the special tokens' texts that it may use. Messages call it `name`.
 
     Raises TemplateError if the source is not a Jinja template.
     """
 
-    def __init__(self, source: str, special_texts: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, special_texts: Mapping[str, str], name: str = OF_THE_MODEL
+    ) -> None:
         self.source = source
+        self.name = name
         self._special_texts = dict(special_texts)
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"cannot parse the model's chat template: {error}") from error
+        except (jinja2.TemplateError, RecursionError) as error:
+            place = _place(error, name)
+            raise TemplateError(f"cannot parse {name}{place}: {_one_line(error)}") from error
 
     def render(
         self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
@@ -54,8 +67,15 @@ class ChatTemplate:
                 **self._special_texts,
                 **variables,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
-            raise TemplateError(f"the model's chat template rejects this: {error}") from error
+        except _FAILURES as error:
+            place = _place(error, self.name)
+            raise TemplateError(f"{self.name}{place} rejects this: {_one_line(error)}") from error
+
+    def check(self) -> None:
+        """Raise TemplateError if the template does not write what the user says."""
+        mark = "a user's text"
+        if mark not in self.render([{"role": "user", "content": mark}]):
+            raise TemplateError(f"{self.name} does not write the user's messages")
 
     @cached_property
     def has_system_role(self) -> bool:
@@ -78,6 +98,21 @@ class ChatTemplate:
             return [{"role": "system", "content": system}, *messages]
         first = {**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}
         return [first, *messages[1:]]
+
+
+def _place(error: BaseException, name: str) -> str:
+    """The line of a user's template; the model's is nowhere to be read."""
+    if name == OF_THE_MODEL:
+        return ""
+    line = getattr(error, "lineno", None)
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == "<template>":
+            line = frame.lineno
+    return f", line {line}" if line else ""
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _environment() -> jinja2.Environment:
