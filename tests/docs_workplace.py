@@ -90,7 +90,9 @@ class Workplace:
 
     def furnish(self, commands: Sequence[Command]) -> None:
         """Create everything that the commands expect."""
-        self._make(str(paths.config_file()), f"aliases.smollm2 = '{self._model}'\n".encode())
+        prompt = "[prompts.commit]\nprompt = 'Write a commit message:'\n"
+        config = f"aliases.smollm2 = '{self._model}'\n{prompt}"
+        self._make(str(paths.config_file()), config.encode())
         for command in commands:
             self._make_documents(command.words)
             self._make_models(command.words)

@@ -70,7 +70,7 @@ def test_a_file_is_read_with_its_options_named_like_flags():
     [
         ("modle = 'x'", "unknown key 'modle'; did you mean 'model'?"),
         ("[gnerate]", "unknown key 'gnerate'; did you mean 'generate'?"),
-        ("xyz = 1", "unknown key 'xyz'; known: aliases, batch, chat, generate, model"),
+        ("xyz = 1", "unknown key 'xyz'; known: aliases, batch, chat, generate, model, prompts"),
         ("model = 3", "model must be a string in quotes, not 3"),
         ("model = ' '", "model must not be empty"),
         ("aliases = 'x'", "aliases must be a table, [aliases], not the string 'x'"),

@@ -26,7 +26,7 @@ DOCS = docs.text()
 
 COLUMNS = 80
 MAX_WORDS = 10
-MAX_COMMON = 16
+MAX_COMMON = 17
 MAX_LINES = 55
 
 

@@ -198,6 +198,7 @@ ORDER: dict[str, list[str]] = {
         *("group", "shared_options", "version", "completion", "options", "usage_errors"),
         *(
             "configured",
+            "named_prompt",
             "key_completion",
             "question",
             "setup",
@@ -206,7 +207,7 @@ ORDER: dict[str, list[str]] = {
             "chat",
             "models",
         ),
-        *("config", "prefix_commands", "sessions", "bench", "doctor", "help", ""),
+        *("config", "prompts", "prefix_commands", "sessions", "bench", "doctor", "help", ""),
     ],
 }
 

@@ -1,20 +1,50 @@
 """The prompt of a request: its documents as one text, and as tokens."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 from mlxchat.app.observer import Observer
 from mlxchat.chat.rendering import Rendering
 from mlxchat.request import Request
-from mlxchat.text.documents import Input, name_of, read_input
+from mlxchat.text.documents import SEPARATOR, Input, name_of, read_input
 from mlxchat.text.parts import Part, encode_parts
 from mlxchat.text.tokens import Prompt, Tokenizer
+
+# Where a template has the input.
+PLACE = "{input}"
 
 
 def read(request: Request, piped: BinaryIO | None) -> Input:
     """The documents and the prompt as one text. Raises InputError."""
-    return read_input(
-        request.prompt, request.files, piped, request.blocks, headings=not request.raw
+    return read_into(
+        request.template,
+        request.prompt,
+        request.files,
+        piped,
+        request.blocks,
+        headings=not request.raw,
     )
+
+
+def read_into(
+    template: str | None,
+    prompt: str | None,
+    files: Sequence[str],
+    piped: BinaryIO | None,
+    blocks: Sequence[str] = (),
+    *,
+    headings: bool = True,
+) -> Input:
+    """What `read_input` reads, in its place in the template, if any, else after it. Raises
+    UsageError if there is nothing to read, unless the template is a text of its own."""
+    is_text = bool(template) and PLACE not in (template or "")
+    found = read_input(prompt, files, piped, blocks, headings=headings, may_be_empty=is_text)
+    if not template:
+        return found
+    if PLACE in template:
+        return replace(found, text=template.replace(PLACE, found.text))
+    return replace(found, text=SEPARATOR.join(each for each in (template, found.text) if each))
 
 
 def count_pinned(request: Request, tokenizer: Tokenizer) -> int:

@@ -29,6 +29,7 @@ from mlxchat.cli.help import EPILOG as HELP_EPILOG
 from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
+from mlxchat.cli.prompts import prompts_app
 from mlxchat.cli.question import check_question
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import explain
@@ -147,6 +148,7 @@ app.command(cls=Configured, epilog=GENERATE_EPILOG)(generate)
 app.command(cls=Configured, epilog=BATCH_EPILOG)(batch)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
+app.add_typer(prompts_app, name="prompts")
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
 app.add_typer(config_app, name="config")

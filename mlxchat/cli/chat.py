@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat import platform
+from mlxchat.cli.named_prompt import PromptName, prompt_fields, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
@@ -23,6 +24,7 @@ Examples:
   mlxchat "Why is the sky blue?"
   mlxchat -c "And why is it red in the evening?"
   cat report.txt | mlxchat "Summarize this in three sentences."
+  git diff | mlxchat -p commit
   mlxchat chat --session holidays -f plan.md -s "Answer in one sentence."
 
 In a chat, /help lists the commands, Ctrl-C stops a reply, Ctrl-D exits.
@@ -52,12 +54,20 @@ def chat(
             metavar="QUESTION", help="Ask this and exit; - reads it from stdin", show_default=False
         ),
     ] = None,
+    named: PromptName = None,
     **values: Any,
 ) -> None:
     """Chat with a model, or ask it one question."""
+    template = take_prompt(context, named, values)
+    asks = question is not None or template is not None
     if question is not None:
         _check(question, context)
-    elif platform.launched_rank() == 0 and platform.stdin_stays_open() and not values["events"]:
+    elif (
+        not asks
+        and platform.launched_rank() == 0
+        and platform.stdin_stays_open()
+        and not values["events"]
+    ):
         from mlxchat.terminal.own_terminal import has_terminal_elsewhere, run_again_in_terminal
 
         if has_terminal_elsewhere():
@@ -69,13 +79,14 @@ def chat(
     from mlxchat.terminal.run_chat import run
 
     generation = build(GenerationSettings, values, logprobs=0 if values["events"] else None)
-    chosen = given_names(context) - {"question"}
+    chosen = given_names(context) - {"question", "named"} | prompt_fields(context, named)
     options = build(
         ChatOptions, values, setup=setup_of(values), generation=generation, chosen=chosen
     )
     shown = build(ChatShown, values)
-    answer = build(Answer, values) if question is not None else _no_answer(chosen)
-    raise typer.Exit(run(options, shown, None if question is None else question[0], answer))
+    answer = build(Answer, values) if asks else _no_answer(chosen)
+    words = None if question is None else question[0]
+    raise typer.Exit(run(options, shown, words, answer, template))
 
 
 def _no_answer(given: Collection[str]) -> Any:

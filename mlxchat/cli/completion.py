@@ -1,4 +1,4 @@
-"""Shell completion: models, sessions, prefixes.
+"""Shell completion: models, sessions, prompts, prefixes.
 
 It must be quick, so nothing here imports MLX. Errors never write to the line being typed. If there
 is no match, the shell completes file names.
@@ -92,6 +92,13 @@ def complete_session(incomplete: str) -> Names:
     from mlxchat.sessions.database import names_by_use
 
     return names_by_use()
+
+
+@quietly
+def complete_prompt(incomplete: str) -> Names:
+    from mlxchat.config.layers import read_config
+
+    return list(read_config().prompts())
 
 
 @quietly

@@ -18,6 +18,7 @@ from mlxchat.cli.configured import (
 )
 from mlxchat.cli.group import App
 from mlxchat.cli.key_completion import complete_key, complete_shown_key, complete_value
+from mlxchat.cli.named_prompt import check_prompts
 from mlxchat.config.file import (
     COMMANDS,
     ConfigFile,
@@ -378,6 +379,7 @@ def _what_is_wrong(
             refuse_what_projects_may_not(contents)
         level = Level.PROJECT if project else Level.USER
         check_layer(layer_of(contents, level), _root(context), context)
+        check_prompts(layer_of(contents, level), _root(context), context)
     except ConfigError as error:
         return error
     return None

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mlxchat.cli.named_prompt import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, options_of
@@ -17,6 +18,7 @@ Examples:
   mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
   mlxchat generate --ignore-eos --checkpoint night --until 07:00 "A saga."
   mlxchat generate --resume night
+  git diff | mlxchat generate -p commit
 
 Configuration:
   Every option can be configured: set the variable MLXCHAT_GENERATE_TEMP, or
@@ -50,6 +52,7 @@ def generate(
             rich_help_panel=Group.OVERNIGHT,
         ),
     ] = None,
+    named: PromptName = None,
     **values: Any,
 ) -> None:
     """Generate text from a prompt, documents, or both."""
@@ -61,6 +64,7 @@ def generate(
     if resume is not None:
         shown, changes = _given_again(context)
         raise typer.Exit(resume_run(resume, shown, **changes))
+    template = take_prompt(context, named, values)
     if values["raw"]:
         # Configured values are meant for the chat template.
         given = given_names(context)
@@ -72,6 +76,7 @@ def generate(
         values,
         setup=setup_of(values),
         prompt=prompt,
+        template=template,
         answer=build(Answer, values),
         overnight=build(Overnight, values),
         kept={"quiet": values["quiet"], "stats": values["stats"]},

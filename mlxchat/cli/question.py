@@ -17,7 +17,7 @@ COMMAND_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 PATH_BEGINNINGS = ("/", "./", "../", "~/")
 # With one of these, a word is about something: `mlxchat -f report.txt Summarize`.
-SUBJECT_OPTIONS = {"-f", "--file", "-c", "--continue", "--session"}
+SUBJECT_OPTIONS = {"-f", "--file", "-p", "--prompt", "-c", "--continue", "--session"}
 CLOSE = 0.7
 MIN_PREFIX = 3
 

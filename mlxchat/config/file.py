@@ -8,11 +8,15 @@
     [generate]
     max-tokens = 500
 
+    [prompts.commit]
+    prompt = "Write a commit message for this change:"
+
 It knows which commands have a table. The commands define their options and the values these take.
 `layers` combines the levels; `edit` changes a file.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +32,21 @@ COMMANDS = ("batch", "chat", "generate")
 # A file written by hand is a thousandth of this; anything larger is something else.
 MAX_BYTES = 1_000_000
 
+# The key of a prompt's own text, next to its options.
+TEXT = "prompt"
+PROMPT_NAME = re.compile(r"\w[\w-]*")
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """Contents of the file at `path`. `options` is by command, then by option: "max-kv-size"."""
+    """Contents of the file at `path`. `options` is by command, then by option: "max-kv-size".
+    `prompts` is by name, then likewise, with the text as "prompt"."""
 
     path: Path
     model: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    prompts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def read_user_config() -> ConfigFile:
@@ -95,6 +105,7 @@ def check_text(path: Path, text: str) -> ConfigFile:
             model=_model(table),
             aliases=_aliases(table),
             options={command: _options(table, command) for command in COMMANDS if command in table},
+            prompts=_prompts(table),
         )
     except _WrongError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -119,7 +130,7 @@ class _WrongError(Exception):
 
 
 def _refuse_unknown_keys(table: dict[str, Any]) -> None:
-    valid = ("model", "aliases", *COMMANDS)
+    valid = ("model", "aliases", "prompts", *COMMANDS)
     for key in table:
         if key not in valid:
             raise _WrongError(f"unknown key {key!r}" + nearest(key, valid))
@@ -134,20 +145,34 @@ def _aliases(table: dict[str, Any]) -> dict[str, str]:
     return {alias: _name(f"aliases.{alias}", target) for alias, target in aliases.items()}
 
 
-def _options(table: dict[str, Any], command: str) -> dict[str, Any]:
+def _prompts(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    prompts = _table(table, "prompts")
+    for name in prompts:
+        if not PROMPT_NAME.fullmatch(name):
+            raise _WrongError(f"prompts.{name!r}: a name has only letters, digits, _ and -")
+    found = {name: _options(prompts, name, f"prompts.{name}") for name in prompts}
+    for name, options in found.items():
+        if TEXT in options:
+            _name(f"prompts.{name}.{TEXT}", options[TEXT])
+    return found
+
+
+def _options(table: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
+    path = path or key
     options: dict[str, Any] = {}
-    for key, value in _table(table, command).items():
-        name = key.replace("_", "-")
+    for written, value in _table(table, key, path).items():
+        name = written.replace("_", "-")
         if name in options:
-            raise _WrongError(f"{command}.{key} is set twice, with - and with _")
-        options[name] = _option_value(f"{command}.{key}", value)
+            raise _WrongError(f"{path}.{written} is set twice, with - and with _")
+        options[name] = _option_value(f"{path}.{written}", value)
     return options
 
 
-def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
+def _table(table: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
-        raise _WrongError(f"{key} must be a table, [{key}], not {_describe(value)}")
+        path = path or key
+        raise _WrongError(f"{path} must be a table, [{path}], not {_describe(value)}")
     return value
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlxchat.config.file import COMMANDS, ConfigFile, nearest, read_user_config
 from mlxchat.config.project import read_project_file
-from mlxchat.errors import ConfigError
+from mlxchat.errors import ConfigError, UsageError
 
 MODEL_VARIABLE = "MLXCHAT_MODEL"
 
@@ -45,10 +45,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One level: the model for all commands, and each command's options."""
+    """One level: the model for all commands, each command's options, and prompts by name."""
 
     model: Setting | None = None
     options: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
+    prompts: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,22 @@ class Config:
     def model(self) -> Setting | None:
         """The model for all commands: MLXCHAT_MODEL, or `model` of a file."""
         return next((layer.model for layer in self.layers if layer.model is not None), None)
+
+    def prompts(self) -> dict[str, Mapping[str, Setting]]:
+        """The prompts by name; those of a project hide the user's of the same name."""
+        return {
+            name: each
+            for layer in reversed(self.layers)
+            for name, each in sorted(layer.prompts.items())
+        }
+
+    def prompt(self, name: str) -> Mapping[str, Setting]:
+        """The settings of a prompt, by option. Raises UsageError for an unknown name."""
+        prompts = self.prompts()
+        if name in prompts:
+            return prompts[name]
+        hint = nearest(name, prompts) if prompts else ": no prompts are configured"
+        raise UsageError(f"unknown prompt {name!r}{hint}")
 
     def settings(self, command: str, names: Mapping[str, str]) -> dict[str, Setting]:
         """Values set for the command's options, by option.
@@ -105,6 +122,13 @@ def layer_of(file: ConfigFile, level: Level) -> Layer:
                 Setting(value, level, where, f"{command}.{name}") for name, value in options.items()
             ]
             for command, options in file.options.items()
+        },
+        {
+            prompt: {
+                name: Setting(value, level, where, f"prompts.{prompt}.{name}")
+                for name, value in options.items()
+            }
+            for prompt, options in file.prompts.items()
         },
     )
 

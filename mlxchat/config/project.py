@@ -8,7 +8,7 @@ hides a message or changes the output format. An option is allowed only if decla
 import os
 from pathlib import Path
 
-from mlxchat.config.file import ConfigFile, read_config_file
+from mlxchat.config.file import TEXT, ConfigFile, read_config_file
 from mlxchat.errors import ConfigError
 from mlxchat.request import CHAT, GENERATE
 from mlxchat.wording import Field
@@ -91,8 +91,12 @@ def refuse_what_projects_may_not(contents: ConfigFile) -> None:
     """Raise ConfigError for the first key or value that a project may not set."""
     for alias in contents.aliases:
         raise _refusal(contents.path, f"aliases.{alias}")
-    for command, options in contents.options.items():
+    prompts = {f"prompts.{name}": each for name, each in contents.prompts.items()}
+    tables = {**contents.options, **prompts}
+    for command, options in tables.items():
         for name, value in options.items():
+            if name == TEXT and command in prompts:
+                continue
             if name not in ALLOWED:
                 raise _refusal(contents.path, f"{command}.{name}")
             if str(value).strip() in ALLOWED[name].unlimited:

@@ -18,6 +18,7 @@ from mlxchat.wording import Field
 class Request:
     """A prompt after documents, and how to generate from it.
 
+    `template` is a text with the place of all these, `{input}`, or to go before them.
     `blocks` are documents that are read once and reused at any position. `raw` bypasses the chat
     template. `think` is "on", "off", "hide", or None for the template's default. With `events`, the
     output is JSON Lines instead of text, with the `logprobs` likeliest tokens of each step.
@@ -27,6 +28,7 @@ class Request:
 
     setup: Setup = field(default_factory=Setup)
     prompt: str | None = None
+    template: str | None = None
     files: tuple[str, ...] = option(
         (),
         "Read a file, folder or pattern, - for stdin; repeatable",
@@ -198,6 +200,8 @@ class Request:
                 " cannot be combined: pass the documents with ",
                 Field("files"),
             )
+        if self.template:
+            raise UsageError(way, " cannot be combined with a prompt of the configuration")
         if self.prompt is None or self.prompt == "-" or not self.prompt.strip():
             raise UsageError(way, " needs a question as the prompt, after the documents")
         if self.overflow is Overflow.MAP and self.overnight.checkpoint is not None:

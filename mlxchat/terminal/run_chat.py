@@ -7,6 +7,7 @@ from dataclasses import replace
 from mlxchat import paths
 from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.chat import Chat
+from mlxchat.app.prompt import read_into
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import Answer, ChatOptions
@@ -34,13 +35,15 @@ def run(
     shown: ChatShown,
     question: str | None = None,
     answer: Answer = NO_FORM,
+    template: str | None = None,
 ) -> int:
-    """Chat, and return the exit status; `answer` is the form of the answer to the question. Raises
-    MlxchatError for everything a user can fix."""
+    """Chat, and return the exit status; `answer` is the form of the answer to the question, which
+    goes into the `template`, if any. Raises MlxchatError for everything a user can fix."""
     # Reject what can be rejected before anything takes time.
     options.setup.check()
     status = lead_or_follow(
-        lambda ranks: _run(options, shown, question, answer, ranks), ignore_signals
+        lambda ranks: _run(options, shown, question, answer, ranks, template=template),
+        ignore_signals,
     )
     return status or ExitStatus.OK
 
@@ -51,14 +54,17 @@ def _run(
     question: str | None,
     answer: Answer,
     ranks: Ranks | None,
+    *,
+    template: str | None,
 ) -> int:
     constraint = constraint_of(answer)
     check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
     if constraint is not None and answer.schema_prompt:
         options = replace(options, system=with_schema(options.system, constraint))
     messages = Messages(shown.quiet)
-    turns = _turns(shown, question, messages)
-    attached = _attached(shown.files, messages) if question is None else []
+    turns = _turns(shown, question, template, messages)
+    asks = question is not None or template is not None
+    attached = [] if asks else _attached(shown.files, messages)
     on_terminal = turns is None
     with Chat.open(
         options,
@@ -80,9 +86,11 @@ def _run(
         return PipedChat(chat, pipe, messages).run(_with_attached(texts, turns))
 
 
-def _turns(shown: ChatShown, question: str | None, messages: Messages) -> Iterable[Spoken] | None:
+def _turns(
+    shown: ChatShown, question: str | None, template: str | None, messages: Messages
+) -> Iterable[Spoken] | None:
     """The question, or the turns from a pipe; None on a terminal."""
-    if question is not None:
+    if question is not None or template is not None:
         if is_stdin_left_unread():
             messages.warn(
                 Message(
@@ -90,7 +98,7 @@ def _turns(shown: ChatShown, question: str | None, messages: Messages) -> Iterab
                     Field("files"),
                 )
             )
-        document = read_input(question, shown.files, piped_stdin())
+        document = read_into(template, question, shown.files, piped_stdin())
         _warn(document, messages)
         return [Spoken("user", document.text)]
     if sys.stdin is not None and sys.stdin.isatty() and not shown.events:

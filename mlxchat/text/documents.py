@@ -57,13 +57,15 @@ def read_input(
     blocks: Sequence[str] = (),
     *,
     headings: bool = True,
+    may_be_empty: bool = False,
 ) -> Input:
     """Read the documents and append the prompt.
 
     `files` are paths of files, folders and patterns, `blocks` paths of files; `-` is standard
     input. Piped standard input is read even if no `-` names it, and then comes before the files.
     `stdin` is None for a terminal. With `headings`, each file begins with its name. Raises
-    UsageError if there is nothing to read but blocks, InputError for input that is not text.
+    UsageError if there is nothing to read but blocks, unless it `may_be_empty`, InputError for
+    input that is not text.
     """
     asked = [STDIN] if prompt == STDIN else []
     named = [*files, *asked, *blocks]
@@ -74,7 +76,7 @@ def read_input(
     documents = [each for path in files for each in _read_files(path, stdin, budget, headings)]
     if stdin is not None and STDIN not in named:
         data = _read_bounded(stdin, STDIN_NAME, budget)
-        if data or (prompt is None and not named):
+        if data or (prompt is None and not named and not may_be_empty):
             piped = _decode(data, STDIN_NAME)
             documents.insert(0, _with_heading(piped, STDIN_NAME, headings))
     if asked:
@@ -82,7 +84,7 @@ def read_input(
     elif prompt is not None:
         # Bytes from the shell that are not UTF-8 arrive as surrogates: turn them back into bytes.
         documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
-    if not documents:
+    if not documents and not may_be_empty:
         raise UsageError(
             "nothing to read: pass ",
             Field("prompt"),

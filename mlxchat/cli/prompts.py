@@ -1,0 +1,64 @@
+"""`mlxchat prompts`: list, show and edit the prompts of the configuration."""
+
+from typing import Annotated, Any
+
+import typer
+
+from mlxchat.cli.completion import complete_prompt
+from mlxchat.cli.config import ProjectOption
+from mlxchat.cli.config import edit as edit_config
+from mlxchat.cli.group import App
+from mlxchat.cli.shared_options import Json
+from mlxchat.config.file import TEXT
+from mlxchat.config.layers import read_config
+from mlxchat.terminal.listing import write, write_json_lines, write_table
+
+prompts_app = App(
+    help="List, show and edit prompts of your own.",
+    no_args_is_help=True,
+    epilog="""\
+Examples:
+  mlxchat prompts edit
+  mlxchat prompts list
+  git diff | mlxchat -p commit
+""",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Prompt", autocompletion=complete_prompt)]
+
+
+@prompts_app.command("list", epilog="Example: mlxchat prompts list --json")
+def list_prompts(as_json: Json = False) -> None:
+    """List the prompts that are configured here.
+
+    In a pipe, each line has the columns of the table, separated by tabs.
+    """
+    found = {name: _values(name) for name in read_config().prompts()}
+    if as_json:
+        write_json_lines({"name": name, **values} for name, values in found.items())
+        return
+    rows = [(name, " ".join(str(each.get(TEXT, "")).split())) for name, each in found.items()]
+    write_table(("NAME", "PROMPT"), rows, cut=("PROMPT",))
+
+
+@prompts_app.command(epilog="Example: mlxchat prompts show commit")
+def show(name: Name) -> None:
+    """Print a prompt and its options."""
+    import tomlkit
+
+    write(tomlkit.dumps({"prompts": {name: _values(name)}}))
+
+
+@prompts_app.command(epilog="Example: EDITOR=nano mlxchat prompts edit")
+def edit(context: typer.Context, project: ProjectOption = False) -> None:
+    """Edit the configuration file, which has the prompts.
+
+    Opens $VISUAL or $EDITOR. A prompt NAME is a table [prompts.NAME] with the key
+    prompt, in which {input} is the place of the input, and any options of
+    `mlxchat generate`.
+    """
+    edit_config(context, project)
+
+
+def _values(name: str) -> dict[str, Any]:
+    return {key: setting.value for key, setting in read_config().prompt(name).items()}

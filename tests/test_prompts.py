@@ -1,0 +1,174 @@
+"""Prompts of one's own: `[prompts.NAME]`, `-p NAME` and `mlxchat prompts`."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from mlxchat import paths
+from mlxchat.app.prompt import read_into
+from mlxchat.cli.completion import complete_prompt
+from mlxchat.errors import UsageError
+from mlxchat.request import Request
+from mlxchat.sessions.listing import listing, read_session
+from mlxchat.settings import Overflow
+from tests.conftest import RunMlxchat
+
+CONFIG = """
+[generate]
+max-tokens = 9
+
+[prompts.commit]
+system = "Be brief."
+prompt = "A message for {input}, in {braces} and {{input}}:"
+max_tokens = 4
+temp = 0
+
+[prompts.joke]
+prompt = "Tell a joke."
+
+[prompts.loud]
+temp = 2.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, unthinking_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLXCHAT_MODEL", str(unthinking_model))
+    project = tmp_path / "project"
+    (project / ".git").mkdir(parents=True)
+    monkeypatch.chdir(project)
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(CONFIG)
+
+
+def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:
+    def read(template: str, prompt: str | None, piped: str | None) -> str:
+        stdin = None if piped is None else io.BytesIO(piped.encode())
+        return read_into(template, prompt, (), stdin).text
+
+    assert read("a {input} b {x} {{input}}", "q {input}", "d") == (
+        "a d\n\nq {input} b {x} {d\n\nq {input}}"
+    )
+    assert read("Do:", "this", None) == "Do:\n\nthis"
+    assert read("Do it.", None, None) == "Do it."
+    assert read("Do it.", None, "") == "Do it."
+    assert read("", "this", None) == "this"
+    for template in ("a {input}", ""):
+        with pytest.raises(UsageError, match="nothing to read"):
+            read(template, None, None)
+
+
+def test_a_document_is_answered_with_the_prompt_and_its_options(run_mlxchat: RunMlxchat) -> None:
+    done = run_mlxchat("-p", "commit", "--json", stdin="the change")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout.splitlines()[-1])["generated_tokens"] <= 4
+    saved = read_session(listing()[0].name)
+    assert saved.system == "Be brief."
+    assert [each.user for each in saved.turns] == [
+        "A message for the change, in {braces} and {the change}:"
+    ]
+    text = run_mlxchat("generate", "-p", "commit", stdin="the change").stdout
+    plain = run_mlxchat(
+        *("generate", "-n", "4", "--temp", "0", "-s", "Be brief."),
+        "A message for the change, in {braces} and {the change}:",
+    )
+    assert text == plain.stdout
+
+
+def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
+    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tokens(*options: str) -> int:
+        how = ("generate", "--json", "--ignore-eos", *options, "a")
+        return json.loads(run_mlxchat(*how).stdout.splitlines()[-1])["generated_tokens"]
+
+    monkeypatch.setenv("MLXCHAT_GENERATE_MAX_TOKENS", "7")
+    assert tokens() == 7
+    assert tokens("-p", "commit") == 4
+    assert tokens("-p", "commit", "-n", "2") == 2
+    assert tokens("-p", "joke") == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["-p", "comit"], "unknown prompt 'comit'; did you mean 'commit'?"),
+        (["generate", "-p", "nothing"], "unknown prompt 'nothing'; known: commit, joke, loud"),
+        (["-p", "commit"], "nothing to read"),
+        (["-p", "loud"], "nothing to read"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_usage_error(
+    arguments: list[str], error: str, run_mlxchat: RunMlxchat
+) -> None:
+    done = run_mlxchat(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [
+        ("[prompts]\na = 1", "prompts.a must be a table, [prompts.a], not 1"),
+        ("[prompts.a]\nprompt = 1", "prompts.a.prompt must be a string in quotes, not 1"),
+        ('[prompts.a]\nprompt = " "', "prompts.a.prompt must not be empty"),
+        ('[prompts."a b"]\nprompt = "x"', "a name has only letters"),
+        ("[prompts.a]\ntmp = 1", "prompts.a.tmp is not an option of generate; did you mean"),
+        ("[prompts.a]\ntemp = -1", "prompts.a.temp"),
+    ],
+)
+def test_a_wrong_prompt_is_reported_with_its_key(
+    table: str, error: str, run_mlxchat: RunMlxchat
+) -> None:
+    paths.config_file().write_text(table)
+    done = run_mlxchat("generate", "-p", "a", "x")
+    assert done.returncode == 2
+    assert error in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_projects_prompt_is_named_and_may_set_only_what_a_project_may(
+    run_mlxchat: RunMlxchat,
+) -> None:
+    project = Path(".mlxchat.toml")
+    project.write_text('[prompts.commit]\nprompt = "Theirs:"\nmax-tokens = 2')
+    done = run_mlxchat("-p", "commit", "x")
+    assert done.returncode == 0
+    assert done.stderr.endswith(".mlxchat.toml has the prompt commit\n")
+    assert read_session(listing()[0].name).turns[0].user == "Theirs:\n\nx"
+    for wrong in ('file = ["/etc/passwd"]', 'output = "x"', 'schema = "x.json"', "max-tokens = -1"):
+        project.write_text(f'[prompts.commit]\nprompt = "Theirs:"\n{wrong}')
+        done = run_mlxchat("-p", "commit", "x")
+        assert done.returncode == 2
+        assert f"prompts.commit.{wrong.split()[0]}" in done.stderr
+
+
+def test_prompts_are_listed_shown_and_completed(run_mlxchat: RunMlxchat) -> None:
+    listed = run_mlxchat("prompts", "list").stdout.splitlines()
+    assert listed[1] == "joke\tTell a joke."
+    assert len(run_mlxchat("prompts", "list", "--json").stdout.splitlines()) == 3
+    assert run_mlxchat("prompts", "show", "joke").stdout == (
+        '[prompts.joke]\nprompt = "Tell a joke."\n'
+    )
+    assert "did you mean 'joke'" in run_mlxchat("prompts", "show", "jok").stderr
+    assert complete_prompt("") == ["commit", "joke", "loud"]
+
+
+def test_an_edited_prompt_is_checked(
+    tmp_path: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", str(editor))
+    for line, status in (("tmp = 1", 2), ("temp = 1", 0)):
+        editor.write_text(f"#!/bin/sh\nprintf '[prompts.new]\\n{line}\\n' > \"$1\"\n")
+        editor.chmod(0o700)
+        assert run_mlxchat("prompts", "edit").returncode == status
+    assert paths.config_file().read_text() == "[prompts.new]\ntemp = 1\n"
+
+
+def test_passages_need_a_question_of_their_own() -> None:
+    with pytest.raises(UsageError, match="cannot be combined with a prompt of the configuration"):
+        Request(prompt="a", template="b", overflow=Overflow.PASSAGES)
