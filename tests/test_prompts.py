@@ -96,6 +96,7 @@ def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
     [
         (["-p", "comit"], "unknown prompt 'comit'; did you mean 'commit'?"),
         (["generate", "-p", "nothing"], "unknown prompt 'nothing'; known: commit, joke, loud"),
+        (["-p", "Tell me a joke"], "unknown prompt 'Tell me a joke': to ask this, leave out the"),
         (["-p", "commit"], "nothing to read"),
         (["-p", "loud"], "nothing to read"),
     ],

@@ -217,6 +217,6 @@ def test_all_programs_of_the_installed_mlx_lm_are_named_and_no_others() -> None:
 
 def test_programs_that_differ_are_told_apart() -> None:
     assert hint_for("-t") == (
-        "from llm, use mlxchat batch --template; from llama.cpp, mlxchat has none: MLX chooses"
+        "from llm, use --prompt; from llama.cpp, mlxchat has none: MLX chooses"
     )
     assert hint_for("--nope") is None

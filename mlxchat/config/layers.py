@@ -77,6 +77,8 @@ class Config:
         if name in prompts:
             return prompts[name]
         hint = nearest(name, prompts) if prompts else ": no prompts are configured"
+        if " " in name:
+            hint = ": to ask this, leave out the option"
         raise UsageError(f"unknown prompt {name!r}{hint}")
 
     def settings(self, command: str, names: Mapping[str, str]) -> dict[str, Setting]:
