@@ -108,12 +108,12 @@ def test_a_chat_starts_with_files_and_accepts_the_usual_words(
     (tmp_path / "a.md").write_text("Ada.")
     monkeypatch.chdir(tmp_path)
     chat = tiny(tiny_model, "-f", "a.md", "--no-save")
-    chat.shows(r"^attached a\.md \(4 characters\)$")
+    chat.shows(r"^attached a\.md \(12 characters\)$")
     chat.says("/?")
     chat.shows("^/help +")
     chat.says("Who?")
     chat.send("/undo\r")
-    chat.shows("^> Ada\\.\\s+Who\\?$")
+    chat.shows("^> # a\\.md\\s+Ada\\.\\s+Who\\?$")
     chat.send("/undo\r")
     chat.shows("^no messages yet$")
     chat.says("/reset")
@@ -182,7 +182,7 @@ def test_commands_work_and_unknown_ones_suggest_the_nearest(
         ("/undo", "^no messages yet$"),
         ("/system", "^system prompt: Be brief.$"),
         ("/system Be long.", "^system prompt: Be long.$"),
-        ("/file notes.txt", r"^attached notes.txt \(9 characters\)$"),
+        ("/file notes.txt", r"^attached notes.txt \(22 characters\)$"),
         ("/set temp 0.5", "^temp 0.5 "),
         ("/set temp hot", "^temp must be a number, got 'hot'$"),
         ("/set heat 1", "^unknown option 'heat'"),
@@ -203,7 +203,11 @@ def test_commands_work_and_unknown_ones_suggest_the_nearest(
     chat.says("/save ./talk.jsonl")
     chat.shows("^saved to talk.jsonl$")
     chat.says("/export talk.md")
-    assert Path("talk.md").read_text().startswith("*Be long.*\n\n> the notes\n> \n> hello\n")
+    assert (
+        Path("talk.md")
+        .read_text()
+        .startswith("*Be long.*\n\n> # notes.txt\n> \n> the notes\n> \n> hello\n")
+    )
     chat.says("/export talk.md")
     chat.shows("exists: choose")
     chat.says("/clear")

@@ -113,7 +113,7 @@ def test_unknown_commands_suggest_the_nearest(run: Run) -> None:
     [
         ("/regen", "unknown command /regen: use /retry"),
         ("/read a.txt", "unknown command /read: use /file"),
-        ("/glob *.txt", "unknown command /glob: mlxchat has none: one file at a time"),
+        ("/glob *.txt", "unknown command /glob: use /file"),
         ("/set parameter num_predict 5", "unknown option 'parameter': use /set max-tokens"),
         ("/set parameter top_k 5", "unknown option 'parameter': use /set top-k"),
         ("/set temperature 1", "unknown option 'temperature': use /set temp"),

@@ -140,6 +140,7 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
         generation=GenerationSettings(),
         roll=Roll.SHIFT,
         recalls=0,
+        recalls_sessions=False,
         compacts=False,
         template_args={},
     )
@@ -152,6 +153,7 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
         "roll": "shift",
         "lookup": "on",
         "compact": "on",
+        "recall-sessions": "on",
         "xtc-threshold": "0.2",
         "logit-bias": "5=1",
     }
