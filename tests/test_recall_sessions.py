@@ -80,6 +80,13 @@ def test_the_chat_itself_and_what_only_asks_are_left_out(add: Add) -> None:
     assert found(but="This One") == []
 
 
+def test_a_few_turns_are_enough(add: Add) -> None:
+    """A name in four of eleven turns counted as a frequent word, the question's own among them."""
+    add("trip", FACT, *FILLERS[:2], "Clara now works as a pilot.", *FILLERS[2:6], QUESTION)
+    add("this one", QUESTION)
+    assert found(but="this one")[0] == f'turn 1 of session "trip": {FACT}'
+
+
 def test_without_sessions_nothing_is_found_and_no_database_is_made() -> None:
     assert found() == []
     assert not Database().exists

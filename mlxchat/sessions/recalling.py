@@ -16,12 +16,13 @@ from mlxchat.recall.index import Index
 from mlxchat.recall.said import Said
 from mlxchat.recall.words import informative
 from mlxchat.sessions.database import Database, session_errors
-from mlxchat.sessions.names import folded
-from mlxchat.sessions.records import session_with, turn_with
+from mlxchat.sessions.records import session_named, session_with, turn_with
 
 # Turns with a word that are looked at, the latest; and those that are read, the best.
 MOST_WITH_WORD = 1_000
 MOST_READ = 40
+# Among fewer turns, a word in a few of them would count as frequent.
+MIN_TURNS = 100
 # A turn is quoted beside a better one if it fits nearly as well: a fact that changed.
 NEARLY = 0.6
 # Of a longer text, the rest is not searched for what it states.
@@ -40,12 +41,12 @@ def earlier_turns(message: str, at_most: int, but: str | None) -> list[Quoted]:
 def _found(
     connection: sqlite3.Connection, message: str, at_most: int, but: str | None
 ) -> list[Quoted]:
-    turns = _Turns(connection)
+    turns = _Turns(connection, but)
     candidates: dict[int, Quoted] = {}
     for fit in by_share(turns, message):
         if len(candidates) == MOST_READ:
             break
-        if quoted := _quoted(connection, fit.number, message, but):
+        if quoted := _quoted(connection, fit.number, message):
             candidates[fit.number] = quoted
     stated = _Stated(turns, candidates)
     # What is asked, or answered by a model, is no reason to quote.
@@ -58,16 +59,14 @@ def _found(
     return sorted(chosen, key=lambda each: each.turn.time)
 
 
-def _quoted(
-    connection: sqlite3.Connection, id_: int, message: str, but: str | None
-) -> Quoted | None:
+def _quoted(connection: sqlite3.Connection, id_: int, message: str) -> Quoted | None:
     """A turn that states something that the message does not, unless it was taken back."""
     found = turn_with(connection, id_)
     if found is None:
         return None
     session, serial, turn = found
     record = session_with(connection, session)
-    if record is None or record.damaged or (but and folded(record.name) == folded(but)):
+    if record is None or record.damaged:
         return None
     number = record.serials.number_of(serial)
     own = frozenset(informative(Said.of(turn.user[:MOST_CHARS]).stated))
@@ -77,13 +76,17 @@ def _quoted(
 
 
 class _Turns:
-    """All turns, as texts to be searched by word."""
+    """All turns but those of one session, as texts to be searched by word."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, but: str | None) -> None:
         self._connection = connection
         self._known: dict[str, list[int]] = {}
         (last,) = connection.execute("SELECT MAX(id) FROM turns").fetchone()
-        self._count = int(last or 0)
+        self._count = max(int(last or 0), MIN_TURNS)
+        record = None if but is None else session_named(connection, but)
+        query = "SELECT id FROM turns WHERE session = ?"
+        session = -1 if record is None else record.id
+        self._left_out = {row[0] for row in connection.execute(query, (session,))}
 
     def __len__(self) -> int:
         return self._count
@@ -93,7 +96,7 @@ class _Turns:
             query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?"
             # In quotes, nothing in it is an operator; a word contains no quotes.
             rows = self._connection.execute(query, (f'"{word}"', MOST_WITH_WORD)).fetchall()
-            self._known[word] = [row[0] for row in rows]
+            self._known[word] = [row[0] for row in rows if row[0] not in self._left_out]
         return self._known[word]
 
 
