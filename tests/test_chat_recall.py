@@ -46,6 +46,21 @@ def recalled(conversation: Conversation, text: str = QUESTION) -> list[Recalled]
     return [each for each in conversation.say(text) if isinstance(each, Recalled)]
 
 
+def test_of_two_facts_that_do_not_fit_the_later_one_is_quoted() -> None:
+    """Both were left out, or cut to their first words."""
+    change = "My name is Grace now, not Ada."
+    conversation = make_conversation(960, max_tokens=8)
+    for text in (FACT, change, *(filler * 130 for filler in "bcdefgh")):
+        say(conversation, text)
+    assert conversation.turns[1].forgotten
+    conversation.recalls = 2
+    (event,) = recalled(conversation)
+    assert event.numbers == (2,)
+    assert event.tokens <= 960 // 8
+    prompt = conversation.model.tokenizer.decode(conversation.view.prompt)
+    assert change not in prompt, "it has left the window again"
+
+
 @pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
 @pytest.mark.parametrize("template", sorted(chat_templates.ALL))
 def test_the_quote_leaves_the_cache_after_the_reply(template: str, roll: Roll) -> None:

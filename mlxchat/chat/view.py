@@ -34,6 +34,8 @@ from mlxchat.wording import Action, Field
 # A quote's maximum share of the window, and its maximum tokens if there is no window.
 QUOTE_SHARE = 8
 QUOTE_TOKENS = 256
+# Of two turns, at least so many characters each are quoted, or only of the later one.
+MIN_QUOTE_CHARS = 40
 
 # Placeholder for a message that is not written yet.
 EMPTY = Turn("a")
@@ -343,7 +345,7 @@ class View:
             ids = self._forget_until_it_fits(on_encode)
         plain, quoted = ids, recall()
         if quoted:
-            ids = self._with_quote(quoted, plain)
+            ids, quoted = self._with_quote(quoted, plain)
         before = [turn for turn in self._turns if id(turn) in known]
         forgotten = [turn for turn in before if turn.forgotten]
         if forgotten:
@@ -361,8 +363,11 @@ class View:
             self.recalled = tuple(quoted)
             yield Recalled(self.recalled, self._quote_tokens)
 
-    def _with_quote(self, quoted: Sequence[Quoted], plain: TokenIds) -> TokenIds:
-        """The prompt with these turns quoted before the message; without, if they do not fit."""
+    def _with_quote(
+        self, quoted: Sequence[Quoted], plain: TokenIds
+    ) -> tuple[TokenIds, Sequence[Quoted]]:
+        """The prompt with these turns quoted before the message, and which of them are: only the
+        last one, if there is no room for more; none, if they do not fit."""
         window = self.settings.max_kv_size
         most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
         forgotten = [turn.forgotten for turn in self._turns]
@@ -375,17 +380,20 @@ class View:
             if self._quote_tokens <= most:
                 break
             replies, limit = False, limit if replies else limit // 2
+            if limit < MIN_QUOTE_CHARS and len(quoted) > 1:
+                # The beginnings of two facts say less than one of them.
+                quoted, limit, replies = quoted[-1:], 4 * most, True
         else:
             self._quote = ""
-            return plain
+            return plain, ()
         if is_too_long(ids, window) and self.roll is not Roll.STOP:
             ids = forget_until_it_fits(retained, lambda: self.render(self._turns.retained), window)
         if is_too_long(ids, window):
             self._quote = ""
             for turn, was_forgotten in zip(self._turns, forgotten, strict=True):
                 turn.forgotten = was_forgotten
-            return plain
-        return ids
+            return plain, ()
+        return ids, quoted
 
     def evict_quote(self) -> bool:
         """Evict the quote from the cache; False if there is none or it cannot be evicted."""
