@@ -205,7 +205,7 @@ def test_a_corrected_row_is_run(source: Path, out: Path) -> None:
     assert run_batch(source, out, ordered=False).tally.finished == 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_wherever_the_file_was_cut_a_second_run_completes_it(
     source: Path, out: Path, data: st.DataObject

@@ -76,7 +76,7 @@ operation = st.one_of(
 
 
 @pytest.mark.parametrize("name", sorted(ROTATIONS))
-@settings(max_examples=examples(5), deadline=None)
+@settings(max_examples=examples(5))
 @given(
     size=st.integers(2, 16).flatmap(lambda w: st.tuples(st.just(w), st.integers(0, w - 1))),
     operations=st.lists(operation, min_size=1, max_size=7),

@@ -105,7 +105,7 @@ action = st.one_of(
 
 
 @pytest.mark.parametrize("template", sorted(chat_templates.ALL))
-@settings(max_examples=examples(7), deadline=None)
+@settings(max_examples=examples(7))
 @given(
     actions=st.lists(action, min_size=1, max_size=12),
     system=st.sampled_from([None, "Be brief."]),

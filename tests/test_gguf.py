@@ -469,7 +469,7 @@ def test_tokens_match_sentencepiece(prefixed: bool, tmp_path: Path):
         tiny.metadata["tokenizer.ggml.add_space_prefix"] = False
     tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=examples(60))
     @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>_(x", max_size=40)))
     def check(text: str) -> None:
         encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -998,7 +998,7 @@ def test_the_embedded_models_tokens_match_plain_merging(embedded_model: Path):
                 found += [ids[part] for part in merge_plainly(known, ranks)]
         return found
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=examples(60))
     @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>|_(1٣", max_size=60)))
     def check(text: str) -> None:
         encoded = tokenizer.encode(text).ids

@@ -102,7 +102,7 @@ def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
         load(directory, "float16")
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 @given(
     bits=st.sampled_from([2, 3, 4, 5, 6, 8]),
     group_size=st.sampled_from([32, 64]),

@@ -184,7 +184,7 @@ def test_a_full_volume_has_no_successor_until_there_is_more_text(out: Path) -> N
     assert list(files(out.parent)) == ["OUT.txt"]
 
 
-@settings(deadline=None, max_examples=examples(25))
+@settings(max_examples=examples(25))
 @given(rotate_bytes=st.integers(4, 200), seed=st.integers(0, 10**6))
 def test_volumes_depend_on_the_text_and_not_on_its_pieces(
     tmp_path_factory: pytest.TempPathFactory, rotate_bytes: int, seed: int
@@ -207,7 +207,7 @@ def test_volumes_depend_on_the_text_and_not_on_its_pieces(
 # Resuming
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(
     rotate_bytes=st.none() | st.integers(4, 300),
     seed=st.integers(0, 10**6),

@@ -93,7 +93,7 @@ def test_a_loop_begins_at_the_upper_share_and_ends_below_the_lower_one() -> None
     assert detector.looping
 
 
-@settings(deadline=None, max_examples=examples(10))
+@settings(max_examples=examples(10))
 @given(phrases=st.integers(1, 60), most_tokens=st.integers(1, 40), seed=st.integers(0, 10**6))
 def test_the_share_follows_its_definition(phrases: int, most_tokens: int, seed: int) -> None:
     drawn = random.Random(seed)
@@ -111,7 +111,7 @@ def test_the_share_follows_its_definition_at_the_end_of_the_look_back() -> None:
         assert detector_of(ids).share == share_by_definition(ids)
 
 
-@settings(deadline=None, max_examples=examples(15))
+@settings(max_examples=examples(15))
 @given(
     before=st.integers(0, 3 * HISTORY // 2),
     period=st.integers(1, 2500),

@@ -102,7 +102,7 @@ class EveryDrawing:
         return float((self._readings + 1) // 2)
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(st.sampled_from(REPLIES), cuts, st.sampled_from([4, 15, 60]))
 def test_a_reply_in_pieces_ends_like_one_rendered_whole(
     reply: str, places: list[int], height: int
@@ -112,7 +112,7 @@ def test_a_reply_in_pieces_ends_like_one_rendered_whole(
     assert display(written(console), height) == rendered_at_once(reply)
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(st.lists(st.sampled_from(ATOMS), max_size=40), cuts)
 def test_any_markdown_in_pieces_ends_like_one_rendered_whole(
     atoms: list[str], places: list[int]

@@ -265,7 +265,7 @@ def test_a_layer_that_never_attends_to_the_shared_tokens_is_found(
     assert not shares_start(network, lambda: make_cache(network, WINDOW, KEEP), WINDOW)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data(), family=st.sampled_from(["llama", "gemma3"]))
 def test_any_order_of_joining_leaving_and_stepping(data: st.DataObject, family: str) -> None:
     both = Alone(network_of(family), data.draw(st.sampled_from([None, 24, 100])))

@@ -120,7 +120,7 @@ hostile_piece = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(st.one_of(hostile_piece, st.text(max_size=4)), max_size=12).map("".join))
 def test_no_text_becomes_a_control_token(text: str) -> None:
     for backend in BACKENDS.values():
@@ -134,7 +134,7 @@ def test_no_text_becomes_a_control_token(text: str) -> None:
         assert np.isin(hostile.ids, forbidden).sum() == count
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(st.one_of(hostile_piece, st.text(max_size=4)), max_size=12).map("".join))
 def test_hostile_text_survives_as_text(text: str) -> None:
     tokenizer = make_tokenizer(BACKENDS["byte level"])
@@ -185,7 +185,7 @@ def test_long_text_without_lines_or_words_is_cut_without_loss(
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 599), max_size=40), st.sampled_from(sorted(BACKENDS)))
 @example([129, 0, 0, 296], "byte level")
 @example([129, 296, 97, 127], "byte level")
@@ -209,7 +209,7 @@ def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str
         assert streamed == whole
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=30))
 def test_streaming_never_shows_part_of_a_character(text: str) -> None:
     tokenizer = make_tokenizer(BACKENDS["bytes"])
