@@ -352,6 +352,7 @@ def test_loading_a_model_does_not_capture_stdout(tiny_model: Path) -> None:
     module = "mlx_lm.models.llama"
     importlib.import_module(module)
     before = sys.modules.pop(module)
+    package = sys.modules["mlx_lm.models"]
 
     class Watcher:
         def find_spec(self, name: str, *_: object) -> None:
@@ -365,4 +366,6 @@ def test_loading_a_model_does_not_capture_stdout(tiny_model: Path) -> None:
     finally:
         sys.meta_path.remove(watcher)
         sys.modules[module] = before
+        # `from . import llama` in another model must not find the other one.
+        vars(package)["llama"] = before
     assert seen == [sys.stdout]
