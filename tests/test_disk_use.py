@@ -21,7 +21,7 @@ OLD_COMMIT = "b" * 40
 
 
 def age(repo_id: str, days: float) -> None:
-    """As if everything had been downloaded and read so many days ago."""
+    """As if everything had been downloaded and read that number of days ago."""
     then = time.time() - days * DAY_S
     for path in repo_dir(repo_id).rglob("*"):
         os.utime(path, (then, then), follow_symlinks=False)

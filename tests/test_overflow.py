@@ -291,12 +291,24 @@ def test_every_line_is_read_once_and_in_order(generate: Generate, report: Path) 
     done = 0
     for each in read:
         first, last = each["lines"]
-        if first == 1 and done:
-            break
         assert not "".join(texts[done : first - 1]).strip()
         done = last
     assert done == len(texts)
     assert events_of(run.stdout)[-1]["finish_reason"] == "length"
+
+
+def test_answers_from_several_documents_are_combined_until_they_fit(
+    generate: Generate, tmp_path: Path
+) -> None:
+    """The name of combined answers grew with each round, and their lines were of two files."""
+    paths_ = [tmp_path / f"{name}.txt" for name in "abcdefgh"]
+    for path in paths_:
+        path.write_text("\n\n".join([FILLER] * 6))
+    files = [word for path in paths_ for word in ("-f", str(path))]
+    run = generate("--overflow", "map", "--json", *files, QUESTION)
+    assert run.returncode == 0, run.stderr
+    assert {each["file"] for each in sections(run.stdout)} == {str(path) for path in paths_}
+    assert events_of(run.stdout)[-1]["prompt_tokens"] <= WINDOW - 20
 
 
 @pytest.mark.parametrize("kind", ["gemma3_text", "falcon_h1", "rwkv7"])

@@ -80,9 +80,7 @@ class SectionReader:
             len(self._ids(text)) for text in (self._about_section("", ""), self._about_answers([]))
         )
         self._room = self._window - bare - self._limit - self._earlier - SPARE_TOKENS
-        # Combined answers may be from two documents.
-        names = min(len(documents), 2)
-        place = names * max(self._count(heading(_widest(each))) for each in documents)
+        place = max(self._count(heading(_widest(each))) for each in documents)
         self._room -= place
         # Two answers must fit, to be combined.
         if self._room < max(MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS)):
@@ -103,9 +101,10 @@ class SectionReader:
             answer = known.pop(0) if known and known[0].place == place else None
             if answer is None:
                 known = []
-                answer = self._answer(place, self._about_section(text, self._before()), should_stop)
-                if answer is None:
+                written = self._answer(self._about_section(text, self._before()), should_stop)
+                if written is None:
                     return
+                answer = Answered(place, written)
                 self._kept.add(answer)
             self._answers.append(answer)
             yield answer
@@ -114,7 +113,7 @@ class SectionReader:
             # The bar counts tokens, and how many there will be is an estimate.
             estimate = done_tokens * total_bytes // max(done_bytes, 1)
             on_progress(done_tokens, max(estimate, done_tokens + (done_bytes < total_bytes)))
-        yield from self._finish(should_stop)
+        self._finish(should_stop)
 
     def so_far(self) -> str:
         """The answers from the sections that were read, with their places."""
@@ -129,11 +128,12 @@ class SectionReader:
         """The prompt has been answered: the answers are not needed again."""
         self._kept.discard()
 
-    def _finish(self, should_stop: ShouldStop) -> Iterator[Answered]:
+    def _finish(self, should_stop: ShouldStop) -> None:
         """Combine the answers until they fit in one prompt, which becomes `prompt`."""
         limit = room_for_prompt(self._request, self._window)
+        answers = [each.quoted() for each in self._answers if each.says_something]
         while True:
-            text = self.so_far() or NO_ANSWERS
+            text = SEPARATOR.join(answers) or NO_ANSWERS
             final = SEPARATOR.join([ANSWERS, text, self._question])
             prompt = self._loaded.model.tokenizer.prompt(
                 final, self._request.system, variables=self._request.variables()
@@ -141,14 +141,13 @@ class SectionReader:
             if len(prompt.ids) <= limit:
                 self.prompt = prompt
                 return
-            combined: list[Answered] = []
-            for place, group in self._groups():
-                answer = self._answer(place, self._about_answers(group), should_stop)
+            combined: list[str] = []
+            for group in self._groups(answers):
+                answer = self._answer(self._about_answers(group), should_stop)
                 if answer is None:
                     return
-                combined.append(answer)
-                yield answer
-            self._answers = combined
+                combined += [answer] if answer else []
+            answers = combined
 
     def _sections(self) -> Iterator[tuple[Place, str, int]]:
         """Sections of the documents that fit in the window, with their bytes."""
@@ -181,21 +180,19 @@ class SectionReader:
         half = len(text) // 2
         return [*self._pieces(text[:half]), *self._pieces(text[half:])]
 
-    def _groups(self) -> Iterator[tuple[Place, list[Answered]]]:
-        """Neighbouring answers, as many as fit in one prompt, and the lines they are from."""
-        group: list[Answered] = []
+    def _groups(self, answers: Sequence[str]) -> Iterator[list[str]]:
+        """Neighbouring answers, as many as fit in one prompt."""
+        group: list[str] = []
         tokens = 0
-        for answer in self._answers:
-            if not answer.says_something:
-                continue
-            cost = self._count(answer.quoted() + SEPARATOR) + SPARE_TOKENS
+        for answer in answers:
+            cost = self._count(answer + SEPARATOR) + SPARE_TOKENS
             if group and tokens + cost > self._room:
-                yield _place_of(group), group
+                yield group
                 group, tokens = [], 0
             group.append(answer)
             tokens += cost
         if group:
-            yield _place_of(group), group
+            yield group
 
     def _before(self) -> str:
         """The latest answers, as many as have room."""
@@ -217,12 +214,12 @@ class SectionReader:
         )
         return SEPARATOR.join(filter(None, [text, before, asked]))
 
-    def _about_answers(self, group: Sequence[Answered]) -> str:
+    def _about_answers(self, group: Sequence[str]) -> str:
         """What the model is asked about answers that do not fit in one prompt with all others."""
         asked = f"Combine these answers into one, in a few sentences.\n{self._question}"
-        return SEPARATOR.join([ANSWERS, *(each.quoted() for each in group), asked])
+        return SEPARATOR.join([ANSWERS, *group, asked])
 
-    def _answer(self, place: Place, text: str, should_stop: ShouldStop) -> Answered | None:
+    def _answer(self, text: str, should_stop: ShouldStop) -> str | None:
         """The model's answer; None if it was stopped. Raises what generating raises."""
         loaded = self._loaded
         ids = self._ids(text)
@@ -239,7 +236,7 @@ class SectionReader:
         )
         answer = brief.write()
         mx.clear_cache()
-        return None if brief.stopped else Answered(place, answer)
+        return None if brief.stopped else answer
 
     def _ids(self, text: str) -> TokenIds:
         variables = {**self._request.variables(), **thinking_variables(False)}
@@ -253,11 +250,3 @@ class SectionReader:
 def _widest(document: Document) -> Place:
     """The place in the document with the longest name."""
     return Place(document.name, document.size_bytes, document.size_bytes)
-
-
-def _place_of(group: Sequence[Answered]) -> Place:
-    """The lines from the first answer's to the last one's."""
-    first, last = group[0].place, group[-1].place
-    if first.file == last.file:
-        return replace(first, last=last.last)
-    return Place(f"{first.file} to {last.file}", first.first, last.last)

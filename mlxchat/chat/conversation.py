@@ -49,7 +49,7 @@ from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import joined
 from mlxchat.text.tokens import Prompt
 
-# Finds at most so many turns of other conversations that a message needs.
+# Finds turns of other conversations that a message needs, at most the given number.
 Earlier = Callable[[str, int], Sequence[Quoted]]
 
 

@@ -34,7 +34,7 @@ from mlxchat.wording import Action, Field
 # A quote's maximum share of the window, and its maximum tokens if there is no window.
 QUOTE_SHARE = 8
 QUOTE_TOKENS = 256
-# Of two turns, at least so many characters each are quoted, or only of the later one.
+# Two turns are quoted if this many characters of each fit, else only the later one.
 MIN_QUOTE_CHARS = 40
 
 # Placeholder for a message that is not written yet.

@@ -1,4 +1,4 @@
-"""Writes a short text, such as a note about turns or an answer from a part of a document: only
+"""Writes a short text, such as a note about turns or an answer from a section of a document: only
 what is said once, in whole sentences."""
 
 from __future__ import annotations

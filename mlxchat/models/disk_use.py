@@ -50,7 +50,7 @@ def disk_use() -> list[DiskUse]:
 
 
 def unused(days: float) -> list[DiskUse]:
-    """The revisions that nobody has used for so many days."""
+    """The revisions that have not been used for that number of days."""
     before_s = time.time() - days * DAY_S
     return [use for use in disk_use() if use.used < before_s]
 

@@ -21,6 +21,7 @@ from mlxchat.passages.split import Span, split
 from mlxchat.progress import Progress
 from mlxchat.recall.words import words
 
+# A new number for other tables, words or places to split.
 FORMAT = 1
 # A smaller document is indexed faster than its index would be found.
 MIN_KEPT_BYTES = 1 << 20

@@ -32,7 +32,7 @@ SEPARATOR = "\n\n"
 UNCHECKED_BYTES = 100_000_000
 COPIES = 10
 READ_BYTES = 1 << 20
-# A notice about files that were left out names so many.
+# Files that a notice names of those left out.
 MAX_NAMED = 3
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
