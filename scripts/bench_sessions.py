@@ -1,4 +1,5 @@
-"""Measures the database of sessions: saving while a reply streams, and listing and searching many.
+"""Measures the database of sessions: saving while a reply streams, and listing, searching and
+recalling from many.
 
     python -m scripts.bench_sessions
     python -m scripts.bench_sessions --sessions 1000 --turns 20
@@ -20,8 +21,10 @@ import typer
 
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
+from mlxchat.request.chat import AUTO_RECALL
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import listing, search
+from mlxchat.sessions.recalling import earlier_turns
 from mlxchat.sessions.records import SessionRecord, insert_session, insert_turn, now
 from mlxchat.sessions.serials import Serials
 from mlxchat.sessions.session import Session
@@ -30,6 +33,7 @@ VOCABULARY = 50_000
 WORDS_OF_A_MESSAGE, WORDS_OF_A_REPLY = 12, 60
 ROUNDS = 7
 PIECES = 2_000
+MESSAGES = 100
 
 
 def main(
@@ -49,6 +53,7 @@ def main(
         for what, wanted in _searches():
             found = len(search(wanted))
             _print(f"search for {what}, {found} shown", _seconds(lambda w=wanted: search(w)))
+        _recalling()
         _streaming("this database")
 
 
@@ -69,6 +74,23 @@ def _streaming(where: str) -> None:
     print(
         f"a token shown, in {where}: median {np.median(micro):.0f} µs, mean {micro.mean():.0f} µs, "
         f"99 of 100 within {np.percentile(micro, 99):.0f} µs; the whole turn {ended_s * 1e3:.1f} ms"
+    )
+
+
+def _recalling() -> None:
+    """Messages as a chat with `--recall-sessions` gets them."""
+    texts = _texts(seed=1)
+    messages = [next(texts) for _ in range(2 * MESSAGES)][::2]
+    each: list[float] = []
+    recalled = 0
+    for message in messages:
+        began_s = time.perf_counter()
+        recalled += bool(earlier_turns(message, AUTO_RECALL, None))
+        each.append(time.perf_counter() - began_s)
+    median_s, most_s = np.percentile(each, [50, 95])
+    print(
+        f"recall for {MESSAGES} random messages: median {median_s:.3f} s, 95 of 100 within "
+        f"{most_s:.3f} s; {recalled} recalled something"
     )
 
 
@@ -100,13 +122,13 @@ def _insert(
             insert_turn(connection, id_, serial, turn)
 
 
-def _texts() -> Iterator[str]:
+def _texts(seed: int = 0) -> Iterator[str]:
     """Endless texts, by turns as long as a message and as a reply."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     words = np.array([_word(n) for n in range(VOCABULARY)])
     while True:
-        ranks = np.minimum(random.zipf(1.2, 1 << 16), VOCABULARY) - 1
-        spoken, at = words[ranks], 0
+        ranks = random.zipf(1.2, 1 << 16)
+        spoken, at = words[ranks[ranks <= VOCABULARY] - 1], 0
         while at + WORDS_OF_A_MESSAGE + WORDS_OF_A_REPLY < len(spoken):
             for length in (WORDS_OF_A_MESSAGE, WORDS_OF_A_REPLY):
                 yield " ".join(spoken[at : at + length])

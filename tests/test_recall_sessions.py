@@ -222,3 +222,14 @@ def test_the_program_names_the_session(add: Add, unthinking_model: Path) -> None
     assert events[-1]["recalled_sessions"] == [{"session": "trip", "turn": 1}]
     run = run_in_process(*how, stdin=QUESTION)
     assert 'recalled turn 1 of session "trip" "My sister Clara works as a vet…" (' in run.stderr
+
+
+def test_a_word_that_very_many_turns_contain_finds_nothing(
+    add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although only the latest of them are looked at, and would be few."""
+    monkeypatch.setattr(recalling, "MOST_WITH_WORD", 10)
+    numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    for day in range(1, 21):
+        add(f"day {day}", *(f"My boat has sails, {number}." for number in numbers), day=day)
+    assert found("Where is the boat?") == []

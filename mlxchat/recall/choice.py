@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Protocol
 
+from mlxchat.recall.index import WithWord
 from mlxchat.recall.words import informative, is_short_number, names, words
 
 # Tuned on scripts/recall_tuning.py. A text fits if it contains this share of the message...
@@ -25,11 +26,11 @@ _OWN_UNSPACED = ("我", "私", "僕")
 
 
 class Searchable(Protocol):
-    """Numbered texts. Of a word that is in too many of them, `with_word` may leave some out."""
+    """Numbered texts."""
 
     def __len__(self) -> int: ...
 
-    def with_word(self, word: str) -> list[int]: ...
+    def with_word(self, word: str) -> WithWord: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,15 @@ def by_share(index: Searchable, message: str) -> list[Fit]:
     for word in informative(message)[:MOST_WORDS]:
         found = index.with_word(word)
         # A word that nobody said before counts as one that was said once.
-        information = log(1 + len(index) / (max(len(found), 1) + 0.5))
+        information = log(1 + len(index) / (max(found.count, 1) + 0.5))
         if word in named:
             information *= WEIGHT_OF_NAME
         total += information
-        if not _says_little(len(found), len(index)):
-            for number in found:
+        if not _says_little(found.count, len(index)):
+            for number in found.numbers:
                 of_text[number] = of_text.get(number, 0) + information
             if not is_short_number(word):
-                with_more.update(found)
+                with_more.update(found.numbers)
     found = [Fit(number, of_text[number] / total) for number in with_more]
     return sorted(found, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 
 from mlxchat.recall.words import words
+
+
+@dataclass(frozen=True, slots=True)
+class WithWord:
+    """The numbers of the texts that contain a word, if too many not all; and how many there are."""
+
+    numbers: list[int]
+    count: int
 
 
 class Index:
@@ -26,8 +35,9 @@ class Index:
         self._database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", row)
         self._count += 1
 
-    def with_word(self, word: str) -> list[int]:
+    def with_word(self, word: str) -> WithWord:
         """The texts that contain the word."""
         # In quotes, nothing in it is an operator; a word contains no quotes.
         query = "SELECT rowid FROM texts WHERE texts MATCH ?"
-        return [row[0] for row in self._database.execute(query, (f'"{word}"',))]
+        found = [row[0] for row in self._database.execute(query, (f'"{word}"',))]
+        return WithWord(found, len(found))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mlxchat.chat.turn import Quoted
 from mlxchat.recall.choice import by_share, fits
-from mlxchat.recall.index import Index
+from mlxchat.recall.index import Index, WithWord
 from mlxchat.recall.said import Said
 from mlxchat.recall.words import informative
 from mlxchat.sessions.database import Database, session_errors
@@ -80,23 +80,29 @@ class _Turns:
 
     def __init__(self, connection: sqlite3.Connection, but: str | None) -> None:
         self._connection = connection
-        self._known: dict[str, list[int]] = {}
+        self._known: dict[str, WithWord] = {}
         (last,) = connection.execute("SELECT MAX(id) FROM turns").fetchone()
-        self._count = max(int(last or 0), MIN_TURNS)
+        self._last = int(last or 0)
         record = None if but is None else session_named(connection, but)
         query = "SELECT id FROM turns WHERE session = ?"
         session = -1 if record is None else record.id
         self._left_out = {row[0] for row in connection.execute(query, (session,))}
 
     def __len__(self) -> int:
-        return self._count
+        return max(self._last, MIN_TURNS)
 
-    def with_word(self, word: str) -> list[int]:
+    def with_word(self, word: str) -> WithWord:
+        """The latest turns that contain the word. If there are too many of them to be counted, the
+        others are taken to be as frequent as these."""
         if word not in self._known:
             query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?"
             # In quotes, nothing in it is an operator; a word contains no quotes.
             rows = self._connection.execute(query, (f'"{word}"', MOST_WITH_WORD)).fetchall()
-            self._known[word] = [row[0] for row in rows if row[0] not in self._left_out]
+            found = [row[0] for row in rows if row[0] not in self._left_out]
+            count = len(found)
+            if len(rows) == MOST_WITH_WORD:
+                count = count * self._last // (self._last - rows[-1][0] + 1)
+            self._known[word] = WithWord(found, count)
         return self._known[word]
 
 
@@ -115,7 +121,8 @@ class _Stated:
     def __len__(self) -> int:
         return len(self.turns)
 
-    def with_word(self, word: str) -> list[int]:
-        stating: Container[int] = frozenset(self.index.with_word(word))
+    def with_word(self, word: str) -> WithWord:
+        stating: Container[int] = frozenset(self.index.with_word(word).numbers)
         found = self.turns.with_word(word)
-        return [id_ for id_ in found if id_ in stating or id_ not in self.candidates]
+        kept = [id_ for id_ in found.numbers if id_ in stating or id_ not in self.candidates]
+        return WithWord(kept, found.count - len(found.numbers) + len(kept))
