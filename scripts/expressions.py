@@ -1,7 +1,7 @@
 """Two hundred regular expressions, one a line: identifiers, dates, codes, prose, corner cases.
 
-Repetitions that a model does not end by itself have bounds, as in a program that needs the answer:
-no constraint can make it stop.
+What must be followed by something is bounded, as in a program that needs the answer: no constraint
+makes a model end what it may repeat. Where nothing need follow, the text matches wherever it ends.
 """
 
 EXPRESSIONS: str = r"""
@@ -14,7 +14,7 @@ yes|no
 \d{3,5}
 \d{2,}
 -?\d+
--?\d+\.\d+
+-?\d{1,6}\.\d+
 -?(0|[1-9]\d*)(\.\d+)?
 [1-9]\d{0,2}(,\d{3}){0,4}
 0x[0-9a-fA-F]+
@@ -55,13 +55,13 @@ https?://[a-z0-9.-]+(/[a-z0-9/-]*)?
 #[0-9a-f]{6}
 #([0-9a-f]{3}|[0-9a-f]{6})
 rgb\(\d{1,3}, \d{1,3}, \d{1,3}\)
-v?\d+\.\d+\.\d+
-\d+\.\d+\.\d+(-[a-z]+\.\d+)?
+v?\d{1,3}\.\d{1,3}\.\d+
+\d{1,3}\.\d{1,3}\.\d+(-[a-z]{1,12}\.\d+)?
 [a-z]+
 [a-z]{3,12}
 [A-Z][a-z]+
-[A-Z][a-z]+ [A-Z][a-z]+
-[A-Z][a-z]+( [A-Z]\.)? [A-Z][a-z]+
+[A-Z][a-z]{1,20} [A-Z][a-z]+
+[A-Z][a-z]{1,20}( [A-Z]\.)? [A-Z][a-z]+
 [a-z]+(-[a-z]+)*
 [a-z]+(_[a-z]+)*
 [a-z]+([A-Z][a-z]+)*
@@ -69,8 +69,8 @@ v?\d+\.\d+\.\d+
 [a-zA-Z_][a-zA-Z0-9_]*
 \w+
 \w{1,10}
-\w+\s\w+
-\w+ \w+ \w+
+\w{1,20}\s\w+
+\w{1,20} \w{1,20} \w+
 \W
 \W{2,3}
 \D
@@ -112,19 +112,19 @@ a{3}
 (ab){1,20}
 (ab){2,3}
 (a|b)*
-(a|b)+c
+(a|b)+c?
 (a|b|)c
 a|
 |a
 (|a)(|b)
-(a*)*b
-(a+)+b
-(a*b*)*c
+(a*)*b?
+(a+)+b?
+(a*b*)*c?
 (a|ab)(c|bcd)
 a+?
-a*?b
+a{0,20}?b
 .{0,80}?x
-.+?,.+?
+.{1,80}?,.+?
 a{2,4}?
 (?:ab|cd){1,20}
 (?P<year>\d{4})
@@ -158,9 +158,9 @@ a{2,4}?
 //
 a/b/c
 "
-"[a-z]*"
+"[a-z]{0,20}"
 '[^']{0,9}'
-`[a-z]+`
+`[a-z]{1,20}`
 \t
 \n
 a\nb
@@ -191,22 +191,22 @@ a\nb
 [a-cx-z]
 [A-Za-z0-9+/]{4}
 ([A-Za-z0-9+/]{4}){0,16}([A-Za-z0-9+/]{2}==)?
-<b>[a-z]*</b>
+<b>[a-z]{0,20}</b>
 <(h1|h2)>[^<]{1,9}
-\{"a": \d+\}
-\[(\d+(, \d+)*)?\]
+\{"a": \d{1,9}\}
+\[(\d{1,9}(, \d{1,9}){0,9})?\]
 [a-z]{1,12}=\d{1,9}(&[a-z]{1,12}=\d{1,9}){0,5}
 --[a-z]+(=[a-z0-9]+)?
 (GET|POST|PUT) /[a-z/]*
 HTTP/1\.[01] [1-5]\d\d
 [a-z]{1,12}\([a-z]{0,12}(, [a-z]{1,12}){0,5}\)
-SELECT [a-z]+ FROM [a-z]+
+SELECT [a-z]{1,20} FROM [a-z]+
 (\d{1,6} ){0,12}\d{1,6}
-([a-z]+,){2}[a-z]+
-(- [a-z ]+\n){1,3}
-\d+\. [A-Z][a-z]+
+([a-z]{1,20},){2}[a-z]+
+(- [a-z ]{1,80}\n){1,3}
+\d{1,3}\. [A-Z][a-z]+
 [A-Z][a-z ]{3,20}\.
-([A-Z][a-z]{1,8} ){1,3}[A-Z][a-z]*[.!?]
+([A-Z][a-z]{1,8} ){1,3}[A-Z][a-z]{0,20}[.!?]
 (the|a) (cat|dog) (sat|ran)
 [01]{8}
 (0|1(01*0)*1)+
