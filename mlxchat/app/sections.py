@@ -117,7 +117,7 @@ class SectionReader:
 
     def so_far(self) -> str:
         """The answers from the sections that were read, with their places."""
-        return SEPARATOR.join(each.quoted() for each in self._answers if each.says_something)
+        return SEPARATOR.join(self._quoted())
 
     def stopped_at(self) -> str:
         """How far a reading came that was stopped."""
@@ -131,7 +131,7 @@ class SectionReader:
     def _finish(self, should_stop: ShouldStop) -> None:
         """Combine the answers until they fit in one prompt, which becomes `prompt`."""
         limit = room_for_prompt(self._request, self._window)
-        answers = [each.quoted() for each in self._answers if each.says_something]
+        answers = self._quoted()
         while True:
             text = SEPARATOR.join(answers) or NO_ANSWERS
             final = SEPARATOR.join([ANSWERS, text, self._question])
@@ -179,6 +179,9 @@ class SectionReader:
             return [text]
         half = len(text) // 2
         return [*self._pieces(text[:half]), *self._pieces(text[half:])]
+
+    def _quoted(self) -> list[str]:
+        return [each.quoted() for each in self._answers if each.says_something]
 
     def _groups(self, answers: Sequence[str]) -> Iterator[list[str]]:
         """Neighbouring answers, as many as fit in one prompt."""
