@@ -140,6 +140,22 @@ UNRELATED = (
     "Could you check my spelling?",
     "What is the opposite of scarce?",
     "Give an example.",
+    "I have a headache.",
+    "Do I need a visa for Japan?",
+    "I am bored.",
+    "What can I cook with potatoes?",
+    "Help me with my homework.",
+    "I do not agree with you.",
+    "I would like to learn Spanish.",
+    "Can I freeze cooked rice?",
+    "I want a shorter version of that.",
+    "Which of these would I like?",
+    "I am looking for a gift for a friend.",
+    "What would you do in my place?",
+    "Let us play a game.",
+    "How do we know that the universe expands?",
+    "I never understood fractions.",
+    "My turn: ask me a riddle.",
 )
 
 TOPICS = (

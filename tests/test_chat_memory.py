@@ -116,3 +116,60 @@ def test_a_long_reply_that_shares_one_word_of_two_is_not_recalled() -> None:
     reply = "The museum of tiles shows Portuguese art, and the castle has a view of the river."
     said = [("Can you suggest a walk?", reply), *FILLERS]
     assert recalled("How do I say cheers in Portuguese?", *said) == []
+
+
+# Among what people say at length, and what they paste
+
+TOLD = (
+    "Just so you know, the production database lives on db-prod-3, and nobody but Marta has the "
+    "root password for it."
+)
+PAGE = (
+    "The .egg-info directory of a package lists the names of all its files. A name is bound by "
+    "an assignment, and a caller who says hi to the bad server of the day reads the first answer. "
+    "The index was poached by predecessors, who wrote about sheds and rivers in old letters. "
+    "The speed of a program depends on how it stores its tables and reads its own files."
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Hi there!",
+        "I had a bad day.",
+        "How do I poach an egg?",
+        "What is the speed of sound?",
+        "No, I meant the first answer.",
+        "I don't think I've understood that.",
+    ],
+)
+def test_a_sentence_that_shares_little_by_chance_is_not_recalled(message: str) -> None:
+    """Of 62 such messages, 22 recalled one of a thousand sentences."""
+    typed = [(sentence + ".", "I see.") for sentence in PAGE.split(". ")]
+    assert recalled(message, *typed, *FILLERS) == []
+    assert recalled(message, (PAGE, "I see."), *FILLERS) == []
+
+
+def test_a_fact_told_in_a_long_sentence_is_recalled() -> None:
+    assert recalled("Who has the root password?", (TOLD, "Noted."), *FILLERS) == [1]
+
+
+def test_pasted_pages_do_not_hide_what_was_typed() -> None:
+    pages = [(f"{PAGE} Page {n} is about x{n}y and z{n}.", "I see.") for n in range(200)]
+    assert recalled(QUESTION, STATED, *pages) == [1]
+    assert recalled("Who has the root password?", (TOLD, "Noted."), *pages) == [1]
+
+
+def test_my_things_in_a_pasted_page_are_not_the_speakers() -> None:
+    told = "I told my brother Otto about an old house by the sea, in the valley of the kings."
+    question = "Where does my brother live in summer?"
+    assert recalled(question, (told, "I see."), *FILLERS) == [1]
+    assert recalled(question, (f"{PAGE} {told}", "I see."), *FILLERS) == []
+
+
+def test_a_request_states_nothing_unless_it_is_about_own_things() -> None:
+    assert (
+        recalled("What is a neutron star?", ("Tell me about star charts.", "Old."), *FILLERS) == []
+    )
+    poem = ("Please write a poem about my dog Rex.", "O Rex!")
+    assert recalled("What is my dog's name?", poem, *FILLERS) == [1]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.recall.choice import fits
+from mlxchat.recall.choice import chosen, closest
 from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
 from mlxchat.recall.words import words
@@ -26,7 +26,7 @@ def index_of(*texts: str) -> Index:
 
 
 def numbers(message: str, *texts: str) -> list[int]:
-    return [fit.number for fit in fits(index_of(*(texts or TEXTS)), message)]
+    return [close.number for close in closest(index_of(*(texts or TEXTS)), message)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_word_that_many_texts_contain_finds_none() -> None:
 
 @given(st.text(), st.text())
 def test_no_text_or_message_is_taken_for_a_query(text: str, message: str) -> None:
-    fits(index_of(text, message), message)
+    closest(index_of(text, message), message)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,24 @@ def test_search_operators_are_words(message: str) -> None:
 
 def test_scripts_without_spaces_are_split_into_pairs() -> None:
     assert words("小白猫 Ada") == ["小白", "白猫", "ada"]
+
+
+@pytest.mark.parametrize(
+    ("closeness", "at_most", "expected"),
+    [
+        ({}, 2, []),
+        ({1: 0.5, 2: 0.5, 3: 0.5}, 2, [3, 2]),
+        # A fact that changed is said again in other words.
+        ({1: 0.5, 2: 0.45}, 1, [2]),
+        ({1: 0.5, 2: 0.35}, 1, [1]),
+        ({1: 0.5, 2: 0.35, 3: 0.2}, 3, [1, 2]),
+        ({1: 0.5}, 0, []),
+    ],
+)
+def test_the_closest_are_chosen_and_of_nearly_equal_ones_the_latest(
+    closeness: dict[int, float], at_most: int, expected: list[int]
+) -> None:
+    assert chosen(closeness, lambda number: number, at_most) == expected
 
 
 # Excerpts

@@ -35,7 +35,6 @@ from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError, UsageError, WindowFull
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
-from mlxchat.recall.choice import ENOUGH
 from mlxchat.settings import (
     CacheSettings,
     GenerationSettings,
@@ -487,7 +486,7 @@ class Conversation:
         """The turns that the message needs: forgotten ones, or if nothing in this chat fits, those
         of earlier sessions."""
         numbers = self._memory.find(message, self.turns, self.recalls)
-        if numbers or self.earlier is None or in_view(message, self.turns) >= ENOUGH:
+        if numbers or self.earlier is None or in_view(message, self.turns):
             return [Quoted(self.turns[number - 1], number) for number in numbers]
         return self.earlier(message, self.recalls)
 

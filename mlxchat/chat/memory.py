@@ -8,23 +8,22 @@ from datetime import datetime
 
 from mlxchat.chat.turn import Quoted, Turn
 from mlxchat.chat.turns import Turns
-from mlxchat.recall.choice import ENOUGH, fits
+from mlxchat.recall.choice import Close, chosen, closest
 from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
-from mlxchat.recall.said import Said
+from mlxchat.recall.said import Said, is_typed, sentences
 from mlxchat.recall.words import informative, is_short_number, names
 
-# A turn is quoted beside a better one if it fits nearly as well: a fact that changed.
-NEARLY = 0.6
-# What was asked or answered counts less than what was stated.
+# What was asked or answered counts less than what was stated, and has to say more of the message.
 ASKED = 0.5
+ENOUGH_ASKED = 0.4
 # A text of more words repeats another if at most a tenth of them is new.
 FEW_WORDS = 8
 
 
 @dataclass(slots=True)
 class _Text:
-    """A text that turns contain, and its words. The same words in several turns count once."""
+    """A sentence of turns, and its words. The same words in several turns count once."""
 
     words: frozenset[str]
     names: frozenset[str]
@@ -43,13 +42,15 @@ class _Text:
 
 
 class Memory:
-    """An index of forgotten turns. Each is indexed once."""
+    """An index of forgotten turns. Each is indexed once. What was typed is found among what was
+    typed, however much was pasted."""
 
     def __init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
-        self._stated, self._asked, self._answered = _Texts(), _Texts(), _Texts()
+        self._stated, self._asked = _Texts(typed=True), _Texts(typed=True)
+        self._pasted, self._answered = _Texts(typed=False), _Texts(typed=False)
         self._indexed: dict[int, tuple[str, str]] = {}
 
     def find(self, message: str, turns: Turns, at_most: int) -> list[int]:
@@ -57,20 +58,16 @@ class Memory:
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
         cleared away are never found, and neither is the message's own echo."""
         self._update(turns)
-        best = self._stated.find(message, turns)
-        top = max(best.values(), default=0.0)
+        stated = self._pasted.find(message, turns) | self._stated.find(message, turns)
+        best = {number: close.closeness for number, close in stated.items()}
+        top = max((close.share for close in stated.values()), default=0.0)
         others = self._answered.find(message, turns) | self._asked.find(message, turns, named=True)
-        for number, share in others.items():
-            if share * ASKED > max(top, ENOUGH):
-                best[number] = max(best.get(number, 0.0), share * ASKED)
-        if not best or at_most < 1:
+        for number, close in others.items():
+            if close.share * ASKED > max(top, ENOUGH_ASKED):
+                best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
+        if not best or in_view(message, turns) >= max(best.values()):
             return []
-        top = max(best.values())
-        if in_view(message, turns) >= top:
-            return []
-        near = [number for number, share in best.items() if share >= NEARLY * top]
-        near.sort(key=lambda number: (round(best[number], 6), number), reverse=True)
-        return sorted(near[:at_most])
+        return sorted(chosen(best, lambda number: number, at_most))
 
     def _update(self, turns: Turns) -> None:
         texts = {n: (turn.user, turn.reply) for n, turn in enumerate(turns, 1) if turn.forgotten}
@@ -81,49 +78,54 @@ class Memory:
         for number in texts.keys() - self._indexed.keys():
             user, reply = self._indexed[number] = texts[number]
             said = Said.of(user)
-            self._stated.add(number, said.stated)
+            (self._stated if is_typed(said.stated) else self._pasted).add(number, said.stated)
             self._asked.add(number, said.asked)
             self._answered.add(number, reply)
 
 
 class _Texts:
-    """Texts of turns, each with its words once."""
+    """Sentences of turns, each with its words once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, typed: bool) -> None:
+        self._typed = typed
         self._index = Index()
         self._texts: list[_Text] = []
         self._known: dict[frozenset[str], _Text] = {}
 
     def add(self, number: int, text: str) -> None:
-        own = frozenset(informative(text))
-        known = self._known.get(own)
-        if known is not None:
-            known.numbers.append(number)
-        elif own:
-            self._known[own] = _Text(own, own & names(text), [number])
-            self._index.add(len(self._texts), text)
-            self._texts.append(self._known[own])
+        for sentence in sentences(text):
+            own = frozenset(informative(sentence))
+            known = self._known.get(own)
+            if known is not None:
+                known.numbers.append(number)
+            elif own:
+                self._known[own] = _Text(own, own & names(sentence), [number])
+                self._index.add(len(self._texts), sentence, typed=self._typed)
+                self._texts.append(self._known[own])
 
-    def find(self, message: str, turns: Turns, *, named: bool = False) -> dict[int, float]:
-        """How well each forgotten turn fits that adds something to the message: with `named`, a
-        name or a number. Of turns that say the same, the latest."""
+    def find(self, message: str, turns: Turns, *, named: bool = False) -> dict[int, Close]:
+        """The sentence of each forgotten turn that fits best, if it adds something to the message:
+        with `named`, a name or a number. Of turns that say the same, the latest."""
         own, to_question = frozenset(informative(message)), bool(Said.of(message).asked)
-        best: dict[int, float] = {}
-        for fit in fits(self._index, message):
-            text = self._texts[fit.number]
+        best: dict[int, Close] = {}
+        for close in closest(self._index, message):
+            text = self._texts[close.number]
             numbers = [n for n in text.numbers if n > turns.cleared and turns[n - 1].forgotten]
             adds = text.names - own if named else text.adds_to(own, to_question=to_question)
             if numbers and adds:
-                best[max(numbers)] = max(best.get(max(numbers), 0.0), fit.share)
+                best.setdefault(max(numbers), close)
         return best
 
 
 def in_view(message: str, turns: Turns) -> float:
-    """How well what was stated in view fits the message, which is the last turn's."""
+    """How close what was stated in view is to the message, which is the last turn's; 0 if nothing
+    fits."""
     index = Index()
-    for number, turn in enumerate(turns.retained[:-1]):
-        index.add(number, Said.of(turn.user).stated)
-    return max((fit.share for fit in fits(index, message)), default=0.0)
+    for turn in turns.retained[:-1]:
+        stated = Said.of(turn.user).stated
+        for sentence in sentences(stated):
+            index.add(len(index), sentence, typed=is_typed(stated))
+    return max((close.closeness for close in closest(index, message)), default=0.0)
 
 
 def quote(quoted: Sequence[Quoted], message: str, limit: int, *, replies: bool) -> str:

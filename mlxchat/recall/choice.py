@@ -1,28 +1,37 @@
-"""How well each text fits a message: the share of the message's information that it contains."""
+"""How well each text fits a message: by the message's information that it contains, and by how
+little else it says."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log
+from math import log, sqrt
 from typing import Protocol
 
 from mlxchat.recall.index import WithWord
-from mlxchat.recall.words import informative, is_short_number, names, words
+from mlxchat.recall.words import EVERYDAY_WORDS, informative, is_about_own, is_short_number, names
 
-# Tuned on scripts/recall_tuning.py. A text fits if it contains this share of the message...
-ENOUGH = 0.4
-# ... or this share, if the speaker asks about their own things.
-ENOUGH_OF_OWN = 0.3
+# Tuned on scripts/recall_tuning.py. A text fits if it is at least this close to the message, less
+# something for each of the two that is about the speaker's own things.
+ENOUGH = 0.36
+LESS_IF_OWN = 0.075
+# The more texts there are, the closer is one of them by chance. Beyond this many, for each e times
+# as many, a text has to be this much closer; half as much if one of the two is about own things,
+# and not if both are.
+FEW_TEXTS = 300
+MORE_OF_MANY = 0.08
+# A text that says more counts as saying this much: people tell much in one sentence.
+MOST_AMOUNT = 6
+# A text is chosen beside a closer one if it is nearly as close...
+NEARLY = 0.6
+# ... or in its place, if it was said later and hardly less close.
+ALIKE = 0.8
 # A name or a number says more than another word.
 WEIGHT_OF_NAME = 2.0
 # A word in this many texts may say something.
 COMMON = 4
 # Words of a message that are looked up: of a long one, the first.
 MOST_WORDS = 64
-# Not "me": "give me" and "tell me" ask for something of the world.
-_OWN_WORDS = "i my mine we us our ours ich mein meine wir unser je mon ma mes"
-_OWN = frozenset(_OWN_WORDS.split())
-_OWN_UNSPACED = ("我", "私", "僕")
 
 
 class Searchable(Protocol):
@@ -33,26 +42,74 @@ class Searchable(Protocol):
     def with_word(self, word: str) -> WithWord: ...
 
 
+class Described(Searchable, Protocol):
+    """Texts of which more is known."""
+
+    def amount_of(self, number: int) -> float:
+        """How much the text says, as `amount` counts it."""
+        ...
+
+    def is_own(self, number: int) -> bool:
+        """Whether the text speaks of the speaker's own things."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A text, and the share of the message's information that it contains."""
+    """A text that has some `words` of a message, and the `share` of its information in them."""
 
     number: int
     share: float
+    words: tuple[str, ...]
 
 
-def fits(index: Searchable, message: str) -> list[Fit]:
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A text that fits a message. `closeness` is the geometric mean of the shares that each has of
+    the other: `share` is that of the message's information."""
+
+    number: int
+    share: float
+    closeness: float
+
+
+def closest(index: Described, message: str) -> list[Close]:
     """The texts that fit the message, best first, the latest first among equals."""
-    wanted = ENOUGH_OF_OWN if _is_about_own(message) else ENOUGH
-    return [fit for fit in by_share(index, message) if fit.share >= wanted]
+    about_own = is_about_own(message)
+    found: list[Close] = []
+    for fit in by_share(index, message):
+        if EVERYDAY_WORDS.issuperset(fit.words):
+            continue
+        share_of_text = min(1.0, len(fit.words) / min(index.amount_of(fit.number), MOST_AMOUNT))
+        closeness = sqrt(fit.share * share_of_text)
+        if closeness >= _enough(len(index), about_own + index.is_own(fit.number)):
+            found.append(Close(fit.number, fit.share, closeness))
+    return sorted(found, key=lambda each: (round(each.closeness, 6), each.number), reverse=True)
+
+
+def chosen(
+    closeness: Mapping[int, float], said_at: Callable[[int], int | str], at_most: int
+) -> list[int]:
+    """Of texts by number, at most that many: the closest and those nearly as close, such as a fact
+    and its change. Of those that hardly differ in closeness, the latest."""
+    nearest = max(closeness.values(), default=0.0)
+    near = [number for number, each in closeness.items() if each >= NEARLY * nearest]
+    alike = sorted((n for n in near if closeness[n] >= ALIKE * nearest), key=said_at, reverse=True)
+    rest = sorted({*near} - {*alike}, key=lambda number: closeness[number], reverse=True)
+    return [*alike, *rest][:at_most]
+
+
+def _enough(texts: int, own: int) -> float:
+    """The closeness to be reached, if `own` of text and message are about own things."""
+    of_many = MORE_OF_MANY * max(0.0, log(texts / FEW_TEXTS))
+    return ENOUGH - LESS_IF_OWN * own + of_many * (2 - own) / 2
 
 
 def by_share(index: Searchable, message: str) -> list[Fit]:
-    """The texts that contain anything that the message is about, in the same order."""
+    """The texts that contain anything that the message is about, those with most of it first."""
     named = names(message)
     total, of_text = 0.0, dict[int, float]()
-    # A number that counts something is no match alone.
-    with_more: set[int] = set()
+    words_of_text: dict[int, list[str]] = {}
     for word in informative(message)[:MOST_WORDS]:
         found = index.with_word(word)
         # A word that nobody said before counts as one that was said once.
@@ -63,16 +120,16 @@ def by_share(index: Searchable, message: str) -> list[Fit]:
         if not _says_little(found.count, len(index)):
             for number in found.numbers:
                 of_text[number] = of_text.get(number, 0) + information
-            if not is_short_number(word):
-                with_more.update(found.numbers)
-    found = [Fit(number, of_text[number] / total) for number in with_more]
-    return sorted(found, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
+                words_of_text.setdefault(number, []).append(word)
+    fits = [
+        Fit(number, of_text[number] / total, tuple(words))
+        for number, words in words_of_text.items()
+        # A number that counts something is no match alone.
+        if not all(map(is_short_number, words))
+    ]
+    return sorted(fits, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
 
 
 def _says_little(found: int, texts: int) -> bool:
     """Whether a word is in too many texts: more than a tenth, or of few texts more than a third."""
     return found > max(COMMON, texts // 10) or (found == COMMON and found > texts // 3)
-
-
-def _is_about_own(message: str) -> bool:
-    return not _OWN.isdisjoint(words(message)) or any(each in message for each in _OWN_UNSPACED)

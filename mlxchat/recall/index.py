@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from mlxchat.recall.words import words
+from mlxchat.recall.words import amount, is_about_own, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,27 @@ class Index:
         self._database.execute(
             "CREATE VIRTUAL TABLE texts USING fts5(words, content='', tokenize='porter unicode61')"
         )
-        self._count = 0
+        self._amounts: dict[int, float] = {}
+        self._own: set[int] = set()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._amounts)
 
-    def add(self, number: int, text: str) -> None:
+    def add(self, number: int, text: str, *, typed: bool = True) -> None:
+        """`typed` is whether the words are the speaker's: only then "my" is about their things."""
         row = (number, " ".join(words(text)))
         self._database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", row)
-        self._count += 1
+        self._amounts[number] = amount(text)
+        if typed and is_about_own(text):
+            self._own.add(number)
+
+    def amount_of(self, number: int) -> float:
+        """How much the text says, as `amount` counts it."""
+        return self._amounts[number]
+
+    def is_own(self, number: int) -> bool:
+        """Whether the text speaks of the speaker's own things."""
+        return number in self._own
 
     def with_word(self, word: str) -> WithWord:
         """The texts that contain the word."""

@@ -28,10 +28,40 @@ _EMPTY = (
     "this to told too under up us use used was we well were what when where which while who "
     "whom whose why will with would yes you your ours best between difference make "
     "write explain list suggest thanks thank hello day "
+    "am let lets ve ll re don didn doesn isn aren wasn weren won couldn wouldn shouldn haven hasn "
     "der die das ein eine ist wie was wer wo wann mir mein meine unser wir ich und in zu "
-    "le la les un une est quel quelle quelles de du des mon ma mes que qui je et nous"
+    "le la les un une est quel quelle quelles de du des mon ma mes que qui je et nous "
+    "nicht kein habe hat bin sind mit auf von dem den pas ne ai suis en dans pour avec sur ce"
 )
 EMPTY_WORDS = frozenset(_EMPTY.split())
+# Words of everyday talk. Beside another word they say something; alone, they are shared by chance.
+_EVERYDAY = (
+    "able agree agreed answer answered answers asking back bad believe better big bigger bit case "
+    "cases change changed come comes continue continued course days different doing done earlier "
+    "early easier easy end ends ever everyone everything example examples fact far fast faster "
+    "feel feels felt find finding finds first found full get gets getting goes going gone got "
+    "great happen happened happens hard harder hear heard help helped helps here hi high higher "
+    "hope hour hours idea ideas important just keep keeps kind kinds know knowing known knows "
+    "large larger last late later learn learned learning leave leaves left less liked likes "
+    "little live lived lives living longer look looked looking looks lot love low lower made "
+    "matter maybe means minute minutes month months morning move needed needs never newer next "
+    "nice night number numbers often ok okay old older once only order other others part parts "
+    "people place places play played playing plays point points possible pretty question "
+    "questions quite read really remains right run runs same saying says second seem seems "
+    "sentence sentences set several short shorter simple since slow slowly small smaller someone "
+    "something sometimes soon sorry sort speak stand start started starts stay step steps stop "
+    "stopped sure talk talks thing think thinking thinks thought three time times today together "
+    "tomorrow tonight try turn turned turns two understand understands understood used using want "
+    "wanted wants way ways week weeks welcome whole word words work worked working works world "
+    "wrong year years yesterday young younger"
+)
+EVERYDAY_WORDS = frozenset(_EVERYDAY.split())
+# Not "me": "give me" and "tell me" ask for something of the world.
+_OWN_WORDS = "my mine we us our ours ich mein meine wir unser je mon ma mes"
+_OWN = frozenset(_OWN_WORDS.split())
+_OWN_UNSPACED = ("我", "私", "僕")
+# Nor "how do I": it asks how anybody does.
+_HOW_DO_I = re.compile(r"\b(can|could|do|may|might|must|should|would) i\b")
 
 
 def words(text: str) -> list[str]:
@@ -61,5 +91,20 @@ def names(text: str) -> set[str]:
     return set(words(" ".join([*_CAPITALIZED.findall(text), *numbered])))
 
 
+def amount(text: str) -> float:
+    """How much a text says: the number of its informative words, at least 1. Everyday words count
+    half, and so do names and numbers, which are often what a message asks for."""
+    halved = names(text) | EVERYDAY_WORDS
+    return max(1.0, sum(0.5 if word in halved else 1.0 for word in informative(text)))
+
+
 def is_short_number(word: str) -> bool:
     return word.isdigit() and len(word) <= SHORT_NUMBER
+
+
+def is_about_own(message: str) -> bool:
+    """Whether it speaks of the speaker's own things."""
+    said = words(message)
+    if not _OWN.isdisjoint(said) or any(each in message for each in _OWN_UNSPACED):
+        return True
+    return "i" in said and not _HOW_DO_I.search(" ".join(said))

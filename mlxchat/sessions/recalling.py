@@ -7,13 +7,12 @@ many turns contain, only the latest ones are looked at.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Container
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from mlxchat.chat.turn import Quoted
-from mlxchat.recall.choice import by_share, fits
+from mlxchat.recall.choice import by_share, chosen, closest
 from mlxchat.recall.index import Index, WithWord
-from mlxchat.recall.said import Said
+from mlxchat.recall.said import Said, is_typed, sentences
 from mlxchat.recall.words import informative
 from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.records import session_named, session_with, turn_with
@@ -23,8 +22,6 @@ MOST_WITH_WORD = 1_000
 MOST_READ = 40
 # Among fewer turns, a word in a few of them would count as frequent.
 MIN_TURNS = 100
-# A turn is quoted beside a better one if it fits nearly as well: a fact that changed.
-NEARLY = 0.6
 # Of a longer text, the rest is not searched for what it states.
 MOST_CHARS = 20_000
 
@@ -50,13 +47,12 @@ def _found(
             candidates[fit.number] = quoted
     stated = _Stated(turns, candidates)
     # What is asked, or answered by a model, is no reason to quote.
-    share_of = {fit.number: fit.share for fit in fits(stated, message) if fit.number in candidates}
-    top = max(share_of.values(), default=0.0)
-    near = [id_ for id_, share in share_of.items() if share >= NEARLY * top]
-    # The latest of those that fit equally well.
-    near.sort(key=lambda id_: (round(share_of[id_], 6), candidates[id_].turn.time), reverse=True)
-    chosen = [candidates[id_] for id_ in near[:at_most]]
-    return sorted(chosen, key=lambda each: each.turn.time)
+    closeness = dict[int, float]()
+    for close in closest(stated, message):
+        closeness.setdefault(stated.turn_of[close.number], close.closeness)
+    said_at = {id_: candidates[id_].turn.time for id_ in closeness}
+    numbers = chosen(closeness, said_at.__getitem__, at_most)
+    return sorted((candidates[id_] for id_ in numbers), key=lambda each: each.turn.time)
 
 
 def _quoted(connection: sqlite3.Connection, id_: int, message: str) -> Quoted | None:
@@ -106,23 +102,33 @@ class _Turns:
         return self._known[word]
 
 
-@dataclass
 class _Stated:
-    """The same, but of the candidates only what they state counts."""
+    """The sentences that the candidates state, among all turns."""
 
-    turns: _Turns
-    candidates: dict[int, Quoted]
-    index: Index = field(default_factory=Index)
-
-    def __post_init__(self) -> None:
-        for id_, quoted in self.candidates.items():
-            self.index.add(id_, Said.of(quoted.turn.user[:MOST_CHARS]).stated)
+    def __init__(self, turns: _Turns, candidates: Mapping[int, Quoted]) -> None:
+        self._turns, self._candidates = turns, candidates
+        self._index = Index()
+        self.turn_of: list[int] = []
+        for id_, quoted in candidates.items():
+            stated = Said.of(quoted.turn.user[:MOST_CHARS]).stated
+            for sentence in sentences(stated):
+                self._index.add(len(self.turn_of), sentence, typed=is_typed(stated))
+                self.turn_of.append(id_)
 
     def __len__(self) -> int:
-        return len(self.turns)
+        return len(self._turns)
 
     def with_word(self, word: str) -> WithWord:
-        stating: Container[int] = frozenset(self.index.with_word(word).numbers)
-        found = self.turns.with_word(word)
-        kept = [id_ for id_ in found.numbers if id_ in stating or id_ not in self.candidates]
-        return WithWord(kept, found.count - len(found.numbers) + len(kept))
+        """The sentences with the word, and how many turns have it. Candidates that only ask with it
+        do not count."""
+        numbers = self._index.with_word(word).numbers
+        stating = {self.turn_of[number] for number in numbers}
+        found = self._turns.with_word(word)
+        asking = sum(id_ in self._candidates and id_ not in stating for id_ in found.numbers)
+        return WithWord(numbers, found.count - asking)
+
+    def amount_of(self, number: int) -> float:
+        return self._index.amount_of(number)
+
+    def is_own(self, number: int) -> bool:
+        return self._index.is_own(number)
