@@ -23,6 +23,7 @@ from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import row_seed
 from mlxchat.app.running import Running
 from mlxchat.cache import make_cache
+from mlxchat.cache import side_by_side as trials
 from mlxchat.engine.batch import Batch
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
@@ -395,8 +396,8 @@ def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
 def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side, "differs_side_by_side", lambda *_: "it cannot")
-    monkeypatch.setattr(side_by_side, "shares_start", lambda *_: False)
+    monkeypatch.setattr(trials, "differs_side_by_side", lambda *_: "it cannot")
+    monkeypatch.setattr(trials, "shares_start", lambda *_: False)
     notices: list[str] = []
     rows = prompts(4)
     check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))

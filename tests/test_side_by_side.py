@@ -15,6 +15,7 @@ from mlxchat.cache import Cache, cascade, make_cache, side_by_side
 from mlxchat.cache.layers import tokens_evicted, windows
 from mlxchat.cache.side_by_side import (
     Rows,
+    RowsTrials,
     differs_side_by_side,
     make_rows,
     most_together,
@@ -263,6 +264,24 @@ def test_a_layer_that_never_attends_to_the_shared_tokens_is_found(
     for module in {type(each).__module__ for each in network.modules()}:
         monkeypatch.setattr(sys.modules[module], cascade.NAME, cascade.plain, raising=False)
     assert not shares_start(network, lambda: make_cache(network, WINDOW, KEEP), WINDOW)
+
+
+def test_a_model_is_tried_once_for_each_window() -> None:
+    """The trials of each batch took as long as five tokens."""
+    network = network_of("llama")
+    trials, made = RowsTrials(), list[int | None]()
+
+    def find(window: int | None) -> tuple[str | None, bool]:
+        def make() -> Cache:
+            made.append(window)
+            return make_cache(network, window, KEEP)
+
+        return trials.find(network, make, window)
+
+    assert find(WINDOW) == find(None) == (None, True)
+    tried = len(made)
+    assert find(WINDOW) == find(None) == (None, True)
+    assert len(made) == tried
 
 
 @settings(max_examples=20)

@@ -15,12 +15,7 @@ from mlxchat.app.row_plan import RowPlan, RowPlanner
 from mlxchat.app.row_run import RowRun
 from mlxchat.app.running import Running
 from mlxchat.cache import Cache, learned_positions
-from mlxchat.cache.side_by_side import (
-    differs_side_by_side,
-    most_together,
-    rows_refusal,
-    shares_start,
-)
+from mlxchat.cache.side_by_side import most_together
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.loops import ShouldStop, prefill
 from mlxchat.engine.pace import Pace
@@ -276,10 +271,7 @@ class SideBySide:
     def _refusal(self) -> str | None:
         if self._model.peers is not None:
             return "the model is shared by several machines"
-        reason = rows_refusal(self._make_cache())
-        if reason is not None:
-            return reason
-        network = self._model.network
-        self._shares_start = shares_start(network, self._make_cache, self._window)
-        # If rows share their start, they may have different lengths, too.
-        return None if self._shares_start else differs_side_by_side(network, self._make_cache)
+        reason, self._shares_start = self._model.rows_trials.find(
+            self._model.network, self._make_cache, self._window
+        )
+        return reason

@@ -5,6 +5,7 @@ of log-probabilities, and it draws before a constraint has seen the previous tok
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -141,6 +142,28 @@ def make_rows(network: nn.Module, cache: Cache, max_tokens: int | None = None) -
 def rows_refusal(cache: Sequence[LayerCache]) -> str | None:
     """Why this kind of cache cannot hold several rows; None if it can."""
     return plain_refusal(cache, "this model groups tokens by their place in the window")
+
+
+@dataclass(slots=True)
+class RowsTrials:
+    """How a model computes rows side by side, found by trials: one for each window."""
+
+    _found: dict[int | None, tuple[str | None, bool]] = field(default_factory=dict)
+
+    def find(
+        self, network: nn.Module, make: Callable[[], Cache], max_tokens: int | None
+    ) -> tuple[str | None, bool]:
+        """Why the model cannot compute several rows, None if it can; and whether they share the
+        tokens that they begin with. The arguments are those of `shares_start`."""
+        if max_tokens not in self._found:
+            shares = False
+            reason = rows_refusal(make())
+            if reason is None:
+                shares = shares_start(network, make, max_tokens)
+                # If rows share their start, they may have different lengths, too.
+                reason = None if shares else differs_side_by_side(network, make)
+            self._found[max_tokens] = (reason, shares)
+        return self._found[max_tokens]
 
 
 def differs_side_by_side(network: nn.Module, make: Callable[[], Cache]) -> str | None:

@@ -10,6 +10,7 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import Cache, make_cache
+from mlxchat.cache.side_by_side import RowsTrials
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.text.spans import TokenIds
@@ -112,7 +113,7 @@ class Model:
     `dtype` is that of the activations, so of the keys and values. `context_length` is in tokens.
     `generation_config` and `config` are the contents of the model's files of those names.
     `adapter` is the one in the network. `peers` hold the rest of a network shared by several
-    machines.
+    machines. `rows_trials` remember how the network computes several rows.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Model:
     config: dict[str, Any] = field(default_factory=dict)
     adapter: AppliedAdapter | None = None
     peers: Peers | None = None
+    rows_trials: RowsTrials = field(default_factory=RowsTrials, compare=False)
 
     @property
     def shard(self) -> nn.Module:
