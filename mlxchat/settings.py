@@ -287,7 +287,6 @@ class OnLoop(StrEnum):
 
     WARN = "warn"
     STOP = "stop"
-    NUDGE = "nudge"
 
 
 class Overflow(StrEnum):

@@ -3,8 +3,8 @@
     python -m scripts.bench_loops [-m smollm2] [--tokens 20000] [--temp 0] [--temp 0.7]
                                   [--multiplier 0.8]
 
-Each text is generated in a window of 512 tokens, without an end: as the model writes it, with
-`--on-loop nudge`, and with DRY. A token is repetition if the eight tokens ending in it are also
+Each text is generated in a window of 512 tokens, without an end: as the model writes it, and with
+DRY. A token is repetition if the eight tokens ending in it are also
 among the 2,048 before. A text loops from the token on with which 80% of the latest 512 are. The
 perplexity is the model's own, without penalties, of the tokens that are no repetition, each with at
 least 256 tokens before it. Prints one JSON line for each text.
@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
 
@@ -23,13 +22,11 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.app.loop import Loop
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.repetition import LOOK_BACK, NGRAM, LoopDetector
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
-from mlxchat.request.overnight import NUDGE_EVERY
-from mlxchat.settings import GenerationSettings, OnLoop, SamplingSettings
+from mlxchat.settings import GenerationSettings, SamplingSettings
 
 PROMPT = "Write a very long story about a lighthouse keeper and the people who visit him."
 WINDOW, KEEP, CONTEXT = 512, 4, 256
@@ -43,37 +40,27 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--temp", type=float, action="append")
     parser.add_argument("--multiplier", type=float, default=0.8)
-    parser.add_argument("--way", choices=("plain", "nudge", "dry"), action="append")
+    parser.add_argument("--way", choices=("plain", "dry"), action="append")
     options = parser.parse_args()
     model = load(options.model, offline=True)
     for temp in options.temp or (0.0, 0.7):
-        for way in options.way or ("plain", "nudge", "dry"):
+        for way in options.way or ("plain", "dry"):
             multiplier = options.multiplier if way == "dry" else 0.0
             sampling = SamplingSettings(temp=temp, seed=1, dry_multiplier=multiplier)
-            ids = write(model, sampling, options.tokens, nudges=way == "nudge")
+            ids = write(model, sampling, options.tokens)
             print(json.dumps({"temp": temp, "way": way} | figures(model, ids)), flush=True)
 
 
-def write(model: Model, sampling: SamplingSettings, tokens: int, *, nudges: bool) -> list[int]:
+def write(model: Model, sampling: SamplingSettings, tokens: int) -> list[int]:
     """The ids of a text of that many tokens."""
-    loop = Loop.begin(OnLoop.NUDGE if nudges else OnLoop.WARN, sampling, None)
-    generated = 0
     generation = Generation(
         model,
         model.tokenizer.prompt(PROMPT).ids,
         model.make_cache(WINDOW, KEEP),
         sampling=sampling,
         settings=GenerationSettings(max_tokens=tokens, ignore_eos=True),
-        pause_every=NUDGE_EVERY,
-        on_pause=lambda point: replace(sampling, temp=loop.sampling(sampling, generated).temp),
     )
-    ids: list[int] = []
-    for token in generation:
-        if token.id is not None:
-            ids.append(token.id)
-            generated = len(ids)
-            loop.add(token.id)
-    return ids
+    return [token.id for token in generation if token.id is not None]
 
 
 def figures(model: Model, ids: Sequence[int]) -> dict[str, float]:

@@ -287,10 +287,9 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
     seen: list[Token] = []
     cache = make_cache(model.network, 40, 4)
 
-    def on_pause(point: ResumePoint) -> SamplingSettings:
+    def on_pause(point: ResumePoint) -> None:
         assert point.generated == len(seen)
         paused.append((point, cache.fork(), len(seen)))
-        return sampling
 
     whole = list(
         Generation(

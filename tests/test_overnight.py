@@ -133,7 +133,7 @@ def kill_at_random_moments(night: Night, times: int, chance: random.Random) -> N
 
 
 def test_a_run_killed_again_and_again_writes_the_same_text(night: Callable[..., Night]) -> None:
-    run = night(600, "--on-loop", "nudge", "--rotate", "300")
+    run = night(600, "--dry-multiplier", "0.8", "--rotate", "300")
     kill_at_random_moments(run, 4, random.Random(1))
     run.ends()
     assert run.written() == run.expected()
@@ -376,16 +376,31 @@ def test_metrics_and_a_loop_that_ends_it(monotonous: list[str], tmp_path: Path) 
     }
 
 
-def test_a_nudge_leads_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> None:
+def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
+    """A string without a maximum length went on for ever."""
     out = tmp_path / "out"
-    code, stderr = generate_here(
-        "--on-loop", "nudge", "-n", "700", "-o", str(out), *monotonous, TEXT
-    )
+    how = ("--regex", "[ab]*c", *(each for each in monotonous if each != "--ignore-eos"), TEXT)
+    code, stderr = generate_here("-o", str(out), *how)
+    assert code == 4
+    assert "the text repeats itself at token " in stderr
+    assert stderr.endswith("the answer is not complete (finish reason: loop)\n")
+    assert set(out.read_text().rstrip("\n")) == {"a"}
+    code, stderr = generate_here("--on-loop", "warn", "-n", "900", "-o", str(tmp_path / "b"), *how)
+    assert code == 4
+    assert stderr.endswith("the answer is not complete (finish reason: length)\n")
+
+
+def test_dry_keeps_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> None:
+    out, dry = tmp_path / "out", ("--dry-multiplier", "0.8")
+    code, stderr = generate_here("-n", "700", "-o", str(out), *dry, *monotonous, TEXT)
+    assert (code, stderr) == (0, "")
+    assert len(set(out.read_bytes())) > 20
+
+
+def test_a_loop_names_what_prevents_it(monotonous: list[str], tmp_path: Path) -> None:
+    code, stderr = generate_here("-n", "700", "-o", str(tmp_path / "out"), *monotonous, TEXT)
     assert code == 0
-    assert "repeats itself" in stderr
-    text = out.read_bytes()
-    assert set(text[:300]) == {text[0]}
-    assert len(set(text[450:])) > 50
+    assert stderr.endswith("earlier ones; --dry-multiplier 0.8 prevents that from the start\n")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,8 @@ from mlxchat.engine.repetition import (
     LEAVE_SHARE,
     LOOK_BACK,
     NGRAM,
-    NUDGED_TOKENS,
     WINDOW,
     LoopDetector,
-    Nudge,
 )
 from tests.conftest import examples
 
@@ -160,47 +158,3 @@ def test_a_token_costs_microseconds() -> None:
     detector_of(ids)
     # Some 3 µs; the bound leaves room for a slow machine.
     assert (time.process_time() - started_s) / len(ids) < 20e-6
-
-
-def nudged(nudge: Nudge, looping: list[bool], first: int = 0) -> list[bool]:
-    """For each token, whether the nudge raises a temperature of 0."""
-    temps = [nudge.temp(looped, tokens) for tokens, looped in enumerate(looping, start=first)]
-    return [temp > 0 for temp in temps]
-
-
-@pytest.mark.parametrize("base_temp", [0.0, 0.3, 0.7, 1.0, 1.5])
-def test_without_a_loop_the_temperature_is_unchanged(base_temp: float) -> None:
-    nudge = Nudge(base_temp)
-    assert {nudge.temp(False, tokens) for tokens in range(1000)} == {base_temp}
-
-
-@pytest.mark.parametrize(
-    ("base_temp", "raised"), [(0.0, 1.0), (0.3, 1.0), (0.7, 1.2), (1.0, 1.5), (2.0, 2.5)]
-)
-def test_in_a_loop_the_temperature_is_raised(base_temp: float, raised: float) -> None:
-    assert Nudge(base_temp).temp(True, 0) == pytest.approx(raised)
-
-
-def test_a_stretch_has_a_fixed_length_and_the_next_waits_for_a_whole_window() -> None:
-    stretch = [True] * NUDGED_TOKENS + [False] * (WINDOW - NUDGED_TOKENS)
-    assert nudged(Nudge(0.0), [True] * 2 * WINDOW, first=7) == stretch * 2
-
-
-def test_a_stretch_ends_as_soon_as_the_loop_does() -> None:
-    looping = [False] * 10 + [True] * 30 + [False] * 10
-    assert nudged(Nudge(0.0), looping) == looping
-
-
-def test_a_new_loop_is_nudged_immediately() -> None:
-    looping = [True] * 300 + [False] * 1 + [True] * 10
-    assert nudged(Nudge(0.0), looping)[-11:] == [False] + [True] * 10
-
-
-@pytest.mark.parametrize("killed_at", [0, 1, 99, 100, 150, 300, 400, 700])
-def test_a_restored_nudge_answers_like_the_original(killed_at: int) -> None:
-    looping = [False] * 100 + [True] * 1000
-    expected = nudged(Nudge(0.0), looping)
-    nudge = Nudge(0.0)
-    nudged(nudge, looping[:killed_at])
-    nudge = Nudge.from_state(0.0, json.loads(json.dumps(nudge.state())))
-    assert nudged(nudge, looping[killed_at:], first=killed_at) == expected[killed_at:]

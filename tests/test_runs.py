@@ -237,6 +237,7 @@ def test_a_run_reports_to_its_observer(request_for: Make) -> None:
         ({"max_bytes": "many"}, "invalid max_bytes: 'many'"),
         ({"raw": 1}, "invalid raw: 1"),
         ({"on_loop": "dance"}, "dance"),
+        ({"on_loop": "nudge"}, "nudge"),
         ({"cache": {"max_kv_size": 0, "keep": 4, "prefill_step_size": 512}}, "max_kv_size must be"),
         ({"cache": {"keep": 4}}, "missing or unknown fields"),
         ({"strange": 1}, "strange"),
@@ -247,7 +248,7 @@ def test_an_invalid_run_json_is_refused(
     change: dict[str, Any], complaint: str, request_for: Make, tmp_path: Path
 ) -> None:
     night = tmp_path / "night"
-    with begin(request_for(Overnight(checkpoint=night, on_loop=OnLoop.NUDGE))) as run:
+    with begin(request_for(Overnight(checkpoint=night, on_loop=OnLoop.STOP))) as run:
         run.write()
     path = night / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))

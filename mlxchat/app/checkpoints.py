@@ -206,7 +206,7 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
             loop=facts["loop"],
             in_thought=bool(facts.get("in_thought", False)),
         )
-        Loop.begin(OnLoop.WARN, sampling, begun.loop)
+        Loop.begin(OnLoop.WARN, begun.loop)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
     return begun

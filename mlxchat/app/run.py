@@ -34,7 +34,6 @@ from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
 from mlxchat.progress import Progress
 from mlxchat.request import Request
-from mlxchat.settings import SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.template_args import allows_thinking
@@ -215,9 +214,9 @@ class Run:
         with ExitStack() as stack:
             if self._request.overnight.keeps_awake:
                 stack.enter_context(keep_awake())
-            self._watch = Watch(
-                self._begun, self._request.overnight, should_stop, self._observer.warn
-            )
+            overnight = self._request.overnight
+            on_loop = overnight.action_on_loop(constrained=self._constraint is not None)
+            self._watch = Watch(self._begun, overnight, on_loop, should_stop, self._observer.warn)
             callbacks = None
             try:
                 yield from self._read(on_prefill)
@@ -386,10 +385,9 @@ class _Callbacks:
             self.checkpointer.read(done, total)
         self.on_prefill(done, total)
 
-    def pause(self, point: ResumePoint) -> SamplingSettings:
+    def pause(self, point: ResumePoint) -> None:
         if self.checkpointer is not None:
             self.checkpointer.paused(point)
-        return self.watch.loop.sampling(self.begun.sampling, point.generated)
 
 
 def _generation(
@@ -408,12 +406,12 @@ def _generation(
         "reply": reply,
         "pause_every": request.overnight.pause_every(),
         "on_pause": callbacks.pause,
+        "sampling": begun.sampling,
     }
     point = begun.resume_point
     if point is None:
-        how |= {"sampling": begun.sampling, "cached_tokens": begun.prefilled}
+        how["cached_tokens"] = begun.prefilled
         return Generation(loaded.model, prompt, begun.cache, **how)
-    how["sampling"] = callbacks.watch.loop.sampling(begun.sampling, point.generated)
     return Generation.resume(loaded.model, point, begun.cache, **how)
 
 

@@ -16,9 +16,13 @@ from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.request import Overnight
-from mlxchat.settings import SamplingSettings
+from mlxchat.settings import OnLoop, SamplingSettings
 from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import Position
+from mlxchat.wording import Field, Message
+
+# With it, no text of the measurements looped: scripts/bench_loops.py.
+USUAL_MULTIPLIER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,15 @@ class Watch:
         self,
         begun: Begun,
         overnight: Overnight,
+        on_loop: OnLoop,
         should_stop: ShouldStop | None,
         warn: Callable[[str], None],
     ) -> None:
         self._should_stop = should_stop
         self._warn = warn
         self._cache = begun.cache
-        self.loop = Loop.begin(overnight.on_loop, begun.sampling, begun.loop)
+        self.loop = Loop.begin(on_loop, begun.loop)
+        self._penalized = begun.sampling.dry_multiplier > 0
         deadline_s = overnight.deadline_s(time.time())
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._max_bytes = overnight.max_bytes
@@ -146,10 +152,13 @@ class Watch:
 
     def _watch_loop(self, id_: int) -> None:
         if self.loop.add(id_):
-            self._warn(
-                f"the text repeats itself at token {self._tokens:,}: "
-                f"{self.loop.detector.share:.0%} of the latest tokens repeat earlier ones"
-            )
+            share = f"{self.loop.detector.share:.0%} of the latest tokens repeat earlier ones"
+            message = f"the text repeats itself at token {self._tokens:,}: {share}"
+            if self._penalized:
+                self._warn(message)
+            else:
+                remedy = f" {USUAL_MULTIPLIER} prevents that from the start"
+                self._warn(Message(f"{message}; ", Field("dry_multiplier"), remedy))
         if self.loop.stops:
             self.ended = "loop"
 

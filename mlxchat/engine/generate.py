@@ -58,7 +58,7 @@ class Stats:
     peak_memory_bytes: int = 0
 
 
-OnPause = Callable[[ResumePoint], SamplingSettings]
+OnPause = Callable[[ResumePoint], None]
 
 
 class Generation:
@@ -80,10 +80,9 @@ class Generation:
     A `drafter` speeds up text that repeats its history, which the prompt's uncached part and the
     generated tokens are added to.
 
-    Every `pause_every` tokens, `on_pause` is called with the current ResumePoint and returns the
-    sampling settings to continue with. At that moment nothing is being computed and everything
-    yielded has been handled. `resume` continues from such a point, or from `resume_point` after an
-    interruption between two tokens.
+    Every `pause_every` tokens, `on_pause` is called with the current ResumePoint. At that moment
+    nothing is being computed and everything yielded has been handled. `resume` continues from such
+    a point, or from `resume_point` after an interruption between two tokens.
     """
 
     def __init__(
@@ -188,9 +187,8 @@ class Generation:
             self._on_held(step)
 
     def _decode_text(self) -> Iterator[Token]:
-        sampling = self._sampling
         while self._reply.finish_reason is None:
-            for token in self._decode_stretch(sampling):
+            for token in self._decode_stretch():
                 if not self._first_token_s:
                     self._first_token_s = time.perf_counter()
                 yield from self._reply.add(token)
@@ -199,13 +197,13 @@ class Generation:
             if self._interrupted:
                 break
             if self._on_pause is not None and self._reply.finish_reason is None:
-                sampling = self._on_pause(self._reply.here())
+                self._on_pause(self._reply.here())
         if self._reply.finish_reason != "stop_text":
             # Before finishing: that text belongs to an ending, not to a continuation.
             self.resume_point = self._reply.here()
         yield from self._reply.finish()
 
-    def _decode_stretch(self, sampling: SamplingSettings) -> Iterator[Decoded]:
+    def _decode_stretch(self) -> Iterator[Decoded]:
         """Decode up to the next pause or the end."""
         generated, max_tokens = self._reply.generated, self._reply.max_tokens
         ends = [max_tokens - generated] if max_tokens >= 0 else []
@@ -215,7 +213,7 @@ class Generation:
             self._model.network,
             self._cache,
             np.array(self._reply.here().latest, self._ids.dtype),
-            sampling=sampling,
+            sampling=self._sampling,
             first_index=generated,
             max_tokens=min(ends, default=-1),
             logprobs=self._settings.logprobs,

@@ -1,7 +1,7 @@
-"""Detect that a generation repeats itself, and decide what to do.
+"""Detect that a generation repeats itself.
 
-Token ids in, decisions out. Decisions depend on the token sequence alone, never on time, so a
-resumed run decides like an uninterrupted one. Informing the user is left to others.
+Depends on the token sequence alone, never on time, so a resumed run decides like an uninterrupted
+one. What to do about it is left to others.
 """
 
 from collections import Counter, deque
@@ -16,8 +16,6 @@ HISTORY = WINDOW + LOOK_BACK + NGRAM - 1
 
 ENTER_SHARE = 0.8
 LEAVE_SHARE = 0.5
-
-NUDGED_TOKENS = 200
 
 
 class LoopDetector:
@@ -86,45 +84,3 @@ class LoopDetector:
             self._known[oldest] -= 1
             if not self._known[oldest]:
                 del self._known[oldest]
-
-
-class Nudge:
-    """Raises the temperature for a stretch of tokens to get a generation out of a loop.
-
-    A stretch lasts at most `NUDGED_TOKENS` and ends as soon as the loop does. If the loop persists
-    when the detector's window holds only tokens from after the beginning of the stretch, another
-    stretch begins.
-    """
-
-    def __init__(self, base_temp: float) -> None:
-        self._base_temp = base_temp
-        self._since: int | None = None
-
-    def temp(self, looping: bool, tokens: int) -> float:
-        """The temperature for the next token, after `tokens` generated ones.
-
-        Call it once for each token, in order.
-        """
-        if not looping:
-            self._since = None
-        elif self._since is None or tokens - self._since >= WINDOW:
-            self._since = tokens
-        nudging = self._since is not None and tokens - self._since < NUDGED_TOKENS
-        return raised(self._base_temp) if nudging else self._base_temp
-
-    def state(self) -> dict[str, Any]:
-        """The complete state, ready for JSON, except the base temperature."""
-        return {"since": self._since}
-
-    @classmethod
-    def from_state(cls, base_temp: float, state: dict[str, Any]) -> "Nudge":
-        """Restore from `state`."""
-        nudge = cls(base_temp)
-        nudge._since = state["since"]
-        return nudge
-
-
-def raised(base_temp: float) -> float:
-    """The temperature in a stretch: at least 1, the model's own distribution."""
-    # A greedy loop is nearly certain of each token; at 0.8 a stretch often ends in the same loop.
-    return max(1.0, base_temp + 0.5)

@@ -10,9 +10,6 @@ from mlxchat.options import Group, at_least, check_options, option
 from mlxchat.settings import OnLoop
 from mlxchat.wording import Field
 
-# Tokens between pauses, at which a raised temperature is lowered again.
-NUDGE_EVERY = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Overnight:
@@ -46,10 +43,11 @@ class Overnight:
         metavar="SIZE",
         parse=parse_bytes,
     )
-    on_loop: OnLoop = option(
-        OnLoop.WARN,
+    on_loop: OnLoop | None = option(
+        None,
         "What to do if the text repeats itself",
         Group.END,
+        if_unset="warn, or stop with a constraint",
         project=True,
     )
     output: Path | None = option(
@@ -118,9 +116,11 @@ class Overnight:
         return any(each is not None for each in (self.checkpoint, self.until, self.lasting_s))
 
     def pause_every(self) -> int | None:
-        if self.on_loop is OnLoop.NUDGE:
-            return NUDGE_EVERY
         return None if self.checkpoint is None else self.checkpoint_every
+
+    def action_on_loop(self, *, constrained: bool) -> OnLoop:
+        """What to do if the text repeats itself: an answer that does would never be complete."""
+        return self.on_loop or (OnLoop.STOP if constrained else OnLoop.WARN)
 
     def deadline_s(self, now_s: float) -> float | None:
         """The deadline in seconds since the epoch, if generation begins now."""
