@@ -34,6 +34,13 @@ def test_a_question_asked_again_and_again_recalls_the_change_too(asked: int) -> 
     assert recalled(QUESTION, *said) == [1, 6 + asked]
 
 
+def test_a_change_in_other_words_is_recalled_beside_the_fact() -> None:
+    fact = ("My sister Clara works as a vet in Bristol.", "Nice.")
+    change = ("Clara changed her job, she is a pilot now.", "Nice.")
+    question = "What does my sister Clara do for a living?"
+    assert recalled(question, fact, *FILLERS, change, *FILLERS) == [1, 6]
+
+
 def test_a_question_asked_in_other_words_recalls_the_statement() -> None:
     asked = ("What's my sister called?", "Whats the name of my sister?", "my sister's name is?")
     said = [STATED, *FILLERS, *((each, "Who knows?") for each in asked)]

@@ -23,7 +23,7 @@ MORE_OF_MANY = 0.08
 # A text that says more counts as saying this much: people tell much in one sentence.
 MOST_AMOUNT = 6
 # A text is chosen beside a closer one if it is nearly as close...
-NEARLY = 0.6
+NEARLY = 0.5
 # ... or in its place, if it was said later and hardly less close.
 ALIKE = 0.8
 # A name or a number says more than another word.
