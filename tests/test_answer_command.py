@@ -2,6 +2,7 @@
 is complete."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,24 @@ def test_only_the_code_is_written(
     for option, code in {"-x": "ls | wc -l\n", "--extract-last": "print(1)\n"}.items():
         run = run_in_process(command, "-m", str(model), *saving, option, "A bash line.")
         assert (run.returncode, run.stdout) == (0, code), run.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_nothing_is_generated_after_the_first_code_block(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small model that explained its code for ever kept a script waiting."""
+    say_scripts(monkeypatch)
+    endless = f"{CODE}{'And so on. ' * 500}<|im_end|>"
+    script = Scripted(chat_templates.CHATML, (), endless, ends=("<|im_end|>",))
+    (tmp_path / "model").mkdir()
+    model = str(script.write(tmp_path / "model"))
+    saving = ["--no-save"] if command == "chat" else []
+    run = run_in_process(command, "-m", model, *saving, "-x", "--stats", "A bash line.")
+    assert (run.returncode, run.stdout) == (0, "ls | wc -l\n"), run.stderr
+    generated = re.search(r"(\d+) (generated|tokens)", run.stderr)
+    assert generated is not None, run.stderr
+    assert int(generated[1]) < len(CODE), run.stderr
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])

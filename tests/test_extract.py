@@ -60,6 +60,8 @@ def test_a_text_that_is_cut_off_is_settled_if_its_first_block_is_closed() -> Non
     closed, open_ = "Sure:\n```\nls\n```\nOr", "Sure:\n```\nls\n"
     assert is_settled(closed)
     assert not is_settled(open_)
+    assert not is_settled("```\nls\n```")
+    assert extract_code("```\nls\n``` x") == "ls\n``` x"
     assert not is_settled("Sure:")
     assert not is_settled(closed, last=True)
 

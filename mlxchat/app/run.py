@@ -38,7 +38,7 @@ from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.template_args import allows_thinking
 from mlxchat.text.documents import name_of
-from mlxchat.text.extract import extract_code
+from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.reply_reader import Reader as ReplyReader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
@@ -297,6 +297,14 @@ class Run:
             if not self._request.answer.extracts:
                 self._write(text)
             yield Piece(text, token)
+            if self._has_code(token):
+                callbacks.watch.ended = "stop"
+                break
+
+    def _has_code(self, token: Token) -> bool:
+        """Whether the code to extract is complete with this token."""
+        wanted = self._request.answer.extract and "\n" in token.text and not token.thought
+        return wanted and is_settled(self._answer.getvalue())
 
     def _write(self, text: str) -> None:
         self._sink.write(text)

@@ -22,7 +22,7 @@ from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.spelling import as_flags, as_keys
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken
-from mlxchat.text.extract import extract_code
+from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.wording import Field, Message
 
@@ -49,7 +49,7 @@ class PipedChat:
         is_json = options.constraint is not None and options.constraint.kind == "schema"
         self._stdout = Stdout(is_json=is_json and not options.as_events)
         self._turn = 0
-        self._lacks_code = False
+        self._lacks_code = self._has_code = False
         self._status = ExitStatus.OK
 
     def run(self, turns: Iterable[Spoken]) -> int:
@@ -116,7 +116,7 @@ class PipedChat:
             on_encode=bar.counting("tokenizing", "characters"),
             on_prefill=bar.counting("reading", "tokens"),
             on_note=bar.counting("writing a note", "tokens"),
-            should_stop=stop.requested,
+            should_stop=lambda: self._has_code or stop.requested(),
             constraint=constraint,
             prefill=_prefill_in(spoken) or self._options.answer.prefill,
             on_end=on_end,
@@ -146,13 +146,17 @@ class PipedChat:
         return self._text_pieces(reply)
 
     def _extracted(self, reply: Iterator[Said]) -> Iterator[str]:
-        """The first or last code block of the answer."""
+        """The first or last code block of the answer, which ends with the first one if that is
+        wanted."""
+        self._has_code = False
         answer, wanted = "", self._options.answer
         for said in reply:
             if isinstance(said, Change):
                 self._warn(said)
             elif not said.thought:
                 answer += said.text
+                if "\n" in said.text:
+                    self._has_code = is_settled(answer, last=wanted.extract_last)
         assert self._conversation.stats is not None
         self._lacks_code = not is_whole(wanted, answer, self._conversation.stats.finish_reason)
         text = extract_code(answer, last=wanted.extract_last)

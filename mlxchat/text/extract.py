@@ -24,7 +24,9 @@ def extract_code(text: str, *, last: bool = False) -> str:
 
 def is_settled(text: str, *, last: bool = False) -> bool:
     """Whether `extract_code` would return the same if the text continued."""
-    return not last and len(_blocks(text)[0]) > 0
+    # A last line of three backticks may still become one that does not close the block.
+    lines = text[: text.rfind("\n") + 1]
+    return not last and len(_blocks(lines)[0]) > 0
 
 
 def _blocks(text: str) -> tuple[list[str], str | None]:
