@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mlxchat.recall.choice import chosen, closest
 from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
-from mlxchat.recall.words import words
+from mlxchat.recall.words import informative, words
 
 TEXTS = (
     "My name is Ada and I live in Turin.",
@@ -91,6 +91,12 @@ def test_the_closest_are_chosen_and_of_nearly_equal_ones_the_latest(
     closeness: dict[int, float], at_most: int, expected: list[int]
 ) -> None:
     assert chosen(closeness, lambda number: number, at_most) == expected
+
+
+def test_a_negation_is_no_name() -> None:
+    assert informative("I don't know, and won’t ask.") == ["know"]
+    assert numbers("I don't agree.", "Don lives in Lyon.", "It rains.") == []
+    assert numbers("Where does Don live?", "Don lives in Lyon.", "It rains.") == [0]
 
 
 # Excerpts

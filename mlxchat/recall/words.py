@@ -13,6 +13,8 @@ _PIECE = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
 _CAPITALIZED = re.compile(r"(?<=[\w,] )[A-Z]\w+")
 _DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"\w+")
+# The "don" of "don't" is nobody's name.
+_NEGATED = re.compile(r"\b(\w+n)['’]t\b", re.IGNORECASE)
 # A number this short counts something; a longer one identifies it.
 SHORT_NUMBER = 3
 _IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
@@ -28,7 +30,7 @@ _EMPTY = (
     "this to told too under up us use used was we well were what when where which while who "
     "whom whose why will with would yes you your ours best between difference make "
     "write explain list suggest thanks thank hello day "
-    "am let lets ve ll re don didn doesn isn aren wasn weren won couldn wouldn shouldn haven hasn "
+    "am let lets ve ll re "
     "der die das ein eine ist wie was wer wo wann mir mein meine unser wir ich und in zu "
     "le la les un une est quel quelle quelles de du des mon ma mes que qui je et nous "
     "nicht kein habe hat bin sind mit auf von dem den pas ne ai suis en dans pour avec sur ce"
@@ -78,10 +80,11 @@ def words(text: str) -> list[str]:
 
 def informative(text: str) -> list[str]:
     """Each word once that may say what the text is about: no empty words, no single letters."""
+    negated = {word.casefold() for word in _NEGATED.findall(text)}
     return [
         word
         for word in dict.fromkeys(words(text))
-        if word not in EMPTY_WORDS and (len(word) > 1 or word.isdigit())
+        if word not in EMPTY_WORDS and word not in negated and (len(word) > 1 or word.isdigit())
     ]
 
 
