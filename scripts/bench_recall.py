@@ -4,7 +4,7 @@
     python -m scripts.bench_recall --tuning    # the set on which the thresholds are tuned
 
 The facts are planted among short turns, then among the sentences and the pages of Python's own
-documentation; those told in long sentences are counted apart. No model runs, so this shows what
+documentation; those in long sentences are counted separately. No model runs, so this shows what
 would be quoted, not what would be answered.
 """
 

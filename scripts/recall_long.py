@@ -1,4 +1,4 @@
-"""Facts as people tell them, in long sentences, and what they ask later."""
+"""Facts as people state them, in long sentences, and what they ask later."""
 
 TUNING = (
     (

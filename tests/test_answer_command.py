@@ -158,7 +158,7 @@ def test_only_the_code_is_written(
 def test_nothing_is_generated_after_the_first_code_block(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small model that explained its code for ever kept a script waiting."""
+    """A small model kept explaining its code while a script waited."""
     say_scripts(monkeypatch)
     endless = f"{CODE}{'And so on. ' * 500}<|im_end|>"
     script = Scripted(chat_templates.CHATML, (), endless, ends=("<|im_end|>",))

@@ -157,7 +157,7 @@ def test_a_sentence_that_shares_little_by_chance_is_not_recalled(message: str) -
     assert recalled(message, (PAGE, "I see."), *FILLERS) == []
 
 
-def test_a_fact_told_in_a_long_sentence_is_recalled() -> None:
+def test_a_fact_in_a_long_sentence_is_recalled() -> None:
     assert recalled("Who has the root password?", (TOLD, "Noted."), *FILLERS) == [1]
 
 

@@ -377,7 +377,7 @@ def test_metrics_and_a_loop_that_ends_it(monotonous: list[str], tmp_path: Path) 
 
 
 def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
-    """A string without a maximum length went on for ever."""
+    """A string without a maximum length never ended."""
     out = tmp_path / "out"
     how = ("--regex", "[ab]*c", *(each for each in monotonous if each != "--ignore-eos"), TEXT)
     code, stderr = generate_here("-o", str(out), *how)

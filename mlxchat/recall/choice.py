@@ -11,16 +11,16 @@ from typing import Protocol
 from mlxchat.recall.index import WithWord
 from mlxchat.recall.words import EVERYDAY_WORDS, informative, is_about_own, is_short_number, names
 
-# Tuned on scripts/recall_tuning.py. A text fits if it is at least this close to the message, less
-# something for each of the two that is about the speaker's own things.
+# Tuned on scripts/recall_tuning.py. A text fits if it is at least this close to the message; a bit
+# less is enough for each of the two that is about the speaker's own things.
 ENOUGH = 0.36
 LESS_IF_OWN = 0.075
-# The more texts there are, the closer is one of them by chance. Beyond this many, for each e times
-# as many, a text has to be this much closer; half as much if one of the two is about own things,
-# and not if both are.
+# The more texts there are, the closer one of them is by chance. Each time their number grows by a
+# factor of e beyond the first of these, a text must be closer by the second; by half of it if one
+# of the two is about the speaker's own things, by nothing if both are.
 FEW_TEXTS = 300
 MORE_OF_MANY = 0.08
-# A text that says more counts as saying this much: people tell much in one sentence.
+# Longer texts are not penalized further: people often say a lot in one sentence.
 MOST_AMOUNT = 6
 # A text is chosen beside a closer one if it is nearly as close...
 NEARLY = 0.5
