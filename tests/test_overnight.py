@@ -385,6 +385,8 @@ def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_pat
     assert "the text repeats itself at token " in stderr
     assert stderr.endswith("the answer is not complete (finish reason: loop)\n")
     assert set(out.read_text().rstrip("\n")) == {"a"}
+    code, stderr = generate_here("-x", "-o", str(tmp_path / "x"), *how[2:])
+    assert (code, stderr.count("(finish reason: loop)")) == (4, 1)
     code, stderr = generate_here("--on-loop", "warn", "-n", "900", "-o", str(tmp_path / "b"), *how)
     assert code == 4
     assert stderr.endswith("the answer is not complete (finish reason: length)\n")

@@ -37,7 +37,7 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
         checkpoint_every=long.checkpoint_every,
         until_s=long.deadline_s(time.time()),
         max_bytes=long.max_bytes,
-        on_loop=long.action_on_loop(constrained=False),
+        on_loop=long.action_on_loop(of_form=False),
         metrics=None if long.metrics is None else str(long.metrics.resolve()),
         kept=dict(request.kept),
     )

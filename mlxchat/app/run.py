@@ -215,7 +215,8 @@ class Run:
             if self._request.overnight.keeps_awake:
                 stack.enter_context(keep_awake())
             overnight = self._request.overnight
-            on_loop = overnight.action_on_loop(constrained=self._constraint is not None)
+            of_form = self._constraint is not None or self._request.answer.extracts
+            on_loop = overnight.action_on_loop(of_form=of_form)
             self._watch = Watch(self._begun, overnight, on_loop, should_stop, self._observer.warn)
             callbacks = None
             try:
