@@ -54,7 +54,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "cache": [
         *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),
-        *("cascade", "endings", "block", "trial", "rows", "side_by_side", "build", ""),
+        *("powers", "cascade", "endings", "block", "trial", "rows", "side_by_side", "build", ""),
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),
@@ -224,7 +224,7 @@ SOLE_IMPORTERS = {
     "gguf": ("models.gguf",),
     "psutil": ("platform",),
     "mlx_lm": (
-        *("cache.cascade", "cache.layers", "cache.build", "cache.side_by_side", "engine.sampling"),
+        *("cache.powers", "cache.layers", "cache.build", "cache.side_by_side", "engine.sampling"),
         *("models", "bench.theirs"),
     ),
     "llguidance": ("constraint",),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache import Cache, cascade, make_cache, side_by_side
+from mlxchat.cache import Cache, make_cache, powers, side_by_side
 from mlxchat.cache.layers import tokens_evicted, windows
 from mlxchat.cache.side_by_side import (
     Rows,
@@ -262,7 +262,9 @@ def test_a_layer_that_never_attends_to_the_shared_tokens_is_found(
     network = network_of("llama")
     monkeypatch.setattr(side_by_side, "install_cascade", lambda network: None)
     for module in {type(each).__module__ for each in network.modules()}:
-        monkeypatch.setattr(sys.modules[module], cascade.NAME, cascade.plain, raising=False)
+        monkeypatch.setattr(
+            sys.modules[module], powers.ATTENTION, powers.plain_attention, raising=False
+        )
     assert not shares_start(network, lambda: make_cache(network, WINDOW, KEEP), WINDOW)
 
 

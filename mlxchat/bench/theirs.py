@@ -19,6 +19,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
+from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.errors import OutputError, UsageError
 from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
@@ -58,7 +59,10 @@ def generate(
     from mlx_lm.generate import stream_generate
 
     prompt = mx.array(ids)
-    return stream_generate(model.network, tokenizer, prompt, max_tokens, max_kv_size=max_kv_size)
+    with mlx_lms_own():
+        yield from stream_generate(
+            model.network, tokenizer, prompt, max_tokens, max_kv_size=max_kv_size
+        )
 
 
 def generate_batch(
@@ -69,21 +73,23 @@ def generate_batch(
     _quiet_transformers()
     from mlx_lm.generate import BatchGenerator
 
-    generator = BatchGenerator(
-        model.network, stop_tokens=[], completion_batch_size=rows, prefill_batch_size=rows
-    )
-    generator.insert([ids.tolist() for ids in prompts], [max_tokens] * len(prompts))
-    while responses := generator.next_generated():
-        yield len(responses)
-    generator.close()
+    with mlx_lms_own():
+        generator = BatchGenerator(
+            model.network, stop_tokens=[], completion_batch_size=rows, prefill_batch_size=rows
+        )
+        generator.insert([ids.tolist() for ids in prompts], [max_tokens] * len(prompts))
+        while responses := generator.next_generated():
+            yield len(responses)
+        generator.close()
 
 
 def prefilled_cache(network: nn.Module, ids: TokenIds) -> list[Any]:
     """mlx-lm's plain cache with the tokens `ids: (T,)`."""
     cache = make_prompt_cache(network)
-    for start in range(0, len(ids), DEFAULT_STEP_SIZE):
-        network(mx.array(ids[start : start + DEFAULT_STEP_SIZE])[None], cache=cache)
-        mx.eval([layer.state for layer in cache])
+    with mlx_lms_own():
+        for start in range(0, len(ids), DEFAULT_STEP_SIZE):
+            network(mx.array(ids[start : start + DEFAULT_STEP_SIZE])[None], cache=cache)
+            mx.eval([layer.state for layer in cache])
     return cache
 
 
@@ -95,8 +101,11 @@ def resume(
 
     own = copy.deepcopy(cache)
     prompt = mx.array(ids)
-    for response in stream_generate(model.network, tokenizer, prompt, max_tokens, prompt_cache=own):
-        yield response.token
+    with mlx_lms_own():
+        for response in stream_generate(
+            model.network, tokenizer, prompt, max_tokens, prompt_cache=own
+        ):
+            yield response.token
 
 
 def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[int]:

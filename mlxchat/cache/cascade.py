@@ -1,34 +1,33 @@
 """Attention of several rows to tokens that they share, which are stored once, and to their own.
 
-mlx-lm's models call one function for attention. `install_cascade` replaces it in a model's modules
-by one that does the same for every cache without `shared` tokens.
+`install_cascade` replaces the attention of a model's modules by one that does the same for every
+cache without `shared` tokens.
 
 Source: Hydragen (Juravsky et al., 2024), whose parts are combined exactly.
 """
 
-import math
-import sys
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models import base
 
 from mlxchat.cache.placement import Entries
-
-LOG2_E = math.log2(math.e)
-
-NAME = "scaled_dot_product_attention"
-
-plain: Any = base.scaled_dot_product_attention
+from mlxchat.cache.powers import (
+    ATTENTION,
+    LOG2_E,
+    best,
+    masked,
+    plain_attention,
+    replace_function,
+    total,
+    weights,
+)
+from mlxchat.cache.powers import attention as to_own
 
 
 def install_cascade(network: nn.Module) -> None:
     """Let the model's attention heed `shared`. Changes mlx-lm's modules, once, for all models."""
-    for each in {type(module).__module__ for module in network.modules()}:
-        module = sys.modules[each]
-        if getattr(module, NAME, None) is plain:
-            setattr(module, NAME, attention)
+    replace_function(network, ATTENTION, attention, plain_attention, to_own)
 
 
 def attention(  # noqa: PLR0917 (mlx-lm's)
@@ -47,7 +46,7 @@ def attention(  # noqa: PLR0917 (mlx-lm's)
     """
     shared = getattr(cache, "shared", None)
     if shared is None:
-        return plain(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+        return to_own(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
     cache.attended = True
     return _cascade(queries * (scale * LOG2_E), Entries(keys, values), shared, mask, sinks)
 
@@ -70,47 +69,27 @@ def _cascade(
     shared_mask, own_mask = _masks(mask, tokens, slots)
     groups = queries.reshape(batch, kv_heads, -1, dim)
     own_scores = (groups @ own.keys.swapaxes(-1, -2)).reshape(*by_group, slots)
-    own_scores = _masked(own_scores.astype(mx.float32), own_mask)
+    own_scores = masked(own_scores.astype(mx.float32), own_mask)
     # The queries of all rows as if they were those of one.
     together = groups.swapaxes(0, 1).reshape(1, kv_heads, -1, dim)
     scores = together @ shared.keys.swapaxes(-1, -2)
     scores = scores.reshape(kv_heads, batch, *by_group[2:], -1).astype(mx.float32)
     if shared_mask is not None:
-        scores = _masked(scores, shared_mask.swapaxes(0, 1))
-    best = mx.maximum(_best(own_scores), _best(scores).swapaxes(0, 1))
+        scores = masked(scores, shared_mask.swapaxes(0, 1))
+    highest = mx.maximum(best(own_scores), best(scores).swapaxes(0, 1))
     if sinks is not None:
         sinks = sinks.astype(mx.float32).reshape(1, kv_heads, -1, 1, 1) * LOG2_E
-        best = mx.maximum(best, sinks)
-    own_weights, weights = _weights(own_scores, best), _weights(scores, best.swapaxes(0, 1))
-    total = _sum(own_weights) + _sum(weights).swapaxes(0, 1)
+        highest = mx.maximum(highest, sinks)
+    own_seen = weights(own_scores, highest)
+    seen = weights(scores, highest.swapaxes(0, 1))
+    divisor = total(own_seen) + total(seen).swapaxes(0, 1)
     if sinks is not None:
-        total = total + _weights(sinks, best)
-    own_seen = own_weights.astype(queries.dtype).reshape(batch, kv_heads, -1, slots) @ own.values
-    seen = weights.astype(queries.dtype).reshape(1, kv_heads, -1, scores.shape[-1]) @ shared.values
-    seen = seen.reshape(kv_heads, batch, *by_group[2:], -1).swapaxes(0, 1)
-    found = (own_seen.reshape(seen.shape) + seen) / total
+        divisor = divisor + weights(sinks, highest)
+    own_found = own_seen.astype(queries.dtype).reshape(batch, kv_heads, -1, slots) @ own.values
+    found = seen.astype(queries.dtype).reshape(1, kv_heads, -1, scores.shape[-1]) @ shared.values
+    found = found.reshape(kv_heads, batch, *by_group[2:], -1).swapaxes(0, 1)
+    found = (own_found.reshape(found.shape) + found) / divisor
     return found.astype(queries.dtype).reshape(batch, heads, tokens, -1)
-
-
-def _best(scores: mx.array) -> mx.array:
-    return mx.max(scores, axis=-1, keepdims=True)
-
-
-def _weights(scores: mx.array, best: mx.array) -> mx.array:
-    # On a CPU, three times as fast as `exp`.
-    return mx.power(2.0, scores - best)
-
-
-def _sum(weights: mx.array) -> mx.array:
-    return mx.sum(weights, axis=-1, keepdims=True)
-
-
-def _masked(scores: mx.array, mask: mx.array | None) -> mx.array:
-    """Scores `(…, G, L, S)` with a mask `(…, L, S)`. Finite, so that a row may see nothing here."""
-    if mask is None:
-        return scores
-    by_group = mask if mask.ndim == 2 else mask[:, :, None]
-    return mx.where(by_group, scores, mx.finfo(scores.dtype).min)
 
 
 def _masks(

@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
+from mlxchat.cache.powers import install_powers
 from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory
 from mlxchat.models.adapters.adapter import Adapter
 from mlxchat.models.adapters.apply import apply as apply_adapter
@@ -143,6 +144,7 @@ def load_directory(
     )
     wide = overflows_float16(config)
     network = _fill(network, config, directory, arrays, target, wide=wide, sharding=sharding)
+    install_powers(network)
     activations = _activation_dtype(network)
     if adapter is not None:
         apply_adapter(adapter, network, activations)
