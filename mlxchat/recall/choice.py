@@ -20,6 +20,8 @@ LESS_IF_OWN = 0.075
 # of the two is about the speaker's own things, by nothing if both are.
 FEW_TEXTS = 300
 MORE_OF_MANY = 0.08
+# A text has at least this much of the message's information, however little else it says.
+LEAST_SHARE = 0.3
 # Longer texts are not penalized further: people often say a lot in one sentence.
 MOST_AMOUNT = 6
 # A text is chosen beside a closer one if it is nearly as close...
@@ -78,7 +80,7 @@ def closest(index: Described, message: str) -> list[Close]:
     about_own = is_about_own(message)
     found: list[Close] = []
     for fit in by_share(index, message):
-        if EVERYDAY_WORDS.issuperset(fit.words):
+        if fit.share < LEAST_SHARE or EVERYDAY_WORDS.issuperset(fit.words):
             continue
         share_of_text = min(1.0, len(fit.words) / min(index.amount_of(fit.number), MOST_AMOUNT))
         closeness = sqrt(fit.share * share_of_text)
