@@ -721,7 +721,9 @@ def run_prompts(directory: Path, limit_bytes: int, seeds: list[int]) -> None:
         ids = text_like(text(2_000, 1), PAGE * (seed % 3), 3 * PAGE, seed)
         plain = Run(model, ids)
         for _ in range(2):
-            np.testing.assert_array_equal(Run(model, ids, pages).logits(1), plain.logits(1))
+            # Where the other process has just pruned, other steps are computed, and rounded.
+            run = Run(model, ids, pages)
+            np.testing.assert_allclose(run.logits(1), plain.logits(1), atol=1e-5)
         pages.close()
         assert pages.error is None, pages.error
 
