@@ -1,19 +1,19 @@
 """Search forgotten turns for planted facts: how many are found, and what is recalled wrongly.
 
     python -m scripts.bench_recall             # the set that is reported
-    python -m scripts.bench_recall --tuning    # the set on which the thresholds are tuned
+    python -m scripts.bench_recall --tuning    # the sets on which the thresholds are tuned
 
-The facts are planted among short turns, then among the sentences and the pages of Python's own
-documentation; those in long sentences are counted separately. No model runs, so this shows what
-would be quoted, not what would be answered.
+The facts are planted among short turns, then among sentences and pages: of prose like what users
+paste, or of Python's own documentation. Facts in long sentences are counted separately. No model
+runs, so this shows what would be quoted, not what would be answered.
 """
 
 import argparse
 import random
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pydoc_data.topics import topics
 
 from mlxchat.bench.recall import conversation
@@ -23,8 +23,14 @@ from mlxchat.chat.memory import Memory
 from mlxchat.chat.turn import Turn
 from mlxchat.chat.turns import Turns
 from mlxchat.recall.said import sentences
-from scripts import recall_long
-from scripts.recall_tuning import TUNING
+from scripts import (
+    recall_long,
+    recall_prose,
+    recall_tuning,
+    recall_tuning_prose,
+    recall_tuning_second,
+    recall_tuning_third,
+)
 
 TURNS = (60, 200, 1_000)
 SENTENCES = (200, 1_000)
@@ -71,33 +77,58 @@ def measure(planted: RecallSet, long: LongFacts, length: int, among: Sequence[st
     )
 
 
-def prose(half: int) -> str:
+def documentation(half: int) -> str:
     """Every other page of Python's documentation of itself."""
     return "\n".join(topics[name] for name in sorted(topics)[half::2])
 
 
-def shuffled(texts: Sequence[str]) -> list[str]:
-    return random.Random(0).sample(texts, len(texts))
+def single(text: str) -> list[str]:
+    return [each for each in sentences(text) if len(each.split()) >= WORDS_OF_A_SENTENCE]
+
+
+def pages(text: str) -> list[str]:
+    words = text.split(" ")
+    starts = range(0, len(words), WORDS_OF_A_PAGE)
+    return [" ".join(words[start : start + WORDS_OF_A_PAGE]) for start in starts]
+
+
+def of_each(sources: Sequence[str], divide: Callable[[str], list[str]]) -> list[str]:
+    """The parts of one source in random order, then those of the next."""
+    parts = map(divide, sources)
+    return [each for own in parts for each in random.Random(0).sample(own, len(own))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    planted: RecallSet
+    long: LongFacts
+    sources: Sequence[str]
+
+
+def reported() -> _Set:
+    return _Set(REPORTING, recall_long.LONG, [recall_prose.PROSE, documentation(1)])
+
+
+def tuning_sets() -> list[_Set]:
+    first, second, third = recall_tuning, recall_tuning_second, recall_tuning_third
+    return [
+        _Set(first.TUNING, first.LONG, [documentation(0)]),
+        _Set(second.TUNING, second.LONG, [documentation(1)]),
+        _Set(third.TUNING, third.LONG, [recall_tuning_prose.PROSE, documentation(0)]),
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tuning", action="store_true")
-    tuning = parser.parse_args().tuning
-    planted = TUNING if tuning else REPORTING
-    long = recall_long.TUNING if tuning else recall_long.REPORTING
-    text = prose(0 if tuning else 1)
-    single = [each for each in sentences(text) if len(each.split()) >= WORDS_OF_A_SENTENCE]
-    words = text.split(" ")
-    starts = range(0, len(words), WORDS_OF_A_PAGE)
-    pages = [" ".join(words[start : start + WORDS_OF_A_PAGE]) for start in starts]
-    for what, lengths, among in (
-        ("short turns", TURNS, []),
-        ("sentences", SENTENCES, shuffled(single)),
-        ("pages", PAGES, shuffled(pages)),
-    ):
-        for length in lengths:
-            print(f"among {what}, {measure(planted, long, length, among)}")
+    for each in tuning_sets() if parser.parse_args().tuning else [reported()]:
+        for what, lengths, among in (
+            ("short turns", TURNS, []),
+            ("sentences", SENTENCES, of_each(each.sources, single)),
+            ("pages", PAGES, of_each(each.sources, pages)),
+        ):
+            for length in lengths:
+                print(f"among {what}, {measure(each.planted, each.long, length, among)}")
 
 
 if __name__ == "__main__":

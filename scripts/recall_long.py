@@ -1,126 +1,150 @@
-"""Facts as people state them, in long sentences, and what they ask later."""
+"""Facts as people state them, in long sentences, and what they ask later. Only reported."""
 
-TUNING = (
+LONG = (
     (
-        "By the way, I should mention that my sister Clara, who moved to Bristol last "
-        "year with her two kids, works as a vet in a small clinic near the harbour.",
-        "What does my sister do for a living?",
+        "Finally got in to see the neurologist about the headaches, and she's put me on "
+        "topiramate, to be taken at night because it makes people drowsy.",
+        "What did the neurologist prescribe for my headaches?",
     ),
     (
-        "I've been thinking about dinner on Saturday, and since Tom is vegetarian I will "
-        "probably make the mushroom lasagne with the recipe from grandma.",
-        "What was I going to cook for Tom?",
+        "After endless back and forth with the kids, who'd set their hearts on the "
+        "seaside, we've decided that this summer we're renting a narrowboat on the Kennet "
+        "and Avon for ten days. None of us has ever steered one, so wish us luck.",
+        "What sort of holiday did we settle on for this summer?",
     ),
     (
-        "So the plan is that we leave on the 14th of May, take the night train from "
-        "Vienna, and stay in a small hotel near the station in Venice for three nights.",
-        "When do we leave for Venice?",
+        "The man we bought from built the greenhouse himself out of old sash windows, so "
+        "every pane is a different size, and when the hail smashed two of them last week I "
+        "had to have new ones cut specially by a glazier over in Ludlow.",
+        "Where did I get the replacement panes for the greenhouse made?",
     ),
     (
-        "Just so you know, the production database lives on db-prod-3 and nobody except "
-        "Marta has the root password for it.",
-        "Who has the root password?",
+        "In chapter three, which I rewrote on the way home, Ilse doesn't burn the letters "
+        "after all; she sews them into the lining of her father's coat, and nobody finds "
+        "out until the auction, when a button comes off in somebody's hand.",
+        "Where does Ilse hide the letters in my chapter?",
     ),
     (
-        "We decided in yesterday's meeting to postpone the release of version 2.4 until "
-        "after the security audit is finished in late October.",
-        "Until when is the release postponed?",
+        "For the record, because I'm bound to forget: the nightly backups don't go to the "
+        "old NAS any more, it kept filling up. They're pushed to a storage box in Helsinki "
+        "at half past two, and we only hang on to the last fourteen.",
+        "How many of the nightly backups do we keep?",
     ),
     (
-        "I'm writing a fantasy novel in which a young mapmaker named Elin discovers that "
-        "the maps she draws change the land itself.",
-        "What is the name of the mapmaker in my novel?",
+        "My colleague Dagmar, the one with the parrot, goes on parental leave in the "
+        "middle of April, and until she's back I'm meant to look after her accounts too, "
+        "which basically means I'll be doing Austria and Switzerland for a whole year.",
+        "Which countries am I covering while Dagmar is on leave?",
     ),
     (
-        "My budget for the whole laptop is about 1200 euros, but I could stretch to 1400 "
-        "if the screen is really good.",
-        "How much can I spend on the laptop?",
+        "We gave in and adopted a cat from the shelter, a ginger thing with one eye; no "
+        "papers, but going by her teeth the vet reckons she's about seven.",
+        "How old is our cat supposed to be?",
     ),
     (
-        "Please always answer in metric units because I don't understand inches and Fahrenheit.",
-        "Which units do I prefer?",
+        "I took the piano up again during lockdown, and my teacher, a very patient "
+        "Ukrainian woman who lives above the launderette, has me playing Schumann at the "
+        "moment, though if I'm honest I'd much rather be learning some jazz.",
+        "Which composer has my piano teacher got me on?",
     ),
     (
-        "My doctor told me last week that my cholesterol is too high, so I am trying to "
-        "eat less butter and cheese.",
-        "What did the doctor say about my cholesterol?",
+        "We had three quotes for insulating the loft, and although the firm from Stroud "
+        "was the cheapest by a mile, we've gone with the middle one in the end, because "
+        "they use sheep's wool and my husband can't stand that yellow itchy stuff.",
+        "What material are they going to insulate our loft with?",
     ),
     (
-        "The API key for the weather service has to be sent in the header X-Weather-"
-        "Token, not in the URL.",
-        "In which header goes the weather API key?",
+        "The board game I'm designing is cooperative, for two to five people: everybody "
+        "keeps a lighthouse going through one long winter, ships turn up at random, and "
+        "the whole table loses the moment the oil runs out, even if every ship so far got "
+        "home.",
+        "How do the players lose in the board game I'm making?",
     ),
     (
-        "Our daughter starts school in September at the Montessori school on Linden Road,"
-        " and we still need to buy her a backpack.",
-        "Which school does our daughter go to?",
+        "So the second round at the aquarium went well, apart from me spilling tea on the "
+        "director, who was very nice about it, and they rang this afternoon to offer me "
+        "the job! The probation is six months, which is longer than I'd hoped for, but the "
+        "pay's decent and I get to feed the rays.",
+        "How long will I be on probation at the aquarium?",
     ),
     (
-        "I broke my left wrist when I fell off a ladder in 2019, and it still hurts when "
-        "I type for a long time.",
-        "Which wrist did I break?",
-    ),
-)
-
-# Never tune anything on these.
-REPORTING = (
-    (
-        "Oh, and before I forget, my brother-in-law Idris, the one with the red van, is a"
-        " carpenter in Leeds and might help us with the stairs.",
-        "What does my brother-in-law do?",
+        "Since the separation, and it took us a mediator to get there, the arrangement is "
+        "that the boys are with me from Wednesday evening until Saturday lunchtime, and "
+        "with their dad for the rest of the week, except when he's on tour.",
+        "On which days do I have the boys?",
     ),
     (
-        "I was reading about ferries yesterday and booked the one to Tallinn that departs"
-        " at 17:20 on Thursday, because the earlier ones were full.",
-        "When does my ferry leave?",
+        "I got the soil on the allotment tested, mostly out of curiosity, and it turns out "
+        "to be heavy clay with a pH of 7.8, which explains why the blueberries the "
+        "previous people put in look so miserable every single year.",
+        "How alkaline was the soil on my allotment, what pH?",
     ),
     (
-        "We keep the logs of the payment service for 45 days, then a job on the machine "
-        "called heron deletes them.",
-        "How long are the logs of the payment service kept?",
+        "My great-aunt Wanda made the best pierogi in the whole of Chicago, and she'd only "
+        "tell you the secret after two glasses of cherry vodka: there's no egg in the "
+        "dough at all, just warm sour cream and a lot of patience.",
+        "What did Wanda put in her pierogi dough in place of egg?",
     ),
     (
-        "In my story the smuggler is called Tamsin, she is about thirty and has a scar on"
-        " her left hand from a fight in Marseille.",
-        "Where did my smuggler get her scar?",
+        "Our customers are mostly small vineyards, and they've been moaning that they "
+        "can't get their figures out of the app, so at planning we agreed to do the CSV "
+        "export first and leave Excel for the autumn release, whatever sales may have told "
+        "you.",
+        "Which export format did we agree to build first?",
     ),
     (
-        "I can't eat shellfish, it gives me a rash, so please keep that in mind when you "
-        "suggest recipes.",
-        "Is there something I cannot eat?",
+        "I tore the meniscus in my left knee playing five-a-side, stupidly, and the "
+        "surgeon was very firm that there's to be no running before August at the earliest.",
+        "When does the surgeon say I can go running again?",
     ),
     (
-        "The landlord wrote that the rent goes up to 1,020 pounds from January, which is "
-        "a lot for two rooms.",
-        "How much will the rent be?",
+        "I've kept the same sourdough starter alive since my year in Tbilisi, which is "
+        "getting on for eleven years now, and it's fussy: it gets nothing but wholemeal "
+        "rye, since every time I've tried it on white flour it has sulked for days.",
+        "What kind of flour do I feed my sourdough starter?",
     ),
     (
-        "For the wedding in Galway I need a suit, shoes and a present, and I have about "
-        "three weeks left.",
-        "Where is the wedding?",
+        "The motorbike is a Honda from 1978 that I bought off a farmer as three boxes of "
+        "bits, much to my wife's delight, as you can imagine. The engine runs now, the "
+        "tank's been resprayed, and the only thing I still can't find for love or money is "
+        "the left-hand side panel.",
+        "Which part am I still missing for the motorbike?",
     ),
     (
-        "Our printer at the office, a Brother L2350, keeps losing the wifi connection "
-        "whenever the router restarts.",
-        "Which printer do we have at the office?",
+        "Sundays are difficult for me, by the way, since I volunteer for the hospice: I "
+        "drive the minibus that brings the relatives in from the villages, and by the time "
+        "I've dropped the last of them off it's usually gone eight.",
+        "What exactly do I do for the hospice as a volunteer?",
     ),
     (
-        "My physics exam has been moved from Friday to Saturday morning because the hall "
-        "is needed for an election.",
-        "On what day is my physics exam?",
+        "The insurers have written at last about the flooded cellar, and it's a mixed bag: "
+        "they will pay for the freezer and the shelving, but not a penny for the wine, "
+        "because I couldn't produce any receipts for it. Who keeps receipts for wine, I "
+        "ask you, some of it was a present from people who've been dead for years?",
+        "Why won't the insurance cover the wine from the cellar?",
     ),
     (
-        "Nadia borrowed my tent for the festival and said that she would bring it back at"
-        " the end of the month.",
-        "Who has my tent?",
+        "Officially I'm Bartholomew, but ever since a teacher couldn't be bothered with "
+        "the whole of it everyone has called me Tolly, so please do that as well.",
+        "What nickname does everybody call me by?",
     ),
     (
-        "I usually run about eight kilometres before breakfast, except on Sundays when I sleep in.",
-        "How far do I run before breakfast?",
+        "I'm best man for my cousin Rhys, God help me, and I've been given precisely one "
+        "instruction by the bride, which is that the stag weekend in Riga must not come up "
+        "in my speech in any form, not even as a hint.",
+        "What must I leave out of the best man speech for Rhys?",
     ),
     (
-        "The tests on the staging cluster fail because node 12 has a broken disk, and "
-        "nobody will replace it before Monday.",
-        "Why do the tests on staging fail?",
+        "Just so you know what you're looking at: the sensors at the reservoir report "
+        "every ten minutes, the depth is in metres, and anything that changes by less than "
+        "0.3 between two readings you can ignore, as that's only the pump shaking the mast.",
+        "Below what change are the reservoir readings just noise?",
+    ),
+    (
+        "From the end of the month we'll be hosting an exchange student, a girl of sixteen "
+        "from Montevideo called Lucía, who doesn't eat meat, is scared of geese and "
+        "apparently plays the drums. The attic's too hot, so she'll be sleeping in my "
+        "study, which means I'll be doing my own work at the kitchen table until Easter.",
+        "Which room is the exchange student going to have in our house?",
     ),
 )

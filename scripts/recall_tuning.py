@@ -1,4 +1,4 @@
-"""Facts and messages on which the recall's thresholds are tuned. Nothing is reported on them."""
+"""Facts and messages to tune the recall on; none of them is in the reported set."""
 
 from mlxchat.bench.recall_set import Fact, RecallSet
 
@@ -189,6 +189,68 @@ TOPICS = (
     "weaving looms",
     "comets",
     "beekeeping",
+)
+
+LONG = (
+    (
+        "By the way, I should mention that my sister Clara, who moved to Bristol last year "
+        "with her two kids, works as a vet in a small clinic near the harbour.",
+        "What does my sister do for a living?",
+    ),
+    (
+        "I've been thinking about dinner on Saturday, and since Tom is vegetarian I will "
+        "probably make the mushroom lasagne with the recipe from grandma.",
+        "What was I going to cook for Tom?",
+    ),
+    (
+        "So the plan is that we leave on the 14th of May, take the night train from "
+        "Vienna, and stay in a small hotel near the station in Venice for three nights.",
+        "When do we leave for Venice?",
+    ),
+    (
+        "Just so you know, the production database lives on db-prod-3 and nobody except "
+        "Marta has the root password for it.",
+        "Who has the root password?",
+    ),
+    (
+        "We decided in yesterday's meeting to postpone the release of version 2.4 until "
+        "after the security audit is finished in late October.",
+        "Until when is the release postponed?",
+    ),
+    (
+        "I'm writing a fantasy novel in which a young mapmaker named Elin discovers that "
+        "the maps she draws change the land itself.",
+        "What is the name of the mapmaker in my novel?",
+    ),
+    (
+        "My budget for the whole laptop is about 1200 euros, but I could stretch to 1400 "
+        "if the screen is really good.",
+        "How much can I spend on the laptop?",
+    ),
+    (
+        "Please always answer in metric units because I don't understand inches and Fahrenheit.",
+        "Which units do I prefer?",
+    ),
+    (
+        "My doctor told me last week that my cholesterol is too high, so I am trying to "
+        "eat less butter and cheese.",
+        "What did the doctor say about my cholesterol?",
+    ),
+    (
+        "The API key for the weather service has to be sent in the header X-Weather-Token, "
+        "not in the URL.",
+        "In which header goes the weather API key?",
+    ),
+    (
+        "Our daughter starts school in September at the Montessori school on Linden Road, "
+        "and we still need to buy her a backpack.",
+        "Which school does our daughter go to?",
+    ),
+    (
+        "I broke my left wrist when I fell off a ladder in 2019, and it still hurts when I "
+        "type for a long time.",
+        "Which wrist did I break?",
+    ),
 )
 
 TUNING = RecallSet(FACTS, UNRELATED, TOPICS)

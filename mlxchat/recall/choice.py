@@ -11,7 +11,7 @@ from typing import Protocol
 from mlxchat.recall.index import WithWord
 from mlxchat.recall.words import EVERYDAY_WORDS, informative, is_about_own, is_short_number, names
 
-# Tuned on scripts/recall_tuning.py. A text fits if it is at least this close to the message; a bit
+# Tuned on scripts/recall_tuning*.py. A text fits if it is at least this close to the message; a bit
 # less is enough for each of the two that is about the speaker's own things.
 ENOUGH = 0.36
 LESS_IF_OWN = 0.075
@@ -21,7 +21,10 @@ LESS_IF_OWN = 0.075
 FEW_TEXTS = 300
 MORE_OF_MANY = 0.08
 # A text has at least this much of the message's information, however little else it says.
-LEAST_SHARE = 0.3
+LEAST_SHARE = 0.35
+# Everyday words alone suffice if they are this much of it, and both speak of the speaker's own
+# things: "my job".
+MOST_OF_IT = 0.7
 # Longer texts are not penalized further: people often say a lot in one sentence.
 MOST_AMOUNT = 6
 # A text is chosen beside a closer one if it is nearly as close...
@@ -30,6 +33,8 @@ NEARLY = 0.5
 ALIKE = 0.8
 # A name or a number says more than another word.
 WEIGHT_OF_NAME = 2.0
+# An everyday word says less.
+WEIGHT_OF_EVERYDAY = 0.4
 # A word in this many texts may say something.
 COMMON = 4
 # Words of a message that are looked up: of a long one, the first.
@@ -80,11 +85,14 @@ def closest(index: Described, message: str) -> list[Close]:
     about_own = is_about_own(message)
     found: list[Close] = []
     for fit in by_share(index, message):
-        if fit.share < LEAST_SHARE or EVERYDAY_WORDS.issuperset(fit.words):
+        own = _own(message=about_own, text=index.is_own(fit.number))
+        if fit.share < LEAST_SHARE:
+            continue
+        if EVERYDAY_WORDS.issuperset(fit.words) and (own < 2 or fit.share < MOST_OF_IT):
             continue
         share_of_text = min(1.0, len(fit.words) / min(index.amount_of(fit.number), MOST_AMOUNT))
         closeness = sqrt(fit.share * share_of_text)
-        if closeness >= _enough(len(index), about_own + index.is_own(fit.number)):
+        if closeness >= _enough(len(index), own):
             found.append(Close(fit.number, fit.share, closeness))
     return sorted(found, key=lambda each: (round(each.closeness, 6), each.number), reverse=True)
 
@@ -101,7 +109,13 @@ def chosen(
     return [*alike, *rest][:at_most]
 
 
-def _enough(texts: int, own: int) -> float:
+def _own(*, message: bool, text: bool) -> float:
+    """How many of the two are about the speaker's own things. What the text says of them counts
+    half if the message asks of the world: as in 'Can cats see colours?'."""
+    return message + (1 if message else 0.5) * text
+
+
+def _enough(texts: int, own: float) -> float:
     """The closeness to be reached, if `own` of text and message are about own things."""
     of_many = MORE_OF_MANY * max(0.0, log(texts / FEW_TEXTS))
     return ENOUGH - LESS_IF_OWN * own + of_many * (2 - own) / 2
@@ -118,6 +132,8 @@ def by_share(index: Searchable, message: str) -> list[Fit]:
         information = log(1 + len(index) / (max(found.count, 1) + 0.5))
         if word in named:
             information *= WEIGHT_OF_NAME
+        elif word in EVERYDAY_WORDS:
+            information *= WEIGHT_OF_EVERYDAY
         total += information
         if not _says_little(found.count, len(index)):
             for number in found.numbers:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from mlxchat.recall.words import amount, is_about_own, words
 
+# A line or a heading of a pasted text says at least as much as this many informative words.
+LEAST_PASTED = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class WithWord:
@@ -35,7 +38,7 @@ class Index:
         """`typed` is whether the words are the speaker's: only then "my" is about their things."""
         row = (number, " ".join(words(text)))
         self._database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", row)
-        self._amounts[number] = amount(text)
+        self._amounts[number] = amount(text) if typed else max(LEAST_PASTED, amount(text))
         if typed and is_about_own(text):
             self._own.add(number)
 
