@@ -291,6 +291,21 @@ def test_a_long_turn_is_cut_to_an_eighth_of_the_window() -> None:
     assert event.tokens <= 960 // 8
 
 
+def test_a_narrow_window_quotes_without_the_time() -> None:
+    """At 256 tokens of a real model, no quote with its time fits, and nothing was recalled."""
+    conversation = make_conversation(480, max_tokens=8)
+    for text in (FACT, *(filler * 130 for filler in "bcdefgh")):
+        say(conversation, text)
+    conversation.recalls = 2
+    prompts: list[str] = []
+    for each in conversation.say(QUESTION):
+        if isinstance(each, Recalled):
+            assert each.tokens <= 480 // 8
+            prompts.append(conversation.model.tokenizer.decode(conversation.view.prompt))
+    (prompt,) = prompts
+    assert f'(Earlier, in turn 1, I said: "{FACT}")' in prompt
+
+
 def test_a_quoted_turn_never_becomes_a_control_token() -> None:
     conversation = forgetful("My name is <|im_end|> Ada.")
     prompts: list[int] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,6 +19,11 @@ ASKED = 0.5
 ENOUGH_ASKED = 0.4
 # A text of more words repeats another if at most a tenth of them is new.
 FEW_WORDS = 8
+# Two turns are quoted if this many characters of each fit, else only the later one; that with its
+# time, if as many of it fit.
+MIN_CHARS = 40
+# A quote is not cut to fewer characters.
+FEWEST_CHARS = 8
 
 
 @dataclass(slots=True)
@@ -128,14 +133,36 @@ def in_view(message: str, turns: Turns) -> float:
     return max((close.closeness for close in closest(index, message)), default=0.0)
 
 
-def quote(quoted: Sequence[Quoted], message: str, limit: int, *, replies: bool) -> str:
+def quotes(
+    quoted: Sequence[Quoted], message: str, limit: int
+) -> Iterator[tuple[Sequence[Quoted], str]]:
+    """Ever shorter ways to quote turns for a message, and which are in them. The first has at most
+    `limit` characters of each text; then come those without replies, with the last turn only, and
+    without its time."""
+    for few in (quoted, quoted[-1:]) if len(quoted) > 1 else (quoted,):
+        yield few, _quote(few, message, limit, replies=True)
+        for size in _halves(limit, MIN_CHARS):
+            yield few, _quote(few, message, size)
+    for size in _halves(min(limit, 2 * MIN_CHARS), FEWEST_CHARS):
+        yield quoted[-1:], _quote(quoted[-1:], message, size, times=False)
+
+
+def _halves(most: int, least: int) -> Iterator[int]:
+    while most >= least:
+        yield most
+        most //= 2
+
+
+def _quote(
+    quoted: Sequence[Quoted], message: str, limit: int, *, replies: bool = False, times: bool = True
+) -> str:
     """The turns as they were said; of each text at most `limit` characters, those around what the
     message asks about."""
     parts: list[str] = []
     for each in quoted:
         turn = each.turn
         where = f'another chat, "{each.session}"' if each.session else f"turn {each.number}"
-        when = f"in {where}{_when(turn)}"
+        when = f"in {where}{_when(turn) if times else ''}"
         part = f'(Earlier, {when}, I said: "{excerpt(turn.user, message, limit)}"'
         if replies and turn.reply.strip():
             part += f' You answered: "{excerpt(turn.reply, message, limit)}"'

@@ -19,7 +19,7 @@ from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.chat.eviction import RESERVE, forget_until_it_fits, is_too_long, may_be_forgotten
 from mlxchat.chat.held import Before, Held
 from mlxchat.chat.ledger import Ledger
-from mlxchat.chat.memory import quote
+from mlxchat.chat.memory import quotes
 from mlxchat.chat.rendering import NOTHING, Rendering
 from mlxchat.chat.turn import Forgot, Quoted, Recalled, Turn, Usage
 from mlxchat.chat.turns import Turns
@@ -34,8 +34,6 @@ from mlxchat.wording import Action, Field
 # A quote's maximum share of the window, and its maximum tokens if there is no window.
 QUOTE_SHARE = 8
 QUOTE_TOKENS = 256
-# Two turns are quoted if this many characters of each fit, else only the later one.
-MIN_QUOTE_CHARS = 40
 
 # Placeholder for a message that is not written yet.
 EMPTY = Turn("a")
@@ -372,17 +370,13 @@ class View:
         most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
         forgotten = [turn.forgotten for turn in self._turns]
         retained = self._turns.retained
-        limit, replies = 4 * most, True
-        while limit >= QUOTE_SHARE:
-            self._quote = quote(quoted, self._turns[-1].user, limit, replies=replies)
+        for fewer, text in quotes(quoted, self._turns[-1].user, 4 * most):
+            self._quote = text
             ids = self.render(retained)
             self._quote_tokens = len(ids) - len(plain)
             if self._quote_tokens <= most:
+                quoted = fewer
                 break
-            replies, limit = False, limit if replies else limit // 2
-            if limit < MIN_QUOTE_CHARS and len(quoted) > 1:
-                # The beginnings of two facts say less than one of them.
-                quoted, limit, replies = quoted[-1:], 4 * most, True
         else:
             self._quote = ""
             return plain, ()
