@@ -319,7 +319,7 @@ UNRELATED = (
     "haha ok fair enough",
     "Tell me something surprising about octopuses.",
     "What is the plural of 'octopus', by the way?",
-    "Explain how a mortgage works to somebody who has only ever rented.",
+    "Explain how a mortgage works to someone who has only ever rented.",
     "Правда ли, что кофе обезвоживает?",
     "Is it safe to refreeze meat once it has thawed?",
     "Give me a list of ten dog breeds that don't shed much.",

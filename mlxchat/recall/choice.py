@@ -11,13 +11,14 @@ from typing import Protocol
 from mlxchat.recall.index import WithWord
 from mlxchat.recall.words import EVERYDAY_WORDS, informative, is_about_own, is_short_number, names
 
-# Tuned on scripts/recall_tuning*.py. A text fits if it is at least this close to the message; a bit
-# less is enough for each of the two that is about the speaker's own things.
+# Tuned on scripts/recall_tuning*.py. A text fits if it is at least this close to the message.
 ENOUGH = 0.36
+# A bit less is enough if both are about the speaker's own things, by this for each of the two. If
+# only the message is, it counts alone; if only the text is, half.
 LESS_IF_OWN = 0.075
 # The more texts there are, the closer one of them is by chance. Each time their number grows by a
-# factor of e beyond the first of these, a text must be closer by the second; by half of it if one
-# of the two is about the speaker's own things, by nothing if both are.
+# factor of e beyond the first of these, a text must be closer by the second; by less if they are
+# about the speaker's own things, by nothing if both are.
 FEW_TEXTS = 300
 MORE_OF_MANY = 0.08
 # A text has at least this much of the message's information, however little else it says.
