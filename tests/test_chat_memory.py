@@ -180,3 +180,26 @@ def test_a_request_states_nothing_unless_it_is_about_own_things() -> None:
     )
     poem = ("Please write a poem about my dog Rex.", "O Rex!")
     assert recalled("What is my dog's name?", poem, *FILLERS) == [1]
+
+
+@pytest.mark.parametrize("message", ["What is my number?", "What is the name of our company?"])
+def test_a_few_everyday_words_suffice_for_the_speakers_own_things(message: str) -> None:
+    said = [("My number is 12 at the harbour.", ""), ("Our company is called Humly.", ""), *FILLERS]
+    assert recalled(message, *said) == [1 if "number" in message else 2]
+
+
+def test_what_is_asked_of_the_world_recalls_no_own_things_for_one_word() -> None:
+    fact = ("Our cat only eats the salmon flavored dry food.", "Nice.")
+    said = [fact, *FILLERS, ("The tax office wrote to me about 2019.", ""), STATED]
+    assert recalled("Can cats see colours?", *said) == []
+    assert recalled("What does our cat eat?", *said) == [1]
+
+
+def test_a_line_of_a_pasted_page_is_no_match_for_its_only_word() -> None:
+    """Wrapped at a width, its last word stood alone."""
+    lines = [f"Pump {n} of valve {n} leaks oil." for n in range(1000, 1600)]
+    page = "\n".join(
+        [*lines, "Lisbon has many hills and at every corner there is a coffee", "shop."]
+    )
+    said = [(page, "Noted."), *FILLERS]
+    assert recalled("Suggest a slogan for a small shop.", *said) == []
