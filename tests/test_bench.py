@@ -291,7 +291,7 @@ def test_perplexity_is_the_exponential_of_the_mean_or_none_on_overflow() -> None
 def test_recall_brings_back_what_the_window_forgot(subject: Subject) -> None:
     *_, found = recall.measure(subject)
     by_way = {each.way: each for each in found}
-    assert by_way[recall.WITH].found >= 5
+    assert by_way[recall.WITH].found >= 4
     assert by_way[recall.WITH].wrong <= 3
     assert 10 < by_way[recall.WITH].quote_tokens <= 512 / 8
     assert by_way[recall.WITHOUT].quote_tokens == 0

@@ -93,7 +93,7 @@ def measure(subject: Subject) -> Iterator[Sequence[DocumentFigures]]:
     found: list[DocumentFigures] = []
     done = 0
     for (window, size), ways in groupby(parts, key=lambda part: part[1:]):
-        with closing(_Asked(subject.model, window, size)) as asked:
+        with closing(_Asked(subject.model, window, size, facts)) as asked:
             for way, *_ in ways:
                 few = facts[: amounts.map_facts] if way == Overflow.MAP else facts
                 label = f"{way}, {size} windows of {window:,} tokens"
@@ -108,13 +108,13 @@ def _ticking(subject: Subject, done: int, total: int, label: str) -> Callable[[]
 
 
 class _Asked:
-    """A document of `size` windows, and the prompts about it."""
+    """A document of `size` windows in which `facts` are, and the prompts about it."""
 
-    def __init__(self, model: Model, window: int, size: int) -> None:
+    def __init__(self, model: Model, window: int, size: int, facts: Sequence[Fact]) -> None:
         self.model = model
         self.window, self.size = window, size
         chars = _chars_per_token(model) * window * size
-        self.text = long_text(REPORTING.facts, REPORTING.topics, int(chars))
+        self.text = long_text(facts, REPORTING.topics, int(chars))
         (self._document,) = open_documents([], io.BytesIO(self.text.encode()), QUIET.warn)
         self._index = passing_index([self._document], lambda done, total: None)
         self._search = Search([self._index])
