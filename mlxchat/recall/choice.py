@@ -13,8 +13,8 @@ from mlxchat.recall.words import EVERYDAY_WORDS, informative, is_about_own, is_s
 
 # Tuned on scripts/recall_tuning*.py. A text fits if it is at least this close to the message.
 ENOUGH = 0.36
-# A bit less is enough if both are about the speaker's own things, by this for each of the two. If
-# only the message is, it counts alone; if only the text is, half.
+# So much less is enough if the message is about the speaker's own things, and again if the text is;
+# half as much if only the text is.
 LESS_IF_OWN = 0.075
 # The more texts there are, the closer one of them is by chance. Each time their number grows by a
 # factor of e beyond the first of these, a text must be closer by the second; by less if they are
@@ -111,8 +111,8 @@ def chosen(
 
 
 def _own(*, message: bool, text: bool) -> float:
-    """How many of the two are about the speaker's own things. What the text says of them counts
-    half if the message asks of the world: as in 'Can cats see colours?'."""
+    """How many of the two are about the speaker's own things. The text counts half if the message
+    is about the world, such as "Can cats see colours?"."""
     return message + (1 if message else 0.5) * text
 
 
