@@ -41,6 +41,45 @@ def test_a_change_in_other_words_is_recalled_beside_the_fact() -> None:
     assert recalled(question, fact, *FILLERS, change, *FILLERS) == [1, 6]
 
 
+def test_a_change_that_only_names_what_the_fact_names_is_recalled_beside_it() -> None:
+    fact = ("The head of our design team is Carla Mendes.", "Nice.")
+    change = ("Carla left, so Vikram decides everything visual.", "I see.")
+    earlier = ("Carla Mendes likes old maps.", "Nice.")
+    said = [earlier, *FILLERS, fact, *FILLERS, change, *FILLERS]
+    assert recalled("Who leads our design team?", *said) == [6, 11]
+    assert recalled("Who leads our design team?", *said[:10], *FILLERS) == [6]
+
+
+def test_a_day_that_two_facts_name_does_not_bring_both() -> None:
+    said = [("Our choir meets on Friday evening.", ""), *FILLERS, ("The bins go on Friday.", "")]
+    assert recalled("When does our choir meet?", *said, *FILLERS) == [1]
+
+
+def test_a_turn_that_was_cleared_away_is_not_recalled_for_a_name() -> None:
+    turns = Turns()
+    fact, change = "The head of our design team is Carla Mendes.", "Carla left for Vikram's team."
+    turns.become([Turn(fact, "", forgotten=True), *(Turn(*each) for each in FILLERS)])
+    turns.append(Turn(change, ""))
+    turns.append(Turn("Who leads our design team?"))
+    assert Memory().find("Who leads our design team?", turns, 2) == [1]
+    turns[5].forgotten = True
+    assert Memory().find("Who leads our design team?", turns, 2) == [1, 6]
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ("I weigh 84 kilos and want to lose some.", "How much do I weigh at the moment?"),
+        ("I run 8 kilometres along the canal.", "What distance along the canal do I run?"),
+        ("The reunion is in Galway this autumn.", "In which town is the reunion?"),
+        ("Meine Schwester wohnt in Graz.", "In welcher Stadt lebt meine Schwester?"),
+        ("Meu padrinho mora em Curitiba com a esposa.", "Em que cidade vive meu padrinho?"),
+    ],
+)
+def test_a_fact_does_not_say_what_kind_of_thing_it_tells(fact: str, message: str) -> None:
+    assert recalled(message, (fact, ""), *FILLERS) == [1]
+
+
 def test_a_question_asked_in_other_words_recalls_the_statement() -> None:
     asked = ("What's my sister called?", "Whats the name of my sister?", "my sister's name is?")
     said = [STATED, *FILLERS, *((each, "Who knows?") for each in asked)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mlxchat.recall.choice import chosen, closest
 from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
-from mlxchat.recall.words import informative, words
+from mlxchat.recall.words import informative, is_about_own, kinds, words
 
 TEXTS = (
     "My name is Ada and I live in Turin.",
@@ -126,3 +126,29 @@ def test_an_excerpt_is_never_longer_and_always_from_the_text(
     found = excerpt(text, message, limit)
     assert len(found) <= limit + 2
     assert found.strip("…") in " ".join(text.split()) or "…" in text
+
+
+@pytest.mark.parametrize(
+    ("message", "own"),
+    [
+        ("How much do I weigh?", True),
+        ("Which port do I use?", True),
+        ("¿Dónde está mi coche?", True),
+        ("How do I weigh flour?", False),
+        ("What should I do about rust?", False),
+        ("Where can I weigh a suitcase?", False),
+    ],
+)
+def test_what_anybody_does_is_not_about_own_things(message: str, own: bool) -> None:
+    assert is_about_own(message) == own
+
+
+def test_the_kind_of_thing_asked_for_follows_which_or_what() -> None:
+    assert kinds("Which city is it in, and what colour has it?") == {"city", "colour"}
+    assert kinds("In welcher Stadt?") == {"stadt"}
+    assert kinds("Where is the city?") == set()
+
+
+def test_a_text_with_the_kind_of_thing_comes_before_one_without() -> None:
+    texts = ("The router has a red cable.", "The router is on port 80.", "It rains.")
+    assert numbers("Which port is the router on?", *texts) == [1, 0]

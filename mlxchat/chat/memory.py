@@ -8,11 +8,11 @@ from datetime import datetime
 
 from mlxchat.chat.turn import Quoted, Turn
 from mlxchat.chat.turns import Turns
-from mlxchat.recall.choice import Close, chosen, closest
+from mlxchat.recall.choice import COMMON, Close, chosen, closest
 from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
 from mlxchat.recall.said import Said, is_typed, sentences
-from mlxchat.recall.words import informative, is_short_number, names
+from mlxchat.recall.words import CALENDAR_WORDS, informative, is_short_number, names, words
 
 # What was asked or answered counts less than what was stated, and has to say more of the message.
 ASKED = 0.5
@@ -45,6 +45,10 @@ class _Text:
         counted = any(is_short_number(word) for word in message - self.words)
         return not counted or any(not is_short_number(word) for word in new)
 
+    def recallable(self, turns: Turns) -> list[int]:
+        """The turns that say it and are forgotten, but not cleared away."""
+        return [n for n in self.numbers if n > turns.cleared and turns[n - 1].forgotten]
+
 
 class Memory:
     """An index of forgotten turns. Each is indexed once. What was typed is found among what was
@@ -63,7 +67,8 @@ class Memory:
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
         cleared away are never found, and neither is the message's own echo."""
         self._update(turns)
-        stated = self._pasted.find(message, turns) | self._stated.find(message, turns)
+        typed = self._stated.find(message, turns)
+        stated = self._pasted.find(message, turns) | typed
         best = {number: close.closeness for number, close in stated.items()}
         top = max((close.share for close in stated.values()), default=0.0)
         others = self._answered.find(message, turns) | self._asked.find(message, turns, named=True)
@@ -72,7 +77,11 @@ class Memory:
                 best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
         if not best or in_view(message, turns) >= max(best.values()):
             return []
-        return sorted(chosen(best, lambda number: number, at_most))
+        numbers = chosen(best, lambda number: number, at_most)
+        if len(numbers) < at_most:
+            told = [close for number, close in typed.items() if number in numbers]
+            numbers += self._stated.later_about(told, message, turns)
+        return sorted(numbers)
 
     def _update(self, turns: Turns) -> None:
         texts = {n: (turn.user, turn.reply) for n, turn in enumerate(turns, 1) if turn.forgotten}
@@ -115,11 +124,25 @@ class _Texts:
         best: dict[int, Close] = {}
         for close in closest(self._index, message):
             text = self._texts[close.number]
-            numbers = [n for n in text.numbers if n > turns.cleared and turns[n - 1].forgotten]
+            numbers = text.recallable(turns)
             adds = text.names - own if named else text.adds_to(own, to_question=to_question)
             if numbers and adds:
                 best.setdefault(max(numbers), close)
         return best
+
+    def later_about(self, told: Sequence[Close], message: str, turns: Turns) -> list[int]:
+        """The latest turn after all of these sentences that says more of somebody or something
+        that one of them names and the message does not: after "Our head is Carla", "Carla left"."""
+        said = [self._texts[close.number] for close in told]
+        last = max((max(text.numbers) for text in said), default=0)
+        named = {name for text in said for name in text.names} - set(words(message))
+        found: set[int] = set()
+        for name in named - CALENDAR_WORDS:
+            with_name = self._index.with_word(name)
+            if name.isalpha() and with_name.count <= COMMON:
+                texts = (self._texts[number] for number in with_name.numbers)
+                found |= {n for text in texts for n in text.recallable(turns) if n > last}
+        return sorted(found)[-1:]
 
 
 def in_view(message: str, turns: Turns) -> float:

@@ -3,13 +3,20 @@ little else it says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import Protocol
 
 from mlxchat.recall.index import WithWord
-from mlxchat.recall.words import EVERYDAY_WORDS, informative, is_about_own, is_short_number, names
+from mlxchat.recall.words import (
+    EVERYDAY_WORDS,
+    informative,
+    is_about_own,
+    is_short_number,
+    kinds,
+    names,
+)
 
 # Tuned on scripts/recall_tuning*.py. A text fits if it is at least this close to the message.
 ENOUGH = 0.36
@@ -20,9 +27,13 @@ LESS_IF_OWN = 0.075
 # factor of e beyond the first of these, a text must be closer by the second; by less if they are
 # about the speaker's own things, by nothing if both are.
 FEW_TEXTS = 300
-MORE_OF_MANY = 0.08
-# A text has at least this much of the message's information, however little else it says.
+MORE_OF_MANY = 0.1
+# A single word in common is more often chance: by so much more must such a text be closer then.
+MORE_IF_ONE_WORD = 1.5
+# A text has at least this much of the message's information, however little else it says; less if
+# both are about the speaker's own things.
 LEAST_SHARE = 0.35
+LEAST_SHARE_IF_OWN = 0.3
 # Everyday words alone suffice if they are this much of it, and both speak of the speaker's own
 # things: "my job".
 MOST_OF_IT = 0.7
@@ -36,6 +47,8 @@ ALIKE = 0.8
 WEIGHT_OF_NAME = 2.0
 # An everyday word says less.
 WEIGHT_OF_EVERYDAY = 0.4
+# So much less does a text lack without the word for the kind of thing that is asked for.
+WEIGHT_OF_KIND = 0.3
 # A word in this many texts may say something.
 COMMON = 4
 # Words of a message that are looked up: of a long one, the first.
@@ -87,13 +100,13 @@ def closest(index: Described, message: str) -> list[Close]:
     found: list[Close] = []
     for fit in by_share(index, message):
         own = _own(message=about_own, text=index.is_own(fit.number))
-        if fit.share < LEAST_SHARE:
+        if fit.share < (LEAST_SHARE_IF_OWN if own == 2 else LEAST_SHARE):
             continue
         if EVERYDAY_WORDS.issuperset(fit.words) and (own < 2 or fit.share < MOST_OF_IT):
             continue
         share_of_text = min(1.0, len(fit.words) / min(index.amount_of(fit.number), MOST_AMOUNT))
         closeness = sqrt(fit.share * share_of_text)
-        if closeness >= _enough(len(index), own):
+        if closeness >= _enough(len(index), own, len(fit.words)):
             found.append(Close(fit.number, fit.share, closeness))
     return sorted(found, key=lambda each: (round(each.closeness, 6), each.number), reverse=True)
 
@@ -116,17 +129,45 @@ def _own(*, message: bool, text: bool) -> float:
     return message + (1 if message else 0.5) * text
 
 
-def _enough(texts: int, own: float) -> float:
-    """The closeness to be reached, if `own` of text and message are about own things."""
+def _enough(texts: int, own: float, words: int) -> float:
+    """The closeness to be reached, if `own` of text and message are about own things, and have so
+    many words in common."""
     of_many = MORE_OF_MANY * max(0.0, log(texts / FEW_TEXTS))
+    if words == 1:
+        of_many *= MORE_IF_ONE_WORD
     return ENOUGH - LESS_IF_OWN * own + of_many * (2 - own) / 2
 
 
 def by_share(index: Searchable, message: str) -> list[Fit]:
     """The texts that contain anything that the message is about, those with most of it first."""
-    named = names(message)
-    total, of_text = 0.0, dict[int, float]()
-    words_of_text: dict[int, list[str]] = {}
+    looked_up = list(_look_up(index, message))
+    needed = sum(word.needed for word in looked_up)
+    of_text: dict[int, list[_Word]] = {}
+    for word in looked_up:
+        for number in word.numbers:
+            of_text.setdefault(number, []).append(word)
+    fits = [
+        Fit(number, _share(found, needed), tuple(word.text for word in found))
+        for number, found in of_text.items()
+        # A number that counts something is no match alone.
+        if not all(is_short_number(word.text) for word in found)
+    ]
+    return sorted(fits, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word of a message: the `information` that a text has with it, the information `needed` of
+    one that lacks it, and the `numbers` of the texts that have it."""
+
+    text: str
+    information: float
+    needed: float
+    numbers: Sequence[int]
+
+
+def _look_up(index: Searchable, message: str) -> Iterator[_Word]:
+    named, of_kind = names(message), kinds(message) - EVERYDAY_WORDS
     for word in informative(message)[:MOST_WORDS]:
         found = index.with_word(word)
         # A word that nobody said before counts as one that was said once.
@@ -135,18 +176,15 @@ def by_share(index: Searchable, message: str) -> list[Fit]:
             information *= WEIGHT_OF_NAME
         elif word in EVERYDAY_WORDS:
             information *= WEIGHT_OF_EVERYDAY
-        total += information
-        if not _says_little(found.count, len(index)):
-            for number in found.numbers:
-                of_text[number] = of_text.get(number, 0) + information
-                words_of_text.setdefault(number, []).append(word)
-    fits = [
-        Fit(number, of_text[number] / total, tuple(words))
-        for number, words in words_of_text.items()
-        # A number that counts something is no match alone.
-        if not all(map(is_short_number, words))
-    ]
-    return sorted(fits, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
+        needed = information * (WEIGHT_OF_KIND if word in of_kind else 1)
+        numbers = () if _says_little(found.count, len(index)) else found.numbers
+        yield _Word(word, information, needed, numbers)
+
+
+def _share(found: Sequence[_Word], needed: float) -> float:
+    """The share that a text with the words `found` has of a message's information."""
+    has = sum(word.information for word in found)
+    return has / (has + needed - sum(word.needed for word in found))
 
 
 def _says_little(found: int, texts: int) -> bool:

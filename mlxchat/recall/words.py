@@ -33,7 +33,13 @@ _EMPTY = (
     "am let lets ve ll re "
     "der die das ein eine ist wie was wer wo wann mir mein meine unser wir ich und in zu "
     "le la les un une est quel quelle quelles de du des mon ma mes que qui je et nous "
-    "nicht kein habe hat bin sind mit auf von dem den pas ne ai suis en dans pour avec sur ce"
+    "nicht kein habe hat bin sind mit auf von dem den pas ne ai suis en dans pour avec sur ce "
+    "el los las una es qué cual cuál cuándo dónde quién más por para con su se del al yo mi mis "
+    "os as um uma é qual quando onde quem do da no na e em eu meu minha "
+    "de het een waar wat wie wanneer welk welke hoe naar van op met voor ik er ook dat mijn onze "
+    "il lo gli è quale dove chi per di nel nella io mio mia "
+    # Without their apostrophes.
+    "cant didnt doesnt dont hows ill im isnt ive thats whats wheres whos wont"
 )
 EMPTY_WORDS = frozenset(_EMPTY.split())
 # Words of everyday talk, and of what is asked for: "the name", "what kind". Beside another word
@@ -70,15 +76,31 @@ _EVERYDAY = (
     "types typical understand understands understood useful using usual usually visit wait "
     "walk want wanted wants watch way ways wear week weeks weird welcome whole win wish "
     "wonder word words work worked working works world worried worry worth writing written "
-    "wrong year years yesterday young younger"
+    "wrong year years yesterday young younger "
+    "another dozen eight five four half hundred nine seven six ten things thousand twelve twenty"
 )
 EVERYDAY_WORDS = frozenset(_EVERYDAY.split())
+# Named in many texts that have nothing else in common.
+_CALENDAR = (
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may "
+    "june july august september october november december"
+)
+CALENDAR_WORDS = frozenset(_CALENDAR.split())
 # Not "me": "give me" and "tell me" ask for something of the world.
-_OWN_WORDS = "my mine we us our ours ich mein meine wir unser je mon ma mes"
+_OWN_WORDS = (
+    "my mine we us our ours ich mein meine wir unser je mon ma mes "
+    "yo mi mis nuestro nuestra eu meu minha ik mijn onze io mio mia nostro nostra"
+)
 _OWN = frozenset(_OWN_WORDS.split())
 _OWN_UNSPACED = ("我", "私", "僕")
-# Nor "how do I": it asks how anybody does.
-_HOW_DO_I = re.compile(r"\b(can|could|do|may|might|must|should|would) i\b")
+# Nor "how do I" and "where can I": they ask what anybody does. "How much do I weigh?" does not.
+_AS_ANYBODY = re.compile(r"\b(how|what) do i\b|\b(can|could|may|might|must|should|would) i\b")
+# Before the kind of thing that is asked for: "which city", "welche Stadt".
+_ASKS_KIND = (
+    "what which welche welchem welchen welcher welches quel quelle quels quelles qué cuál que qual "
+    "welk welke quale"
+)
+_ASKING_KIND = frozenset(_ASKS_KIND.split())
 
 
 def words(text: str) -> list[str]:
@@ -109,6 +131,12 @@ def names(text: str) -> set[str]:
     return set(words(" ".join([*_CAPITALIZED.findall(text), *numbered])))
 
 
+def kinds(message: str) -> set[str]:
+    """The words for the kind of thing that is asked for: "city" in "Which city is it in?". A text
+    that answers seldom says them."""
+    return {word for asking, word in pairwise(words(message)) if asking in _ASKING_KIND}
+
+
 def amount(text: str) -> float:
     """How much a text says: the number of its informative words, at least 1. Everyday words count
     half, and so do names and numbers, which are often what a message asks for."""
@@ -125,4 +153,4 @@ def is_about_own(message: str) -> bool:
     said = words(message)
     if not _OWN.isdisjoint(said) or any(each in message for each in _OWN_UNSPACED):
         return True
-    return "i" in said and not _HOW_DO_I.search(" ".join(said))
+    return "i" in said and not _AS_ANYBODY.search(" ".join(said))
