@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -20,8 +20,15 @@ from mlxchat.options import (
     option,
     options_of,
 )
-from mlxchat.wording import Field
+from mlxchat.wording import Field, Message
 
+# Options that choose among likely tokens, and those that only adjust another one.
+_FILTERS = ("top_p", "top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
+_ADJUSTS = {
+    "xtc_threshold": "xtc_probability",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+}
 _BIAS = re.compile(r"[0-9]{1,9}=[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 
 DEFAULT_KEEP = 4
@@ -191,6 +198,17 @@ class SamplingSettings:
         """The bias of each token by its id; the last one counts if it is given twice."""
         pairs = (each.split("=") for each in self.logit_bias)
         return {int(id_): float(bias) for id_, bias in pairs}
+
+    def without_effect(self, names: Iterable[str]) -> Iterator[Message]:
+        """What to say of the fields `names` that change nothing because of the others."""
+        for name in names:
+            if getattr(self, name) == options_of(SamplingSettings)[name].default:
+                continue
+            adjusted = _ADJUSTS.get(name)
+            if adjusted is not None and getattr(self, adjusted) == 0:
+                yield Message(Field(name), " has no effect without ", Field(adjusted))
+            elif self.temp == 0 and name in _FILTERS:
+                yield Message(Field(name), " has no effect at temperature 0: set ", Field("temp"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,3 +216,19 @@ def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
         assert chat.notices == [
             "the same reply again at a temperature of 0: temp=0.8 gives other replies"
         ]
+
+
+def test_an_option_without_effect_is_named_when_it_is_chosen(tiny_model: Path) -> None:
+    with opened(tiny_model, temp=0.0, min_p=0.1) as chat:
+        assert chat.conversation.sampling.min_p == 0.1
+        assert chat.notices == ["min_p has no effect at temperature 0: set temp"]
+        chat.set(temp=0.7, min_p=0.2)
+        chat.set(xtc_threshold=0.2)
+        assert chat.notices[1:] == ["xtc_threshold has no effect without xtc_probability"]
+
+
+def test_generate_names_an_option_without_effect(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
+    arguments = ["generate", "-m", str(tiny_model), "-n", "1", "--top-p", "0.9", "Hello"]
+    done = run_mlxchat(*arguments)
+    assert done.stderr == "mlxchat: --top-p has no effect at temperature 0: set --temp\n"
+    assert run_mlxchat(*arguments, "--temp", "1").stderr == ""

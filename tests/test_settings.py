@@ -46,3 +46,26 @@ def test_only_a_models_own_settings_are_recommended() -> None:
     }
     assert recommended({"do_sample": False, "temperature": 0.6}) == {"temp": 0.0}
     assert recommended({"temperature": "hot", "top_p": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "messages"),
+    [
+        ({"top_p": 0.9}, ["top_p has no effect at temperature 0: set temp"]),
+        ({"xtc_probability": 0.5}, ["xtc_probability has no effect at temperature 0: set temp"]),
+        ({"top_p": 0.9, "temp": 0.7}, []),
+        # Off, as by default.
+        ({"top_p": 1.0, "top_k": 0, "temp": 0.0}, []),
+        (
+            {"xtc_threshold": 0.2, "temp": 1},
+            ["xtc_threshold has no effect without xtc_probability"],
+        ),
+        ({"dry_base": 2.0}, ["dry_base has no effect without dry_multiplier"]),
+        ({"dry_base": 2.0, "dry_multiplier": 0.8}, []),
+        ({"repetition_penalty": 1.1, "seed": 7, "logit_bias": ("1=2",)}, []),
+    ],
+)
+def test_a_chosen_value_without_effect_is_named(
+    values: dict[str, Any], messages: list[str]
+) -> None:
+    assert [*SamplingSettings(**values).without_effect(values)] == messages

@@ -325,7 +325,10 @@ class Chat:
         chosen = self._setup.given_sampling()
         if "temp" not in chosen and asks_for_greedy(model.generation_config):
             self._notify(GREEDY_BY_MAKERS)
-        return self._setup.sampling_settings(chat_sampling(model, think=think))
+        sampling = self._setup.sampling_settings(chat_sampling(model, think=think))
+        for message in sampling.without_effect(chosen):
+            self._notify(message)
+        return sampling
 
     def _report(self, conversation: Conversation) -> None:
         for notice in conversation.notices:
@@ -436,6 +439,8 @@ class Chat:
         if "template_args" in options:
             args = {**conversation.template_args, **options["template_args"]}
             conversation.set_template_args(args)
+        for message in new_sampling.without_effect(sampling):
+            self._notify(message)
         conversation.sampling, conversation.generation = new_sampling, new_generation
         if redrafts:
             drafter = make_drafter(conversation.model, new_generation, self._notify)
