@@ -6,13 +6,16 @@ import sys
 import time
 from pathlib import Path
 
+import mlx.core as mx
 import pexpect
 import pytest
 
 from mlxchat import paths
+from mlxchat.models.adapters.find import FoundAdapter
+from mlxchat.models.adapters.read import read_adapter
 from mlxchat.models.disk_use import DAY_S
 from mlxchat.models.hub_cache import hub_cache_dir, repo_dir
-from mlxchat.models.last_use import last_use_s, record_use
+from mlxchat.models.last_use import forget_use, last_use_s, record_use
 from mlxchat.models.load import load
 from tests.conftest import RunMlxchat
 from tests.fake_hub import put_in_cache, tiny_model_files
@@ -89,6 +92,31 @@ def test_reading_the_tokenizer_counts_as_use_but_listing_does_not(
     assert last_use_s(models["org/old"]) > now - DAY_S
 
 
+def test_an_adapter_counts_as_a_model_does(run_mlxchat: RunMlxchat) -> None:
+    arrays = {f"model.layers.0.self_attn.q_proj.lora_{each}": mx.zeros((4, 4)) for each in "ab"}
+    file = hub_cache_dir() / "adapters.safetensors"
+    file.parent.mkdir(parents=True)
+    mx.save_safetensors(str(file), arrays)
+    config = {"lora_parameters": {"rank": 4, "scale": 1.0}}
+    files = {
+        "adapter_config.json": json.dumps(config).encode(),
+        "adapters.safetensors": file.read_bytes(),
+    }
+    snapshot = put_in_cache(hub_cache_dir(), "org/adapter", files)
+    age("org/adapter", 100)
+    assert run_mlxchat("models", "du").stdout.startswith("org/adapter\taaaaaaaa\t")
+    dry = run_mlxchat("models", "prune", "--dry-run")
+    assert dry.stdout.startswith("org/adapter\taaaaaaaa\t")
+    read_adapter(FoundAdapter("org/adapter", snapshot))
+    age("org/adapter", 100)
+    assert run_mlxchat("models", "prune", "--yes").stdout == ""
+    assert snapshot.is_dir()
+    forget_use(snapshot)
+    age("org/adapter", 100)
+    assert "freed" in run_mlxchat("models", "prune", "--yes").stdout
+    assert not repo_dir("org/adapter").exists()
+
+
 def test_a_state_directory_that_cannot_be_written_changes_nothing(
     models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +147,7 @@ def test_prune_asks_on_a_terminal(models: dict[str, Path]) -> None:
         child = pexpect.spawn(
             sys.executable, ["-m", "mlxchat", "models", "prune"], encoding="utf-8", timeout=60
         )
-        child.expect_exact("Delete this from 1 model? [y/N]: ")
+        child.expect_exact("Delete this? [y/N]: ")
         child.sendline(answer)
         child.expect(pexpect.EOF)
         assert repo_dir("org/old").exists() is stays

@@ -158,7 +158,7 @@ def rm(name: NameHere, yes: Yes = False) -> None:
 
 @models_app.command(epilog="Example: mlxchat models du")
 def du(as_json: Json = False) -> None:
-    """Show the disk space and last use of downloaded models.
+    """Show size and last use of downloaded models and adapters.
 
     Each revision has a line, since files that it shares with others are freed only with the last.
     """
@@ -183,7 +183,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete downloaded models that have gone unused.
+    """Delete downloaded models and adapters that have gone unused.
 
     Old revisions and unfinished downloads, too; never your own directories, converted models, or
     what other programs keep in the same cache.
@@ -192,15 +192,14 @@ def prune(
     from mlxchat.models.disk_use import unused as find_unused
     from mlxchat.terminal.messages import Messages
     from mlxchat.terminal.model_table import write_disk_use
-    from mlxchat.units import count, format_bytes
+    from mlxchat.units import format_bytes
 
     uses = find_unused(unused)
     if not uses:
-        Messages().note(f"all models were used in the last {unused:g} days")
+        Messages().note(f"everything was used in the last {unused:g} days")
         return
     write_disk_use(uses)
-    names = sorted({use.name for use in uses})
-    if not dry_run and agrees(f"Delete this from {count(len(names), 'model')}?", yes=yes):
+    if not dry_run and agrees("Delete this?", yes=yes):
         write(f"freed {format_bytes(delete(uses))}\n")
 
 

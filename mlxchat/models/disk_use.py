@@ -1,7 +1,7 @@
-"""What the models downloaded from the Hub take on the disk, and how to free it.
+"""What the models and adapters downloaded from the Hub take on the disk, and how to free it.
 
-Only models that can generate text, and their unfinished downloads: others, and data sets, share the
-cache, but belong to other programs.
+Only models that can generate text, and their unfinished downloads, and adapters: other models, and
+data sets, share the cache, but belong to other programs.
 """
 
 import time
@@ -14,6 +14,7 @@ from pathlib import Path
 from mlxchat.errors import ModelError
 from mlxchat.files import reported_as
 from mlxchat.models.hub_cache import (
+    ADAPTER_CONFIG,
     cached_repos,
     cached_revisions,
     cached_size_bytes,
@@ -29,8 +30,8 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What one revision of a model takes, or the remains of unfinished downloads if `commit` is
-    empty. `used` is when it was last used, in seconds since 1970.
+    """What one revision of a model or adapter takes, or the remains of unfinished downloads if
+    `commit` is empty. `used` is when it was last used, in seconds since 1970.
 
     Revisions may share files: the space is free only when the last one that has them is deleted.
     """
@@ -43,8 +44,8 @@ class DiskUse:
 
 
 def disk_use() -> list[DiskUse]:
-    """The revisions of all models, the largest model first."""
-    found = [list(_of_repo(repo_id)) for repo_id in _models()]
+    """The revisions of all models and adapters, the largest of them first."""
+    found = [list(_of_repo(repo_id)) for repo_id in _ours()]
     found.sort(key=lambda uses: -sum(use.size_bytes for use in uses))
     return [use for uses in found for use in uses]
 
@@ -60,11 +61,15 @@ def delete(uses: list[DiskUse]) -> int:
     return sum(_delete(name, list(of_name)) for name, of_name in groupby(uses, lambda u: u.name))
 
 
-def _models() -> Iterator[str]:
+def _ours() -> Iterator[str]:
     unfinished = {repo.repo_id for repo in cached_repos() if repo.snapshot is None}
     for repo_id in sorted(repo_ids()):
-        if repo_id in unfinished or any(map(is_language_model, cached_revisions(repo_id))):
+        if repo_id in unfinished or any(map(_is_ours, cached_revisions(repo_id))):
             yield repo_id
+
+
+def _is_ours(snapshot: Path) -> bool:
+    return is_language_model(snapshot) or (snapshot / ADAPTER_CONFIG).is_file()
 
 
 def _of_repo(repo_id: str) -> Iterator[DiskUse]:

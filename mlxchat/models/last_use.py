@@ -1,4 +1,4 @@
-"""When each downloaded model was last used, recorded each time one is loaded.
+"""When each downloaded model or adapter was last used, recorded each time one is loaded.
 
 The times of the files are not enough: many disks do not record when a file was read.
 """
@@ -9,11 +9,12 @@ from pathlib import Path
 
 from mlxchat import paths
 from mlxchat.files import make_private_directory, open_file
-from mlxchat.models.hub_cache import TOKENIZER_PATTERNS, hub_cache_dir
+from mlxchat.models.hub_cache import ADAPTER_WEIGHTS, TOKENIZER_PATTERNS, hub_cache_dir
 
 
 def record_use(directory: Path) -> None:
-    """Record that the model is used now, if it is from the Hub. A failure changes nothing."""
+    """Record that the model or adapter is used now, if it is from the Hub. A failure changes
+    nothing."""
     if directory.parent.parent.parent != hub_cache_dir() or directory.parent.name != "snapshots":
         return
     with suppress(OSError):
@@ -28,15 +29,16 @@ def record_use(directory: Path) -> None:
 
 def last_use_s(snapshot: Path) -> float:
     """The latest of the recorded use, the download, and the time at which any program read the
-    tokenizer, as far as the disk records that: lists of models read other files, but not that one.
-    In seconds since 1970; 0 if nothing is known."""
+    tokenizer or an adapter's arrays, as far as the disk records that: lists of models read other
+    files, but not those. In seconds since 1970; 0 if nothing is known."""
     times = [0.0]
     with suppress(OSError):
         times.append(_marker(snapshot).stat().st_mtime)
     for path in snapshot.rglob("*"):
         with suppress(OSError):
             times += [path.lstat().st_mtime, path.stat().st_mtime]
-    for path in (path for pattern in TOKENIZER_PATTERNS for path in snapshot.glob(pattern)):
+    read_when_used = (*TOKENIZER_PATTERNS, *ADAPTER_WEIGHTS)
+    for path in (path for pattern in read_when_used for path in snapshot.glob(pattern)):
         with suppress(OSError):
             times.append(path.stat().st_atime)
     return max(times)
