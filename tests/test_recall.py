@@ -152,3 +152,9 @@ def test_the_kind_of_thing_asked_for_follows_which_or_what() -> None:
 def test_a_text_with_the_kind_of_thing_comes_before_one_without() -> None:
     texts = ("The router has a red cable.", "The router is on port 80.", "It rains.")
     assert numbers("Which port is the router on?", *texts) == [1, 0]
+
+
+def test_a_name_is_not_the_kind_of_thing() -> None:
+    texts = ("The version of the API is 3.", "It rains.", "Tea is hot.")
+    assert numbers("Which API version is it?", *texts) == [0]
+    assert numbers("Which Python version is it?", *texts) == []

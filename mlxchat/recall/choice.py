@@ -167,7 +167,8 @@ class _Word:
 
 
 def _look_up(index: Searchable, message: str) -> Iterator[_Word]:
-    named, of_kind = names(message), kinds(message) - EVERYDAY_WORDS
+    named = names(message)
+    of_kind = kinds(message) - named - EVERYDAY_WORDS
     for word in informative(message)[:MOST_WORDS]:
         found = index.with_word(word)
         # A word that nobody said before counts as one that was said once.
