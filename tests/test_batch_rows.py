@@ -24,6 +24,7 @@ from mlxchat.app.row_plan import row_seed
 from mlxchat.app.running import Running
 from mlxchat.cache import make_cache
 from mlxchat.cache import side_by_side as trials
+from mlxchat.cache.side_by_side import Rows
 from mlxchat.engine.batch import Batch
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
@@ -123,6 +124,29 @@ def test_the_text_of_a_row_does_not_depend_on_its_place_or_on_the_others(tiny_mo
     forwards = run_batch(tiny_model, rows, rows=4)
     backwards = run_batch(tiny_model, rows[::-1], rows=7)
     assert all(forwards[id_]["text"] == backwards[id_]["text"] for id_ in forwards)
+
+
+def test_nothing_is_computed_after_the_last_token(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step for which nobody waited delayed the end of each batch."""
+    steps: list[int] = []
+    begin_step = Rows.begin_step
+
+    def counted(rows: Rows) -> None:
+        steps.append(rows.seats)
+        begin_step(rows)
+
+    monkeypatch.setattr(Rows, "begin_step", counted)
+    # The trials of how rows are computed take steps, too.
+    run_batch(tiny_model, [{"id": 0, "prompt": "a", "max_tokens": 1}], rows=2)
+    trials_steps = len(steps) - 1
+    for limits in ([5, 5], [5, 3], [7]):
+        steps.clear()
+        rows = [{"id": n, "prompt": "a", "max_tokens": most} for n, most in enumerate(limits)]
+        results = run_batch(tiny_model, rows, rows=2, ignore_eos=True)
+        assert [results[n]["generated_tokens"] for n in range(len(limits))] == limits
+        assert len(steps) - trials_steps == max(limits)
 
 
 def test_a_row_that_outgrows_its_window_rotates_as_it_would_alone(tiny_model: Path) -> None:

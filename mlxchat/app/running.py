@@ -81,7 +81,15 @@ class Running:
             constrained=constrained,
         )
         last = int(plan.prompt.ids[-1])
-        added = self._batch.add(cache, last, chooser, row=row, tokens=tokens - 1, start=start)
+        added = self._batch.add(
+            cache,
+            last,
+            chooser,
+            max_tokens=max_tokens,
+            row=row,
+            tokens=tokens - 1,
+            start=start,
+        )
         self._seated[added] = Seated(run, reply, chooser)
 
     def reserve(self, rows: int) -> None:

@@ -60,13 +60,20 @@ class Likeliest:
 
 @dataclass(eq=False, slots=True)
 class BatchRow:
-    """One row. `next` has been drawn after the `last` token known, and not been read yet."""
+    """One row. `next` has been drawn after the `last` token known, and not been read yet. At most
+    `max_tokens` are wanted; -1 means no limit."""
 
     chooser: Chooser
     seat: int
     last: int
+    max_tokens: int = -1
     next: Drawn | Likeliest | None = None
     drawn: int = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether `next` is the last token wanted."""
+        return self.next is not None and self.drawn == self.max_tokens
 
 
 class Batch:
@@ -101,14 +108,15 @@ class Batch:
         last: int,
         chooser: Chooser,
         *,
+        max_tokens: int = -1,
         row: int = 0,
         tokens: int | None = None,
         start: Cache | None = None,
     ) -> BatchRow:
-        """Add the row whose tokens are in `cache`, which is copied, all but the `last` one. They
-        are the first `tokens` of one `row` if there are several, as after `prefill_together`.
-        Tokens that are also in `start` are shared with other rows."""
-        added = BatchRow(chooser, self._cache.add(cache, row, tokens, start), last)
+        """Add the row whose tokens are in `cache`, which is copied, all but the `last` one, for at
+        most `max_tokens` more. They are the first `tokens` of one `row` if there are several, as
+        after `prefill_together`. Tokens that are also in `start` are shared with other rows."""
+        added = BatchRow(chooser, self._cache.add(cache, row, tokens, start), last, max_tokens)
         self._rows.append(added)
         return added
 
@@ -143,15 +151,18 @@ class Batch:
         """Return the next token of each row, and begin computing the one after it; for a row whose
         model refuses to be constrained, the error: remove that row.
 
-        A row that has just been added has no next token yet.
+        A row that has just been added has no next token yet. If all rows are at their ends, nothing
+        is computed.
         """
+        current = [(row, row.next) for row in self._rows]
+        if all(row.is_at_end for row in self._rows):
+            return [(row, self._tried(row, last)) for row, last in current if last is not None]
         self._cache.begin_step()
         logits = self._network(self._inputs()[:, None], cache=self._cache)[:, -1, :]
         constrained = [row for row in self._rows if row.chooser.constrained is not None]
         if constrained:
             # Computed while the masks are.
             mx.async_eval(logits)
-        current = [(row, row.next) for row in self._rows]
         self._draw([row for row in self._rows if row.chooser.constrained is None], logits)
         taken = [(row, self._tried(row, next_)) for row, next_ in current if next_ is not None]
         refused = {id(row) for row, each in taken if isinstance(each, ModelError)}
