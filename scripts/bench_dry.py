@@ -1,11 +1,13 @@
 """Compare the model's perplexity of its own text with that of text written with DRY.
 
     python -m scripts.bench_dry [-m smollm2] [--tokens 400] [--seeds 6] [--temp 0] [--temp 0.7]
+                                [--multiplier 0.4]
 
 Both write an answer to each prompt, with each seed. They are compared up to where the model's own
 text first repeats eight tokens: from there on, DRY is meant to differ, and repetition is easy to
 predict. The perplexity is the model's own, without penalties. Prints one JSON line for each
-temperature; `worse` is how much higher DRY's perplexity is, with its standard error over texts.
+temperature and multiplier; `worse` is how much higher DRY's perplexity is, with its standard error
+over texts.
 """
 
 import argparse
@@ -34,7 +36,6 @@ PROMPTS = (
     "Write an essay on why people keep diaries.",
     "Explain to a student what causes the seasons, and what would change without them.",
 )
-MULTIPLIER = 0.8
 
 
 def main() -> None:
@@ -45,14 +46,17 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--temp", type=float, action="append")
+    parser.add_argument("--multiplier", type=float, action="append")
     options = parser.parse_args()
     model = mlxchat.load(options.model, offline=True)
     for temp in options.temp or (0.0, 0.7):
         # Without chance, all seeds are the same.
         seeds = range(options.seeds if temp else 1)
         plain = write(options.model, seeds, options.tokens, temp, 0.0)
-        dry = write(options.model, seeds, options.tokens, temp, MULTIPLIER)
-        print(json.dumps({"temp": temp} | compare(model, plain, dry)), flush=True)
+        for multiplier in options.multiplier or (0.4,):
+            dry = write(options.model, seeds, options.tokens, temp, multiplier)
+            found = {"temp": temp, "multiplier": multiplier} | compare(model, plain, dry)
+            print(json.dumps(found), flush=True)
 
 
 def write(

@@ -1,7 +1,7 @@
 """Measure how much of a long text repeats itself, and the perplexity of the rest.
 
     python -m scripts.bench_loops [-m smollm2] [--tokens 20000] [--temp 0] [--temp 0.7]
-                                  [--multiplier 0.8]
+                                  [--multiplier 0.4]
 
 Each text is generated in a window of 512 tokens, without an end: as the model writes it, and with
 DRY. A token is repetition if the eight tokens ending in it are also
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("-m", "--model", default="smollm2")
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--temp", type=float, action="append")
-    parser.add_argument("--multiplier", type=float, default=0.8)
+    parser.add_argument("--multiplier", type=float, default=0.4)
     parser.add_argument("--way", choices=("plain", "dry"), action="append")
     options = parser.parse_args()
     model = load(options.model, offline=True)

@@ -402,7 +402,7 @@ def test_dry_keeps_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> None:
 def test_a_loop_names_what_prevents_it(monotonous: list[str], tmp_path: Path) -> None:
     code, stderr = generate_here("-n", "700", "-o", str(tmp_path / "out"), *monotonous, TEXT)
     assert code == 0
-    assert stderr.endswith("earlier ones; --dry-multiplier 0.8 prevents that from the start\n")
+    assert stderr.endswith("earlier ones; --dry-multiplier 0.4 prevents that from the start\n")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from mlxchat.store.output_file import Position
 from mlxchat.wording import Field, Message
 
 # With it, no text of the measurements looped: scripts/bench_loops.py.
-USUAL_MULTIPLIER = 0.8
+USUAL_MULTIPLIER = 0.4
 
 
 @dataclass(frozen=True, slots=True)
