@@ -158,3 +158,9 @@ def test_a_name_is_not_the_kind_of_thing() -> None:
     texts = ("The version of the API is 3.", "It rains.", "Tea is hot.")
     assert numbers("Which API version is it?", *texts) == [0]
     assert numbers("Which Python version is it?", *texts) == []
+
+
+@pytest.mark.parametrize("word", ["van", "OS", "dove", "hoe", "EU", "Al", "ill"])
+def test_a_word_that_is_empty_in_another_language_is_searched_for(word: str) -> None:
+    assert informative(f"Where is the {word} now?") == [word.casefold()]
+    assert not is_about_own(f"What is the {word}?")

@@ -81,7 +81,7 @@ class Memory:
         if len(numbers) < at_most:
             told = [close for number, close in typed.items() if number in numbers]
             numbers += self._stated.later_about(told, message, turns)
-        return sorted(numbers)
+        return sorted({*numbers})
 
     def _update(self, turns: Turns) -> None:
         texts = {n: (turn.user, turn.reply) for n, turn in enumerate(turns, 1) if turn.forgotten}

@@ -20,7 +20,8 @@ SHORT_NUMBER = 3
 _IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
 
 # Words that say nothing of what is asked, in any conversation. The others are found by their
-# frequency; this list is for the first turns, when every word is rare.
+# frequency; this list is for the first turns, when every word is rare. Words that mean
+# something in English, such as Dutch "van", are left out.
 _EMPTY = (
     "about again all also an and any are as ask asked at be been by call called can could "
     "did do does else few for from give go good had has have he her hers him his how if in "
@@ -34,12 +35,12 @@ _EMPTY = (
     "der die das ein eine ist wie was wer wo wann mir mein meine unser wir ich und in zu "
     "le la les un une est quel quelle quelles de du des mon ma mes que qui je et nous "
     "nicht kein habe hat bin sind mit auf von dem den pas ne ai suis en dans pour avec sur ce "
-    "el los las una es qué cual cuál cuándo dónde quién más por para con su se del al yo mi mis "
-    "os as um uma é qual quando onde quem do da no na e em eu meu minha "
-    "de het een waar wat wie wanneer welk welke hoe naar van op met voor ik er ook dat mijn onze "
-    "il lo gli è quale dove chi per di nel nella io mio mia "
+    "el los las una es qué cual cuál cuándo dónde quién más para su se del mi mis "
+    "um uma é qual quando onde quem do da em meu minha "
+    "de het een waar wanneer welk welke naar met voor ik dat mijn onze "
+    "il gli è quale nel nella mio mia "
     # Without their apostrophes.
-    "cant didnt doesnt dont hows ill im isnt ive thats whats wheres whos wont"
+    "cant didnt doesnt dont hows im isnt ive thats whats wheres whos wont"
 )
 EMPTY_WORDS = frozenset(_EMPTY.split())
 # Words of everyday talk, and of what is asked for: "the name", "what kind". Beside another word
@@ -89,7 +90,7 @@ CALENDAR_WORDS = frozenset(_CALENDAR.split())
 # Not "me": "give me" and "tell me" ask for something of the world.
 _OWN_WORDS = (
     "my mine we us our ours ich mein meine wir unser je mon ma mes "
-    "yo mi mis nuestro nuestra eu meu minha ik mijn onze io mio mia nostro nostra"
+    "mi mis nuestro nuestra meu minha ik mijn onze mio mia nostro nostra"
 )
 _OWN = frozenset(_OWN_WORDS.split())
 _OWN_UNSPACED = ("我", "私", "僕")
