@@ -2,8 +2,8 @@
 
 import pytest
 
-from mlxchat.chat.memory import Memory
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.memory import Memory, quotes
+from mlxchat.chat.turn import Quoted, Turn
 from mlxchat.chat.turns import Turns
 from mlxchat.recall.said import Said
 
@@ -48,6 +48,19 @@ def test_a_change_that_only_names_what_the_fact_names_is_recalled_beside_it() ->
     said = [earlier, *FILLERS, fact, *FILLERS, change, *FILLERS]
     assert recalled("Who leads our design team?", *said) == [6, 11]
     assert recalled("Who leads our design team?", *said[:10], *FILLERS) == [6]
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [("Carla left, so Vikram decides.", 1), ("Vikram leads our design team now.", 2)],
+)
+def test_where_only_one_turn_has_room_it_is_one_that_the_message_is_about(
+    change: str, kept: int
+) -> None:
+    quoted = [Quoted(Turn("Carla leads our design team.", ""), 1), Quoted(Turn(change, ""), 2)]
+    ways = [few for few, _ in quotes(quoted, "Who leads our design team?", 200)]
+    assert ways[0] == quoted
+    assert [each.number for each in ways[-1]] == [kept]
 
 
 def test_a_day_that_two_facts_name_does_not_bring_both() -> None:

@@ -19,8 +19,8 @@ ASKED = 0.5
 ENOUGH_ASKED = 0.4
 # A text of more words repeats another if at most a tenth of them is new.
 FEW_WORDS = 8
-# Two turns are quoted if this many characters of each fit, else only the later one; that with its
-# time, if as many of it fit.
+# Two turns are quoted if this many characters of each fit, else only one; that with its time, if as
+# many of it fit.
 MIN_CHARS = 40
 # A quote is not cut to fewer characters.
 FEWEST_CHARS = 8
@@ -160,14 +160,18 @@ def quotes(
     quoted: Sequence[Quoted], message: str, limit: int
 ) -> Iterator[tuple[Sequence[Quoted], str]]:
     """Ever shorter ways to quote turns for a message, and which are in them. The first has at most
-    `limit` characters of each text; then come those without replies, with the last turn only, and
-    without its time."""
-    for few in (quoted, quoted[-1:]) if len(quoted) > 1 else (quoted,):
+    `limit` characters of each text; then come those without replies, with one turn only, and
+    without its time. That is the last one with a word of the message: not "Carla left", but whom
+    she led."""
+    known = frozenset(informative(message))
+    fitting = [each for each in quoted if not known.isdisjoint(informative(each.turn.user))]
+    one = (fitting or quoted)[-1:]
+    for few in (quoted, one) if len(quoted) > 1 else (quoted,):
         yield few, _quote(few, message, limit, replies=True)
         for size in _halves(limit, MIN_CHARS):
             yield few, _quote(few, message, size)
     for size in _halves(min(limit, 2 * MIN_CHARS), FEWEST_CHARS):
-        yield quoted[-1:], _quote(quoted[-1:], message, size, times=False)
+        yield one, _quote(one, message, size, times=False)
 
 
 def _halves(most: int, least: int) -> Iterator[int]:
