@@ -54,7 +54,8 @@ ORDER: dict[str, list[str]] = {
     ],
     "cache": [
         *("positions", "originals", "ring", "mask", "placement", "window", "chunk", "layers"),
-        *("powers", "cascade", "endings", "block", "trial", "rows", "side_by_side", "build", ""),
+        *("powers", "cascade", "endings", "block", "trial"),
+        *("seats", "rows", "side_by_side", "build", ""),
     ],
     "models": [
         *("", "skeleton", "arrays", "experts", "weights", "dequantize", "half_precision"),

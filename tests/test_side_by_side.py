@@ -352,7 +352,7 @@ def test_a_model_that_takes_one_offset_for_all_rows_is_refused() -> None:
         def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
             if isinstance(cache, Rows):
                 for layer in cache:
-                    layer._offsets[:] = layer._offsets.max()
+                    layer.seats.offset = mx.full(2, layer.seats.offset.max())
             return model(tokens, cache=cache)
 
     reason = differs_side_by_side(OneOffset(), lambda: make_cache(network, WINDOW, KEEP))

@@ -4,7 +4,7 @@ mlx-lm's BatchGenerator is not used: its windows forget the kept tokens, it hold
 of log-probabilities, and it draws before a constraint has seen the previous token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from mlxchat.cache.endings import EndingsWindow
 from mlxchat.cache.layers import Cache, LayerCache, leaves, plain_refusal, recurrent_states, windows
 from mlxchat.cache.placement import Entries
 from mlxchat.cache.rows import RowsWindow
+from mlxchat.cache.seats import Seats
 
 # mlx-lm modules that compute attention `(B, H_kv, H / H_kv, T, T)`, and so need masks of as many
 # dimensions.
@@ -35,12 +36,13 @@ class Rows(list[LayerCache]):
     """
 
     def __init__(self, cache: Cache, max_tokens: int | None, mask_dims: int = 4) -> None:
-        super().__init__(_for_rows(layer) for layer in cache)
+        sizes = {window.max_size: Seats(window.max_size) for window in windows(cache)}
+        super().__init__(_for_rows(layer, sizes, mask_dims) for layer in cache)
         self._max_tokens = max_tokens
         self._taken: list[bool] = []
         self._start: Cache | None = None
-        for window in self._windows():
-            window.mask_dims = mask_dims
+        own = [leaf for leaf in leaves(self) if isinstance(leaf, RowsWindow)]
+        self._groups = [(each, [w for w in own if w.seats is each]) for each in sizes.values()]
 
     @property
     def seats(self) -> int:
@@ -58,12 +60,17 @@ class Rows(list[LayerCache]):
         self.reserve(1)
         seat = self._taken.index(False)
         self._taken[seat] = True
-        sharing = [] if start is None else self.sharing(start)
+        total = _total(cache) if tokens is None else tokens
+        sharing = [] if start is None or not _total(start) else self.sharing(start)
+        begin = {window.seats for window in sharing}
+        for seats, own in self._groups:
+            size = seats.slots_for(total, begins=seats in begin)
+            _fit(seats, own, max(seats.longest, size) + 1)
+            seats.take(seat, total, begins=seats in begin)
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
             if isinstance(ours, RowsWindow):
-                total = theirs.total if tokens is None else tokens
-                first = ours.shared_tokens if ours in sharing else 0
-                ours.seat(seat, _part(theirs, row, first, total), total, begins=first > 0)
+                first = ours.seats.shared_tokens if ours.seats in begin else 0
+                ours.place(seat, _part(theirs, row, first, total))
             else:
                 _seat_states(ours, seat, theirs, self.seats)
         # A lazy copy would keep the other cache alive.
@@ -73,13 +80,15 @@ class Rows(list[LayerCache]):
     def leave(self, seat: int) -> None:
         """Empty a seat."""
         self._taken[seat] = False
-        for window in self._windows():
-            window.leave(seat)
+        for seats, _ in self._groups:
+            seats.leave(seat)
 
     def compact(self) -> list[int]:
         """Remove the empty seats; return the former numbers of the others."""
         kept = [seat for seat, is_taken in enumerate(self._taken) if is_taken]
         self._taken = [True] * len(kept)
+        for seats, _ in self._groups:
+            seats.keep(kept)
         for leaf in leaves(self):
             if isinstance(leaf, RowsWindow):
                 leaf.keep(kept)
@@ -93,16 +102,17 @@ class Rows(list[LayerCache]):
         """Move the row in this seat to an empty cache of its own, and empty the seat."""
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
             if isinstance(ours, RowsWindow):
-                theirs.fill(ours.entries(seat), ours.total(seat))
+                theirs.fill(ours.entries(seat), ours.seats.total(seat))
             else:
                 theirs.cache = [None if x is None else x[seat : seat + 1] for x in ours.cache]
         mx.eval([layer.state for layer in cache])
         self.leave(seat)
 
     def begin_step(self) -> None:
-        """Make room for one more token in each row. Call it before the model."""
-        for window in self._windows():
-            window.begin_step()
+        """Give each row one more token. Call it before the model."""
+        for seats, own in self._groups:
+            _fit(seats, own, seats.longest_in_step)
+            seats.begin_step()
 
     def evaluate(self) -> None:
         """Evaluate all arrays, and nothing else."""
@@ -114,23 +124,25 @@ class Rows(list[LayerCache]):
         missing = seats - self._taken.count(False)
         if missing > 0:
             self._taken += [False] * missing
-            for window in self._windows():
-                window.add_seats(missing)
+            for each, own in self._groups:
+                each.add(missing)
+                for window in own:
+                    window.add_seats(missing)
 
     def sharing(self, start: Cache) -> list[RowsWindow]:
         """The windows that share the tokens in `start`, if rows may begin with them now."""
-        sharing = [window for window in self._windows() if window.holds(self._max_tokens)]
+        groups = [(seats, own) for seats, own in self._groups if seats.holds(self._max_tokens)]
+        sharing = [window for _, own in groups for window in own]
         if start is not self._start:
-            if any(window.shared is not None for window in sharing):
+            if any(seats.any_begins for seats, _ in groups):
                 return []
             self._start = start
+            for seats, _ in groups:
+                seats.shared_tokens = _total(start)
             for ours, theirs in zip(leaves(self), leaves(start), strict=True):
                 if ours in sharing:
                     ours.share(Entries(*theirs.entries[:2]))
         return sharing
-
-    def _windows(self) -> list[RowsWindow]:
-        return [leaf for leaf in leaves(self) if isinstance(leaf, RowsWindow)]
 
 
 def make_rows(network: nn.Module, cache: Cache, max_tokens: int | None = None) -> Rows:
@@ -257,6 +269,11 @@ def _close(together: mx.array, alone: list[mx.array]) -> bool:
     return difference < TOLERANCE[together.dtype]
 
 
+def _total(cache: Cache) -> int:
+    """How many tokens the cache has been given. A model may have layers that it never uses."""
+    return max((window.total for window in windows(cache)), default=0)
+
+
 def _part(leaf: LayerCache, row: int, start: int, stop: int) -> Entries:
     """Tokens `start` to `stop` of one row; the latest of them in a narrower window."""
     if isinstance(leaf, EndingsWindow):
@@ -270,12 +287,20 @@ def _after(layer: LayerCache) -> LayerCache:
     return EndingsWindow(Entries(*layer.entries[:2]), layer.max_size)
 
 
-def _for_rows(layer: LayerCache) -> LayerCache:
+def _for_rows(layer: LayerCache, sizes: Mapping[int | None, Seats], mask_dims: int) -> LayerCache:
     if isinstance(layer, CacheList):
-        return CacheList(*(_for_rows(each) for each in layer.caches))
+        return CacheList(*(_for_rows(each, sizes, mask_dims) for each in layer.caches))
     if isinstance(layer, ArraysCache):
         return ArraysCache(len(layer.cache))
-    return RowsWindow(layer.max_size)
+    return RowsWindow(sizes[layer.max_size], mask_dims)
+
+
+def _fit(seats: Seats, own: Sequence[RowsWindow], tokens: int) -> None:
+    """Let the buffers hold rows of that many tokens, and not many more."""
+    spans = seats.fit(tokens)
+    if spans is not None:
+        for window in own:
+            window.rearrange(spans)
 
 
 def _seat_states(ours: ArraysCache, seat: int, theirs: ArraysCache, seats: int) -> None:
