@@ -472,7 +472,7 @@ def test_a_workload_longer_than_the_models_positions_is_left_out(
     """GPT-2 learned 1,024 positions, fewer than a long file takes."""
     notices: list[str] = []
     subject.notify = notices.append
-    monkeypatch.setattr(workloads, "learned_positions", lambda _: 20)
+    monkeypatch.setattr("mlxchat.models.model.learned_positions", lambda _: 20)
     assert list(workloads.measure(subject, None)) == []
     assert notices[0] == "edit needs more than the model's 20 positions"
 

@@ -14,7 +14,7 @@ from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import RowPlan, RowPlanner
 from mlxchat.app.row_run import RowRun
 from mlxchat.app.running import Running
-from mlxchat.cache import Cache, learned_positions
+from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import most_together
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.loops import ShouldStop, prefill
@@ -71,8 +71,8 @@ class SideBySide:
         self._plans: deque[RowPlan] = deque()
         self._shares_start = False
         self._begin_again()
-        positions = learned_positions(loaded.model.shard)
-        self._reads_together = positions is None and most_together(self._make_cache()) != 0
+        has_table = loaded.model.positions is not None
+        self._reads_together = not has_table and most_together(self._make_cache()) != 0
         if self._limit.most > 1 and (reason := self._refusal()):
             notify(f"rows run one after the other: {reason}")
             self._limit.most = 1

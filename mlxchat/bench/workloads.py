@@ -16,7 +16,7 @@ from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.workload_texts import Workload, WorkloadName, workloads
-from mlxchat.cache import Cache, learned_positions
+from mlxchat.cache import Cache
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.loops import prefill
@@ -86,9 +86,8 @@ def _measure(
 ) -> Iterator[Sequence[WorkloadFigures]]:
     amounts = QUICK if subject.quick else FULL
     model, ids = subject.model, prompt_ids(subject.model, workload)
-    positions = learned_positions(model.network)
-    if positions is not None and len(ids) + amounts.max_tokens > positions:
-        subject.notify(f"{workload.name} needs more than the model's {positions:,} positions")
+    if model.positions is not None and len(ids) + amounts.max_tokens > model.positions:
+        subject.notify(f"{workload.name} needs more than the model's {model.positions:,} positions")
         return
     subject.tick(0, 1, f"{workload.name}: reading")
     reply = Reply.expected(model, workload.name, ids, amounts.max_tokens)

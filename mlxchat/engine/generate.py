@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import Cache, bytes_held, learned_positions, tokens_evicted, tokens_held
+from mlxchat.cache import Cache, bytes_held, tokens_evicted, tokens_held
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.decode import decode
 from mlxchat.engine.drafts import Drafter
@@ -281,7 +281,7 @@ def max_tokens_within(
 ) -> int:
     """`max_tokens`, limited to the positions that the model has left after what the cache holds and
     `prompt_tokens` more; `generated` of these count already. Raises CacheError if none are left."""
-    positions = learned_positions(model.shard)
+    positions = model.positions
     if positions is None:
         return max_tokens
     room = positions - tokens_held(cache) - prompt_tokens

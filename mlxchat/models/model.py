@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import Cache, make_cache
+from mlxchat.cache import Cache, learned_positions, make_cache
 from mlxchat.cache.side_by_side import RowsTrials
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
@@ -113,7 +113,8 @@ class Model:
     `dtype` is that of the activations, so of the keys and values. `context_length` is in tokens.
     `generation_config` and `config` are the contents of the model's files of those names.
     `adapter` is the one in the network. `peers` hold the rest of a network shared by several
-    machines. `rows_trials` remember how the network computes several rows.
+    machines. `rows_trials` remember how the network computes several rows. `positions` is how many
+    the model learned an embedding for, as GPT-2 did; None if it has no such table.
     """
 
     name: str
@@ -126,6 +127,11 @@ class Model:
     adapter: AppliedAdapter | None = None
     peers: Peers | None = None
     rows_trials: RowsTrials = field(default_factory=RowsTrials, compare=False)
+    positions: int | None = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Found once: the walk takes a millisecond, and every row of a batch asks for it.
+        object.__setattr__(self, "positions", learned_positions(self.shard))
 
     @property
     def shard(self) -> nn.Module:
