@@ -13,6 +13,7 @@ from mlxchat import paths
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
+from mlxchat.app.sections import EARLIER
 from mlxchat.errors import InputError, UsageError
 from mlxchat.passages import index as index_module
 from mlxchat.passages.quote import Place
@@ -309,6 +310,33 @@ def test_answers_from_several_documents_are_combined_until_they_fit(
     assert run.returncode == 0, run.stderr
     assert {each["file"] for each in sections(run.stdout)} == {str(path) for path in paths_}
     assert events_of(run.stdout)[-1]["prompt_tokens"] <= WINDOW - 20
+
+
+def test_a_copied_answer_is_asked_for_again_without_the_earlier_ones(
+    unthinking_model: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small model wrote its first answer for all sections that followed."""
+    from mlxchat.engine import brief
+
+    read: list[str] = []
+
+    class Copying(brief.Brief):
+        def __init__(self, model: Any, ids: Any, *others: Any, **how: Any) -> None:
+            super().__init__(model, ids, *others, **how)
+            self.prompt = model.tokenizer.decode(ids)
+
+        def write(self) -> str:
+            if (earlier := self.prompt.partition(EARLIER)[2]) != "":
+                return f"As  the text says, {earlier.splitlines()[0].upper()}"
+            read.append(f"She was born in section {len(read)}.")
+            return read[-1]
+
+    monkeypatch.setattr("mlxchat.app.sections.Brief", Copying)
+    found = answers(
+        events_from(request(unthinking_model, report, overflow=Overflow.MAP, events=True))
+    )
+    assert len(found) > 5
+    assert found == read[: len(found)]
 
 
 @pytest.mark.parametrize("kind", ["gemma3_text", "falcon_h1", "rwkv7"])

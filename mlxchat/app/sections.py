@@ -77,7 +77,7 @@ class SectionReader:
         self._limit = max(MIN_ANSWER_TOKENS, min(self._window // ANSWER_SHARE, MAX_ANSWER_TOKENS))
         self._earlier = self._window // EARLIER_SHARE
         bare = max(
-            len(self._ids(text)) for text in (self._about_section("", ""), self._about_answers([]))
+            len(self._ids(text)) for text in (self._about_section("", []), self._about_answers([]))
         )
         self._room = self._window - bare - self._limit - self._earlier - SPARE_TOKENS
         place = max(self._count(heading(_widest(each))) for each in documents)
@@ -101,7 +101,7 @@ class SectionReader:
             answer = known.pop(0) if known and known[0].place == place else None
             if answer is None:
                 known = []
-                written = self._answer(self._about_section(text, self._before()), should_stop)
+                written = self._written(text, should_stop)
                 if written is None:
                     return
                 answer = Answered(place, written)
@@ -148,6 +148,15 @@ class SectionReader:
                     return
                 combined += [answer] if answer else []
             answers = combined
+
+    def _written(self, text: str, should_stop: ShouldStop) -> str | None:
+        """The model's answer from a section; None if it was stopped."""
+        before = self._before()
+        answer = self._answer(self._about_section(text, before), should_stop)
+        if answer is None or not any(_is_alike(answer, each) for each in before):
+            return answer
+        # A small model copies what it has said, and then does so for every section that follows.
+        return self._answer(self._about_section(text, []), should_stop)
 
     def _sections(self) -> Iterator[tuple[Place, str, int]]:
         """Sections of the documents that fit in the window, with their bytes."""
@@ -197,7 +206,7 @@ class SectionReader:
         if group:
             yield group
 
-    def _before(self) -> str:
+    def _before(self) -> list[str]:
         """The latest answers, as many as have room."""
         found: list[str] = []
         room = self._earlier - self._count(EARLIER)
@@ -207,15 +216,16 @@ class SectionReader:
                 if room < 0:
                     break
                 found.insert(0, answer.text)
-        return EARLIER + "\n".join(found) if found else ""
+        return found
 
-    def _about_section(self, text: str, before: str) -> str:
-        """What the model is asked about a section of a document."""
+    def _about_section(self, text: str, before: Sequence[str]) -> str:
+        """What the model is asked about a section of a document, after the answers `before`."""
+        earlier = EARLIER + "\n".join(before) if before else ""
         asked = (
             "Answer from this section of the text alone, in a few sentences. If it does not say, "
             f"write: {NOTHING}.\n{self._question}"
         )
-        return SEPARATOR.join(filter(None, [text, before, asked]))
+        return SEPARATOR.join(filter(None, [text, earlier, asked]))
 
     def _about_answers(self, group: Sequence[str]) -> str:
         """What the model is asked about answers that do not fit in one prompt with all others."""
@@ -248,6 +258,12 @@ class SectionReader:
 
     def _count(self, text: str) -> int:
         return len(self._loaded.model.tokenizer.encode(text, begins=False))
+
+
+def _is_alike(answer: str, earlier: str) -> bool:
+    """Whether one of them has all that the other says."""
+    texts = [" ".join(text.casefold().split()) for text in (answer, earlier)]
+    return all(texts) and (texts[0] in texts[1] or texts[1] in texts[0])
 
 
 def _widest(document: Document) -> Place:
