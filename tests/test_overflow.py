@@ -339,6 +339,26 @@ def test_a_copied_answer_is_asked_for_again_without_the_earlier_ones(
     assert found == read[: len(found)]
 
 
+def test_an_answer_that_continues_an_earlier_one_is_no_copy(
+    unthinking_model: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that grew was asked for twice in every section."""
+    from mlxchat.engine import brief
+
+    asked: list[str] = []
+
+    class Listing(brief.Brief):
+        def write(self) -> str:
+            asked.append(f"Item {len(asked)}.")
+            return " ".join(asked[-3:])
+
+    monkeypatch.setattr("mlxchat.app.sections.Brief", Listing)
+    found = answers(
+        events_from(request(unthinking_model, report, overflow=Overflow.MAP, events=True))
+    )
+    assert found[1:3] == ["Item 0. Item 1.", "Item 0. Item 1. Item 2."]
+
+
 @pytest.mark.parametrize("kind", ["gemma3_text", "falcon_h1", "rwkv7"])
 def test_no_prompt_of_a_section_is_larger_than_the_window(
     kind: str, tmp_path: Path, report: Path, monkeypatch: pytest.MonkeyPatch

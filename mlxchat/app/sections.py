@@ -153,7 +153,7 @@ class SectionReader:
         """The model's answer from a section; None if it was stopped."""
         before = self._before()
         answer = self._answer(self._about_section(text, before), should_stop)
-        if answer is None or not any(_is_alike(answer, each) for each in before):
+        if answer is None or not any(_copies(answer, each) for each in before):
             return answer
         # A small model copies what it has said, and then does so for every section that follows.
         return self._answer(self._about_section(text, []), should_stop)
@@ -260,10 +260,11 @@ class SectionReader:
         return len(self._loaded.model.tokenizer.encode(text, begins=False))
 
 
-def _is_alike(answer: str, earlier: str) -> bool:
-    """Whether one of them has all that the other says."""
-    texts = [" ".join(text.casefold().split()) for text in (answer, earlier)]
-    return all(texts) and (texts[0] in texts[1] or texts[1] in texts[0])
+def _copies(answer: str, earlier: str) -> bool:
+    """Whether the answer only repeats an earlier one, or a part of it. One that goes on after the
+    earlier one says something new."""
+    answer, earlier = (" ".join(text.casefold().split()) for text in (answer, earlier))
+    return answer != "" and (answer in earlier or answer.endswith(earlier))
 
 
 def _widest(document: Document) -> Place:
