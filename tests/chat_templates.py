@@ -55,6 +55,17 @@ INSTRUCTION = (
     "{% else %}{{ m.content }}<|endoftext|>{% endif %}{% endfor %}"
 )
 
+# Ministral 3: strictly alternating roles, and no message may be empty.
+NO_EMPTY = (
+    "<|endoftext|>{% set ns = namespace(n=0) %}{% for m in messages %}"
+    "{% if m.role != 'system' %}"
+    "{% if (m.role == 'user') != (ns.n % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% set ns.n = ns.n + 1 %}{% endif %}"
+    "{% if not m.content.strip() %}{{ raise_exception('a message needs content') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
 ALL = {
     "chatml": CHATML,
     "default system": DEFAULT_SYSTEM,
@@ -62,4 +73,5 @@ ALL = {
     "trimmed": TRIMMED,
     "no system": NO_SYSTEM,
     "instruction": INSTRUCTION,
+    "no empty": NO_EMPTY,
 }

@@ -7,6 +7,7 @@ one filled from scratch with the same tokens.
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache as remembered
 from typing import Any
 
@@ -92,6 +93,7 @@ action = st.one_of(
     st.tuples(st.just("say"), st.integers(1, 90)),
     st.tuples(st.just("say"), st.integers(1, 30)),
     st.tuples(st.just("say"), st.integers(200, 500)),
+    st.tuples(st.just("say nothing"), st.integers(1, 90)),
     st.tuples(st.just("stopped"), st.integers(0, 6)),
     st.tuples(st.just("undo"), st.just(0)),
     st.tuples(st.just("retry"), st.just(0)),
@@ -120,7 +122,9 @@ def test_the_ledger_always_matches_the_cache(
     )
     for number, (name, n) in enumerate(actions):
         before = len(conversation.turns)
-        if name == "say":
+        if name in ("say", "say nothing"):
+            bias = (f"{END_IDS[1]}=10000",) if name == "say nothing" else ()
+            conversation.sampling = replace(conversation.sampling, logit_bias=bias)
             try:
                 say(conversation, f"{number} " + "x" * n)
                 assert len(conversation.turns) == before + 1

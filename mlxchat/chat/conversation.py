@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -20,7 +20,7 @@ from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import Memory, in_view
 from mlxchat.chat.note import NoteWriter, note_limit
 from mlxchat.chat.random_streams import stream_of
-from mlxchat.chat.rendering import NOTHING, Rendering
+from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
 from mlxchat.chat.turn import Compacted, Forgot, Mention, Quoted, Said, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.chat.view import Prefixes, View
@@ -32,7 +32,14 @@ from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.repetition import LoopDetector
 from mlxchat.engine.reply import Token
-from mlxchat.errors import DeviceError, UsageError, WindowFull
+from mlxchat.errors import (
+    DeviceError,
+    InputError,
+    MlxchatError,
+    RanksError,
+    UsageError,
+    WindowFull,
+)
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.settings import (
@@ -159,9 +166,11 @@ class Conversation:
             return
         encode = self.model.tokenizer.encode
         for turn in self.turns:
-            drafter.history.extend(encode(turn.user))
-            written = turn.ids if turn.ids is not None else encode(turn.thought + turn.reply)
-            drafter.history.extend(written)
+            # A text that the tokenizer rejects is not in view either.
+            with suppress(InputError):
+                drafter.history.extend(encode(turn.user))
+                written = turn.ids if turn.ids is not None else encode(turn.thought + turn.reply)
+                drafter.history.extend(written)
 
     def undo(self) -> Turn:
         """Take back the last turn, and restore the turns it made the window forget."""
@@ -329,10 +338,11 @@ class Conversation:
         to make room for it. `Watching` lists the callbacks.
 
         A reply that ends early, for any reason, is closed properly when the next turn begins. If
-        stopped before its first token, the turn is taken back. The iterator raises WindowFull, and
-        takes the turn back, if the turn does not fit and nothing may be forgotten. It raises
-        DeviceError if the device fails: the turn stays, with the reply so far, and the next turn
-        prefills all retained turns again. Raises UsageError if the settings rule out a constraint.
+        stopped before its first token, the turn is taken back. The iterator takes it back and
+        raises WindowFull if the turn does not fit and nothing may be forgotten, TemplateError or
+        InputError if it is rejected. It raises DeviceError if the device fails: the turn stays,
+        with the reply so far, and the next turn prefills all retained turns again. Raises
+        UsageError if the settings rule out a constraint.
         """
         self._retries = 0
         watch = Watch(**watching)
@@ -416,7 +426,7 @@ class Conversation:
         if note.text:
             try:
                 self.view.set_note(note.text, turns)
-            except UsageError as error:
+            except (UsageError, *Rejected) as error:
                 problem = str(error)
             else:
                 noted = {id(turn) for turn in turns}
@@ -458,28 +468,30 @@ class Conversation:
         def recall() -> Sequence[Quoted]:
             return self._recall(turn.user) if self.recalls else ()
 
+        def has_answer() -> bool:
+            return bool(turn.thought) or turn.reply not in ("", watch.prefill)
+
         try:
             if self.compacts:
                 yield from self._compact_if_full(watch)
             yield from self.view.make_room(watch.count_encoding, recall)
-        except WindowFull:
-            self.undo()
-            raise
+            yield from self._answer(turn, NOTHING, watch)
         except StoppedEncoding:
             self.undo()
             return
-        try:
-            yield from self._answer(turn, NOTHING, watch)
-        except GeneratorExit:
-            self.view.end_quote()
+        except (DeviceError, RanksError):
             raise
-        except (UsageError, WindowFull):
-            # The beginning of the answer is not allowed, or does not fit.
-            self.undo()
+        except (MlxchatError, KeyboardInterrupt, GeneratorExit) as error:
+            if not has_answer():
+                self.undo()
+            elif isinstance(error, KeyboardInterrupt):
+                # It came in the middle of a step: the cache may be half updated.
+                self.view.drop()
+            else:
+                self.view.end_quote()
             raise
         self.view.end_quote()
-        has_answer = turn.thought or turn.reply not in ("", watch.prefill)
-        if not has_answer and turn.finish_reason == "interrupted":
+        if turn.finish_reason == "interrupted" and not has_answer():
             self.undo()
 
     def _recall(self, message: str) -> Sequence[Quoted]:
@@ -497,16 +509,16 @@ class Conversation:
         turn.forgotten = False
         try:
             yield from self.view.make_room(watch.count_encoding)
-        except WindowFull:
+            written = turn.ids
+            if written is None:
+                tokenizer = self.model.tokenizer
+                written = tokenizer.encode_reply(turn.reply, turn.thought, self.view.prompt)
+        except (WindowFull, *Rejected):
             self.view.take_back_continuation()
             raise
         except StoppedEncoding:
             self.view.take_back_continuation()
             return
-        written = turn.ids
-        if written is None:
-            tokenizer = self.model.tokenizer
-            written = tokenizer.encode_reply(turn.reply, turn.thought, self.view.prompt)
         self.reply_seed = self._next_stream(len(written))
         old, has_text, failed = replace(turn), False, True
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mlxchat.cache import Cache
-from mlxchat.chat.rendering import Rendering
+from mlxchat.chat.rendering import Rejected, Rendering
 from mlxchat.chat.turn import Turn
 from mlxchat.chat.watch import Watch
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, Brief
@@ -114,7 +114,7 @@ class NoteWriter:
         text = problem = ""
         try:
             text = self._write(list(turns), words)
-        except _NoNote as error:
+        except (_NoNote, *Rejected) as error:
             problem = str(error)
         seconds = time.perf_counter() - started_s
         return Note(text, self._prefilled, self._generated, seconds, problem)

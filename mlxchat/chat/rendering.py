@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.turn import Turn
+from mlxchat.errors import InputError, TemplateError
 from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 
 NOTHING = np.empty(0, np.int32)
+
+# How the template and the tokenizer reject a message.
+Rejected = (TemplateError, InputError)
 
 # Before a note about forgotten turns, which follows the system prompt.
 NOTE_BEGINS = "Your note on the conversation so far:"
@@ -31,6 +36,10 @@ class Rendering:
     template_args: Mapping[str, Any]
     notices: tuple[str, ...] = ()
     note: str | None = None
+    # Whether the template accepts a turn, by its texts.
+    _accepted: dict[tuple[str, str, str], bool] = field(
+        default_factory=dict[tuple[str, str, str], bool], init=False, repr=False
+    )
 
     @property
     def system_text(self) -> str | None:
@@ -40,7 +49,39 @@ class Rendering:
 
     def ids(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
         """Token ids `(T,)` of the complete turns and a last one to be answered, up to where its
-        reply begins."""
+        reply begins. Complete turns that are rejected, such as those with an empty reply, are left
+        out. Raises TemplateError or InputError if the last one is rejected."""
+        try:
+            return self._ids(turns, on_encode)
+        except Rejected:
+            *complete, last = turns
+            if not complete:
+                raise
+        self._ids([last], on_encode)
+        kept = [turn for turn in complete if self._accepts(turn)]
+        try:
+            return self._ids([*kept, last], on_encode)
+        except Rejected:
+            # Each is accepted alone, but not all together: as many of the latest as possible.
+            start = bisect_left(
+                range(len(kept)), True, key=lambda n: self._is_accepted([*kept[n:], last])
+            )
+        return self._ids([*kept[start:], last], on_encode)
+
+    def _accepts(self, turn: Turn) -> bool:
+        key = turn.user, turn.thought, turn.reply
+        if key not in self._accepted:
+            self._accepted[key] = self._is_accepted([turn, Turn("a")])
+        return self._accepted[key]
+
+    def _is_accepted(self, turns: Sequence[Turn]) -> bool:
+        try:
+            self._ids(turns)
+        except Rejected:
+            return False
+        return True
+
+    def _ids(self, turns: Sequence[Turn], on_encode: Progress | None = None) -> TokenIds:
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))

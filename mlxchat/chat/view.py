@@ -20,11 +20,11 @@ from mlxchat.chat.eviction import RESERVE, forget_until_it_fits, is_too_long, ma
 from mlxchat.chat.held import Before, Held
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import quotes
-from mlxchat.chat.rendering import NOTHING, Rendering
+from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
 from mlxchat.chat.turn import Forgot, Quoted, Recalled, Turn, Usage
 from mlxchat.chat.turns import Turns
 from mlxchat.engine.loops import OnHeld
-from mlxchat.errors import CacheError, TemplateError, UsageError, WindowFull, WindowTooSmall
+from mlxchat.errors import CacheError, UsageError, WindowFull, WindowTooSmall
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings, Roll
@@ -223,13 +223,13 @@ class View:
         self.begin_with(text, self.rendering.note)
 
     def begin_with(self, system: str | None, note: str | None) -> None:
-        """Change the system prompt and the note. Raises CacheError, with nothing changed, if they
-        leave no room."""
+        """Change the system prompt and the note. Raises CacheError if they leave no room,
+        TemplateError or InputError if they are rejected; either way, nothing changes."""
         before = self.rendering
         self.rendering = replace(before, system=system, note=note)
         try:
             self.restart()
-        except CacheError:
+        except (CacheError, *Rejected):
             self.rendering = before
             self.restart()
             raise
@@ -289,7 +289,7 @@ class View:
         try:
             if self.rendering.count_pinned() != self._pinned_tokens:
                 self.restart()
-        except (CacheError, TemplateError):
+        except (CacheError, *Rejected):
             self.rendering = before
             raise
 
@@ -372,7 +372,10 @@ class View:
         retained = self._turns.retained
         for fewer, text in quotes(quoted, self._turns[-1].user, 4 * most):
             self._quote = text
-            ids = self.render(retained)
+            try:
+                ids = self.render(retained)
+            except Rejected:
+                continue
             self._quote_tokens = len(ids) - len(plain)
             if self._quote_tokens <= most:
                 quoted = fewer
@@ -521,18 +524,21 @@ class View:
     def forget_oldest_in_place(self) -> Forgot | None:
         """Evict the oldest turn while the last one is being answered; None if no turn is left or it
         cannot be evicted."""
-        oldest = next(iter(may_be_forgotten(self._turns.retained)), None)
-        if oldest is None:
-            return None
-        oldest.forgotten = True
-        ids = self.render(self._turns.retained)
-        tokens = len(self.prompt) - len(ids)
-        if not self._held.evict(ids, tokens):
-            oldest.forgotten = False
-            return None
-        self.prompt = ids
-        self._held.turns = self._turns.retained
-        return Forgot.whole([oldest], tokens, self._turns)
+        ids, leaving = self.prompt, list[Turn]()
+        for oldest in may_be_forgotten(self._turns.retained):
+            oldest.forgotten = True
+            leaving.append(oldest)
+            ids = self.render(self._turns.retained)
+            # A turn that the template rejects has none.
+            if tokens := len(self.prompt) - len(ids):
+                if self._held.evict(ids, tokens):
+                    self.prompt = ids
+                    self._held.turns = self._turns.retained
+                    return Forgot.whole(leaving, tokens, self._turns)
+                break
+        for turn in leaving:
+            turn.forgotten = False
+        return None
 
     # Going back
 

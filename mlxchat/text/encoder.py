@@ -94,7 +94,9 @@ class Encoder:
         return self._encode_now(text) if len(text) < LONG_CHARS else self._encode_long(text)
 
     def _encode_now(self, text: str) -> TokenIds:
-        return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
+        # Invalid UTF-8 and JSON can have lone surrogates, which no tokenizer accepts.
+        valid = text if text.isascii() else text.encode("utf-8", "replace").decode()
+        return np.array(self._backend.encode(valid, add_special_tokens=False).ids, np.int32)
 
     def _encode_anchored(self, text: str) -> TokenIds:
         """Encode text that continues other text: some tokenizers prefix the first with a space."""

@@ -28,7 +28,8 @@ _FAILURES = (
 )
 
 NO_SYSTEM_ROLE = (
-    "this model's chat template has no system role: the system prompt is part of the first message"
+    "this model's chat template does not accept this system prompt: it becomes part of the first "
+    "message"
 )
 
 
@@ -44,6 +45,7 @@ class ChatTemplate:
         self.source = source
         self.name = name
         self._special_texts = dict(special_texts)
+        self._tried_system: tuple[str | None, str] = (None, "")
         try:
             self._template = _environment().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
@@ -81,20 +83,30 @@ class ChatTemplate:
     def has_system_role(self) -> bool:
         """Whether the template renders a system message, rather than reject or drop it."""
         mark = "a system text"
-        messages = [{"role": "system", "content": mark}, {"role": "user", "content": "a"}]
-        try:
-            return mark in self.render(messages)
-        except TemplateError:
-            return False
+        return mark in self._rendered_with_system(mark)
+
+    def takes_system(self, system: str) -> bool:
+        """Whether it renders this system message: some reject an empty one, for example."""
+        return self.has_system_role and bool(self._rendered_with_system(system))
+
+    def _rendered_with_system(self, system: str) -> str:
+        """A short conversation with this system message; empty if the template rejects it."""
+        if self._tried_system[0] != system:
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": "a"}]
+            try:
+                self._tried_system = system, self.render(messages)
+            except TemplateError:
+                self._tried_system = system, ""
+        return self._tried_system[1]
 
     def with_system(self, system: str | None, messages: Sequence[Message]) -> list[Message]:
-        """Prepend the system text: as a message, or to the first message if there is no such role.
+        """Prepend the system text: as a message, or to the first message if it is rejected as one.
 
         The first message is the user's; models without a system role were trained that way.
         """
         if system is None:
             return list(messages)
-        if self.has_system_role:
+        if self.takes_system(system):
             return [{"role": "system", "content": system}, *messages]
         first = {**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}
         return [first, *messages[1:]]

@@ -321,7 +321,7 @@ class Tokenizer:
 
     def system_notices(self, system: str | None) -> tuple[str, ...]:
         """Notices about how the template treats a system prompt."""
-        refused = system is not None and not self._require_template().has_system_role
+        refused = system is not None and not self._require_template().takes_system(system)
         return (NO_SYSTEM_ROLE,) if refused else ()
 
     def _require_template(self) -> ChatTemplate:

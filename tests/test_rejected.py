@@ -1,0 +1,224 @@
+"""What a chat template or a tokenizer rejects costs a message, never the chat or the session."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, normalizers
+
+from mlxchat.app.chat import Chat
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Recalled, Turn
+from mlxchat.errors import InputError, MlxchatError, TemplateError
+from mlxchat.request import ChatOptions, Setup
+from mlxchat.sessions.listing import read_session
+from mlxchat.settings import GenerationSettings
+from mlxchat.text.template import ChatTemplate
+from mlxchat.text.tokens import Tokenizer
+from scripts.tiny_model import byte_tokenizer, write_tiny_model
+from tests import chat_templates
+from tests.conftest import RunMlxchat
+from tests.test_conversation import END_IDS, check_in_step, make_conversation, say
+
+NO_WORD = (
+    "{% for m in messages %}{% if 'forbidden' in m.content %}{{ raise_exception('not this') }}"
+    "{% endif %}{% endfor %}"
+) + chat_templates.CHATML
+FEW_MESSAGES = (
+    "{% if messages | length > 6 %}{{ raise_exception('too many') }}{% endif %}"
+) + chat_templates.CHATML
+NOT_THIS = "the model's chat template rejects this: not this"
+# Its first token is the end of the turn.
+SAYS_NOTHING = ("--logit-bias", "258=10000")
+HISTORY = [
+    Turn("one", ""),
+    Turn("", "two"),
+    Turn("three", " \n"),
+    Turn("four", "fine"),
+    Turn("five", "", thought="Hm."),
+]
+
+
+def rendered(conversation: Conversation) -> str:
+    ids = conversation.view.render([*conversation.retained, Turn("next")])
+    return conversation.model.tokenizer.decode(ids)
+
+
+def test_turns_that_the_template_rejects_are_not_rendered() -> None:
+    """One empty reply, and every later message was rejected: the session had ended for good."""
+    conversation = make_conversation(None, chat_templates.NO_EMPTY, system="Be kind.")
+    conversation.resume("Be kind.", [*HISTORY])
+    text = rendered(conversation)
+    assert all(word in text for word in ("four", "fine", "five", "Hm."))
+    assert not any(word in text for word in ("one", "two", "three"))
+    say(conversation, "six")
+    check_in_step(conversation)
+    list(conversation.retry())
+    list(conversation.continue_reply())
+    conversation.pin(1)
+    assert [tokens for _, tokens in conversation.usage().turns][:3] == [0, 0, 0]
+    assert conversation.compact() is not None
+    conversation.take_back_note()
+    assert conversation.undo().user == "six"
+    say(conversation, "seven")
+    check_in_step(conversation)
+    assert [turn.user for turn in conversation.turns] == [*(t.user for t in HISTORY), "seven"]
+
+
+def test_as_many_turns_are_rendered_as_the_template_accepts_together() -> None:
+    conversation = make_conversation(None, FEW_MESSAGES)
+    for text in ("one", "two", "three", "four", "five"):
+        say(conversation, text)
+        check_in_step(conversation)
+    text = rendered(conversation)
+    assert "five" in text
+    assert "four" in text
+    assert "three" not in text
+    assert len(conversation.turns) == 5
+
+
+def test_a_rejected_quote_is_not_made() -> None:
+    """A quoted turn may be of another session, with a model that accepted it."""
+    template = NO_WORD.replace("forbidden", "I said")
+    conversation = make_conversation(400, template, recalls=2)
+    told = "My brother Carlo keeps bees in Verona."
+    conversation.resume(None, [Turn(told, "Ah.", forgotten=True), Turn("Hello.", "Yes.")])
+    said = list(conversation.say("Where does my brother Carlo keep his bees?"))
+    assert not any(isinstance(each, Recalled) for each in said)
+    check_in_step(conversation)
+
+
+@pytest.mark.parametrize("roll", ["shift", "refill"])
+def test_rejected_turns_are_forgotten_with_their_neighbours(roll: str) -> None:
+    """Without tokens of its own, such a turn kept the window from forgetting whole turns."""
+    conversation = make_conversation(240, chat_templates.NO_EMPTY, roll=roll)
+    conversation.turns.extend([Turn("x" * 30, "y"), Turn("nothing", ""), Turn("z" * 30, "y")])
+    conversation.generation = GenerationSettings(max_tokens=200, ignore_eos=True)
+    numbers = [n for forgot in say(conversation, "go on") for n in forgot.numbers]
+    assert numbers == [1, 2, 3]
+    check_in_step(conversation)
+
+
+def test_a_system_prompt_that_is_rejected_as_a_message_is_part_of_the_first() -> None:
+    conversation = make_conversation(None, chat_templates.NO_EMPTY, system=" ")
+    say(conversation, "hello")
+    conversation = make_conversation(None, NO_WORD, system="Be kind.")
+    with pytest.raises(TemplateError):
+        conversation.set_system("forbidden")
+    assert conversation.system == "Be kind."
+    say(conversation, "hello")
+    check_in_step(conversation)
+
+
+def test_a_text_that_the_tokenizer_rejects_costs_one_message() -> None:
+    """In a session begun with another model, it is left out."""
+    backend = byte_tokenizer()
+    backend.normalizer = normalizers.NFKC()
+    backend.add_special_tokens([AddedToken("<go>", special=True, normalized=True)])
+    conversation = make_conversation(None)
+    tokenizer = Tokenizer(backend, ChatTemplate(chat_templates.CHATML, {}), END_IDS)
+    conversation.view.rendering.tokenizer = tokenizer
+    disguised = "\uff1cgo\uff1e"
+    with pytest.raises(InputError):
+        say(conversation, disguised)
+    assert conversation.turns == []
+    conversation.resume(None, [Turn(disguised, "yes"), Turn("two", disguised)])
+    say(conversation, "three")
+    check_in_step(conversation)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a \udcff b"])
+def test_half_a_character_is_replaced(text: str) -> None:
+    """A lone surrogate, which JSON and invalid UTF-8 can have, ended in a traceback."""
+    conversation = make_conversation(None, system=text)
+    say(conversation, text)
+    assert "?" in conversation.model.tokenizer.decode(conversation.held_ids)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a model with this template."""
+
+    def write(template: str) -> str:
+        return str(write_tiny_model(tmp_path / "model", chat_template=template))
+
+    return write
+
+
+def test_an_empty_reply_does_not_end_a_session(
+    model: Callable[[str], str], run_mlxchat: RunMlxchat
+) -> None:
+    chat = ("-m", model(chat_templates.NO_EMPTY), "-n", "3", "--session", "mine")
+    for how in (SAYS_NOTHING, ()):
+        done = run_mlxchat(*chat, *how, stdin="one\ntwo\n")
+        assert (done.returncode, done.stderr) == (0, "")
+    done = run_mlxchat(*chat, "And three?")
+    assert (done.returncode, done.stderr) == (0, "")
+    users = [turn.user for turn in read_session("mine").turns]
+    assert users == ["one", "two", "one", "two", "And three?"]
+
+
+def test_an_imported_session_with_empty_messages_continues(
+    model: Callable[[str], str], run_mlxchat: RunMlxchat, tmp_path: Path
+) -> None:
+    texts = [("user", "one"), ("user", "two"), ("assistant", " "), ("user", "three")]
+    lines = [json.dumps({"role": role, "content": text}) for role, text in texts]
+    (tmp_path / "talk.jsonl").write_text("\n".join(lines))
+    assert run_mlxchat("session", "import", str(tmp_path / "talk.jsonl")).returncode == 0
+    done = run_mlxchat("-m", model(chat_templates.NO_EMPTY), "-n", "3", "-c", "And now?")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_rejected_message_in_a_pipe_costs_that_message(
+    model: Callable[[str], str], run_mlxchat: RunMlxchat
+) -> None:
+    """The messages after it were not answered."""
+    chat = ("-m", model(NO_WORD), "-n", "1", "--temp", "0", "--session", "mine")
+    given = "one\na forbidden word\ntwo\n"
+    done = run_mlxchat(*chat, stdin=given)
+    assert done.returncode == 1
+    assert done.stderr == f'mlxchat: error: {NOT_THIS}; not answered: "a forbidden word"\n'
+    assert [turn.user for turn in read_session("mine").turns] == ["one", "two"]
+    done = run_mlxchat(*chat, "--json", stdin=given)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    ends = [event for event in events if event["event"] == "done"]
+    assert [end.get("error") for end in ends] == [None, NOT_THIS, None]
+    assert [end["finish_reason"] for end in ends] == ["length", "error", "length"]
+    assert done.returncode == 1
+
+
+def test_wrong_fields_of_a_message_in_a_pipe_cost_that_message(
+    model: Callable[[str], str], run_mlxchat: RunMlxchat
+) -> None:
+    lines = [
+        {"role": "user", "content": "one", "prefill": 1},
+        {"role": "user", "content": "two", "schema": {"type": "strin"}},
+        {"role": "system", "content": "forbidden"},
+        {"role": "user", "content": "three"},
+    ]
+    given = "\n".join(map(json.dumps, lines))
+    done = run_mlxchat("-m", model(NO_WORD), "-n", "1", "--json", stdin=given)
+    ends = [json.loads(line) for line in done.stdout.splitlines() if '"done"' in line]
+    assert ["error" in end for end in ends] == [True, True, True, False]
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_a_rejected_message_from_python_is_taken_back(model: Callable[[str], str]) -> None:
+    options = ChatOptions(
+        Setup(model(NO_WORD), window=None), generation=GenerationSettings(max_tokens=2)
+    )
+    with Chat.open(options, session="mine") as chat:
+        list(chat.say("one"))
+        with pytest.raises(TemplateError):
+            list(chat.say("forbidden"))
+        list(chat.say("two"))
+        # As after changing to a model that rejects it.
+        chat.conversation.turns[-1].user = "forbidden"
+        reply = chat.conversation.turns[-1].reply
+        for act in (chat.retry, chat.continue_reply):
+            with pytest.raises(MlxchatError):
+                list(act())
+            assert chat.conversation.turns[-1].reply == reply
+        list(chat.say("three"))
+    assert [turn.user for turn in read_session("mine").turns] == ["one", "forbidden", "three"]
