@@ -73,13 +73,13 @@ def forgotten_line(forgot: Forgot) -> str:
             "`mlxchat help documents`"
         )
     if forgot.turns == 1:
-        return f'forgot turn {forgot.numbers[0]} "{_first_words(forgot.message)}" ({tokens})'
+        return f'forgot turn {forgot.numbers[0]} "{first_words(forgot.message)}" ({tokens})'
     return f"forgot turns {_ranges(forgot.numbers)} ({tokens})"
 
 
 def recalled_line(recalled: Recalled) -> str:
     """The turns that are quoted before the message."""
-    quoted = [f'{each} "{_first_words(each.turn.user)}"' for each in recalled.quoted]
+    quoted = [f'{each} "{first_words(each.turn.user)}"' for each in recalled.quoted]
     return f"recalled {' and '.join(quoted)} ({count(recalled.tokens, 'token')})"
 
 
@@ -103,7 +103,7 @@ def window_line(change: Change) -> str:
     return recalled_line(change) if isinstance(change, Recalled) else compacted_line(change)
 
 
-def _first_words(message: str) -> str:
+def first_words(message: str) -> str:
     """The start of a message, on one line."""
     line = " ".join(message.split())
     return line if len(line) <= QUOTED else f"{line[:QUOTED].rstrip()}…"

@@ -13,10 +13,18 @@ from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
 from mlxchat.chat.turn import Change, Compacted, Said
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, UsageError
+from mlxchat.engine.generate import nothing_done
+from mlxchat.errors import (
+    DeviceError,
+    ExitStatus,
+    MlxchatError,
+    OutputError,
+    RanksError,
+    UsageError,
+)
 from mlxchat.request import Answer
-from mlxchat.terminal.figures import incomplete, turn_line, window_line
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_line
+from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.spelling import as_flags, as_keys
@@ -63,12 +71,26 @@ class PipedChat:
                 # Only replies are ended gracefully: while waiting for the next line, a signal ends
                 # the process immediately.
                 with StopRequest() as stop, progress("reading", "tokens", quiet) as bar:
-                    self._take(spoken, stop, bar)
+                    try:
+                        self._take(spoken, stop, bar)
+                    except (DeviceError, RanksError, OutputError):
+                        raise
+                    except MlxchatError as error:
+                        # It costs this message only.
+                        bar.stop()
+                        self._reject(spoken, error)
                 if stop.status is not None:
                     return self._status or stop.status
         except DeviceError as error:
+            self._stdout.end_line()
             raise DeviceError(error, "; ", self._how_to_resume()) from error
         return self._status
+
+    def _reject(self, spoken: Spoken, error: MlxchatError) -> None:
+        """Report why a message was not answered."""
+        self._stdout.end_line()
+        show_error(Message(error, f'; not answered: "{first_words(spoken.text)}"'))
+        self._status = error.exit_status
 
     def _how_to_resume(self) -> Message:
         session = self._chat.session
@@ -97,12 +119,6 @@ class PipedChat:
         stop.before_leaving(bar.stop)
         if spoken.notice is not None:
             self._messages.warn(spoken.notice)
-        if spoken.role == "system":
-            self._conversation.set_system(spoken.text)
-            return
-        constraint = _constraint_in(spoken) or self._options.constraint
-        if constraint is not None:
-            check_ranks(self._chat.ranks, constraint=constraint.kind)
         # The turns of a resumed session count.
         self._turn = len(self._conversation.turns) + 1
         started_s = time.perf_counter()
@@ -111,30 +127,37 @@ class PipedChat:
             stop.obeyed()
             bar.stop()
 
-        reply = self._chat.say(
-            spoken.text,
-            on_encode=bar.counting("tokenizing", "characters"),
-            on_prefill=bar.counting("reading", "tokens"),
-            on_note=bar.counting("writing a note", "tokens"),
-            should_stop=lambda: self._has_code or stop.requested(),
-            constraint=constraint,
-            prefill=_prefill_in(spoken) or self._options.answer.prefill,
-            on_end=on_end,
-        )
         try:
-            with closing(reply):
-                for piece in self._pieces(reply, stop, constraint):
-                    self._stdout.write(piece)
-        except DeviceError:
-            self._stdout.end_line()
+            if spoken.role == "system":
+                self._conversation.set_system(spoken.text)
+                return
+            constraint = _constraint_in(spoken) or self._options.constraint
+            if constraint is not None:
+                check_ranks(self._chat.ranks, constraint=constraint.kind)
+            reply = self._chat.say(
+                spoken.text,
+                on_encode=bar.counting("tokenizing", "characters"),
+                on_prefill=bar.counting("reading", "tokens"),
+                on_note=bar.counting("writing a note", "tokens"),
+                should_stop=lambda: self._has_code or stop.requested(),
+                constraint=constraint,
+                prefill=_prefill_in(spoken) or self._options.answer.prefill,
+                on_end=on_end,
+            )
+        except MlxchatError as error:
+            if self._options.as_events:
+                self._stdout.write(self._not_begun(error))
             raise
+        with closing(reply):
+            for piece in self._pieces(reply, stop, constraint):
+                self._stdout.write(piece)
         stats = self._conversation.stats
         assert stats is not None
         seconds = time.perf_counter() - started_s
         self._messages.stats(turn_line(self._turn, stats, seconds), self._options.stats)
         if self._conversation.is_complete is False or self._lacks_code:
             self._messages.warn(incomplete(stats.finish_reason))
-            self._status = ExitStatus.INCOMPLETE
+            self._status = self._status or ExitStatus.INCOMPLETE
 
     def _pieces(
         self, reply: Iterator[Said], stop: StopRequest, constraint: Constraint | None
@@ -212,6 +235,11 @@ class PipedChat:
         complete = conversation.is_complete
         value = value_of(constraint, conversation.turns[-1].reply) if complete else None
         return events.done(stats, model, seed, error=spelled, complete=complete, value=value)
+
+    def _not_begun(self, error: MlxchatError) -> str:
+        stats, model = nothing_done(self._conversation.cache), self._conversation.model.name
+        seed = self._conversation.reply_seed
+        return self._events().done(stats, model, seed, error=as_flags(error))
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
