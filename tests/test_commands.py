@@ -26,6 +26,7 @@ from mlxchat.terminal.commands import (
 )
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.screen import Screen
+from mlxchat.terminal.signals import StopRequest
 
 MAX_HELP_WORDS = 10
 
@@ -71,12 +72,13 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
     )
     assert shown.attached == []
     assert run("/recall ada #1") == "your next message will quote turn 1: My name is Ada.\n"
-    assert shown.with_attached("Right?") == "> My name is Ada.\n\nRight?"
     assert run("/recall Rome").endswith("no match for 'Rome'\n")
     with pytest.raises(UsageError, match="no match #4: found 3 matches"):
         run("/recall ada #4")
     with pytest.raises(UsageError, match=r"usage: /recall WORD \[#N\]"):
         run("/recall")
+    shown.say("Right?")
+    assert shown.conversation.turns[-1].user == "> My name is Ada.\n\nRight?"
 
 
 def test_recall_lists_the_latest_of_many_matches(shown: ChatScreen, run: Run) -> None:
@@ -278,3 +280,28 @@ def test_schema_constrains_the_next_answer_only(
         with pytest.raises(UsageError, match=words):
             run(wrong)
     assert shown.constraint is None
+
+
+def test_what_is_stopped_before_it_begins_changes_nothing_and_says_so(
+    shown: ChatScreen, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The constraint of a message that was stopped was forgotten, and after /schema it was an
+    IndexError."""
+    monkeypatch.setattr(StopRequest, "requested", lambda _: True)
+    run('/schema {"enum": [7]}')
+    constraint = shown.constraint
+    shown.attach("notes", "some notes")
+    answer = StringIO()
+    monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
+    assert not shown.say("how many?")
+    assert answer.getvalue() == (
+        "stopped: edit your message below, or send it again with 1 attachment\n"
+    )
+    assert (shown.constraint, shown.attached) == (constraint, ["some notes"])
+    monkeypatch.undo()
+    assert shown.say("how many?")
+    assert (shown.constraint, shown.attached) == (None, [])
+    reply = shown.conversation.turns[0].reply
+    monkeypatch.setattr(StopRequest, "requested", lambda _: True)
+    assert run("/retry") == "stopped: the old reply stays\n"
+    assert [turn.reply for turn in shown.conversation.turns] == [reply]

@@ -19,6 +19,8 @@ from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, write_tiny_model
 from tests import chat_templates
 from tests.conftest import RunMlxchat
+from tests.terminal_chat import CTRL_D, PROMPT
+from tests.terminal_chat import Chat as TerminalChat
 from tests.test_conversation import END_IDS, check_in_step, make_conversation, say
 
 NO_WORD = (
@@ -222,3 +224,22 @@ def test_a_rejected_message_from_python_is_taken_back(model: Callable[[str], str
             assert chat.conversation.turns[-1].reply == reply
         list(chat.say("three"))
     assert [turn.user for turn in read_session("mine").turns] == ["one", "forbidden", "three"]
+
+
+def test_a_rejected_message_on_a_terminal_comes_back_with_its_files(
+    model: Callable[[str], str], ordinary_terminal: None, tmp_path: Path
+) -> None:
+    """The reason was shown twice, and the chat ended."""
+    (tmp_path / "notes").write_text("some notes")
+    chat = TerminalChat(model(NO_WORD), "-n", "1", "--session", "mine", "--max-kv-size", "500")
+    chat.says(f"/file {tmp_path / 'notes'}")
+    chat.send("forbidden\r")
+    chat.shows(f"^> forbidden\n{NOT_THIS}\n> forbidden$")
+    chat.send("\x15fine\r")
+    chat.shows("^> fine\n[^$]*stopped at 1 token")
+    chat.shows(PROMPT)
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    assert chat.written.count(NOT_THIS) == 1
+    (turn,) = read_session("mine").turns
+    assert turn.user == f"# {tmp_path / 'notes'}\n\nsome notes\n\nfine"

@@ -336,10 +336,10 @@ def test_ctrl_c_during_prefill_stops_after_the_step(
     chat.send("and typed ahead")
     chat.send(CTRL_C)
     chat.shows(WILL_STOP)
-    chat.shows("^> and typed ahead$")
+    chat.shows("^> Hello there\n  and typed ahead$")
     # The bar is gone, and the message was not answered.
     assert "reading" not in chat.text()
-    chat.shows(f"^mlxchat: {WILL_STOP}\nstopped\n")
+    chat.shows(f"^mlxchat: {WILL_STOP}\nstopped: edit your message below, or send it again\n")
     chat.send(CTRL_C)
     chat.shows(PROMPT)
     chat.send("\x04")
@@ -372,3 +372,35 @@ def test_progress_is_shown_while_a_chats_cache_is_made(
     chat.shows(WILL_STOP)
     chat.send(CTRL_C)
     assert chat.ends() == 130
+
+
+def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None, tmp_path: Path
+) -> None:
+    """Ctrl-C during the prefill lost the message and the files attached to it."""
+    monkeypatch.setenv("STEP_S", "1")
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"contents of {name}\n")
+    options = ("-n", "1", "--prefill-step-size", "128", "--session", "mine")
+    chat = PseudoTerminal(
+        slow("-m", str(tiny_model), *options, "-f", str(tmp_path / "one")), columns=120
+    )
+    chat.shows(PROMPT)
+    chat.send(f"/file {tmp_path / 'two'}\r")
+    chat.shows("attached .*two")
+    chat.send("Compare them\r")
+    again = "stopped: edit your message below, or send it again with 2 attachments"
+    for stops in (1, 2):
+        chat.shows(r"reading .* \d+/\d+ tokens")
+        chat.send(CTRL_C)
+        chat.shows(f"({again}\n> Compare them\n[^$]*){{{stops}}}2 attached")
+        assert read_session("mine").turns == []
+        chat.send("\r")
+    chat.shows("stopped at 1 token")
+    chat.shows(PROMPT)
+    chat.send("\x04")
+    assert chat.ends() == 0
+    (turn,) = read_session("mine").turns
+    assert turn.reply
+    assert [f"contents of {name}" in turn.user for name in ("one", "two")] == [True, True]
+    assert turn.user.endswith("\n\nCompare them")

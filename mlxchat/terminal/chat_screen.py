@@ -13,10 +13,10 @@ from typing import Any
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Change, Compacted, Said
+from mlxchat.chat.turn import Change, Compacted, Said, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.generate import Stats
-from mlxchat.errors import ExitStatus
+from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, OutputError
 from mlxchat.terminal.figures import incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
@@ -27,6 +27,7 @@ from mlxchat.terminal.screen import Screen, is_dumb
 from mlxchat.terminal.signals import StopRequest, Terminated
 from mlxchat.terminal.stream import terminal_stream, wait_for_pipe
 from mlxchat.terminal.typeahead import Released
+from mlxchat.text.documents import SEPARATOR
 from mlxchat.units import beginning, count
 
 # Characters of the last message shown when a session resumes; it may contain files.
@@ -141,12 +142,6 @@ class ChatScreen:
         self.attached.append(f"> {line}")
         self.screen.say(f"your next message will quote turn {turn}: {line[:MAX_QUOTED_CHARS]}")
 
-    def with_attached(self, text: str) -> str:
-        """The message with the attached files and quotes before it."""
-        whole = "\n\n".join([*self.attached, text])
-        self.attached.clear()
-        return whole
-
     def _line_editor(self) -> Any:
         from mlxchat.terminal.editor import Editor
 
@@ -181,15 +176,48 @@ class ChatScreen:
 
     # The reply
 
-    def say(self, text: str) -> None:
-        """Send a message, and show the reply."""
-        chat = self.ready_chat()
-        self._obeyed, self.constraint = self.constraint, None
-        self._show(lambda **how: chat.say(text, constraint=self._obeyed, **how))
+    def say(self, text: str) -> bool:
+        """Send a message, after the attached files and quotes, and show the reply.
+
+        False if it was taken back, because it was stopped before its reply began or is rejected:
+        then what is attached, and a constraint, wait for the next message.
+        """
+        kept = "edit your message below, or send it again"
+        if self.attached:
+            kept += f" with {count(len(self.attached), 'attachment')}"
+        try:
+            chat = self.ready_chat()
+        except KeyboardInterrupt:
+            self.screen.say(f"stopped: {kept}")
+            return False
+        turns, obeyed = chat.conversation.turns, self._obeyed
+        whole, before = SEPARATOR.join([*self.attached, text]), len(turns)
+        self._obeyed = self.constraint
+        try:
+            self._show(lambda **how: chat.say(whole, constraint=self._obeyed, **how), kept)
+        except Terminated:
+            if len(turns) == before:
+                # There is no next prompt: the session has the message.
+                turns.append(Turn(whole, finish_reason="interrupted"))
+            raise
+        except (DeviceError, OutputError):
+            raise
+        except MlxchatError as error:
+            if len(turns) > before:
+                raise
+            self.screen.complain(error)
+        finally:
+            if is_said := len(turns) > before:
+                self.attached.clear()
+                self.constraint = None
+            else:
+                self._obeyed = obeyed
+        return is_said
 
     def retry(self) -> None:
         """Answer the last message again, and show the reply."""
-        self._show(lambda **how: self.chat.retry(constraint=self._obeyed, **how))
+        kept = "the old reply stays"
+        self._show(lambda **how: self.chat.retry(constraint=self._obeyed, **how), kept)
 
     def continue_reply(self) -> None:
         """Continue the last reply, and show it."""
@@ -235,15 +263,18 @@ class ChatScreen:
             view.add(turns[-1].reply)
             view.finish()
 
-    def _show(self, answer: Answer) -> None:
+    def _show(self, answer: Answer, kept: str = "") -> None:
+        """Show the answer; `kept` says what is as before if it is stopped before it begins."""
+        last = self.conversation.last
         with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
             started_s = time.perf_counter()
             forgotten = self._show_until_it_ends(answer, stop, bar)
             for each in forgotten:
                 self._show_change(each)
-            if self.conversation.is_complete is False:
-                self.screen.say(incomplete(self.conversation.turns[-1].finish_reason))
-            self._show_figures(time.perf_counter() - started_s)
+            if kept and self.conversation.last is last:
+                self.screen.say(f"stopped: {kept}")
+            else:
+                self._show_end(time.perf_counter() - started_s)
             if stop.status not in (None, ExitStatus.INTERRUPTED):
                 raise Terminated(stop.status)
 
@@ -310,7 +341,9 @@ class ChatScreen:
         is_json = self._obeyed is not None
         return reply_view(plain=self._options.plain or is_json, thinking=thinking, is_json=is_json)
 
-    def _show_figures(self, seconds: float) -> None:
+    def _show_end(self, seconds: float) -> None:
+        if self.conversation.is_complete is False:
+            self.screen.say(incomplete(self.conversation.turns[-1].finish_reason))
         stats = self.chat.conversation.stats
         if stats is None:
             return

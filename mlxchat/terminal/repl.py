@@ -13,6 +13,7 @@ from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
 from mlxchat.terminal.commands import KNOWN, as_command, run_command, without_draft
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.modes import unread_bytes
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.typeahead import held_typeahead
 from mlxchat.units import format_bytes
@@ -88,8 +89,10 @@ class Repl:
         if command is not None:
             return run_command(self._shown, command) or ""
         message = text.removeprefix("/") if text[:2] == "//" else text
-        self._shown.say(self._shown.with_attached(message))
-        return ""
+        if self._shown.say(message):
+            return ""
+        # What was typed meanwhile gets its own line.
+        return f"{text}\n" if unread_bytes(0) else text
 
     def _leave(self) -> None:
         if not self._chat.is_loading:
