@@ -519,6 +519,44 @@ def test_a_retry_stopped_before_its_first_token_keeps_the_old_reply() -> None:
     assert [turn.user for turn in conversation.turns] == ["hello", "again"]
 
 
+def test_a_turn_that_is_interrupted_before_its_first_token_is_taken_back() -> None:
+    """The second Ctrl-C raises: the turn stayed without a reply, and its message was not shown
+    again."""
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    conversation = make_conversation()
+    say(conversation, "hello")
+    held = conversation.held_ids
+    with pytest.raises(KeyboardInterrupt):
+        say(conversation, "x" * 150, on_prefill=interrupt)
+    assert [turn.user for turn in conversation.turns] == ["hello"]
+    np.testing.assert_array_equal(conversation.held_ids, held)
+    reply = conversation.say("again")
+    for said in reply:
+        if said.text:
+            break
+    with pytest.raises(KeyboardInterrupt):
+        reply.throw(KeyboardInterrupt)
+    assert conversation.turns[-1].reply
+    say(conversation, "more")
+    check_in_step(conversation)
+
+
+def test_without_a_turn_nothing_can_be_answered_again_or_continued() -> None:
+    """It was an IndexError, or after `clear` the answer to a turn that had been cleared away."""
+    conversation = make_conversation()
+    for _ in range(2):
+        for act in (conversation.retry, conversation.continue_reply, conversation.undo):
+            with pytest.raises(UsageError, match="no messages yet"):
+                act()
+        if not conversation.turns:
+            say(conversation, "hello")
+        conversation.clear()
+    assert [turn.user for turn in conversation.turns] == ["hello"]
+
+
 def test_a_continuation_can_be_taken_back_alone() -> None:
     conversation = make_conversation(400, max_tokens=5)
     say(conversation, "hello")
@@ -677,15 +715,31 @@ def test_the_texts_of_yielded_items_join_to_the_reply() -> None:
 
 def test_switching_models_keeps_all_settings() -> None:
     """The caller used to copy the settings, and missed some."""
-    old = make_conversation(320, system="Be brief.", roll=Roll.REFILL, template_args={"a": 1})
+    old = make_conversation(
+        320,
+        system="Be brief.",
+        roll=Roll.REFILL,
+        template_args={"a": 1},
+        recalls=1,
+        earlier=lambda *_: (),
+        compacts=True,
+    )
+    say(old, "cleared away")
+    old.clear()
     say(old, "hello")
     old.think(False)
+    old.set_note("Ada has a cat.")
+    old.pin(2)
+    old._not_noted.add(1)
     other = make_model(chat_templates.FORGETS_THOUGHTS)
     new = old.with_model(other, old.settings, old.sampling)
-    for name in ("settings", "sampling", "generation", "roll", "system", "variables", "turns"):
+    for name in (
+        *("settings", "sampling", "generation", "roll", "system", "variables", "turns", "note"),
+        *("recalls", "earlier", "compacts", "_not_noted", "template_args", "seed"),
+    ):
         assert getattr(new, name) == getattr(old, name), name
-    assert (new.template_args, new.seed) == ({"a": 1}, old.seed)
-    assert not new.turns[0].exact
+    assert (new.turns.cleared, new.turns[1].pinned) == (1, True)
+    assert not new.turns[1].exact
     say(new, "and now?")
     check_in_step(new)
 

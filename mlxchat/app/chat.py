@@ -354,8 +354,9 @@ class Chat:
     ) -> Generator[Said]:
         """Answer the last message again, as `Conversation.retry` does."""
         conversation = self.conversation
-        old = conversation.turns[-1]
+        old = conversation.last
         reply = self._saved(conversation.retry(**_stopping(watching)), on_end)
+        assert old is not None
         return self._compared(reply, old)
 
     def continue_reply(

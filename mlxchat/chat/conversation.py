@@ -173,9 +173,16 @@ class Conversation:
                 drafter.history.extend(written)
 
     def undo(self) -> Turn:
-        """Take back the last turn, and restore the turns it made the window forget."""
+        """Take back the last turn, and restore the turns it made the window forget. Raises
+        UsageError if there is none."""
+        self._check_has_turn()
         self.view.go_back_to(len(self.turns) - 1)
         return self.turns.take_back()
+
+    def _check_has_turn(self) -> None:
+        """Raise UsageError if no message was sent since everything was cleared."""
+        if self.last is None:
+            raise UsageError("no messages yet")
 
     def take_back_continuation(self) -> bool:
         """Take back what `continue_reply` added to the last reply; False if the last action was
@@ -353,7 +360,8 @@ class Conversation:
     def retry(self, **watching: Unpack[Watching]) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the
         old reply stays. Turns that were forgotten already are not reported again. Raises what `say`
-        raises."""
+        raises, UsageError if there is no turn."""
+        self._check_has_turn()
         self._retries += 1
         seed = self._next_stream()
         forgotten = {number for number, turn in enumerate(self.turns, 1) if turn.forgotten}
@@ -364,7 +372,8 @@ class Conversation:
 
     def continue_reply(self, **watching: Unpack[Watching]) -> Generator[Said]:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
-        stays as it is. Raises DeviceError as `say` does."""
+        stays as it is. Raises DeviceError as `say` does, UsageError if there is no turn."""
+        self._check_has_turn()
         watch = Watch(**watching)
         return self._or_drop(self._continuation(self.turns[-1], watch))
 
@@ -389,9 +398,12 @@ class Conversation:
             prefixes=self.view.prefixes,
             drafter=drafter,
             recalls=self.recalls,
+            earlier=self.earlier,
             compacts=self.compacts,
         )
         other.resume(self.system, self.turns, self.note)
+        other.turns.cleared = self.turns.cleared
+        other._not_noted = self._not_noted
         other._any_seed, other._retries = self._any_seed, self._retries
         for turn in other.turns:
             # Another tokenizer produces other ids.
