@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat.errors import SessionError
 from mlxchat.sessions.chatgpt import conversation
-from mlxchat.sessions.database import names_by_use
+from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.exports import conversations
 from mlxchat.sessions.imports import Imported, import_file
 from mlxchat.sessions.json_items import items
@@ -240,6 +240,24 @@ def test_the_list_of_what_was_left_out_is_bounded(tmp_path: Path) -> None:
         "mlxchat: and of 30 other sessions; in all: 50 images",
         "mlxchat: left out 1 conversation without messages",
     ]
+
+
+def test_an_import_that_cannot_be_forced_to_the_disk_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reported success, although the disk had refused the last write."""
+    write = Database.write
+
+    def full(self: Database, work: Any, *, forced: bool = True) -> Any:
+        if forced:
+            raise OSError("disk I/O error")
+        return write(self, work, forced=forced)
+
+    monkeypatch.setattr(Database, "write", full)
+    done = run_in_process("session", "import", str(export(tmp_path / "x", TRIP)))
+    assert done.returncode == 1
+    assert done.stderr.endswith("may not survive a power cut: disk I/O error\n")
+    assert "imported" in done.stdout
 
 
 # Damaged and hostile files

@@ -6,7 +6,6 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -20,6 +19,7 @@ from mlxchat.sessions.listing import import_messages
 from mlxchat.sessions.names import MAX_NAME_CHARS, check_name, folded, is_name
 from mlxchat.sessions.records import sessions_by_use
 from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.tables import FORMAT
 
 # Room for the number that makes a name different from others.
 NAME_CHARS = MAX_NAME_CHARS - 10
@@ -91,9 +91,11 @@ def _import_all(
             imported.problem = str(error)
         finally:
             if imported.names:
-                # Only now is all of it safe from a power cut.
-                with suppress(OSError):
-                    database.write(lambda _: None)
+                # Only now is all of it safe from a power cut: SQLite forces only what is written.
+                try:
+                    database.write(lambda c: c.execute(f"PRAGMA user_version = {FORMAT}"))
+                except OSError as error:
+                    imported.problem = f"the import may not survive a power cut: {error}"
     return imported
 
 
