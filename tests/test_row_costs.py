@@ -1,6 +1,7 @@
 """The costs of drafts are kept on disk. If that fails, they are measured again, and that is all."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,11 @@ def test_a_cache_directory_that_cannot_be_made_is_reported(
     assert costs_of(model, notices) == {}
     drafter.measured(100, COSTS)
     assert "cannot write" in str(notices)
+
+
+def test_costs_measured_at_the_same_time_are_all_kept(drafter: Drafter, model: Model) -> None:
+    """Each process wrote the file as it had read it, without what others had added meanwhile."""
+    contexts = [1024 << n for n in range(16)]
+    with ThreadPoolExecutor(len(contexts)) as threads:
+        list(threads.map(lambda context: drafter.on_measured(context, COSTS), contexts))
+    assert sorted(costs_of(model, [])) == contexts

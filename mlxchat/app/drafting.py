@@ -13,7 +13,7 @@ from mlxchat import paths, platform
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
 from mlxchat.engine.row_costs import ROWS, RowCosts
-from mlxchat.files import make_private_directory, open_to_read, write_atomically
+from mlxchat.files import exclusive, make_private_directory, open_to_read, write_atomically
 from mlxchat.models.model import Model
 from mlxchat.settings import MAX_DRAFT, GenerationSettings
 from mlxchat.wording import Message
@@ -49,13 +49,15 @@ def _key(model: Model) -> str:
 def _write(key: str, context: int, costs: RowCosts) -> None:
     path = paths.row_costs_file()
     make_private_directory(path.parent)
-    known = _read(path)
-    known.setdefault(key, {})[context] = costs
-    data = {
-        key: {context: list(costs.by_rows.values()) for context, costs in contexts.items()}
-        for key, contexts in known.items()
-    }
-    write_atomically(path, json.dumps(data, indent=1).encode(), full_sync=False)
+    # Others keep the costs of their models in the same file.
+    with exclusive(path.parent):
+        known = _read(path)
+        known.setdefault(key, {})[context] = costs
+        data = {
+            key: {context: list(costs.by_rows.values()) for context, costs in contexts.items()}
+            for key, contexts in known.items()
+        }
+        write_atomically(path, json.dumps(data, indent=1).encode(), full_sync=False)
 
 
 def _read(path: Path) -> dict[str, dict[int, RowCosts]]:
