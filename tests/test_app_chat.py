@@ -121,6 +121,21 @@ def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: O
     chat.close()
 
 
+def test_the_old_reply_is_saved_until_there_is_another(options: Options) -> None:
+    """A chat that was killed while it read the message again had lost the reply to it."""
+    with Chat.open(options(), session="mine") as chat:
+        (old,) = say(chat, "one")
+        reply = chat.retry()
+        read: list[list[tuple[str, str]]] = [saved("mine")]
+        text = ""
+        for said in reply:
+            text += said.text
+            read.append(saved("mine"))
+            assert read[-1] == [("one", text)]
+        assert read[0] == [("one", old)]
+    assert saved("mine") == [("one", text)]
+
+
 def test_on_end_is_called_before_the_turn_is_saved(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:

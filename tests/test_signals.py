@@ -404,3 +404,19 @@ def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(
     assert turn.reply
     assert [f"contents of {name}" in turn.user for name in ("one", "two")] == [True, True]
     assert turn.user.endswith("\n\nCompare them")
+
+
+def test_a_chat_that_is_ended_during_prefill_keeps_the_message(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    """When the terminal was closed, the message was taken back, and nobody was there to see it."""
+    monkeypatch.setenv("STEP_S", "0.2")
+    options = ("--prefill-step-size", "16", "--session", "mine")
+    chat = PseudoTerminal(slow("-m", str(tiny_model), *options))
+    chat.shows(PROMPT)
+    chat.send("Hello there, it is late\r")
+    chat.shows(r"reading .* \d+/\d+ tokens")
+    chat.child.kill(signal.SIGHUP)
+    assert chat.ends() == 129
+    (turn,) = read_session("mine").turns
+    assert (turn.user, turn.reply) == ("Hello there, it is late", "")

@@ -355,7 +355,8 @@ class Chat:
         """Answer the last message again, as `Conversation.retry` does."""
         conversation = self.conversation
         old = conversation.last
-        reply = self._saved(conversation.retry(**_stopping(watching)), on_end)
+        # Until there is another reply, the session has the old one.
+        reply = self._saved_reply(conversation.retry(**_stopping(watching)), on_end, sent=False)
         assert old is not None
         return self._compared(reply, old)
 
@@ -376,16 +377,20 @@ class Chat:
         # Save the message first: whatever happens, it was sent.
         self.save()
         self._prefixes.label = self.conversation.turns[0].user
-        return self._saved_reply(reply, on_end)
+        return self._saved_reply(reply, on_end, sent=True)
 
-    def _saved_reply(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
+    def _saved_reply(
+        self, reply: Generator[Said], on_end: Callable[[], object], *, sent: bool
+    ) -> Generator[Said]:
+        """The reply, saved as it comes; the turn is saved with its first token unless `sent`."""
         try:
             with closing(reply):
                 for said in reply:
-                    if isinstance(said, Token):
+                    if isinstance(said, Token) and sent:
                         self._keeper.show(said)
-                    elif isinstance(said, Compacted):
+                    elif isinstance(said, Token) or (isinstance(said, Compacted) and sent):
                         self.save()
+                        sent = True
                     yield said
         finally:
             on_end()

@@ -84,6 +84,8 @@ class ChatScreen:
         # The constraint on the next answer, and that on the last.
         self.constraint: Constraint | None = None
         self._obeyed: Constraint | None = None
+        # Whether a signal ends the chat after the reply.
+        self._is_ending = False
         self.figures = ""
         self._tokens = 0
         self.released: Released = nullcontext
@@ -195,11 +197,6 @@ class ChatScreen:
         self._obeyed = self.constraint
         try:
             self._show(lambda **how: chat.say(whole, constraint=self._obeyed, **how), kept)
-        except Terminated:
-            if len(turns) == before:
-                # There is no next prompt: the session has the message.
-                turns.append(Turn(whole, finish_reason="interrupted"))
-            raise
         except (DeviceError, OutputError):
             raise
         except MlxchatError as error:
@@ -207,6 +204,9 @@ class ChatScreen:
                 raise
             self.screen.complain(error)
         finally:
+            if self._is_ending and len(turns) == before:
+                # There is no next prompt: the session has the message.
+                turns.append(Turn(whole, finish_reason="interrupted"))
             if is_said := len(turns) > before:
                 self.attached.clear()
                 self.constraint = None
@@ -268,14 +268,19 @@ class ChatScreen:
         last = self.conversation.last
         with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
             started_s = time.perf_counter()
-            forgotten = self._show_until_it_ends(answer, stop, bar)
+            try:
+                forgotten = self._show_until_it_ends(answer, stop, bar)
+            finally:
+                # The terminal may be gone: it is noted before anything is written.
+                self._is_ending = stop.status not in (None, ExitStatus.INTERRUPTED)
             for each in forgotten:
                 self._show_change(each)
             if kept and self.conversation.last is last:
                 self.screen.say(f"stopped: {kept}")
             else:
                 self._show_end(time.perf_counter() - started_s)
-            if stop.status not in (None, ExitStatus.INTERRUPTED):
+            if self._is_ending:
+                assert stop.status is not None
                 raise Terminated(stop.status)
 
     def _show_until_it_ends(self, answer: Answer, stop: StopRequest, bar: Bar) -> list[Change]:
