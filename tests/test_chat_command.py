@@ -149,18 +149,22 @@ def test_messages_may_be_json_and_the_system_prompt_may_change(
     assert len(ends) == 2
 
 
-def test_an_unknown_role_is_refused_with_its_line_number(
+def test_a_line_that_is_no_message_is_refused_with_its_number(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
+    """The messages after it were not answered."""
     done = run_mlxchat(
-        *["chat", "-m", str(tiny_model), "-n", "1"],
-        stdin='hello\n{"role": "assistant", "content": "a"}\n',
+        *["chat", "-m", str(tiny_model), "-n", "1", "--json"],
+        stdin='hello\n{"role": "assistant", "content": "a"}\n\0\nagain\n',
     )
     assert done.returncode == 1
     assert done.stderr == (
         "mlxchat: error: line 2 of standard input: role must be user or system, and content a "
         "string\n"
+        "mlxchat: error: line 3 of standard input is binary: it contains a NUL at byte 0\n"
     )
+    ends = [event for event in events_of(done.stdout) if event["event"] == "done"]
+    assert ["error" in end for end in ends] == [False, True, True, False]
 
 
 def test_stats_report_the_cost_of_each_turn(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:

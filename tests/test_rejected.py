@@ -12,7 +12,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Recalled, Turn
 from mlxchat.errors import InputError, MlxchatError, TemplateError
 from mlxchat.request import ChatOptions, Setup
-from mlxchat.sessions.listing import read_session
+from mlxchat.sessions.listing import latest, read_session
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
@@ -182,6 +182,9 @@ def test_a_rejected_message_in_a_pipe_costs_that_message(
     assert done.returncode == 1
     assert done.stderr == f'mlxchat: error: {NOT_THIS}; not answered: "a forbidden word"\n'
     assert [turn.user for turn in read_session("mine").turns] == ["one", "two"]
+    # A session without a turn is not the last one.
+    assert run_mlxchat(*chat[:-2], "A forbidden question").returncode == 1
+    assert latest() == "mine"
     done = run_mlxchat(*chat, "--json", stdin=given)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     ends = [event for event in events if event["event"] == "done"]

@@ -17,7 +17,7 @@ from mlxchat.errors import SessionError
 from mlxchat.files import holder, remove_unfinished
 from mlxchat.recall.words import words
 from mlxchat.sessions import session as sessions
-from mlxchat.sessions.database import Database, names_by_use, session_errors
+from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.earlier import insert_saved
 from mlxchat.sessions.journal import read_contents
 from mlxchat.sessions.names import already_exists, check_name
@@ -74,8 +74,12 @@ def database_path() -> Path:
 
 
 def latest() -> str | None:
-    """The most recently used session. Raises SessionError."""
-    return next(iter(names_by_use()), None)
+    """The most recently used session that has turns. Raises SessionError."""
+    with Database() as database:
+        # The only message of one may have been rejected.
+        return next(
+            (each.name for each in records_by_use(database) if each.serials or each.error), None
+        )
 
 
 def listing() -> list[SessionInfo]:

@@ -89,7 +89,8 @@ class PipedChat:
     def _reject(self, spoken: Spoken, error: MlxchatError) -> None:
         """Report why a message was not answered."""
         self._stdout.end_line()
-        show_error(Message(error, f'; not answered: "{first_words(spoken.text)}"'))
+        whose = "" if spoken.error else f'; not answered: "{first_words(spoken.text)}"'
+        show_error(Message(error, whose))
         self._status = error.exit_status
 
     def _how_to_resume(self) -> Message:
@@ -128,6 +129,8 @@ class PipedChat:
             bar.stop()
 
         try:
+            if spoken.error is not None:
+                raise spoken.error
             if spoken.role == "system":
                 self._conversation.set_system(spoken.text)
                 return

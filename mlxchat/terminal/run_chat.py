@@ -125,7 +125,7 @@ def _with_attached(texts: Sequence[str], turns: Iterable[Spoken]) -> Iterator[Sp
     """The turns, the first message of the user after the texts."""
     waiting = list(texts)
     for turn in turns:
-        if waiting and turn.role == "user":
+        if waiting and turn.role == "user" and turn.error is None:
             yield replace(turn, text=SEPARATOR.join([*waiting, turn.text]))
             waiting.clear()
         else:

@@ -131,19 +131,20 @@ def check_stdin(files: Sequence[str], stdin: BinaryIO | None) -> None:
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """One turn of a piped chat: its `role`, "user" or "system", its text, and the other fields of
-    its line, which may constrain the answer."""
+    its line, which may constrain the answer. `error` says why a line is not a turn."""
 
     role: str
     text: str
     notice: str | None = None
     others: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    error: InputError | None = None
 
 
 def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
     """Yield the turns in a stream, each as soon as its line arrives; blank lines are skipped.
 
-    A line is a user message, or a JSON object with `role` and `content`. Raises InputError for a
-    line that is not text and for an unknown role.
+    A line is a user message, or a JSON object with `role` and `content`. One that is not text or
+    has an unknown role is an error. Raises InputError for a line that is too long.
     """
     number = 0
     while data := stream.readline(UNCHECKED_BYTES):
@@ -153,8 +154,12 @@ def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
             raise InputError(f"{name} is longer than {UNCHECKED_BYTES:,} bytes")
         if not data.strip():
             continue
-        read = _decode(data, name)
-        role, text, others = _message(read.text.rstrip("\r\n"), name)
+        try:
+            read = _decode(data, name)
+            role, text, others = _message(read.text.rstrip("\r\n"), name)
+        except InputError as error:
+            yield Spoken("user", "", error=error)
+            continue
         yield Spoken(role, text, read.notices[0] if read.notices else None, others)
 
 
