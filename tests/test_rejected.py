@@ -218,7 +218,7 @@ def test_a_rejected_message_from_python_is_taken_back(model: Callable[[str], str
         with pytest.raises(TemplateError):
             list(chat.say("forbidden"))
         list(chat.say("two"))
-        # As after changing to a model that rejects it.
+        # As after changing to a model that rejects it; the session keeps what was said.
         chat.conversation.turns[-1].user = "forbidden"
         reply = chat.conversation.turns[-1].reply
         for act in (chat.retry, chat.continue_reply):
@@ -226,7 +226,7 @@ def test_a_rejected_message_from_python_is_taken_back(model: Callable[[str], str
                 list(act())
             assert chat.conversation.turns[-1].reply == reply
         list(chat.say("three"))
-    assert [turn.user for turn in read_session("mine").turns] == ["one", "forbidden", "three"]
+    assert [turn.user for turn in read_session("mine").turns] == ["one", "two", "three"]
 
 
 def test_a_rejected_message_on_a_terminal_comes_back_with_its_files(

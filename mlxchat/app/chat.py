@@ -376,13 +376,13 @@ class Chat:
     def _saved(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
         # Save the message first: whatever happens, it was sent.
         self.save()
-        self._prefixes.label = self.conversation.turns[0].user
         return self._saved_reply(reply, on_end, sent=True)
 
     def _saved_reply(
         self, reply: Generator[Said], on_end: Callable[[], object], *, sent: bool
     ) -> Generator[Said]:
         """The reply, saved as it comes; the turn is saved with its first token unless `sent`."""
+        self._prefixes.label = self.conversation.turns[0].user
         try:
             with closing(reply):
                 for said in reply:
