@@ -1,10 +1,12 @@
 """The database of sessions: private, shared by processes, and read wherever it lies."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,7 @@ def run_elsewhere(program: str, sessions: Path, *arguments: str) -> "subprocess.
     """Start a program with the names that every test of sessions needs."""
     start = """
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
@@ -45,6 +48,7 @@ paths.sessions_dir = lambda: Path(sys.argv[1])
 """
     return subprocess.Popen(
         [sys.executable, "-c", start + program, str(sessions), *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -207,6 +211,83 @@ with Session.open(sys.argv[2], create=True) as session:
         turns = read_session(name).turns
         assert [turn.user for turn in turns] == [f"{name} {n}" for n in range(20)]
         assert {turn.reply for turn in turns} == {"x" * 10}
+
+
+KILLER = """
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int synced(int descriptor, long call) {
+    static int syncs;
+    const char *last = getenv("KILLED_AT_SYNC");
+    if (last && ++syncs == atoi(last)) kill(getpid(), SIGKILL);
+    return syscall(call, descriptor);
+}
+int fsync(int descriptor) { return synced(descriptor, SYS_fsync); }
+int fdatasync(int descriptor) { return synced(descriptor, SYS_fdatasync); }
+"""
+CHAT = """
+with Session.open(sys.argv[2], create=True) as session:
+    turns = []
+    for line in sys.stdin:
+        turns.append(Turn(f"{len(turns)} {line}"))
+        session.journal.record(None, turns)
+        turns[-1].reply, turns[-1].finish_reason = line, "stop"
+        session.journal.record(None, turns)
+        print("saved", flush=True)
+"""
+
+
+@pytest.fixture
+def killer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are killed at the sync whose number is in KILLED_AT_SYNC, before it returns."""
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("needs Linux and a C compiler")
+    source, library = tmp_path / "killer.c", tmp_path / "killer.so"
+    source.write_text(KILLER)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+
+
+@pytest.mark.usefixtures("killer")
+@pytest.mark.parametrize(
+    "syncs", [(3, 5), pytest.param(range(1, 20), marks=pytest.mark.slow, id="all")]
+)
+def test_a_chat_killed_while_it_syncs_costs_neither_session_anything(
+    sessions: Path, monkeypatch: pytest.MonkeyPatch, syncs: Sequence[int]
+) -> None:
+    """Afterwards, frames of the dead process follow those of the living one in SQLite's log. That
+    was taken for damage, and the database was replaced while the living chat was writing to it."""
+    message = "long " * 6000
+    living = run_elsewhere(CHAT, sessions, "living")
+    assert living.stdin is not None
+    assert living.stdout is not None
+    for said, sync in enumerate(syncs, start=1):
+        monkeypatch.setenv("KILLED_AT_SYNC", str(sync))
+        dying = run_elsewhere(CHAT, sessions, f"dying {sync}")
+        reported, stderr = dying.communicate(f"{message}\n" * 4)
+        living.stdin.write("short\n")
+        living.stdin.flush()
+        assert living.stdout.readline() == "saved\n"
+        names = names_by_use()
+        assert "living" in names
+        saved = read_session(f"dying {sync}").turns if f"dying {sync}" in names else []
+        assert [turn.reply.strip() for turn in saved][: reported.count("saved")] == [
+            message.strip()
+        ] * reported.count("saved")
+        contents = read_session("living")
+        assert [turn.user for turn in contents.turns] == [f"{n} short\n" for n in range(said)]
+        assert contents.notices == ()
+        if dying.returncode == 0:
+            break
+        assert (dying.returncode, stderr) == (-signal.SIGKILL, "")
+    else:
+        assert len(syncs) == 2
+    assert living.communicate("") == ("", "")
+    assert sorted(path.name for path in sessions.iterdir() if "db" in path.name) == ["sessions.db"]
 
 
 def test_a_chat_continues_while_another_program_reads(sessions: Path) -> None:

@@ -13,32 +13,28 @@ from shutil import copyfile
 from mlxchat import platform
 from mlxchat.errors import SessionError
 from mlxchat.files import open_file
-from mlxchat.sessions.tables import (
-    APPLICATION,
-    COLUMNS,
-    FORMAT,
-    PAGE_BYTES,
-    SCHEMA,
-    Damaged,
-)
+from mlxchat.sessions.tables import APPLICATION, FORMAT, PAGE_BYTES, SCHEMA
 
 # How long to wait for another process's transaction, which takes milliseconds.
 BUSY_S = 10.0
-# There will never be as many formats.
-MOST_VERSIONS = 1_000
-# The last is any other error in a statement. Ours have none, so the schema must be damaged.
-DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-# What this Python's SQLite says if it was built without full-text search.
-NO_SEARCH = "no such module"
+# A damaged index is made again from the tables.
+INDEX_DAMAGE = (sqlite3.SQLITE_CORRUPT_VTAB, sqlite3.SQLITE_CORRUPT_INDEX)
+# No other error is damage.
+DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def is_index_damage(error: sqlite3.Error) -> bool:
+    return code_of(error) in INDEX_DAMAGE
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the file is damaged. Python cannot decode SQLite's message about a name that is no
-    longer text."""
-    if isinstance(error, UnicodeDecodeError):
-        return True
-    code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF in DAMAGE and NO_SEARCH not in str(error)
+    """Whether the file itself is damaged."""
+    return code_of(error) & 0xFF in DAMAGE and code_of(error) not in INDEX_DAMAGE
+
+
+def code_of(error: Exception) -> int:
+    """SQLite's extended code; 0 for an error of Python's own."""
+    return getattr(error, "sqlite_errorcode", 0)
 
 
 def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3.Connection:
@@ -60,7 +56,7 @@ def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3
         # What is deleted is overwritten with zeros.
         connection.execute("PRAGMA secure_delete = ON")
         if is_new:
-            _create(connection, fill)
+            _create(connection, path, fill)
     except BaseException:
         connection.close()
         raise
@@ -101,15 +97,12 @@ def _quoted(path: Path) -> str:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether it has no tables yet. Raises SessionError for a database that is not ours, Damaged if
-    it is ours and says otherwise."""
+    """Whether it has no tables yet. Raises SessionError for a database that is not ours."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if (application, version) == (0, 0) and not names:
+    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    if (application, version) == (0, 0) and not tables:
         return True
-    if version > MOST_VERSIONS or (application != APPLICATION and names.issuperset(COLUMNS)):
-        raise Damaged("the header is not the one that was written")
     if application != APPLICATION:
         raise SessionError(f"{path} is the database of another program")
     if version > FORMAT:
@@ -120,8 +113,14 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
     return False
 
 
-def _create(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], object]) -> None:
+def _create(
+    connection: sqlite3.Connection, path: Path, fill: Callable[[sqlite3.Connection], object]
+) -> None:
     connection.execute("BEGIN IMMEDIATE")
+    if not _is_new(connection, path):
+        # Another process was faster: not every network disk can lock a directory.
+        connection.execute("ROLLBACK")
+        return
     for statement in SCHEMA:
         connection.execute(statement)
     fill(connection)

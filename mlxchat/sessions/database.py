@@ -1,7 +1,7 @@
 """Transactions in the database of sessions, which several processes share.
 
-`connection` opens it, `records` says what is in it. A damaged database is repaired, never replaced
-with an empty one.
+`connection` opens it, `records` says what is in it. A file that SQLite finds damaged is set aside,
+and a new one begun; the write-ahead log is SQLite's own business.
 """
 
 from __future__ import annotations
@@ -9,28 +9,31 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import stat
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, suppress
+from datetime import datetime
 from pathlib import Path
+from shutil import copyfile
 from typing import Self, TypeVar
 
 from mlxchat import paths
 from mlxchat.errors import SessionError
-from mlxchat.files import exclusive, make_private_directory, open_to_read, reported_as
-from mlxchat.sessions.connection import connect, connect_to_read, is_damage
-from mlxchat.sessions.tables import PAGE_BYTES, Damaged
+from mlxchat.files import exclusive, holder, make_private_directory, reported_as, sync_directory
+from mlxchat.sessions.connection import (
+    code_of,
+    connect,
+    connect_to_read,
+    is_damage,
+    is_index_damage,
+)
 
 NAME = "sessions.db"
 # What SQLite says if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-
-HEADER_BYTES = 20
-# With a rollback journal, and with a write-ahead log.
-WRITE_VERSIONS = (1, 2)
-# How long another process's write may look like damage.
-PAUSE_S = 0.1
+# What SQLite keeps next to a database: changes that are not in it yet, and memory that is shared.
+_CHANGES, _SHARED = ("wal", "journal"), "shm"
+# Files named by the id of a session.
+_OF_A_SESSION = (".lock", ".reply", ".safetensors")
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -72,7 +75,7 @@ class Database:
     def read(self, work: Work[T]) -> T:
         """Run a transaction that changes nothing, even on a disk that cannot be written.
 
-        Raises OSError if the database cannot be read, SessionError if it was damaged.
+        Raises OSError if the database cannot be read, SessionError if it is damaged.
         """
         return self._reported(lambda: self._read(work))
 
@@ -118,54 +121,27 @@ class Database:
             self.close()
         if self._connection is None:
             make_private_directory(self.directory)
-            # Only one process at a time may open, create or repair the database.
+            # Only one process at a time may open, create or set aside the database.
             with exclusive(self.directory):
-                self._finish_repair()
                 self._file = _status(self.path)
-                if self._is_silently_damaged():
-                    raise Damaged
-                self._connection = connect(self.path, self._take_over)
+                self._connection = connect(self.path, self._fill)
                 self._file = _status(self.path)
         return self._connection
 
-    def _finish_repair(self) -> None:
-        """A kill may have interrupted one."""
-        if os.path.lexists(f"{self.path}.repaired"):
-            from mlxchat.sessions.repair import finish
-
-            finish(self.path)
-
-    def _is_silently_damaged(self) -> bool:
-        """Whether SQLite would lose something without a word."""
-        if self._has_damaged_log():
-            return True
-        if self._file is None or not stat.S_ISREG(self._file.st_mode):
-            return False
-        if self._file.st_size >= PAGE_BYTES:
-            with open_to_read(self.path) as file:
-                header = file.read(HEADER_BYTES)
-            # With another version to write, SQLite takes the database for a read-only one.
-            return header[18] not in WRITE_VERSIONS
-        # A process that was killed when it created the database left an empty file.
-        return self._file.st_size > 0 or any(self.directory.glob("*.safetensors"))
-
-    def _has_damaged_log(self) -> bool:
-        log = Path(f"{self.path}-wal")
-        if not log.exists() or log.stat().st_size == 0:
-            return False
-        from mlxchat.sessions.log import is_damaged
-
-        if not is_damaged(log):
-            return False
-        # What another process is writing just now may look so for a moment.
-        time.sleep(PAUSE_S)
-        return is_damaged(log)
-
-    def _take_over(self, connection: sqlite3.Connection) -> None:
+    def _fill(self, connection: sqlite3.Connection) -> None:
         # Shell completion only reads names: it loads neither this nor numpy.
         from mlxchat.sessions.earlier import take_over
 
+        # What another database has left must not be taken for the files of new sessions.
+        last = max((id_ for id_, _ in self._session_files()), default=0)
+        connection.execute("INSERT INTO sqlite_sequence VALUES ('sessions', ?)", (last,))
         take_over(connection, self.directory)
+
+    def _session_files(self) -> Iterator[tuple[int, Path]]:
+        """The files of sessions, with their ids."""
+        for path in self.directory.iterdir():
+            if path.stem.isdecimal() and path.suffix in _OF_A_SESSION:
+                yield int(path.stem), path
 
     def _is_replaced(self) -> bool:
         found = _status(self.path)
@@ -173,28 +149,60 @@ class Database:
 
     def _reported(self, run: Callable[[], T]) -> T:
         try:
-            return run()
-        except (Damaged, sqlite3.IntegrityError) as error:
-            # The work deals with names that are taken; nothing else is unique in this way.
-            raise self._repaired() from error
+            try:
+                return run()
+            except sqlite3.DatabaseError as error:
+                if not is_index_damage(error):
+                    raise
+                from mlxchat.sessions.records import make_indexes_again
+
+                self._write(make_indexes_again, forced=True)
+                return run()
         except (sqlite3.Error, UnicodeDecodeError) as error:
+            # Python cannot decode SQLite's message about a name that is no longer text.
             if is_damage(error):
-                raise self._repaired() from error
+                raise self._set_aside() from error
             raise OSError(f"{self.path}: {error}") from error
 
-    def _repaired(self) -> SessionError:
-        from mlxchat.sessions.repair import repair
-
+    def _set_aside(self) -> SessionError:
+        """Move the damaged file away, unless a chat is saved in it; return what to report."""
         self.close()
         try:
             with exclusive(self.directory):
                 if self._is_replaced():
-                    return SessionError(f"{self.path} was repaired by another process: try again")
-                report = repair(self.path)
+                    return SessionError(f"{self.path} was set aside by another process: try again")
+                locks = (path for _, path in self._session_files() if path.suffix == ".lock")
+                process = next(filter(None, map(holder, locks)), None)
+                if process is not None:
+                    chat = (
+                        "this chat" if process == os.getpid() else f"the chat in process {process}"
+                    )
+                    return SessionError(f"{self.path} is damaged: end {chat}, then try again")
+                return SessionError(self._moved())
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
-            return SessionError(f"{self.path} is damaged and could not be repaired: {reason}")
-        return SessionError(f"{self.path} was damaged and has been repaired: {report}; try again")
+            return SessionError(f"{self.path} is damaged and could not be set aside: {reason}")
+
+    def _moved(self) -> str:
+        aside = Path(f"{self.path}.damaged-{datetime.now():%Y-%m-%d-%H%M%S}")
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            try:
+                # Nobody writes meanwhile.
+                connection.execute("BEGIN EXCLUSIVE")
+                if connection.execute("PRAGMA integrity_check").fetchone() == ("ok",):
+                    return f"{self.path} seemed damaged, but is not: try again"
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                if not is_damage(error):
+                    raise
+            # Copied first: SQLite deletes those of a database that is gone, should this be killed.
+            for suffix in _CHANGES:
+                with suppress(FileNotFoundError):
+                    copyfile(f"{self.path}-{suffix}", f"{aside}-{suffix}")
+            self.path.replace(aside)
+            for suffix in (*_CHANGES, _SHARED):
+                Path(f"{self.path}-{suffix}").unlink(missing_ok=True)
+        sync_directory(self.directory)
+        return f"{self.path} was damaged: it is now {aside.name}, and a new one is begun; try again"
 
 
 def names_by_use() -> list[str]:
@@ -219,5 +227,5 @@ def _status(path: Path) -> os.stat_result | None:
 
 def _is_read_only(error: OSError | sqlite3.OperationalError) -> bool:
     if isinstance(error, sqlite3.OperationalError):
-        return error.sqlite_errorcode & 0xFF in _NOT_WRITABLE
+        return code_of(error) & 0xFF in _NOT_WRITABLE
     return isinstance(error, PermissionError) or error.errno == errno.EROFS

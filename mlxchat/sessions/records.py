@@ -12,12 +12,13 @@ from typing import cast
 import numpy as np
 
 from mlxchat.chat.turn import Turn
+from mlxchat.errors import SessionError
 from mlxchat.recall.words import words
 from mlxchat.sessions import tables
 from mlxchat.sessions.names import folded, is_name
 from mlxchat.sessions.saved import Scalar
 from mlxchat.sessions.serials import Serials
-from mlxchat.sessions.tables import Damaged, Value, insertion, sealed, selection, update
+from mlxchat.sessions.tables import INDEX, Value, insertion, sealed, selection, update
 
 FIRST_CHARS = 200
 # Of a turn that is longer, the rest is not searched: indexing it would take seconds.
@@ -117,7 +118,7 @@ def insert_session(connection: sqlite3.Connection, record: SessionRecord) -> int
 
 
 def update_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
-    connection.execute(update("sessions"), (*record.columns, record.id))
+    _update(connection, "sessions", (*record.columns, record.id))
 
 
 def sessions_by_use(connection: sqlite3.Connection) -> list[SessionRecord]:
@@ -127,14 +128,12 @@ def sessions_by_use(connection: sqlite3.Connection) -> list[SessionRecord]:
 
 
 def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | None:
-    """Raises Damaged if the index of names leads to another session."""
-    query = "SELECT id FROM sessions WHERE folded = ?"
-    # By its id: of an indexed column, SQLite returns what the index says.
-    for (id_,) in connection.execute(query, (folded(name),)).fetchall():
-        found = session_with(connection, id_)
-        if found is None or (not found.damaged and folded(found.name) != folded(name)):
-            raise Damaged("the index of names leads to another session")
-        return found
+    # The table itself, since SQLite does not notice an index that leads to another session.
+    found = connection.execute(
+        f"{selection('sessions')} NOT INDEXED WHERE folded = ?", (folded(name),)
+    ).fetchone()
+    if found is not None:
+        return SessionRecord.of(found[0], found[1:])
     # A damaged row may have lost its name.
     return next((each for each in sessions_by_use(connection) if each.name == name), None)
 
@@ -161,7 +160,7 @@ def update_turn(
     connection: sqlite3.Connection, id_: int, session: int, serial: int, turn: Turn
 ) -> None:
     before = turn_with(connection, id_)
-    connection.execute(update("turns"), (*_turn_columns(session, serial, turn), id_))
+    _update(connection, "turns", (*_turn_columns(session, serial, turn), id_))
     if before is not None and before[2].reply != turn.reply:
         _remove_words(connection, id_, before[2])
         _add_words(connection, id_, turn)
@@ -178,16 +177,13 @@ def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequenc
 
 
 def turns_of(connection: sqlite3.Connection, session: int) -> tuple[list[TurnRecord], list[int]]:
-    """The turns of a session in order, and the serials of those that are damaged. Raises Damaged
-    if the index leads to other turns."""
+    """The turns of a session in order, and the serials of those that are damaged."""
     found: list[TurnRecord] = []
     damaged: list[int] = []
     query = f"{selection('turns')} WHERE session = ? ORDER BY serial"
     for id_, *columns in connection.execute(query, (session,)).fetchall():
         if tables.is_sound("turns", columns) and columns[0] == session:
             found.append(TurnRecord(id_, columns[1], _turn_of(columns)))
-        elif turn_with(connection, id_) is not None:
-            raise Damaged("the index of turns leads to another one")
         else:
             damaged.append(columns[1])
     return found, damaged
@@ -201,10 +197,14 @@ def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, int, Turn]
     return found[1], found[2], _turn_of(found[1:])
 
 
-def reindex(connection: sqlite3.Connection) -> None:
-    """Index all turns, of which none is indexed yet."""
+def make_indexes_again(connection: sqlite3.Connection) -> None:
+    """From the tables, which do not change."""
+    connection.execute("REINDEX")
+    connection.execute("DROP TABLE words")
+    connection.execute(INDEX)
     for id_, *columns in connection.execute(selection("turns")):
-        _add_words(connection, id_, _turn_of(columns))
+        if tables.is_sound("turns", columns):
+            _add_words(connection, id_, _turn_of(columns))
 
 
 def insert_pieces(
@@ -281,6 +281,12 @@ def _turn_of(columns: Sequence[Value]) -> Turn:
         later_thoughts=tuple(json.loads(cast("str", later))),
         time=cast("str", time or ""),
     )
+
+
+def _update(connection: sqlite3.Connection, table: str, values: Sequence[Value]) -> None:
+    """Raises SessionError if the row is gone, which SQL does not report."""
+    if connection.execute(update(table), values).rowcount != 1:
+        raise SessionError(f"a row of {table} has disappeared from the database")
 
 
 def _inserted(cursor: sqlite3.Cursor) -> int:

@@ -60,12 +60,8 @@ SCHEMA = (
 Value = str | int | bytes | None
 
 
-class Damaged(Exception):
-    """The database is damaged, which SQLite has not noticed."""
-
-
-def insertion(table: str, *, with_id: bool = False) -> str:
-    names = ("id", *NAMES[table]) if with_id else NAMES[table]
+def insertion(table: str) -> str:
+    names = NAMES[table]
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
