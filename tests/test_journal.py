@@ -99,7 +99,8 @@ def test_nothing_is_created_before_the_first_turn(sessions: Path, journal: Journ
     journal.record("Be kind.", [])
     journal.settings({"model": "tiny"})
     journal.show("lost")
-    assert not sessions.exists()
+    assert names_by_use() == []
+    assert [path.suffix for path in sessions.iterdir()] == [".lock"]
     journal.record("Be kind.", [Turn("hello")])
     assert saved_state() == state("Be kind.", [Turn("hello")])
     assert read_session("mine").settings == {"model": "tiny"}

@@ -1,5 +1,6 @@
 """Saved chats, through the program, whatever happens to its process."""
 
+import errno
 import json
 import os
 import random
@@ -8,6 +9,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,12 @@ from typing import Any
 import pytest
 
 from mlxchat import paths
+from mlxchat.chat.turn import Turn
+from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing, read_session
 from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.session import Session
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.pseudo_terminal import PseudoTerminal
@@ -275,10 +281,66 @@ def test_an_unwritable_directory_is_reported_once_and_the_chat_continues(
     paths.sessions_dir().parent.mkdir(parents=True)
     paths.sessions_dir().write_text("in the way")
     done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "5", stdin=lines(0, 3))
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert done.stdout.count("\n") >= 3
     assert done.stderr.count("\n") == 1
     assert "unsaved" in done.stderr
+
+
+@contextmanager
+def read_only() -> Iterator[None]:
+    """The directory of sessions cannot be written, not by root either."""
+
+    def open_(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        is_ours = paths.sessions_dir() in Path(os.fsdecode(path)).parents
+        if is_ours and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *rest, **more)
+
+    real = os.open
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", open_)
+        yield
+
+
+@pytest.mark.parametrize("options", [("--session", "old"), ("-c",), ("--session", "new")])
+def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
+    chat: Any,
+    run_mlxchat: RunMlxchat,
+    tiny_model: Path,
+    options: tuple[str, ...],
+) -> None:
+    """It was refused, because its lock could not be created."""
+    chat(lines(0, 2), "-m", str(tiny_model), "--session", "old")
+    before = {path: path.read_bytes() for path in paths.sessions_dir().iterdir()}
+    model = ("-m", str(tiny_model), "-n", "5", "--json", "--temp", "0")
+    with read_only():
+        done = run_mlxchat("chat", *model, *options, stdin=lines(2, 5))
+    assert done.returncode == 1
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["turn"] for each in events if each["event"] == "done"] == (
+        [1, 2, 3] if "new" in options else [3, 4, 5]
+    )
+    warning = "cannot save this session: Read-only file system: the chat continues unsaved"
+    assert done.stderr == f"mlxchat: {warning}\n"
+    assert {path: path.read_bytes() for path in paths.sessions_dir().iterdir()} == before
+
+
+def test_a_session_that_could_not_be_locked_is_not_written_over_another_ones_turns(
+    chat: Any, tiny_model: Path
+) -> None:
+    """The disk may become writable while the chat is open."""
+    chat(lines(0, 1), "-m", str(tiny_model), "--session", "old")
+    with read_only():
+        first, second = Session.open("old"), Session.open("old")
+    first.journal.record(None, [*first.journal.contents.turns, Turn("first")])
+    with pytest.raises(SessionError, match="open in process"):
+        second.journal.record(None, [Turn("second")])
+    first.close()
+    second.journal.record(None, [Turn("second")])
+    assert second.journal.outage is not None
+    assert [turn.user for turn in read_session("old").turns][1:] == ["first"]
+    second.close()
 
 
 def test_a_removed_directory_is_reported_once_and_the_chat_continues(
@@ -294,7 +356,7 @@ def test_a_removed_directory_is_reported_once_and_the_chat_continues(
     directory = paths.sessions_dir()
     moved = directory.rename(directory.with_name("moved"))
     stdout, stderr = process.communicate(lines(0, 3))
-    assert process.returncode == 0
+    assert process.returncode == 1
     assert stdout.count('"done"') == 3
     assert stderr.count("\n") == 1
     monkeypatch.setattr(paths, "sessions_dir", lambda: moved)
@@ -311,7 +373,7 @@ def test_a_full_disk_is_reported_and_keeps_what_was_saved(tiny_model: Path) -> N
         text=True,
         check=False,
     )
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.count("the chat continues unsaved") == 1
     saved = read_session("full")

@@ -471,6 +471,11 @@ class Chat:
         """The session that the chat is saved in, or None."""
         return self._keeper.session
 
+    @property
+    def not_saved(self) -> str | None:
+        """Why something could not be saved and still is not; None if there is nothing."""
+        return None if self.session is None else self.session.journal.outage
+
     def save(self) -> None:
         """Save all changes; `say`, `retry` and the like do so themselves."""
         if self._conversation is not None:

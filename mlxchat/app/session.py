@@ -210,7 +210,7 @@ class Keeper:
         assert self._state is not None
         journal = self.session.journal
         path = self.session.snapshot_path
-        if path is None or len(conversation.ledger) == 0:
+        if path is None or len(conversation.ledger) == 0 or journal.outage is not None:
             return
         self._see_result()
         self._saved_turns = len(conversation.turns)
@@ -288,7 +288,11 @@ class Keeper:
     def _see_result(self) -> None:
         """Report the result of the last snapshot, once it is known."""
         assert self._state is not None
+        assert self.session is not None
         result = self._state.background.take_result()
+        if self.session.journal.outage is not None:
+            # One warning is enough.
+            return
         if isinstance(result, OSError):
             self._failed(result.strerror or result)
         elif result is not None:

@@ -49,6 +49,7 @@ class Lock:
     """
 
     def __init__(self, path: Path, what: str) -> None:
+        self._path = path
         self._descriptor = _take(path, what)
         with suppress(OSError):
             # If this fails, the lock still holds, but its holder cannot be named.
@@ -62,6 +63,12 @@ class Lock:
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._descriptor = -1
+
+    def remove(self) -> None:
+        """Release it, and delete the file, of which there could be thousands."""
+        with suppress(OSError):
+            self._path.unlink()
+        self.release()
 
 
 def holder(path: Path) -> int | None:

@@ -56,7 +56,8 @@ class Database:
     @property
     def exists(self) -> bool:
         """Whether there is a database, or sessions of an earlier version to make one of."""
-        return os.path.lexists(self.path) or self.directory.exists()
+        earlier = (path.is_dir() for path in self.directory.glob("*"))
+        return os.path.lexists(self.path) or self.directory.is_file() or any(earlier)
 
     def __enter__(self) -> Self:
         return self

@@ -73,20 +73,21 @@ class _Written:
 
 
 class Journal:
-    """A conversation in the session with that id; of a new one, `begin` inserts it and returns
-    its id. `contents` is what was saved when it was opened.
+    """A conversation in a session. `begin` gets its id, if it has one, and returns it: it inserts a
+    new one, and makes sure that it is locked. `contents` is what was saved when it was opened.
 
     If it cannot be written, the first call to notice raises SessionError. Later calls try again
-    silently, and `record` saves everything missing by then. `recovered` is whether the last call
-    to `record` ended such an outage.
+    silently, and `record` saves everything missing by then. `outage` is the reason as long as this
+    lasts; `recovered` is whether the last call to `record` ended it.
     """
 
     def __init__(
         self,
         database: Database,
-        begin: Callable[[sqlite3.Connection], int],
+        begin: Callable[[sqlite3.Connection, int | None], int],
         session: SessionRecord | None = None,
     ) -> None:
+        self.outage: str | None = None
         self.recovered = False
         self._database = database
         self._begin = begin
@@ -101,8 +102,7 @@ class Journal:
         self._unfinished: int | None = None
         self._pending: list[tuple[bool, str]] = []
         self._last_piece = 0
-        self._in_step = False
-        self._has_reported = False
+        self._in_step = self._is_gone = False
 
     def record(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
         """Save every change since the last call, and force it to the disk. A reply in
@@ -128,7 +128,7 @@ class Journal:
         """Change some of the settings. During an outage, the next `record` saves them. Raises
         SessionError."""
         self._settings |= values
-        if self._id is not None and not self._has_reported:
+        if self._id is not None and self.outage is None:
             changes = _Changes(self._written)
             changes.settings(self._settings)
             self._report(self._save(changes, ended=False))
@@ -162,6 +162,11 @@ class Journal:
         assert self._unfinished is not None
         return insert_pieces(connection, self._id, self._unfinished, pieces, self._last_piece)
 
+    @property
+    def saved_turns(self) -> int:
+        """How many turns are saved completely."""
+        return 0 if self._is_gone else sum(map(_is_as_saved, self._written.entries))
+
     def serial_of(self, turn: Turn) -> int | None:
         """The number by which other files may refer to the turn; None if it is not recorded."""
         if self._serials is None:
@@ -189,15 +194,16 @@ class Journal:
             except (OSError, SessionError) as raised:
                 return raised
             self._id, self._written, self._serials = id_, after, None
-            self.recovered, self._has_reported = self._has_reported, False
+            self.recovered, self.outage = self.outage is not None, None
         return None
 
     def _write(
         self, connection: sqlite3.Connection, changes: _Changes, ended: bool
     ) -> tuple[int, _Written]:
-        id_ = self._begin(connection) if self._id is None else self._id
+        id_ = self._begin(connection, self._id)
         session = session_with(connection, id_)
         if session is None:
+            self._is_gone = True
             raise SessionError("the session no longer exists")
         if ended:
             delete_pieces(connection, id_)
@@ -219,12 +225,11 @@ class Journal:
         return id_, after
 
     def _report(self, error: OSError | SessionError | None) -> None:
-        if error is None or self._has_reported:
+        if error is None or self.outage is not None:
             return
-        self._has_reported = True
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self.outage = str(getattr(error, "strerror", None) or error)
         raise SessionError(
-            f"cannot save this session: {reason}: the chat continues unsaved"
+            f"cannot save this session: {self.outage}: the chat continues unsaved"
         ) from error
 
 

@@ -105,7 +105,7 @@ def rename(old: str, new: str) -> None:
     with Database() as database:
         record = existing(database, old)
         with locked(database, record):
-            sessions.rename(database, record.id, new)
+            sessions.rename(database, record.id, record.name, new)
 
 
 def remove(name: str) -> None:
@@ -134,7 +134,8 @@ def import_messages(path: Path, name: str) -> int:
         taken = sessions.find(database, name)
         if taken is not None:
             raise already_exists(taken.name)
-        database.write(insert)
+        with sessions.named(database, name):
+            database.write(insert)
     return len(saved.turns)
 
 

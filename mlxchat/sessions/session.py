@@ -1,13 +1,16 @@
 """A session: a chat saved as it goes, open in one process at a time.
 
+A name belongs to the process that opened it, even before its first turn makes a row of it.
 `journal` writes it. `listing` deals with all sessions together.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
@@ -15,10 +18,10 @@ from pathlib import Path
 from typing import Self
 
 from mlxchat.errors import SessionError
-from mlxchat.files import Lock, remove_unfinished
+from mlxchat.files import Lock, make_private_directory, remove_unfinished
 from mlxchat.sessions.database import Database, names_by_use, session_errors
 from mlxchat.sessions.journal import Journal
-from mlxchat.sessions.names import already_exists, check_name, not_found
+from mlxchat.sessions.names import already_exists, check_name, folded, not_found
 from mlxchat.sessions.records import (
     SessionRecord,
     insert_session,
@@ -29,12 +32,16 @@ from mlxchat.sessions.records import (
     update_session,
 )
 
+# On such a disk, a chat continues unsaved.
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+
 
 class Session:
-    """A saved chat, locked against other processes from its first turn until `close`.
+    """A saved chat, locked against other processes until `close`.
 
-    Made by `open` and `new`. A new session leaves nothing on the disk until its journal records a
-    turn. If `new` chose the name and it is taken by then, the name changes.
+    Made by `open` and `new`. A new session has no row until its journal records a turn. If `new`
+    chose the name and it is taken by then, the name changes. A disk that cannot be written cannot
+    lock either: then the session is locked before it is written.
     """
 
     def __init__(self, name: str, database: Database, *, chosen: bool = True) -> None:
@@ -42,7 +49,9 @@ class Session:
         self._database = database
         self._chosen = chosen
         self._id: int | None = None
+        self._record: SessionRecord | None = None
         self._lock: Lock | None = None
+        self._name_lock: Lock | None = None
         self.journal = Journal(database, self._begin)
 
     @classmethod
@@ -56,10 +65,18 @@ class Session:
         try:
             record = find(database, name) if create else existing(database, name)
             session = cls(name if record is None else record.name, database)
+        except BaseException:
+            database.close()
+            raise
+        try:
+            if record is None:
+                session._name_lock = _lock_name(database, name)
+                # Another process may have saved and closed it before it was locked.
+                record = find(database, name)
             if record is not None:
                 session._reopen(record)
         except BaseException:
-            database.close()
+            session.close()
             raise
         return session
 
@@ -77,19 +94,25 @@ class Session:
     def rename(self, name: str) -> None:
         """Rename it while open. Raises SessionError, and keeps the old name."""
         check_name(name)
-        if self._id is None:
+        lock = None
+        if self._id is not None:
+            rename(self._database, self._id, self.name, name)
+        elif folded(name) != folded(self.name) or self._name_lock is None:
+            lock = _lock_name(self._database, name)
             found = find(self._database, name)
             if found is not None:
+                _remove(lock)
                 raise already_exists(found.name)
-        else:
-            rename(self._database, self._id, name)
+        if folded(name) != folded(self.name) or lock is not None:
+            _remove(self._name_lock)
+            self._name_lock = lock
         self.name, self._chosen = name, True
 
     def close(self) -> None:
         """Let others open it. Everything recorded is already on the disk."""
-        if self._lock is not None and self._id is not None:
-            _release(self._lock, lock_path(self._database, self._id))
-            self._lock = None
+        _remove(self._lock)
+        _remove(self._name_lock)
+        self._lock = self._name_lock = None
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -101,32 +124,44 @@ class Session:
     def _reopen(self, record: SessionRecord) -> None:
         if record.error is not None:
             raise SessionError(record.error)
-        with session_errors(f"open session {self.name!r}"):
-            self._lock = Lock(lock_path(self._database, record.id), f"session {self.name!r}")
+        self._lock = _lock(lock_path(self._database, record.id), self.name)
         self._id = record.id
         try:
             with session_errors(f"read session {self.name!r}"):
                 # It may have changed before it was locked.
                 current = self._database.read(lambda c: session_with(c, record.id))
-                self.journal = Journal(self._database, self._begin, current or record)
+                self._record = current or record
+                self.journal = Journal(self._database, self._begin, self._record)
         except BaseException:
             self.close()
             raise
         remove_unfinished(snapshot_path(self._database, record.id))
 
-    def _begin(self, connection: sqlite3.Connection) -> int:
-        """Insert the session and lock it; return its id. Raises OSError, SessionError; can be
-        called again if the transaction fails."""
-        if self._lock is not None and self._id is not None:
-            if session_with(connection, self._id) is not None:
+    def _begin(self, connection: sqlite3.Connection, begun: int | None) -> int:
+        """Insert the session, unless it has `begun`, and lock it; return its id. Raises OSError,
+        SessionError; can be called again if the transaction fails."""
+        if begun is not None:
+            if self._lock is None:
+                self._lock_late(connection, begun)
+            return begun
+        if self._lock is not None:
+            if self._id is not None and session_with(connection, self._id) is not None:
                 return self._id
-            _release(self._lock, lock_path(self._database, self._id))
+            self._lock.remove()
             self._lock = None
         id_ = self._insert(connection)
         # Nobody else knows the id before the transaction ends.
         self._lock = Lock(lock_path(self._database, id_), f"session {self.name!r}")
         self._id = id_
         return id_
+
+    def _lock_late(self, connection: sqlite3.Connection, id_: int) -> None:
+        """Lock a session on a disk that could not be written when it was opened."""
+        lock = Lock(lock_path(self._database, id_), f"session {self.name!r}")
+        if session_with(connection, id_) != self._record:
+            lock.remove()
+            raise SessionError("another process has changed it")
+        self._lock = lock
 
     def _insert(self, connection: sqlite3.Connection) -> int:
         for name in [self.name] if self._chosen else _first_and(self.name):
@@ -170,7 +205,7 @@ def records_by_use(database: Database) -> list[SessionRecord]:
         return database.read(sessions_by_use)
 
 
-def rename(database: Database, id_: int, name: str) -> None:
+def rename(database: Database, id_: int, old: str, name: str) -> None:
     """Rename a session that this process has locked. Raises SessionError."""
     check_name(name)
 
@@ -183,20 +218,30 @@ def rename(database: Database, id_: int, name: str) -> None:
             raise already_exists(taken.name)
         update_session(connection, replace(record, name=name))
 
-    with session_errors("rename the session"):
+    is_same = folded(old) == folded(name)
+    with session_errors("rename the session"), nullcontext() if is_same else named(database, name):
         database.write(change)
+
+
+@contextmanager
+def named(database: Database, name: str) -> Iterator[None]:
+    """Run the body while no other process has opened a new session of that name."""
+    lock = _lock_name(database, name)
+    try:
+        yield
+    finally:
+        _remove(lock)
 
 
 @contextmanager
 def locked(database: Database, record: SessionRecord) -> Iterator[None]:
     """Run the body while no other process has the session open or can open it."""
-    path = lock_path(database, record.id)
     with session_errors(f"lock session {record.name!r}"):
-        lock = Lock(path, f"session {record.name!r}")
+        lock = Lock(lock_path(database, record.id), f"session {record.name!r}")
     try:
         yield
     finally:
-        _release(lock, path)
+        lock.remove()
 
 
 def lock_name(id_: int) -> str:
@@ -215,11 +260,28 @@ def snapshot_path(database: Database, id_: int) -> Path:
     return database.directory / snapshot_name(id_)
 
 
-def _release(lock: Lock, path: Path) -> None:
-    """Release the lock and remove its file: there may be thousands of sessions."""
-    with suppress(OSError):
-        path.unlink()
-    lock.release()
+def _lock_name(database: Database, name: str) -> Lock | None:
+    """As `_lock`, of a name that no session has yet."""
+    digest = hashlib.sha256(folded(name).encode()).hexdigest()[:16]
+    return _lock(database.directory / f"name-{digest}.lock", name)
+
+
+def _lock(path: Path, name: str) -> Lock | None:
+    """The lock; None on a disk that cannot be written, and hence not be saved to either. Raises
+    SessionError."""
+    with session_errors(f"open session {name!r}"):
+        try:
+            make_private_directory(path.parent)
+            return Lock(path, f"session {name!r}")
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            return None
+
+
+def _remove(lock: Lock | None) -> None:
+    if lock is not None:
+        lock.remove()
 
 
 def _names() -> Iterator[str]:

@@ -97,6 +97,8 @@ class PipedChat:
         session = self._chat.session
         if session is None:
             return Message("the chat was not saved (", Field("save", False), ")")
+        if self._chat.not_saved is not None:
+            return Message("the chat was not saved: ", self._chat.not_saved)
         return Message(Field("session", session.name), " continues the chat")
 
     def _start(self) -> None:

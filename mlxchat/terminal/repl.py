@@ -38,7 +38,7 @@ class Repl:
         finally:
             written = self._chat.close()
         self._show_where_it_is_saved(written)
-        return ExitStatus.OK
+        return ExitStatus.OK if self._chat.not_saved is None else ExitStatus.FAILURE
 
     def _converse(self) -> None:
         """Read and answer until the user leaves."""
@@ -106,8 +106,15 @@ class Repl:
         self._shown.say_notices()
         if session is None or not self._chat.is_ready or not self._chat.conversation.turns:
             return
-        took = ""
-        if written is not None:
-            took = f" ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
+        saved = "saved"
+        if self._chat.not_saved is not None:
+            turns = session.journal.saved_turns
+            after = f" after turn {turns}" if turns else ""
+            saved = f"not saved{after}: {self._chat.not_saved}"
+            if not turns:
+                self._shown.screen.say(saved)
+                return
+        elif written is not None:
+            saved = f"saved ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
         resume = Field("session", session.name)
-        self._shown.screen.say(Message(f"saved{took}; resume with: mlxchat ", resume))
+        self._shown.screen.say(Message(f"{saved}; resume with: mlxchat ", resume))

@@ -83,7 +83,8 @@ def _run(
 
         pipe = PipeOptions(shown.events, options.think != "on", shown.stats, answer, constraint)
         texts = [text for _, text in attached]
-        return PipedChat(chat, pipe, messages).run(_with_attached(texts, turns))
+        status = PipedChat(chat, pipe, messages).run(_with_attached(texts, turns))
+    return status or (ExitStatus.OK if chat.not_saved is None else ExitStatus.FAILURE)
 
 
 def _turns(
