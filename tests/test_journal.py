@@ -23,8 +23,9 @@ from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import connection as connection_module
+from mlxchat.sessions import journal as journal_module
 from mlxchat.sessions.journal import Journal
-from mlxchat.sessions.listing import names_by_use, read_session
+from mlxchat.sessions.listing import names_by_use, read_session, remove
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
 
@@ -304,6 +305,68 @@ for n in range(10**9):
     # Each piece is printed after it was saved, so one more may have been saved than printed.
     whole = [" ".join(["", *map(str, range(n))]) for n in (shown + 1, shown + 2)]
     assert saved.turns[1].reply in whole
+
+
+def test_decoding_does_not_wait_for_the_database(
+    statements: list[str], sessions: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network disk, each token was a transaction in a rollback journal, with all its syncs."""
+    clock = iter(n / 20 for n in range(1000))
+    monkeypatch.setattr(journal_module.time, "monotonic", lambda: next(clock))
+    turn = Turn("hello")
+    journal.record(None, [turn])
+    statements.clear()
+    for _ in range(200):
+        turn.reply += "word "
+        journal.show("word ")
+    # Every fifth, a quarter of a second later.
+    assert 30 <= statements.count("COMMIT") <= 40
+    assert read_session("mine").turns[0].reply == turn.reply
+    turn.finish_reason = "stop"
+    journal.record(None, [turn])
+    assert list(sessions.glob("*.reply")) == []
+    assert saved_state() == state(None, [turn])
+
+
+@pytest.mark.parametrize("tail", [b"", b'[1, false, " to', b"\0" * 50, b"[1]\n[1, 2, 3]\n"])
+def test_the_file_of_a_killed_reply_is_read_up_to_its_damage_and_then_removed(
+    sessions: Path, tail: bytes
+) -> None:
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, [Turn("one")])
+        session.journal.show("half")
+        session.journal.show(" a reply")
+    (file,) = sessions.glob("*.reply")
+    with file.open("ab") as end:
+        end.write(tail)
+    interrupted = Turn("one", "half a reply", finish_reason="interrupted")
+    assert saved_state() == state(None, [interrupted])
+    with Session.open("mine") as session:
+        session.journal.record(None, session.journal.contents.turns)
+    assert not file.exists()
+    assert saved_state() == state(None, [interrupted])
+    assert read_session("mine").notices == ()
+
+
+def test_the_file_of_another_turn_is_not_read(sessions: Path) -> None:
+    """A kill between the end of a transaction and the removal of the file leaves one."""
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, [answered("one"), answered("two")])
+    (sessions / "1.reply").write_text('[1, false, "a long reply"]\n')
+    assert saved_state() == state(None, [answered("one"), answered("two")])
+    remove("mine")
+    assert not (sessions / "1.reply").exists()
+
+
+def test_without_a_file_each_piece_goes_to_the_database(
+    sessions: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.record(None, [Turn("one")])
+    (sessions / "1.reply").mkdir()
+    for piece in ("half", " a reply"):
+        journal.show(piece)
+    (sessions / "1.reply").rmdir()
+    assert read_session("mine").turns[0].reply == "half a reply"
 
 
 # Random chats, ended in random ways
@@ -644,6 +707,12 @@ def test_an_interruption_at_any_statement_does_no_harm(
         chat()
 
 
+@pytest.fixture
+def every_piece_in_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "PIECES_EVERY_S", 0)
+
+
+@pytest.mark.usefixtures("every_piece_in_the_database")
 def test_an_interrupted_piece_is_neither_lost_nor_shown_twice(disk: Disk, journal: Journal) -> None:
     journal.record(None, [Turn("hello")])
     disk.error = KeyboardInterrupt()
@@ -654,6 +723,7 @@ def test_an_interrupted_piece_is_neither_lost_nor_shown_twice(disk: Disk, journa
     assert read_session("mine").turns[0].reply == "ab"
 
 
+@pytest.mark.usefixtures("every_piece_in_the_database")
 def test_a_piece_whose_commit_was_interrupted_is_not_saved_twice(
     disk: Disk, journal: Journal
 ) -> None:
@@ -670,6 +740,7 @@ def test_a_piece_whose_commit_was_interrupted_is_not_saved_twice(
     assert read_session("mine").turns[0].reply == "abc"
 
 
+@pytest.mark.usefixtures("every_piece_in_the_database")
 def test_a_reply_that_could_not_be_saved_is_saved_later(disk: Disk, journal: Journal) -> None:
     journal.record(None, [Turn("hello")])
     # The transaction, and the next one.

@@ -99,6 +99,7 @@ ORDER: dict[str, list[str]] = {
             "serials",
             "unfinished",
             "saved",
+            "reply_file",
             "records",
             "earlier",
         ),

@@ -16,6 +16,7 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import connection as connection_module
 from mlxchat.sessions import database as database_module
+from mlxchat.sessions import journal as journal_module
 from mlxchat.sessions.database import Database, Work, names_by_use
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.serials import Serials
@@ -145,6 +146,7 @@ def test_a_turn_is_forced_out_of_the_drives_cache_and_a_piece_is_not(
 
     real = Database.write
     monkeypatch.setattr(Database, "write", write)
+    monkeypatch.setattr(journal_module, "PIECES_EVERY_S", 0)
     normal, full = 1, 2
     with Session.open("mine", create=True) as session:
         turn = Turn("hello")
@@ -306,6 +308,7 @@ def test_a_program_that_keeps_the_database_locked_is_reported_once(
     sessions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "BUSY_S", 0.01)
+    monkeypatch.setattr(journal_module, "PIECES_EVERY_S", 0)
     with Session.open("mine", create=True) as session:
         turns = [Turn("hello")]
         session.journal.record(None, turns)

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -31,9 +33,12 @@ from mlxchat.sessions.records import (
     update_session,
     update_turn,
 )
+from mlxchat.sessions.reply_file import Piece, ReplyFile, read_reply, reply_path
 from mlxchat.sessions.saved import NOTE, Saved, Scalar, add_unfinished
 from mlxchat.sessions.serials import Serials
 
+# How often the reply in progress goes to the database, too.
+PIECES_EVERY_S = 0.25
 # Fields of a turn that can change; the user's text cannot.
 _CAN_CHANGE = (
     "reply",
@@ -94,14 +99,19 @@ class Journal:
         self._id = None if session is None else session.id
         self.contents, self._written = Saved(), _Written()
         if session is not None:
-            self.contents, self._written = database.read(lambda c: _read(c, session))
+            self.contents, self._written = database.read(
+                lambda c: _read(c, database.directory, session)
+            )
         self._settings = dict(self.contents.settings)
         self._serials: dict[int, int] | None = None
         # The last reply, after its thought, as it was when it began or was continued.
         self._so_far = ("", "")
         self._unfinished: int | None = None
-        self._pending: list[tuple[bool, str]] = []
-        self._last_piece = 0
+        # All of its pieces, how many are in the database, the last one's id there, and since when.
+        self._pieces: list[Piece] = []
+        self._saved_pieces = self._last_piece = 0
+        self._saved_s = 0.0
+        self._reply_file = ReplyFile()
         self._in_step = self._is_gone = False
 
     def record(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
@@ -120,8 +130,9 @@ class Journal:
         ended = not self._is_being_written(turns)
         error = self._save(changes, ended)
         self._in_step = error is None
-        if self._in_step and ended:
-            self._unfinished, self._pending = None, []
+        if self._in_step and ended and self._id is not None:
+            self._unfinished = None
+            self._reply_file.remove(reply_path(self._database.directory, self._id))
         self._report(error)
 
     def settings(self, values: Mapping[str, Scalar]) -> None:
@@ -134,30 +145,41 @@ class Journal:
             self._report(self._save(changes, ended=False))
 
     def show(self, text: str, thought: bool = False) -> None:
-        """Save more of the reply in progress, or of its thought, before it is shown. Raises
-        SessionError.
+        """Save more of the reply in progress, or of its thought, before it is shown: in a file, and
+        every quarter of a second in the database. Raises SessionError.
 
         It belongs to the last recorded turn; without one, nothing is saved.
         """
         if not self._in_step or not self._written.entries:
             return
+        assert self._id is not None
+        path = reply_path(self._database.directory, self._id)
         if self._unfinished is None:
-            self._unfinished, self._last_piece = self._written.entries[-1].serial, 0
-            self._pending = [(True, self._so_far[0]), (False, self._so_far[1])]
-        self._pending.append((thought, text))
-        pieces = [piece for piece in self._pending if piece[1]]
-        if not pieces:
+            self._reply_file.remove(path)
+            self._saved_pieces, self._last_piece, self._saved_s = 0, 0, time.monotonic()
+            self._pieces = [(True, self._so_far[0]), (False, self._so_far[1])]
+            self._unfinished = self._written.entries[-1].serial
+        self._pieces.append((thought, text))
+        try:
+            self._reply_file.write(path, self._unfinished, self._pieces)
+            waited_s = time.monotonic() - self._saved_s
+            is_due = self.outage is None and waited_s >= PIECES_EVERY_S
+        except OSError:
+            is_due = True
+        pieces = [piece for piece in self._pieces[self._saved_pieces :] if piece[1]]
+        if not is_due or not pieces:
             return
         try:
             # The id first: what a commit saved just before an interruption is replaced.
-            self._last_piece, self._pending = (
+            self._last_piece, self._saved_pieces = (
                 self._database.write(lambda c: self._insert(c, pieces), forced=False),
-                [],
+                len(self._pieces),
             )
+            self._saved_s = time.monotonic()
         except (OSError, SessionError) as error:
             self._report(error)
 
-    def _insert(self, connection: sqlite3.Connection, pieces: Sequence[tuple[bool, str]]) -> int:
+    def _insert(self, connection: sqlite3.Connection, pieces: Sequence[Piece]) -> int:
         assert self._id is not None
         assert self._unfinished is not None
         return insert_pieces(connection, self._id, self._unfinished, pieces, self._last_piece)
@@ -233,12 +255,14 @@ class Journal:
         ) from error
 
 
-def read_contents(connection: sqlite3.Connection, session: SessionRecord) -> Saved:
+def read_contents(connection: sqlite3.Connection, directory: Path, session: SessionRecord) -> Saved:
     """What was saved of a session, what is damaged left out and named in a notice."""
-    return _read(connection, session)[0]
+    return _read(connection, directory, session)[0]
 
 
-def _read(connection: sqlite3.Connection, session: SessionRecord) -> tuple[Saved, _Written]:
+def _read(
+    connection: sqlite3.Connection, directory: Path, session: SessionRecord
+) -> tuple[Saved, _Written]:
     found, damaged = turns_of(connection, session.id)
     serials = [each.serial for each in found]
     lost = sorted(set(damaged if session.damaged else session.serials) - set(serials))
@@ -257,9 +281,13 @@ def _read(connection: sqlite3.Connection, session: SessionRecord) -> tuple[Saved
     )
     settings = dict(saved.settings)
     written = _Written(saved.last_serial, saved.system, settings, entries, tuple(lost))
-    unfinished = pieces_of(connection, session.id)
-    if unfinished is not None:
-        add_unfinished(saved, *unfinished)
+    # The longer one counts: a power cut can have damaged the file.
+    parts = (pieces_of(connection, session.id), read_reply(reply_path(directory, session.id)))
+    longest = max(
+        filter(None, parts), key=lambda part: (part[0], len("".join(part[1:]))), default=None
+    )
+    if longest is not None:
+        add_unfinished(saved, *longest)
     return saved, written
 
 

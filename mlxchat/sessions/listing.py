@@ -28,6 +28,7 @@ from mlxchat.sessions.records import (
     session_with,
     turn_with,
 )
+from mlxchat.sessions.reply_file import reply_path
 from mlxchat.sessions.saved import Saved, read_messages
 from mlxchat.sessions.session import existing, locked, records_by_use
 
@@ -96,7 +97,9 @@ def read_session(name: str) -> Saved:
         record = existing(database, name)
         if record.error is not None:
             raise SessionError(record.error)
-        return database.read(lambda connection: read_contents(connection, record))
+        return database.read(
+            lambda connection: read_contents(connection, database.directory, record)
+        )
 
 
 def rename(old: str, new: str) -> None:
@@ -116,6 +119,7 @@ def remove(name: str) -> None:
         with locked(database, record), session_errors(f"remove session {name!r}"):
             remove_unfinished(snapshot)
             snapshot.unlink(missing_ok=True)
+            reply_path(database.directory, record.id).unlink(missing_ok=True)
             database.write(lambda connection: delete_session(connection, record.id))
 
 

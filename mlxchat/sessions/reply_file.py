@@ -1,0 +1,77 @@
+"""The reply in progress, in a file next to the database.
+
+What is written there survives a kill of the process, and nothing waits for the disk. Each line is a
+piece, `[serial of the turn, whether it is of the thought, text]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mlxchat.files import open_file, open_to_read, write_all
+
+MAX_BYTES = 1 << 28
+
+Piece = tuple[bool, str]
+
+
+class ReplyFile:
+    """For one reply after another. Removed when a reply is in the database."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self._pieces = self._bytes = 0
+
+    def write(self, path: Path, serial: int, pieces: Sequence[Piece]) -> None:
+        """Add those that are not in the file yet. Raises OSError; then the next call adds them."""
+        if self._descriptor < 0:
+            self._descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        lines = [
+            json.dumps([serial, *piece], ensure_ascii=False) for piece in pieces[self._pieces :]
+        ]
+        # Unpaired surrogates become question marks.
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+        # At its place: after an interruption, it is written again.
+        write_all(self._descriptor, data, self._bytes)
+        self._pieces, self._bytes = len(pieces), self._bytes + len(data)
+
+    def remove(self, path: Path) -> None:
+        """Also one that a killed process has left. One that stays is no longer than its turn."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._pieces, self._bytes = -1, 0, 0
+        with suppress(OSError):
+            path.unlink()
+
+
+def reply_path(directory: Path, id_: int) -> Path:
+    """Of the session with that id."""
+    return directory / f"{id_}.reply"
+
+
+def read_reply(path: Path) -> tuple[int, str, str] | None:
+    """The serial, the thought and the reply; None if there is no file. A kill or a power cut can
+    have damaged the end."""
+    try:
+        with open_to_read(path) as file:
+            *lines, _ = file.read(MAX_BYTES).split(b"\n")
+    except OSError:
+        return None
+    found: int | None = None
+    texts: tuple[list[str], list[str]] = ([], [])
+    for line in lines:
+        try:
+            piece = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        match piece:
+            case [int(serial), bool(of_thought), str(text)]:
+                found = serial
+                texts[of_thought].append(text)
+            case _:
+                break
+    return None if found is None else (found, "".join(texts[True]), "".join(texts[False]))
