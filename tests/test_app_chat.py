@@ -24,7 +24,9 @@ from mlxchat.errors import (
     WindowTooSmall,
 )
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import read_session
+from mlxchat.sessions.records import SessionRecord, insert_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, Roll
 from mlxchat.store.background import Background
@@ -305,8 +307,8 @@ def test_a_new_session_whose_name_is_taken_meanwhile_still_gets_a_snapshot(
     with Chat.open(options()) as chat:
         assert chat.session is not None
         name = chat.session.name
-        with Session.open(name, create=True) as other:
-            other.journal.record(None, [Turn("mine")])
+        with Database() as database:
+            database.write(lambda connection: insert_session(connection, SessionRecord(name)))
         say(chat, "one")
         assert chat.session.name != name
         chat.close()

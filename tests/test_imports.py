@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.chatgpt import conversation
 from mlxchat.sessions.database import Database, names_by_use
@@ -15,6 +16,7 @@ from mlxchat.sessions.exports import conversations
 from mlxchat.sessions.imports import Imported, import_file
 from mlxchat.sessions.json_items import items
 from mlxchat.sessions.listing import listing, read_session
+from mlxchat.sessions.session import Session
 from tests.in_process import run_in_process
 
 Json = dict[str, Any]
@@ -73,6 +75,14 @@ def test_a_conversation_becomes_a_session_with_its_title_and_times(tmp_path: Pat
     assert texts("Trip") == [("Where to?", "Spain."), ("When?", "In May.")]
     assert read_session("Trip").turns[0].time == "2023-11-14T22:13:20+00:00"
     assert listing()[0].updated == TIME + 60
+
+
+def test_a_name_that_an_empty_chat_has_opened_is_not_taken_from_it(tmp_path: Path) -> None:
+    with Session.open("trip", create=True) as session:
+        imported = import_file(export(tmp_path / "conversations.json", TRIP), None)
+        assert imported == Imported(["Trip-2"], turns=2)
+        session.journal.record(None, [Turn("mine")])
+    assert texts("trip") == [("mine", "")]
 
 
 @pytest.mark.parametrize("name", ["conversations.json", "export.md", "export.jsonl", "x"])

@@ -138,7 +138,7 @@ def test_a_page_of_zeros_is_named_and_nothing_is_deleted(sessions: Path, sound: 
         found, said = use_all()
         assert losses_are_named(found, said), page
         if kept := set_aside(sessions):
-            assert said[0].startswith(f"{sessions / 'sessions.db'} was damaged: it is now ")
+            assert said[0].startswith(f"{sessions / 'sessions.db'} was damaged and is now ")
             assert kept[0].name in said[0]
             assert kept[0].read_bytes() == bytes(data)
             assert len(kept) == len(said) == 1
@@ -170,7 +170,7 @@ def test_a_file_that_is_not_a_database_is_set_aside_and_a_new_one_begun(
     data = b"\xff" * 100 + sound[100:]
     put(sessions, data)
     (sessions / "3.safetensors").write_bytes(b"state")
-    with pytest.raises(SessionError, match=r"sessions.db was damaged: it is now (\S+), and a new"):
+    with pytest.raises(SessionError, match=r"sessions.db was damaged and is now (\S+): try again"):
         listing()
     assert listing() == []
     (aside,) = set_aside(sessions)
@@ -194,7 +194,7 @@ def test_a_damaged_database_is_not_set_aside_while_a_chat_is_saved_in_it(
         with pytest.raises(SessionError, match=r"this chat.*continues unsaved"):
             session.journal.record(None, [Turn("lost")])
     assert set_aside(sessions) == []
-    with pytest.raises(SessionError, match="was damaged: it is now"):
+    with pytest.raises(SessionError, match="was damaged and is now"):
         listing()
     assert len(set_aside(sessions)) == 1
 
@@ -206,7 +206,7 @@ def test_a_damaged_database_is_not_set_aside_while_a_chat_is_saved_in_it(
         "UPDATE words_data SET block = zeroblob(50) WHERE id > 10",
     ],
 )
-def test_a_damaged_search_index_is_made_again_and_nothing_else_changes(
+def test_a_damaged_search_index_is_rebuilt_and_nothing_else_changes(
     sessions: Path, sound: bytes, damage: str
 ) -> None:
     put(sessions, sound)

@@ -126,6 +126,11 @@ def test_letters_digits_spaces_and_some_punctuation_are_valid_names(name: str) -
     check_name(name)
 
 
+def rename_new(name: str) -> None:
+    with Session.new() as session:
+        session.rename(name)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -160,7 +165,7 @@ def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
         lambda: remove(name),
         lambda: rename(name, "y"),
         lambda: rename("x", name),
-        lambda: Session.new().rename(name),
+        lambda: rename_new(name),
     ):
         with pytest.raises(SessionError, match="letters, digits, spaces") as raised:
             attempt()
@@ -193,11 +198,11 @@ def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
             found = {path.name: mode_of(path) for path in sessions.iterdir()}
     finally:
         os.umask(old)
-    names = ["sessions.db", "sessions.db-wal", "sessions.db-shm", "1.lock"]
+    names = ["sessions.db", "sessions.db-wal", "sessions.db-shm", "1.lock", "1.reply"]
     assert found.keys() >= set(names)
     assert set(found.values()) == {0o600}
     assert mode_of(sessions) == 0o700
-    assert files(sessions) == ["sessions.db"]
+    assert files(sessions) == ["1.reply", "sessions.db"]
 
 
 def test_a_session_continues_where_it_was_left(sessions: Path) -> None:
@@ -225,6 +230,7 @@ def test_a_missing_session_is_created_only_on_request(sessions: Path) -> None:
 
 def test_new_sessions_are_named_after_the_time_and_never_collide(sessions: Path) -> None:
     with Session.new() as first, Session.new() as second, Session.new() as third:
+        assert len({first.name, second.name, third.name}) == 3
         for session in (first, second):
             session.journal.record(None, [Turn("hello")])
         assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", first.name)

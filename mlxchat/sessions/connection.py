@@ -17,7 +17,7 @@ from mlxchat.sessions.tables import APPLICATION, FORMAT, PAGE_BYTES, SCHEMA
 
 # How long to wait for another process's transaction, which takes milliseconds.
 BUSY_S = 10.0
-# A damaged index is made again from the tables.
+# A damaged index is rebuilt from the tables.
 INDEX_DAMAGE = (sqlite3.SQLITE_CORRUPT_VTAB, sqlite3.SQLITE_CORRUPT_INDEX)
 # No other error is damage.
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

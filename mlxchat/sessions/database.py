@@ -155,9 +155,9 @@ class Database:
             except sqlite3.DatabaseError as error:
                 if not is_index_damage(error):
                     raise
-                from mlxchat.sessions.records import make_indexes_again
+                from mlxchat.sessions.records import rebuild_indexes
 
-                self._write(make_indexes_again, forced=True)
+                self._write(rebuild_indexes, forced=True)
                 return run()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot decode SQLite's message about a name that is no longer text.
@@ -203,7 +203,7 @@ class Database:
             for suffix in (*_CHANGES, _SHARED):
                 Path(f"{self.path}-{suffix}").unlink(missing_ok=True)
         sync_directory(self.directory)
-        return f"{self.path} was damaged: it is now {aside.name}, and a new one is begun; try again"
+        return f"{self.path} was damaged and is now {aside.name}: try again with a new database"
 
 
 def names_by_use() -> list[str]:

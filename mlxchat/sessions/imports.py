@@ -19,6 +19,7 @@ from mlxchat.sessions.listing import import_messages
 from mlxchat.sessions.names import MAX_NAME_CHARS, check_name, folded, is_name
 from mlxchat.sessions.records import sessions_by_use
 from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.session import is_begun
 from mlxchat.sessions.tables import FORMAT
 
 # Room for the number that makes a name different from others.
@@ -121,6 +122,8 @@ def _insert(database: Database, names: _Names, name: str, found: Foreign, used_s
     saved = found.saved(used_s)
     while True:
         free = names.free(name)
+        if is_begun(database, free):
+            continue
         try:
             database.write(lambda c, name=free: _inserted(c, name, saved), forced=False)
         except _TakenError:

@@ -197,7 +197,7 @@ def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, int, Turn]
     return found[1], found[2], _turn_of(found[1:])
 
 
-def make_indexes_again(connection: sqlite3.Connection) -> None:
+def rebuild_indexes(connection: sqlite3.Connection) -> None:
     """From the tables, which do not change."""
     connection.execute("REINDEX")
     connection.execute("DROP TABLE words")

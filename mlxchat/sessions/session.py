@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from mlxchat.errors import SessionError
-from mlxchat.files import Lock, make_private_directory, remove_unfinished
+from mlxchat.files import Lock, holder, make_private_directory, remove_unfinished
 from mlxchat.sessions.database import Database, names_by_use, session_errors
 from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.names import already_exists, check_name, folded, not_found
@@ -82,9 +82,20 @@ class Session:
 
     @classmethod
     def new(cls) -> Self:
-        """Start a session named after the local time. Reads and writes nothing, so that a chat can
-        begin whatever is wrong with the disk."""
-        return cls(next(_names()), Database(), chosen=False)
+        """Start a session named after the local time. It can begin whatever is wrong with the
+        disk."""
+        database = Database()
+        for name in _names():
+            session = cls(name, database, chosen=False)
+            with suppress(OSError):
+                make_private_directory(database.directory)
+                try:
+                    session._name_lock = Lock(_name_path(database, name), f"session {name!r}")
+                except SessionError:
+                    # Another one has begun in the same second.
+                    continue
+            return session
+        raise AssertionError
 
     @property
     def snapshot_path(self) -> Path | None:
@@ -233,6 +244,11 @@ def named(database: Database, name: str) -> Iterator[None]:
         _remove(lock)
 
 
+def is_begun(database: Database, name: str) -> bool:
+    """Whether another process has opened a new session of that name."""
+    return holder(_name_path(database, name)) is not None
+
+
 @contextmanager
 def locked(database: Database, record: SessionRecord) -> Iterator[None]:
     """Run the body while no other process has the session open or can open it."""
@@ -262,8 +278,12 @@ def snapshot_path(database: Database, id_: int) -> Path:
 
 def _lock_name(database: Database, name: str) -> Lock | None:
     """As `_lock`, of a name that no session has yet."""
+    return _lock(_name_path(database, name), name)
+
+
+def _name_path(database: Database, name: str) -> Path:
     digest = hashlib.sha256(folded(name).encode()).hexdigest()[:16]
-    return _lock(database.directory / f"name-{digest}.lock", name)
+    return database.directory / f"name-{digest}.lock"
 
 
 def _lock(path: Path, name: str) -> Lock | None:
