@@ -289,7 +289,7 @@ def test_a_chat_killed_while_it_syncs_costs_neither_session_anything(
     else:
         assert len(syncs) == 2
     assert living.communicate("") == ("", "")
-    assert sorted(path.name for path in sessions.iterdir() if "db" in path.name) == ["sessions.db"]
+    assert [path.name for path in sessions.glob("sessions.db*")] == ["sessions.db"]
 
 
 def test_a_chat_continues_while_another_program_reads(sessions: Path) -> None:

@@ -186,6 +186,8 @@ class Database:
 
     def _moved(self) -> str:
         aside = Path(f"{self.path}.damaged-{datetime.now():%Y-%m-%d-%H%M%S}")
+        if aside.exists():
+            raise FileExistsError(f"{aside} exists")
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             try:
                 # Nobody writes meanwhile.
