@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlxchat.errors import ClosedPipe, OutputError, UsageError
+from mlxchat.files import try_lock
 from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
-from mlxchat.rows import finished, pending
+from mlxchat.rows import finished, output, pending
 from mlxchat.rows.fields import ROW_OPTIONS
 from mlxchat.rows.output import ResultFile, StreamOutput, open_output
 from mlxchat.rows.pending import Pending
@@ -279,6 +280,39 @@ def test_two_processes_cannot_write_one_file(out: Path) -> None:
         with pytest.raises(OutputError) as error:
             open_output(out)
         assert str(error.value) == f"{out} is being written by another process"
+    assert out.read_text() == '{"id": 1}\n'
+
+
+def test_a_refused_run_does_not_delete_the_file_of_another(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had created the file, but was not the first to lock it, deleted it."""
+    winners: list[Any] = []
+
+    def lose(descriptor: int) -> bool:
+        monkeypatch.undo()
+        winners.append(open_output(out))
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(output, "try_lock", lose)
+    with pytest.raises(OutputError, match="is being written by another process"):
+        open_output(out)
+    with winners[0] as winner:
+        winner.write('{"id": 1}\n')
+    assert out.read_text() == '{"id": 1}\n'
+
+
+def test_a_file_that_another_run_removes_before_it_is_locked_is_created_again(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(descriptor: int) -> bool:
+        monkeypatch.undo()
+        out.unlink()
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(output, "try_lock", late)
+    with open_output(out) as file:
+        file.write('{"id": 1}\n')
     assert out.read_text() == '{"id": 1}\n'
 
 

@@ -12,7 +12,7 @@ from mlxchat.files.disk import (
     sync_directory,
     write_all,
 )
-from mlxchat.files.lock import Lock, exclusive, holder, try_lock
+from mlxchat.files.lock import Lock, exclusive, holder, is_at, open_locked, try_lock
 
 __all__ = [
     "Lock",
@@ -20,9 +20,11 @@ __all__ = [
     "exclusive",
     "force_to_disk",
     "holder",
+    "is_at",
     "json_line",
     "make_private_directory",
     "open_file",
+    "open_locked",
     "open_to_append",
     "open_to_read",
     "remove_unfinished",

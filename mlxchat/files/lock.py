@@ -41,6 +41,27 @@ def try_lock(descriptor: int) -> bool:
         return True
 
 
+def open_locked(path: Path, flags: int, mode: int = 0o600) -> int | None:
+    """Open a file and lock it until it is closed; None if another process has it locked. What is
+    locked is at `path`, not deleted by then. Raises OSError."""
+    while True:
+        descriptor = os.open(path, flags, mode)
+        is_locked = try_lock(descriptor)
+        if is_locked and is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+        if not is_locked:
+            return None
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file still has that name: it could have been removed or replaced."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 class Lock:
     """Held until `release`, or until the process ends for any reason.
 
@@ -90,7 +111,7 @@ def _take(path: Path, what: str) -> int:
     for _ in range(_TRIES):
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            if _lock(descriptor, fcntl.LOCK_EX) and _is_at(descriptor, path):
+            if _lock(descriptor, fcntl.LOCK_EX) and is_at(descriptor, path):
                 return descriptor
             process = _written_in(descriptor)
         except OSError:
@@ -108,15 +129,6 @@ def _lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file still has that name. It could have been removed or replaced before it was
-    locked."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    except FileNotFoundError:
-        return False
 
 
 def _written_in(descriptor: int) -> int | None:

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from mlxchat.errors import ClosedPipe, OutputError, UsageError
-from mlxchat.files import force_to_disk, reported_as, sync_directory, try_lock, write_all
+from mlxchat.files import (
+    force_to_disk,
+    is_at,
+    reported_as,
+    sync_directory,
+    try_lock,
+    write_all,
+)
 from mlxchat.rows.finished import Finished, read_finished
 
 MODE = 0o644  # of a new file, before the umask
@@ -105,7 +112,7 @@ class ResultFile:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Close it. If nothing came of the run, a new file does not stay behind empty."""
         if kind is not None and self._is_new and os.fstat(self._descriptor).st_size == 0:
-            self.path.unlink(missing_ok=True)
+            _remove(self._descriptor, self.path)
         # Report the first error, not one that follows from it.
         with suppress(*([OutputError] if error is not None else [])):
             self.close()
@@ -139,6 +146,7 @@ def open_output(path: Path, source: BinaryIO | None = None) -> StreamOutput | Re
     """
     path = path.expanduser()
     descriptor, is_new = _open(path)
+    is_ours = False
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -146,12 +154,17 @@ def open_output(path: Path, source: BinaryIO | None = None) -> StreamOutput | Re
         _check_other(path, status, source)
         if not try_lock(descriptor):
             raise OutputError(f"{path} is being written by another process")
-        return ResultFile(path, descriptor, is_new=is_new)
+        is_ours = is_new
+        if is_at(descriptor, path):
+            return ResultFile(path, descriptor, is_new=is_new)
     except BaseException:
+        if is_ours:
+            _remove(descriptor, path)
         os.close(descriptor)
-        if is_new:
-            path.unlink(missing_ok=True)
         raise
+    # Another process that had created it removed it before it was locked here.
+    os.close(descriptor)
+    return open_output(path, source)
 
 
 def _open(path: Path) -> tuple[int, bool]:
@@ -165,6 +178,12 @@ def _open(path: Path) -> tuple[int, bool]:
             return os.open(path, flags | os.O_EXCL, MODE), True
         except FileExistsError:
             return os.open(path, flags, MODE), False
+
+
+def _remove(descriptor: int, path: Path) -> None:
+    """Remove the locked file, unless another one has its name by now."""
+    if is_at(descriptor, path):
+        path.unlink()
 
 
 def _stream(path: Path, descriptor: int) -> StreamOutput:
