@@ -20,6 +20,7 @@
     ├── SessionError       1   a saved conversation: its name, its files, open elsewhere
     ├── SnapshotError      1   an unusable snapshot or checkpoint
     │   ├── SnapshotBroken     truncated, corrupted, or not a snapshot
+    │   ├── SnapshotTooLarge   larger than the free memory
     │   └── SnapshotMismatch   made with a different model or different settings
     ├── RanksError         1   another rank: lost, hanging or incompatible
     └── OutputError        1   stdout or a file cannot be written
@@ -113,6 +114,9 @@ class SnapshotError(MlxchatError): ...
 
 
 class SnapshotBroken(SnapshotError): ...
+
+
+class SnapshotTooLarge(SnapshotError): ...
 
 
 class SnapshotMismatch(SnapshotError): ...

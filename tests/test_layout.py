@@ -25,6 +25,7 @@ ORDER: dict[str, list[str]] = {
             "wording",
             "errors",
             "failures",
+            "dataclass_json",
             "options",
             "amounts",
             "settings",

@@ -1,8 +1,8 @@
 import errno
-import json
 import os
 import random
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,12 +81,6 @@ def test_the_file_has_ordinary_permissions(out: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in out.parent.iterdir()] == [0o640] * 2
 
 
-def test_a_position_survives_json(out: Path) -> None:
-    at = write_all(out, ["abc\n"] * 9, rotate_bytes=16)
-    assert Position.from_json(json.loads(json.dumps(at.to_json()))) == at
-    assert (at.volume, at.bytes, at.total_bytes) == (2, 4, 36)
-
-
 # Starting an output
 
 
@@ -99,6 +93,82 @@ def test_an_empty_file_can_be_used_and_any_other_is_refused(out: Path) -> None:
         f"{out} exists and is not empty: choose another name, or continue it with resume"
     )
     assert out.read_text() == "once"
+
+
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+def test_a_file_that_is_being_written_is_refused(
+    out: Path, link: Callable[[Path, Path], None] | None
+) -> None:
+    """Two runs with the same output mixed their texts, and both succeeded."""
+    other = out
+    with OutputFile.open(out) as output:
+        if link is not None:
+            link(other := out.with_name("link"), out)
+        for position in (None, output.position):
+            with pytest.raises(OutputError, match=f"^{other} is being written by another process"):
+                OutputFile.open(other, position)
+        output.write("mine")
+    assert out.read_text() == "mine"
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def replace(path: Path) -> None:
+    path.with_name("other").write_text("theirs")
+    path.with_name("other").replace(path)
+
+
+@pytest.mark.parametrize(
+    ("lose", "name"), [(remove, "OUT.txt"), (replace, "OUT.txt.1")], ids=["removed", "replaced"]
+)
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_file_that_is_deleted_is_reported_and_its_text_saved(
+    out: Path, lose: Callable[[Path], None], name: str, continues: bool
+) -> None:
+    """The run succeeded, and its text was gone."""
+    output = OutputFile.open(out)
+    output.write("so ")
+    output.write("far")
+    lose(out)
+    with pytest.raises(OutputError) as error:
+        output.write("more") if continues else output.end()
+    assert str(error.value) == f"{out} was deleted: the text so far is in {out.with_name(name)}"
+    assert out.with_name(name).read_text() == "so far"
+    assert out.read_text() in ("so far", "theirs")
+    output.close()
+
+
+def test_a_deleted_file_that_cannot_be_saved_is_reported(out: Path) -> None:
+    output = OutputFile.open(out)
+    output.write("so far")
+    shutil.rmtree(out.parent)
+    with pytest.raises(
+        OutputError, match=r"^cannot save the text of .*, which was deleted: No such"
+    ):
+        output.write("more")
+    output.close()
+
+
+def test_a_file_that_loses_its_name_is_reported_at_the_end(out: Path) -> None:
+    """As with another name of a file that is deleted; while it can be written, the text counts."""
+    with OutputFile.open(out) as output:
+        out.rename(out.with_name("moved"))
+        output.write("all")
+        with pytest.raises(OutputError, match=r"OUT\.txt was moved or replaced"):
+            output.end()
+    assert files(out.parent) == {"moved": b"all"}
+
+
+def test_a_file_that_another_program_writes_is_reported(out: Path) -> None:
+    with OutputFile.open(out) as output:
+        output.write("mine")
+        with out.open("a") as other:
+            other.write(" theirs")
+        with pytest.raises(OutputError, match=r"OUT\.txt was changed by another program"):
+            output.write("more")
+    assert out.read_text() == "mine theirs"
 
 
 def test_with_rotation_the_next_volumes_name_must_be_free(out: Path) -> None:

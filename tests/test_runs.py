@@ -2,22 +2,30 @@
 
 import errno
 import json
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_type_hints
 
 import pytest
 
 from mlxchat.app.begin import begin, resume
+from mlxchat.app.loaded import open_model
 from mlxchat.app.observer import Observer
+from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
-from mlxchat.errors import CacheError, DeviceError, SnapshotBroken, UsageError
+from mlxchat.dataclass_json import from_json, to_json
+from mlxchat.errors import CacheError, DeviceError, SnapshotBroken, SnapshotTooLarge, UsageError
 from mlxchat.request import Overnight, Request, Setup
-from mlxchat.settings import OnLoop
+from mlxchat.settings import OnLoop, SamplingSettings
+from mlxchat.store.run_record import RunRecord
 from mlxchat.store.snapshot import Snapshot
+from scripts.tiny_model import byte_tokenizer
 
+EOS = byte_tokenizer().token_to_id("<|im_end|>")
 TEXT = "The sea was calm, and nothing moved. "
 
 Make = Callable[..., Request]
@@ -68,6 +76,11 @@ def test_a_long_document_does_not_evict_the_system_prompt(
         assert kept_text(run) == kept
 
 
+def sorted_volumes(checkpoint: Path) -> list[bytes]:
+    others = sorted(checkpoint.glob("output.[0-9]*.txt"))
+    return [path.read_bytes() for path in [checkpoint / "output.txt", *others]]
+
+
 def text_of(checkpoint: Path) -> str:
     """The output, with the line ends that the model wrote."""
     return (checkpoint / "output.txt").read_bytes().decode()
@@ -105,6 +118,110 @@ def test_an_abandoned_run_resumes_from_its_checkpoint(request_for: Make, tmp_pat
         run.write()
     assert text_of(night) == whole(request_for())
     assert run.stats.finish_reason == "length"
+
+
+def damage(state: Path) -> None:
+    state.write_bytes(state.read_bytes()[:-1])
+
+
+def remove(state: Path) -> None:
+    state.unlink()
+
+
+@pytest.mark.parametrize(("spoil", "rotate"), [(damage, None), (remove, None), (damage, 16)])
+def test_an_unusable_state_leaves_the_text_of_the_run(
+    spoil: Callable[[Path], None], rotate: int | None, request_for: Make, tmp_path: Path
+) -> None:
+    """The text of a night was overwritten."""
+    night, warned = tmp_path / "night", list[str]()
+    long = Overnight(checkpoint=night, checkpoint_every=10, rotate_bytes=rotate)
+    with begin(request_for(long)) as run:
+        list(islice(run, 30))
+    spoil(night / "state.safetensors")
+    before = {path.name: path.read_bytes() for path in night.glob("output*")}
+    with resume(night, Observer(warn=warned.append)) as run:
+        run.write()
+    for name, text in before.items():
+        kept = night / f"{name}.1"
+        assert kept.read_bytes() == text
+        assert f"the text begins again: what there was is kept in {kept}" in warned
+    assert b"".join(sorted_volumes(night)).decode() == whole(request_for())
+
+
+def test_a_state_too_large_for_memory_leaves_everything_as_it_is(
+    request_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = tmp_path / "night"
+    with begin(request_for(Overnight(checkpoint=night, checkpoint_every=5))) as run:
+        list(islice(run, 20))
+    before = {path.name: path.read_bytes() for path in night.iterdir()}
+    with monkeypatch.context() as patch:
+        memory = SimpleNamespace(free_memory_bytes=lambda: 1_000)
+        patch.setattr("mlxchat.store.snapshot.platform", memory)
+        with pytest.raises(SnapshotTooLarge) as error, resume(night):
+            pass
+    assert str(error.value).endswith("1.00 kB is free: close other programs, then resume again")
+    assert {path.name: path.read_bytes() for path in night.iterdir()} == before
+    with resume(night) as run:
+        run.write()
+    assert text_of(night) == whole(request_for())
+
+
+def test_a_resumed_run_ends_no_earlier_than_its_minimum(request_for: Make, tmp_path: Path) -> None:
+    """A checkpoint did not have `min_tokens`, so the resumed run ended at once."""
+    night = tmp_path / "night"
+    setup = replace(request_for().setup, sampling={"logit_bias": (f"{EOS}=100",)})
+    options = {"setup": setup, "min_tokens": 30, "ignore_eos": False, "max_tokens": 60}
+    request = replace(request_for(Overnight(checkpoint=night, checkpoint_every=5)), **options)
+    with begin(request) as run:
+        list(islice(run, 12))
+    with resume(night) as run:
+        run.write()
+    assert run.stats.finish_reason == "stop"
+    assert text_of(night) == whole(replace(request_for(), **options))
+
+
+def field_names(kind: Any) -> dict[str, Any]:
+    """The names of a dataclass's fields, and of the fields in them."""
+    return {
+        name: field_names(hint) if is_dataclass(hint) else None
+        for name, hint in get_type_hints(kind).items()
+    }
+
+
+def stored_names(value: Any, expected: Any) -> Any:
+    """The same of what is stored, as deep as `expected`."""
+    if expected is None:
+        return None
+    return {name: stored_names(each, expected.get(name)) for name, each in value.items()}
+
+
+def test_a_checkpoint_has_every_option_of_the_run(request_for: Make, tmp_path: Path) -> None:
+    """Options were copied one by one, and one that the text depends on was forgotten."""
+    sampling = SamplingSettings(temp=0.5, top_k=9, logit_bias=("1=2", "3=-1.5"), seed=3)
+    request = request_for(
+        Overnight(None, 60.0, 900, OnLoop.STOP, tmp_path / "o", 99, None, tmp_path, 7),
+        system="Be brief.",
+        raw=False,
+        think="hide",
+        template_args={"a": [1.5]},
+        min_tokens=2,
+        stop=("a", "\n"),
+        newline=False,
+        ignore_eos=False,
+    )
+    loaded = replace(open_model(request.setup), sampling=sampling)
+    stored = json.loads(json.dumps(to_json(record_of(request, loaded))))
+    assert stored_names(stored, field_names(RunRecord)) == field_names(RunRecord)
+    again = request_of(from_json(RunRecord, stored), tmp_path, {})
+    assert again.setup.sampling_settings({}) == sampling
+    until = again.overnight.until
+    assert until is not None
+    assert 50 < until.timestamp() - time.time() < 60
+    setup = replace(request.setup, sampling=again.setup.sampling, prefill_step_size=512)
+    expected = replace(request, setup=replace(setup, model=again.setup.model))
+    same = replace(again.overnight, until=None, lasting_s=60.0)
+    assert replace(again, overnight=same) == expected
 
 
 def test_a_stopped_run_continues_after_its_last_token(request_for: Make, tmp_path: Path) -> None:
@@ -233,15 +350,14 @@ def test_a_run_reports_to_its_observer(request_for: Make) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"version": 2}, "not version 1 of the format"),
-        ({"max_bytes": "many"}, "invalid max_bytes: 'many'"),
-        ({"raw": 1}, "invalid raw: 1"),
-        ({"on_loop": "dance"}, "dance"),
-        ({"on_loop": "nudge"}, "nudge"),
-        ({"cache": {"max_kv_size": 0, "keep": 4, "prefill_step_size": 512}}, "max_kv_size must be"),
-        ({"cache": {"keep": 4}}, "missing or unknown fields"),
-        ({"strange": 1}, "strange"),
-        ({"steps": [["many", 1]]}, "invalid steps: 'many'"),
+        ({"version": 1}, "invalid version: 1"),
+        ({"request": {"overnight": {"max_bytes": "many"}}}, "invalid .*max_bytes: 'many'"),
+        ({"request": {"raw": 1}}, "invalid request.raw: 1"),
+        ({"request": {"overnight": {"on_loop": "dance"}}}, "on_loop: 'dance'"),
+        ({"request": {"setup": {"window": 0}}}, "window must be"),
+        ({"request": {"setup": {"strange": 1}}}, "unknown fields in request.setup: strange"),
+        ({"request": None}, "invalid request: None"),
+        ({"steps": [["many", 1]]}, "invalid steps.* 'many'"),
     ],
 )
 def test_an_invalid_run_json_is_refused(

@@ -18,7 +18,7 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.decode import decode
 from mlxchat.engine.loops import prefill
-from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch
+from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch, SnapshotTooLarge
 from mlxchat.files import remove_unfinished
 from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings
@@ -338,6 +338,21 @@ def test_a_file_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) 
         file.truncate(1 << 32)
     with pytest.raises(SnapshotBroken, match="is too large"):
         tensor_file.read(path, max_bytes=1 << 30)
+
+
+def test_a_state_that_does_not_fit_into_memory_now_is_not_damaged(
+    saved: tuple[Model, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as damaged, so a run began again. What is damaged as well is, whatever fits."""
+    model, data = saved
+    path = tmp_path / "snapshot"
+    path.write_bytes(data)
+    monkeypatch.setattr("mlxchat.platform.obtainable_memory_bytes", lambda: 5_000)
+    with pytest.raises(SnapshotTooLarge, match=r"needs [\d.]+ kB of memory, but only 5.00 kB is"):
+        restore(path, model)
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(SnapshotBroken):
+        restore(path, model)
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO])

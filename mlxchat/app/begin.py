@@ -25,7 +25,7 @@ from mlxchat.passages.quote import Read, left_out
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop, Overflow
 from mlxchat.store.checkpoint import Checkpoint
-from mlxchat.store.output_file import START, OutputFile
+from mlxchat.store.output_file import START, OutputFile, set_aside
 from mlxchat.text.documents import Input
 from mlxchat.text.tokens import Prompt
 
@@ -135,9 +135,13 @@ class SavedRun:
         path = request.overnight.output_path()
         assert path is not None
         observer.note(f"the text continues in {path}")
+        rotate_bytes, position = request.overnight.rotate_bytes, begun.position
+        if position == START:
+            for kept in set_aside(path, rotate_bytes):
+                observer.warn(f"the text begins again: what there was is kept in {kept}")
+            position = None
         with ExitStack() as stack:
-            file = OutputFile.open(path, begun.position, request.overnight.rotate_bytes)
-            stack.enter_context(file)
+            file = stack.enter_context(OutputFile.open(path, position, rotate_bytes))
             checkpoint.change(record_of(request, loaded))
             return Run(
                 request,

@@ -2,7 +2,7 @@
 the latest."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -11,10 +11,17 @@ from mlx import nn
 from mlxchat.app.loop import Loop
 from mlxchat.app.outage import Outage
 from mlxchat.app.watch import Begun, Saved, Watch
+from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
 from mlxchat.engine.reply import ResumePoint
-from mlxchat.errors import DeviceError, OutputError, SnapshotBroken, SnapshotError
+from mlxchat.errors import (
+    DeviceError,
+    OutputError,
+    SnapshotBroken,
+    SnapshotError,
+    SnapshotTooLarge,
+)
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, OnLoop, SamplingSettings
@@ -25,6 +32,19 @@ from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.wording import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a state has besides the cache and its ledger. While the prompt is read, `prefilled` of
+    its tokens are in the cache, in these `steps`, and there is no `resume_point`."""
+
+    prefilled: int
+    steps: tuple[tuple[int, int], ...]
+    resume_point: ResumePoint | None
+    position: Position
+    loop: dict[str, Any]
+    in_thought: bool
 
 
 class Checkpointer:
@@ -44,7 +64,7 @@ class Checkpointer:
     ) -> None:
         self._written = written
         self._checkpoint = checkpoint
-        self._every = checkpoint.run.checkpoint_every
+        self._every = checkpoint.run.request.overnight.checkpoint_every
         self._model = model
         self._fingerprint = fingerprint
         self._begun = begun
@@ -115,27 +135,30 @@ class Checkpointer:
 
     def _save_reading(self) -> None:
         self._latest = self._prefilled
-        steps = run_lengths(self._steps)
-        facts = {"prefilled": self._prefilled, "steps": steps, "resume_point": None}
-        self._save(facts, Saved(self._prefilled, reading=True))
+        self._save(None, Saved(self._prefilled, reading=True))
 
     def _save_generating(self, point: ResumePoint) -> None:
         self._latest = point.generated
-        facts = {"prefilled": 0, "resume_point": asdict(point)}
-        self._save(facts, Saved(point.generated, reading=False))
+        self._save(point, Saved(point.generated, reading=False))
 
-    def _save(self, facts: dict[str, Any], saved: Saved) -> None:
+    def _save(self, point: ResumePoint | None, saved: Saved) -> None:
         # The text first: a checkpoint may only refer to text that is on the disk.
         position = self._file.sync()
         self._checkpoint.state.background.wait()
         self._see_result()
         self._being_saved = saved
-        facts |= {"position": position.to_json(), "loop": self._watch.loop.state()}
-        facts["in_thought"] = self._written.inside
+        facts = Facts(
+            self._prefilled if point is None else 0,
+            run_lengths(self._steps if point is None else ()),
+            point,
+            position,
+            self._watch.loop.state(),
+            self._written.inside,
+        )
         begun = self._begun
         try:
             self._checkpoint.state.save(
-                self._model, begun.cache, begun.ledger, self._fingerprint, facts
+                self._model, begun.cache, begun.ledger, self._fingerprint, to_json(facts)
             )
         except SnapshotError as error:
             self._failed(error)
@@ -167,7 +190,7 @@ def continued(
     start arrives at the same text, only later.
 
     Raises SnapshotMismatch for a state with a different model or different settings, which would
-    not.
+    not, and SnapshotTooLarge for one that does not fit into memory now.
     """
     try:
         restored = checkpoint.state.restore(model, fresh.cache, fingerprint)
@@ -175,15 +198,18 @@ def continued(
     except SnapshotBroken as error:
         warn(Message(error, ": starting again from the prompt"))
         return fresh
+    except SnapshotTooLarge as error:
+        raise SnapshotTooLarge(error, ": close other programs, then resume again") from error
     except OSError as error:
-        raise OutputError(f"cannot read {checkpoint.directory}: {error}") from error
+        path, why = checkpoint.state.path, error.strerror or error
+        raise OutputError(f"cannot read {path}: {why}") from error
 
 
 def pace_of(
     network: nn.Module, settings: CacheSettings, begun: Begun, checkpoint: Checkpoint | None
 ) -> Pace:
     """The sizes of the steps for the rest of the prompt: those of the first reading, as far as it
-    got. Raises SnapshotBroken."""
+    got."""
     steps = [] if checkpoint is None else checkpoint.steps()
     ends = accumulate(steps)
     planned = [step for step, end in zip(steps, ends, strict=True) if end > begun.prefilled]
@@ -191,27 +217,19 @@ def pace_of(
 
 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
-    facts = restored.facts
     try:
-        saved = facts["resume_point"]
-        point = None if saved is None else ResumePoint(**_tuples(saved))
-        begun = Begun(
-            restored.cache,
-            restored.ledger,
-            sampling,
-            prefilled=int(facts["prefilled"]),
-            steps=tuple(from_run_lengths(facts.get("steps", []))),
-            resume_point=point,
-            position=Position.from_json(facts["position"]),
-            loop=facts["loop"],
-            in_thought=bool(facts.get("in_thought", False)),
-        )
-        Loop.begin(OnLoop.WARN, begun.loop)
+        facts = from_json(Facts, restored.facts)
+        Loop.begin(OnLoop.WARN, facts.loop)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
-    return begun
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON lists as tuples again."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return Begun(
+        restored.cache,
+        restored.ledger,
+        sampling,
+        prefilled=facts.prefilled,
+        steps=tuple(from_run_lengths(facts.steps)),
+        resume_point=facts.resume_point,
+        position=facts.position,
+        loop=facts.loop,
+        in_thought=facts.in_thought,
+    )

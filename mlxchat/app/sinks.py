@@ -20,8 +20,7 @@ class FileSink:
         self.file.write(text)
 
     def end(self) -> None:
-        self.file.sync()
-        self.file.close()
+        self.file.end()
 
 
 class NoSink:

@@ -6,6 +6,7 @@ steps are shortened until they take about two seconds.
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import groupby
 
 import mlx.core as mx
 from mlx import nn
@@ -135,17 +136,11 @@ def _power_of_two(number: float) -> int:
     return 1 << max(int(number).bit_length() - 1, 0)
 
 
-def run_lengths(sizes: Sequence[int]) -> list[list[int]]:
-    """`[size, count]` for each run of equal sizes, ready for JSON."""
-    stretches: list[list[int]] = []
-    for size in sizes:
-        if stretches and stretches[-1][0] == size:
-            stretches[-1][1] += 1
-        else:
-            stretches.append([size, 1])
-    return stretches
+def run_lengths(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """`(size, count)` for each run of equal sizes."""
+    return tuple((size, len(list(same))) for size, same in groupby(sizes))
 
 
-def from_run_lengths(stretches: Sequence[Sequence[int]]) -> list[int]:
-    """The inverse of `run_lengths`. Raises ValueError or TypeError for malformed input."""
-    return [int(size) for size, count in stretches for _ in range(int(count))]
+def from_run_lengths(stretches: Sequence[tuple[int, int]]) -> list[int]:
+    """The inverse of `run_lengths`."""
+    return [size for size, count in stretches for _ in range(count)]

@@ -17,6 +17,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.pace import from_run_lengths, run_lengths
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
 from mlxchat.files import (
@@ -34,7 +35,6 @@ from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 from mlxchat.wording import Field
 
-MAX_RUN_BYTES = 1 << 20
 MAX_PROMPT_BYTES = 1 << 34
 
 
@@ -88,6 +88,8 @@ class Checkpoint:
         """Save the request, and the prompt `(T,)`. Raises OutputError."""
         ids = Tensor("I32", prompt.shape, prompt.astype(np.int32))
         with self._writing():
+            # Of a run whose run.json is gone.
+            self.state.path.unlink(missing_ok=True)
             tensor_file.write(self._path("prompt"), {"ids": ids}, {})
         self._write_run(run)
 
@@ -103,17 +105,13 @@ class Checkpoint:
     def record_steps(self, steps: Sequence[int]) -> None:
         """Record the sizes of the steps the prompt was prefilled in, before there is any text.
         Other steps would give the same text only approximately. Raises OutputError."""
-        stretches = tuple(tuple(each) for each in run_lengths(steps))
+        stretches = run_lengths(steps)
         if self.run.steps != stretches:
             self._write_run(replace(self.run, steps=stretches))
 
     def steps(self) -> list[int]:
-        """The sizes of the steps the whole prompt was prefilled in; empty if it was not yet.
-        Raises SnapshotBroken."""
-        try:
-            return from_run_lengths(self.run.steps)
-        except (TypeError, ValueError) as error:
-            raise SnapshotBroken(f"{self.directory}/run.json: invalid steps: {error}") from error
+        """The sizes of the steps the whole prompt was prefilled in; empty if it was not yet."""
+        return from_run_lengths(self.run.steps)
 
     def prompt(self) -> TokenIds:
         """Raises SnapshotBroken if it is damaged or missing."""
@@ -133,13 +131,14 @@ class Checkpoint:
         path = self.directory / "run.json"
         try:
             with open_to_read(path) as file:
-                return RunRecord.from_json(json.loads(file.read(MAX_RUN_BYTES)))
+                return from_json(RunRecord, json.loads(file.read()))
         except (OSError, ValueError, RecursionError) as error:
-            raise SnapshotBroken(f"cannot read {path}: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise SnapshotBroken(f"cannot read {path}: {why}") from error
 
     def _write_run(self, run: RunRecord) -> None:
         self._run = run
-        data = json.dumps(run.to_json(), ensure_ascii=False, indent=2).encode()
+        data = json.dumps(to_json(run), indent=2).encode()
         with self._writing():
             write_atomically(self.directory / "run.json", data)
 

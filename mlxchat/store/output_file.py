@@ -8,19 +8,26 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 from mlxchat.errors import OutputError, UsageError
-from mlxchat.files import force_to_disk, reported_as, sync_directory, write_all
+from mlxchat.files import (
+    force_to_disk,
+    is_at,
+    open_locked,
+    reported_as,
+    sync_directory,
+    write_all,
+)
 from mlxchat.wording import Field
 
 TAIL_BYTES = 4096
 LONGEST_CHARACTER = 4  # bytes of UTF-8
 MIN_ROTATE_BYTES = LONGEST_CHARACTER
+COPIED_BYTES = 1 << 20
 MODE = 0o644  # of a new file, before the umask
 
 
@@ -35,13 +42,6 @@ class Position:
     bytes: int
     total_bytes: int
     digest: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Position":
-        return cls(**value)
 
 
 class OutputFile:
@@ -88,18 +88,19 @@ class OutputFile:
     @classmethod
     def _begin(cls, path: Path, rotate_bytes: int | None) -> "OutputFile":
         with _writing(path):
-            size = _file_size(path)
-            if size:
-                raise OutputError(
-                    f"{path} exists and is not empty: choose another name, or continue it with ",
-                    Field("resume"),
-                )
+            _file_size(path)
             if rotate_bytes is not None and os.path.lexists(volume_path(path, 1)):
                 raise OutputError(
                     f"{volume_path(path, 1)} exists, and this output might need the name: choose "
                     "another name, or move that file away"
                 )
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, MODE)
+        descriptor = _open_alone(path, os.O_RDWR | os.O_CREAT)
+        if os.fstat(descriptor).st_size:
+            os.close(descriptor)
+            raise OutputError(
+                f"{path} exists and is not empty: choose another name, or continue it with ",
+                Field("resume"),
+            )
         return cls(path, descriptor, START, tail=b"", rotate_bytes=rotate_bytes)
 
     @classmethod
@@ -108,7 +109,7 @@ class OutputFile:
         with _writing(volume):
             size = _file_size(volume)
             _check_length(volume, size, at)
-            descriptor = os.open(volume, os.O_RDWR)
+        descriptor = _open_alone(volume, os.O_RDWR)
         try:
             with _writing(volume):
                 tail = _checked_tail(volume, descriptor, at)
@@ -141,9 +142,12 @@ class OutputFile:
         return volume_path(self._path, self._volume)
 
     def write(self, text: str) -> None:
-        """Write the whole text as UTF-8. Raises OutputError."""
+        """Write the whole text as UTF-8. Raises OutputError, also if the file was deleted: then the
+        text so far is in a new file."""
         self._check_writable()
         data = text.encode("utf-8", "replace")
+        if data:
+            self._check_unchanged()
         while data:
             fitting = bytes_before_cut(data, self._bytes, self._tail[-1:], self._rotate_bytes)
             if fitting:
@@ -156,12 +160,20 @@ class OutputFile:
     def sync(self) -> Position:
         """Force everything written to the disk; return its end. Raises OutputError."""
         self._check_writable()
+        self._check_unchanged()
         with self._failing():
             force_to_disk(self._descriptor)
         if self._directory_is_stale:
             sync_directory(self._path.parent)
             self._directory_is_stale = False
         return self.position
+
+    def end(self) -> None:
+        """Sync and close the complete output. Raises OutputError, also if it has lost its name."""
+        self.sync()
+        if not is_at(self._descriptor, self.volume_path):
+            raise OutputError(f"{self.volume_path} was moved or replaced: it lacks this text")
+        self.close()
 
     def close(self) -> None:
         """Close the file; a second call does nothing. Raises OutputError if a write fails late."""
@@ -214,6 +226,25 @@ class OutputFile:
             raise OutputError(f"cannot write {self.volume_path}: an earlier write failed")
         assert self._descriptor >= 0, "closed"
 
+    def _check_unchanged(self) -> None:
+        """Raise OutputError if another program deleted the file, or wrote to it."""
+        status = os.fstat(self._descriptor)
+        if status.st_nlink and status.st_size == self._bytes:
+            return
+        self._failed = True
+        if status.st_nlink:
+            raise OutputError(f"{self.volume_path} was changed by another program")
+        path, kept = self.volume_path, _free_name(self.volume_path)
+        with reported_as(OutputError, f"save the text of {path}, which was deleted"):
+            copy = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+            try:
+                for offset in range(0, self._bytes, COPIED_BYTES):
+                    write_all(copy, os.pread(self._descriptor, COPIED_BYTES, offset), offset)
+                force_to_disk(copy)
+            finally:
+                os.close(copy)
+        raise OutputError(f"{path} was deleted: the text so far is in {kept}")
+
 
 def _writing(path: Path) -> AbstractContextManager[None]:
     return reported_as(OutputError, f"write {path}")
@@ -222,6 +253,45 @@ def _writing(path: Path) -> AbstractContextManager[None]:
 def volume_path(path: Path, volume: int) -> Path:
     """The file of a volume: OUT.txt is volume 0, OUT.001.txt volume 1, and so on."""
     return path if volume == 0 else path.with_name(f"{path.stem}.{volume:03d}{path.suffix}")
+
+
+def set_aside(path: Path, rotate_bytes: int | None) -> list[Path]:
+    """Rename the volumes of an output that begins anew, so that their text is kept; return the new
+    names. Raises OutputError, also if another process writes them."""
+    volumes: list[Path] = []
+    for number in count() if rotate_bytes is not None else (0,):
+        volume = volume_path(path, number)
+        with _writing(volume):
+            if not _file_size(volume):
+                break
+        volumes.append(volume)
+    return [_renamed(volume) for volume in reversed(volumes)][::-1]
+
+
+def _renamed(volume: Path) -> Path:
+    kept = _free_name(volume)
+    descriptor = _open_alone(volume, os.O_RDONLY)
+    try:
+        with reported_as(OutputError, f"rename {volume}"):
+            volume.rename(kept)
+    finally:
+        os.close(descriptor)
+    return kept
+
+
+def _free_name(path: Path) -> Path:
+    """The path, if nothing is there, or else the first of PATH.1, PATH.2 …"""
+    names = chain([path], (path.with_name(f"{path.name}.{number}") for number in count(1)))
+    return next(each for each in names if not os.path.lexists(each))
+
+
+def _open_alone(path: Path, flags: int) -> int:
+    """Open the file so that no other process writes it. Raises OutputError."""
+    with _writing(path):
+        descriptor = open_locked(path, flags, MODE)
+    if descriptor is None:
+        raise OutputError(f"{path} is being written by another process: choose another name")
+    return descriptor
 
 
 def bytes_before_cut(data: bytes, filled: int, last: bytes, rotate_bytes: int | None) -> int:

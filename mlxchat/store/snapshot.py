@@ -19,11 +19,15 @@ from mlxchat.cache import Cache, WindowCache, run_lazily, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.placement import Entries, Placement
 from mlxchat.chat.ledger import Ledger
-from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch
+from mlxchat.errors import CacheError, SnapshotBroken, SnapshotMismatch, SnapshotTooLarge
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import format_bytes
+
+# What is restored, and the copy that the next snapshot takes.
+COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +75,20 @@ def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str
 def restore(path: Path, network: nn.Module, empty: Cache, fingerprint: Fingerprint) -> Restored:
     """Read a snapshot into a fork of `empty`, a cache made for the same fingerprint.
 
-    Raises SnapshotMismatch naming the differences, SnapshotBroken if the file is damaged or
-    inconsistent, OSError if it cannot be read.
+    Raises SnapshotMismatch naming the differences, SnapshotTooLarge if it does not fit into memory
+    now, SnapshotBroken if the file is damaged or inconsistent, OSError if it cannot be read.
     """
-    tensors, own = tensor_file.read(path, max_bytes=platform.obtainable_memory_bytes() // 3)
+    bits, own = tensor_file.read_bits(path)
     differences = fingerprint.differences(own.get("fingerprint"))
     if differences:
         raise SnapshotMismatch(f"{path} was made with {' and '.join(differences)}")
+    needed_bytes = COPIES * sum(each.bits.nbytes for each in bits.values())
+    free_bytes = platform.free_memory_bytes()
+    if needed_bytes > free_bytes:
+        sizes = f"{format_bytes(needed_bytes)} of memory, but only {format_bytes(free_bytes)}"
+        raise SnapshotTooLarge(f"{path} needs {sizes} is free")
     try:
-        return _restored(tensors, own, network, empty, fingerprint)
+        return _restored(tensor_file.loaded(bits), own, network, empty, fingerprint)
     except (KeyError, IndexError, ValueError, TypeError, CacheError) as error:
         raise SnapshotBroken(f"{path} is inconsistent: {error}") from error
 

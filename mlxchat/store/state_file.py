@@ -60,11 +60,12 @@ class StateFile:
         Raises what `snapshot.restore` raises, SnapshotBroken if a shard is missing, RanksError if
         a rank is lost.
         """
-        if not self.path.exists():
+        try:
+            restored = snapshot.restore(self.path, model.shard, empty, fingerprint)
+        except FileNotFoundError:
             return None
-        restored = snapshot.restore(self.path, model.shard, empty, fingerprint)
         if model.peers is not None:
-            self._named = model.peers.restore(restored.cache, restored.facts.get(SHARDS))
+            self._named = model.peers.restore(restored.cache, restored.facts.pop(SHARDS, None))
             self._saved = [self._named]
         return restored
 

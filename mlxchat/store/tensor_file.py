@@ -124,15 +124,15 @@ def read(path: Path, max_bytes: int) -> tuple[dict[str, mx.array], dict[str, Any
     return loaded(tensors), facts
 
 
-def read_bits(path: Path, max_bytes: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors, mapped from the file, and the facts.
+def read_bits(path: Path, max_bytes: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors, mapped from the file and so not in memory yet, and the facts.
 
     Raises SnapshotBroken if the file is larger than `max_bytes`, truncated, changed, or of another
     kind; OSError if it cannot be read.
     """
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > max_bytes:
+        if max_bytes is not None and size > max_bytes:
             _refuse(path, f"{size:,} bytes is too large")
         entries, metadata = _read_header(path, file.read(8), file, size)
         # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is

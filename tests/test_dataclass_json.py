@@ -1,0 +1,115 @@
+"""What is stored as JSON is read back as it was, or refused by the name of the field."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from mlxchat.dataclass_json import from_json, to_json
+from mlxchat.errors import UsageError
+from mlxchat.request import Setup
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Inner:
+    floats: tuple[float, ...] = ()
+    colour: Colour | None = None
+
+
+@dataclass(frozen=True)
+class Outer:
+    path: Path
+    pair: tuple[int, str]
+    inner: Inner = field(default_factory=Inner)
+    several: tuple[Inner, ...] = ()
+    window: int | Literal["auto"] | None = None
+    until: datetime | None = None
+    switches: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
+    anything: dict[str, Any] = field(default_factory=dict[str, Any])
+    number: float | int = 1
+
+
+WHOLE = Outer(
+    Path("/a/\udcff"),  # a name that is not UTF-8
+    (1, "ü\n\u2028"),
+    Inner((1.5, math.inf, -math.inf), Colour.BLUE),
+    (Inner(), Inner((0.1,), Colour.RED)),
+    "auto",
+    datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+    {"quiet": True, "stats": None},
+    {"list": [1, {"deep": None}], "text": "inf"},
+    2,
+)
+
+
+def stored(value: Any) -> Any:
+    """As a file has it, in JSON that every reader takes."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    return json.loads(json.dumps(to_json(value)), parse_constant=refuse)
+
+
+def test_every_kind_of_field_is_read_back_as_it_was() -> None:
+    again = from_json(Outer, stored(WHOLE))
+    assert again == WHOLE
+    assert type(again.number) is int
+    assert math.isnan(from_json(Inner, stored(Inner((math.nan,)))).floats[0])
+
+
+@pytest.mark.parametrize(
+    "change", [{"anything": {"a": (1,)}}, {"anything": {"a": math.nan}}, {"switches": {1: True}}]
+)
+def test_what_would_not_be_read_back_the_same_is_not_stored(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        to_json(replace(WHOLE, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"pair": [1]}, r"invalid pair: \[1\]"),
+        ({"inner": {"colour": "green"}}, "invalid inner.colour: 'green'"),
+        ({"inner": {"floats": [1, "many"]}}, r"invalid inner.floats\[1\]: 'many'"),
+        ({"several": [{"size": 1}]}, r"unknown fields in several\[0\]: size"),
+        ({"window": True}, "invalid window: True"),
+        ({"window": "car"}, "invalid window: 'car'"),
+        ({"until": "soon"}, "invalid until: 'soon'"),
+        ({"switches": {"quiet": 1}}, "invalid switches.quiet: 1"),
+        ({"other": 1}, "unknown fields: other"),
+    ],
+)
+def test_an_invalid_or_unknown_field_is_named(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"^{complaint}$"):
+        from_json(Outer, stored(WHOLE) | change)
+
+
+def test_a_missing_field_has_its_default_or_is_named() -> None:
+    whole = stored(WHOLE)
+    del whole["window"]
+    assert from_json(Outer, whole) == replace(WHOLE, window=None)
+    del whole["path"]
+    with pytest.raises(ValueError, match="missing fields: path"):
+        from_json(Outer, whole)
+    with pytest.raises(ValueError, match="invalid Outer: 3"):
+        from_json(Outer, 3)
+
+
+def test_what_an_option_must_be_is_checked_as_well() -> None:
+    whole = to_json(Setup(window=64))
+    with pytest.raises(UsageError) as error:
+        Setup(window=0)
+    with pytest.raises(ValueError, match=f"^{error.value}$"):
+        from_json(Setup, whole | {"window": 0})
