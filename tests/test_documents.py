@@ -63,8 +63,10 @@ def test_text_is_not_altered(tmp_path: Path) -> None:
     assert read_input(text, [], None).text == text
 
 
-def test_an_empty_pipe_is_ignored_with_a_prompt_and_refused_without() -> None:
-    assert read_input("hello", [], io.BytesIO()).text == "hello"
+def test_an_empty_pipe_is_reported_with_a_prompt_and_refused_without() -> None:
+    """The text of another program that had failed was missed without a word."""
+    read = read_input("hello", [], io.BytesIO())
+    assert (read.text, read.notices) == ("hello", ("standard input is empty",))
     with pytest.raises(InputError, match="standard input is empty"):
         read_input(None, [], io.BytesIO())
 

@@ -1,5 +1,6 @@
 """Passages of large documents: split without loss, found by what a question asks, read back."""
 
+import codecs
 import io
 import os
 import resource
@@ -25,6 +26,7 @@ from mlxchat.passages.index import (
 from mlxchat.passages.quote import Read, left_out, places, quoted
 from mlxchat.passages.search import Found, Search
 from mlxchat.passages.split import MAX_BYTES, split
+from mlxchat.text.documents import READ_BYTES, read_input
 
 FILLER = "The committee met on the usual day and talked about the budget at some length. "
 
@@ -154,8 +156,23 @@ def test_a_pipe_comes_first_unless_it_is_named(tmp_path: Path) -> None:
 
 def test_invalid_bytes_are_replaced_and_reported() -> None:
     document = document_of(b"caf\xe9 is open")
-    assert document.notice == "standard input is not valid UTF-8: invalid bytes were replaced"
+    assert document.notice is not None
+    assert document.notice.startswith("standard input is not valid UTF-8: invalid bytes were")
     assert found(Search([indexed(document)]), "open").passages[0].text == "caf� is open"
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+@pytest.mark.parametrize("before", [0, 5, READ_BYTES - 1, READ_BYTES, READ_BYTES + 7])
+@pytest.mark.parametrize("invalid", ["é".encode()[:1], "😀".encode()[:3], b"\xff", b"\xe2\x82x"])
+def test_invalid_bytes_are_reported_the_same_wherever_a_document_is_read(
+    mark: bytes, before: int, invalid: bytes
+) -> None:
+    """One that ended within a character was read without a word."""
+    data = mark + b"x" * before + invalid
+    data = data if before else data + b" y"
+    (notice,) = read_input(None, [], io.BytesIO(data)).notices
+    assert notice.endswith(f"the first at byte {len(mark) + before:,}")
+    assert document_of(data).notice == notice
 
 
 def test_a_mark_of_utf8_is_not_part_of_the_text() -> None:

@@ -17,10 +17,12 @@ from typing import BinaryIO, cast
 from mlxchat.errors import InputError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.text.documents import (
+    EMPTY_STDIN,
     READ_BYTES,
     STDIN,
     UTF16_MARKS,
     check_stdin,
+    invalid_notice,
     left_out_notice,
     name_of,
 )
@@ -86,6 +88,7 @@ def open_documents(
             yield _checked(STDIN, copy, passing=True)
         else:
             copy.close()
+            notify(EMPTY_STDIN)
     for path in files:
         if path == STDIN:
             assert stdin is not None
@@ -187,8 +190,8 @@ def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
     """Raises _NotText and OSError."""
     stream.seek(0)
     digest = hashlib.blake2b(digest_size=20)
-    decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    start, size_bytes, is_blank, invalid = 0, 0, True, False
+    start, size_bytes, is_blank, rest = 0, 0, True, b""
+    invalid: int | None = None
     while piece := stream.read(READ_BYTES):
         if size_bytes == 0 and piece.startswith(UTF16_MARKS):
             raise _NotText("UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
@@ -199,18 +202,23 @@ def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
             start = len(codecs.BOM_UTF8)
             piece = piece[start:]
         is_blank = is_blank and not piece.strip()
-        invalid = invalid or not _decodes(decoder, piece)
+        if invalid is None:
+            invalid, rest = _decoded(rest + piece, start + size_bytes - len(rest), final=False)
         digest.update(piece)
         size_bytes += len(piece)
     if is_blank:
         raise _NotText("empty")
-    notice = f"{name} is not valid UTF-8: invalid bytes were replaced" if invalid else None
+    if invalid is None:
+        invalid, _ = _decoded(rest, start + size_bytes - len(rest), final=True)
+    notice = None if invalid is None else invalid_notice(name, invalid)
     return Document(name, stream, start, size_bytes, digest.hexdigest(), passing, notice)
 
 
-def _decodes(decoder: codecs.IncrementalDecoder, piece: bytes) -> bool:
+def _decoded(data: bytes, offset: int, *, final: bool) -> tuple[int | None, bytes]:
+    """Where in the file the first invalid byte of `data` is, if any, and the character it may end
+    within. `offset` is where it begins."""
     try:
-        decoder.decode(piece)
-    except UnicodeDecodeError:
-        return False
-    return True
+        _, decoded = codecs.utf_8_decode(data, "strict", final)
+    except UnicodeDecodeError as error:
+        return offset + error.start, b""
+    return None, data[decoded:]

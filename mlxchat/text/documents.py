@@ -25,6 +25,7 @@ from mlxchat.wording import Field
 
 STDIN = "-"
 STDIN_NAME = "standard input"
+EMPTY_STDIN = f"{STDIN_NAME} is empty"
 SEPARATOR = "\n\n"
 
 # Documents up to this size are read without checking memory. A larger one, with its text and tokens
@@ -71,6 +72,7 @@ def read_input(
     named = [*files, *asked, *blocks]
     check_stdin(named, stdin)
     budget = _Budget()
+    notices: list[str] = []
     headings = headings and has_headings(files)
     read_blocks = [_read_file(path, stdin, budget) for path in blocks]
     documents = [each for path in files for each in _read_files(path, stdin, budget, headings)]
@@ -79,6 +81,8 @@ def read_input(
         if data or (prompt is None and not named and not may_be_empty):
             piped = _decode(data, STDIN_NAME)
             documents.insert(0, _with_heading(piped, STDIN_NAME, headings))
+        else:
+            notices.append(EMPTY_STDIN)
     if asked:
         documents.append(_read_file(STDIN, stdin, budget))
     elif prompt is not None:
@@ -95,7 +99,7 @@ def read_input(
     read = [*read_blocks, *documents]
     return Input(
         SEPARATOR.join(document.text for document in documents if document.text),
-        tuple(notice for document in read for notice in document.notices),
+        (*notices, *(notice for document in read for notice in document.notices)),
         tuple(block.text + SEPARATOR for block in read_blocks),
     )
 
@@ -300,15 +304,17 @@ def _decode(data: bytes, name: str) -> Input:
         raise InputError(f"{name} is UTF-16: convert it first with iconv -f UTF-16 -t UTF-8")
     if (position := data.find(b"\0")) >= 0:
         raise InputError(f"{name} is binary: it contains a NUL at byte {position:,}")
-    data = data.removeprefix(codecs.BOM_UTF8)
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    data = data.removeprefix(mark)
     if not data.strip():
         raise InputError(f"{name} is empty")
     try:
         return Input(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         text = data.decode("utf-8", "replace")
-        notice = (
-            f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte "
-            f"{error.start:,}"
-        )
-        return Input(text, (notice,))
+        return Input(text, (invalid_notice(name, len(mark) + error.start),))
+
+
+def invalid_notice(name: str, position: int) -> str:
+    """The notice about a text with invalid bytes, the first of them at `position` in the file."""
+    return f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte {position:,}"
