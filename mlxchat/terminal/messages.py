@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 
 from mlxchat.terminal import visible
+from mlxchat.terminal.restore import Line
 from mlxchat.terminal.spelling import as_flags
 from mlxchat.terminal.wrapping import wrap
 
@@ -58,7 +59,7 @@ def _write(text: str) -> None:
     columns = _columns()
     shown = wrap(line, columns) if columns else line
     try:
-        sys.stderr.write(shown + "\n")
+        sys.stderr.write(f"{Line.end()}{shown}\n")
         sys.stderr.flush()
     except OSError:
         # Without stderr there is nowhere to report to.

@@ -15,6 +15,26 @@ _SHOW_CURSOR = b"\x1b[?25h"
 _drawing: list[Callable[[], object]] = []
 
 
+class Line:
+    """The line of the terminal that text is written to; the cursor is within it if `is_open`."""
+
+    is_open = False
+
+    @classmethod
+    def writing(cls) -> None:
+        """Text is about to be written: nothing else may be drawn on its line."""
+        for stop in reversed(_drawing):
+            stop()
+        cls.is_open = True
+
+    @classmethod
+    def end(cls) -> str:
+        """What ends the line, before a message on stderr."""
+        is_needed = cls.is_open and sys.stderr.isatty()
+        cls.is_open = cls.is_open and not is_needed
+        return "\n" if is_needed else ""
+
+
 @contextmanager
 def stopped_at_the_end(stop: Callable[[], object]) -> Iterator[None]:
     """Call `stop` when the body ends, or before another thread ends the process."""
@@ -53,5 +73,6 @@ def say_on_own_line(text: str) -> None:
     least the ^C that the terminal echoed."""
     if sys.stderr is not None and sys.stderr.isatty():
         with suppress(OSError):
+            Line.is_open = False
             sys.stderr.write(f"\n{text}\n")
             sys.stderr.flush()

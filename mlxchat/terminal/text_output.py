@@ -8,6 +8,7 @@ from typing import TextIO
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.json_colours import JsonColours, wants_colours
+from mlxchat.terminal.restore import Line
 
 
 class Stdout:
@@ -32,6 +33,8 @@ class Stdout:
     def write(self, text: str) -> None:
         if not text:
             return
+        if self.is_terminal:
+            Line.writing()
         try:
             self._stream.write(self._shown(text))
             self._stream.flush()
@@ -46,6 +49,7 @@ class Stdout:
             _abandon_stdout()
             raise
         self._last = text[-1]
+        Line.is_open = self.is_terminal and self._last != "\n"
 
     def _shown(self, text: str) -> str:
         if not self.is_terminal:
@@ -54,7 +58,7 @@ class Stdout:
 
     def end_line(self) -> None:
         """Write a newline unless the text ends with one."""
-        if self._last != "\n":
+        if Line.is_open if self.is_terminal else self._last != "\n":
             self.write("\n")
 
     def end(self) -> None:
