@@ -236,8 +236,8 @@ def test_the_schema_can_be_added_to_the_system_prompt(generate: Run) -> None:
 
 def test_a_schema_that_the_window_would_forget_is_refused(generate: Run) -> None:
     run = generate("--schema", SHORT, "--schema-prompt", "--max-kv-size", "64", "Who?")
-    assert (run.returncode, run.stdout) == (1, "")
-    assert "must be larger" in run.stderr
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "--max-kv-size 64 is too small for a system prompt and chat template of" in run.stderr
 
 
 @pytest.mark.parametrize("answer", ["1e999", "[" * 50_000 + "]" * 50_000, "{"])

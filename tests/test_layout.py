@@ -172,10 +172,10 @@ ORDER: dict[str, list[str]] = {
         *(
             "wrapping",
             "ask",
+            "restore",
             "messages",
             "clipboard",
             "own_terminal",
-            "restore",
             "moving",
             "progress",
         ),

@@ -252,14 +252,23 @@ def test_a_signal_prints_the_status(night: Callable[..., Night]) -> None:
 
 
 def test_a_run_ends_on_time_and_continues_the_next_night(
-    night: Callable[..., Night],
+    night: Callable[..., Night], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After its time, it loaded the model and stopped, without a hint."""
     run = night(1_500)
     assert generate_here("--for", "0.4s", *run.checkpointed) == (0, "")
     first = run.written()
     assert first
-    # Its time is up: it ends immediately unless it gets more.
-    assert run.run_to_end() == (0, "")
+    # Its time is up: it does not even load the model unless it gets more.
+    with monkeypatch.context() as patch:
+        patch.setattr("mlxchat.app.begin.open_model", None)
+        code, stderr = run.run_to_end()
+    assert code == 0
+    assert re.fullmatch(
+        rf"mlxchat: the run in {run.directory} was to end at [-0-9]+ [0-9:]+: continue it with a "
+        "new --until or --for\n",
+        stderr,
+    )
     code, _ = generate_here(*run.resumed, "--for", "1h")
     assert code == 0
     assert run.written().startswith(first)
@@ -400,6 +409,20 @@ def test_dry_keeps_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> None:
     code, stderr = generate_here("-n", "700", "-o", str(out), *dry, *monotonous, TEXT)
     assert (code, stderr) == (0, "")
     assert len(set(out.read_bytes())) > 20
+
+
+def test_plain_text_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
+    """It was only reported, and went on until something else ended it."""
+    plain = [each for each in monotonous if each != "--ignore-eos"]
+    out = tmp_path / "out.json"
+    code, stderr = generate_here("--json", "-n", "900", "-o", str(out), *plain, TEXT)
+    assert code == 3
+    assert "earlier ones; stopped, as --on-loop warn would not; --dry-multiplier" in stderr
+    assert json.loads(out.read_text().splitlines()[-1])["finish_reason"] == "loop"
+    warned = generate_here(
+        "--on-loop", "warn", "-n", "700", "-o", str(tmp_path / "w"), *plain, TEXT
+    )
+    assert (warned[0], warned[1].count("the text repeats itself")) == (0, 1)
 
 
 def test_a_loop_names_what_prevents_it(monotonous: list[str], tmp_path: Path) -> None:

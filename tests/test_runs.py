@@ -18,7 +18,14 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.dataclass_json import from_json, to_json
-from mlxchat.errors import CacheError, DeviceError, SnapshotBroken, SnapshotTooLarge, UsageError
+from mlxchat.errors import (
+    DeviceError,
+    ExitStatus,
+    SnapshotBroken,
+    SnapshotTooLarge,
+    UsageError,
+    WindowTooSmall,
+)
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
 from mlxchat.store.run_record import RunRecord
@@ -99,12 +106,14 @@ def test_a_resumed_run_keeps_the_system_prompt_as_well(request_for: Make, tmp_pa
 
 
 def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) -> None:
-    with pytest.raises(CacheError) as refused:
+    """It was a failure that did not name the minimum."""
+    with pytest.raises(WindowTooSmall) as refused:
         begin(request_for(raw=False, system="Be brief. " * 10))
     assert str(refused.value) == (
-        "the system prompt and the template take 116 of the window's 64 tokens: max_kv_size must "
-        "be larger"
+        "max_kv_size=64 is too small for a system prompt and chat template of 116 tokens: use 117 "
+        "or more"
     )
+    assert refused.value.exit_status == ExitStatus.USAGE
 
 
 def test_an_abandoned_run_resumes_from_its_checkpoint(request_for: Make, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Starts a run, or resumes one from its checkpoint."""
 
+import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -114,7 +115,8 @@ def begin(
 class SavedRun:
     """A run in a checkpoint, with the changed options.
 
-    `ended` is the reason if the run has ended and the changed options do not continue it.
+    `ended` is the reason if the run has ended and the changed options do not continue it; "time" if
+    its deadline has passed.
     """
 
     directory: Path
@@ -164,10 +166,13 @@ def saved_run(directory: Path, **changes: Unpack[Changes]) -> Generator[SavedRun
     checkpoint = Checkpoint.open(directory)
     try:
         record = checkpoint.run
-        ended = record.ended
+        request, ended = request_of(record, directory, changes), record.ended
         if ended is not None and REMEDIES.get(ended) in changes:
             ended = None
-        yield SavedRun(directory, checkpoint, request_of(record, directory, changes), ended)
+        until_s = request.overnight.deadline_s(time.time())
+        if ended is None and until_s is not None and until_s <= time.time():
+            ended = "time"
+        yield SavedRun(directory, checkpoint, request, ended)
     finally:
         checkpoint.close()
 

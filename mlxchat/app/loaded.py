@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from mlx import nn
+
 from mlxchat.app.blocks import check_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import (
@@ -17,7 +19,7 @@ from mlxchat.app.ranks import Ranks
 from mlxchat.app.watch import Begun
 from mlxchat.cache import Cache, positions_bounded
 from mlxchat.chat.ledger import Ledger
-from mlxchat.errors import CacheError
+from mlxchat.errors import WindowTooSmall
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
@@ -65,7 +67,12 @@ def open_model(
     setup.check()
     start(setup, observer.warn)
     found = find_model(setup, observer.warn, observer.ask, show_progress=observer.show_progress)
-    check = check_model if blocks else None
+
+    def check(network: nn.Module, tokenizer: Tokenizer) -> None:
+        _keeping(setup.cache_settings(), count_pinned(tokenizer))
+        if blocks:
+            check_model(network, tokenizer)
+
     with observer.waiting(f"loading {found.name} …"):
         model = load_model(setup, found, observer.warn, check, ranks)
         settings = _keeping(fit_window(setup, model, observer.warn), count_pinned(model.tokenizer))
@@ -79,16 +86,15 @@ def open_model(
 
 
 def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
-    """The settings with at least `pinned` kept tokens. Raises CacheError if the window has no room
-    for more."""
+    """The settings with at least `pinned` kept tokens. Raises WindowTooSmall if the window has no
+    room for more."""
     window = settings.max_kv_size
     if window is None or pinned <= settings.keep:
         return settings
     if window <= pinned:
-        raise CacheError(
-            "the system prompt and the template take "
-            f"{pinned:,} of the window's {window:,} tokens: ",
-            Field("max_kv_size"),
-            " must be larger",
+        raise WindowTooSmall(
+            Field("max_kv_size", window),
+            f" is too small for a system prompt and chat template of {pinned} tokens: use "
+            f"{pinned + 1} or more",
         )
     return replace(settings, keep=pinned)

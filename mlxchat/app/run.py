@@ -215,8 +215,9 @@ class Run:
             if self._request.overnight.keeps_awake:
                 stack.enter_context(keep_awake())
             overnight = self._request.overnight
-            of_form = self._constraint is not None or self._request.answer.extracts
-            on_loop = overnight.action_on_loop(of_form=of_form)
+            # A code block would never be complete.
+            endless = self._request.ignore_eos and not self._request.answer.extracts
+            on_loop = overnight.action_on_loop(endless=endless)
             self._watch = Watch(self._begun, overnight, on_loop, should_stop, self._observer.warn)
             callbacks = None
             try:

@@ -153,12 +153,13 @@ class Watch:
     def _watch_loop(self, id_: int) -> None:
         if self.loop.add(id_):
             share = f"{self.loop.detector.share:.0%} of the latest tokens repeat earlier ones"
-            message = f"the text repeats itself at token {self._tokens:,}: {share}"
-            if self._penalized:
-                self._warn(message)
-            else:
+            words: list[object] = [f"the text repeats itself at token {self._tokens:,}: {share}"]
+            if self.loop.stops:
+                words += ["; stopped, as ", Field("on_loop", "warn"), " would not"]
+            if not self._penalized:
                 remedy = f" {USUAL_MULTIPLIER} prevents that from the start"
-                self._warn(Message(f"{message}; ", Field("dry_multiplier"), remedy))
+                words += ["; ", Field("dry_multiplier"), remedy]
+            self._warn(Message(*words))
         if self.loop.stops:
             self.ended = "loop"
 

@@ -74,7 +74,7 @@ Exit status:
   0                           success
   1                           failure: stderr has the reason in one line
   2                           usage or configuration error
-  3                           the text repeats itself, with --on-loop stop
+  3                           stopped because the text repeats itself
   4                           ended before a constrained answer was complete
   130, 143, 129               stopped by Ctrl-C, SIGTERM, SIGHUP
   141                         stdout was closed

@@ -26,9 +26,9 @@ Configuration:
   shows the current values.
 
 Exit status:
-  0 success, 1 failure, 2 usage error, 3 stopped by --on-loop stop, 4 ended
-  before the answer was complete, 130, 143 and 129 stopped by Ctrl-C, SIGTERM
-  and SIGHUP, 141 output closed
+  0 success, 1 failure, 2 usage error, 3 stopped because the text repeats
+  itself, 4 ended before the answer was complete, 130, 143 and 129 stopped by
+  Ctrl-C, SIGTERM and SIGHUP, 141 output closed
 """
 
 

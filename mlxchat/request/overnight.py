@@ -47,7 +47,7 @@ class Overnight:
         None,
         "What to do if the text repeats itself",
         Group.END,
-        if_unset="warn, or stop with a constraint or for code",
+        if_unset="stop, or warn for endless text",
         project=True,
     )
     output: Path | None = option(
@@ -118,10 +118,9 @@ class Overnight:
     def pause_every(self) -> int | None:
         return None if self.checkpoint is None else self.checkpoint_every
 
-    def action_on_loop(self, *, of_form: bool) -> OnLoop:
-        """What to do if the text repeats itself. An answer `of_form`, with a constraint or a code
-        block, would never be complete."""
-        return self.on_loop or (OnLoop.STOP if of_form else OnLoop.WARN)
+    def action_on_loop(self, *, endless: bool) -> OnLoop:
+        """What to do if the text repeats itself; `endless` text goes on all the same."""
+        return self.on_loop or (OnLoop.WARN if endless else OnLoop.STOP)
 
     def deadline_s(self, now_s: float) -> float | None:
         """The deadline in seconds since the epoch, if generation begins now."""

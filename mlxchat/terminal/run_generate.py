@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Unpack
 
-from mlxchat.app.begin import Changes, begin, saved_run
+from mlxchat.app.begin import Changes, SavedRun, begin, saved_run
 from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus
@@ -56,11 +56,24 @@ def _resume(
         shown = Shown(**{**saved.request.kept, **given})  # type: ignore[arg-type]
         messages = Messages(shown.quiet)
         if saved.ended is not None:
-            messages.warn(f"the run in {directory} has already ended: {saved.ended}")
+            messages.warn(_already_ended(directory, saved))
             return ExitStatus.LOOP if saved.ended == "loop" else ExitStatus.OK
         with saved.resume(observer_of(messages), ranks=ranks) as begun:
             stopped = _generate(begun, messages)
         return _report(begun, messages, shown, stopped)
+
+
+def _already_ended(directory: str, saved: SavedRun) -> Message:
+    until = saved.request.overnight.until
+    if saved.ended != "time" or until is None:
+        return Message(f"the run in {directory} has already ended: {saved.ended}")
+    at = f"{until.astimezone():%Y-%m-%d %H:%M}"
+    return Message(
+        f"the run in {directory} was to end at {at}: continue it with a new ",
+        Field("until"),
+        " or ",
+        Field("lasting_s"),
+    )
 
 
 def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
