@@ -417,7 +417,7 @@ def test_plain_text_that_repeats_itself_is_stopped(monotonous: list[str], tmp_pa
     out = tmp_path / "out.json"
     code, stderr = generate_here("--json", "-n", "900", "-o", str(out), *plain, TEXT)
     assert code == 3
-    assert "earlier ones; stopped, as --on-loop warn would not; --dry-multiplier" in stderr
+    assert "earlier ones; stopped (--on-loop warn continues); --dry-multiplier" in stderr
     assert json.loads(out.read_text().splitlines()[-1])["finish_reason"] == "loop"
     warned = generate_here(
         "--on-loop", "warn", "-n", "700", "-o", str(tmp_path / "w"), *plain, TEXT

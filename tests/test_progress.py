@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyte
 import pytest
 from rich.console import Console
 
 from mlxchat.terminal import moving
 from mlxchat.terminal import progress as module
+from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.progress import progress, waiting
+from mlxchat.terminal.text_output import Stdout
 
 
 class Terminal(io.StringIO):
@@ -131,3 +134,29 @@ def test_a_narrow_terminal_shows_the_count(
     Console(file=stderr).print(bar.get_renderable())
     # A bar near zero is blank.
     assert " ".join(stderr.getvalue().split()) == line
+
+
+def test_text_messages_and_progress_never_share_a_line(stderr: Terminal) -> None:
+    """A warning continued the line of the answer, and the answer that of the bar."""
+    with seen_on(stderr), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", stderr)
+        answer = Stdout()
+        with progress("reading", "tokens", quiet=False) as bar:
+            bar(1, 4)
+            wait_for("1/4 tokens", stderr)
+            answer.write('{"event": "section"}\n')
+            bar(2, 4)
+            wait_for("2/4 tokens", stderr)
+            answer.write("An answer")
+            Messages().warn("the disk is full")
+            answer.write(" goes on.")
+            show_error("cannot write")
+    screen = pyte.Screen(60, 9)
+    pyte.Stream(screen).feed(stderr.getvalue().replace("\n", "\r\n"))
+    assert [line.rstrip() for line in screen.display if line.strip()] == [
+        '{"event": "section"}',
+        "An answer",
+        "mlxchat: the disk is full",
+        " goes on.",
+        "mlxchat: error: cannot write",
+    ]

@@ -155,7 +155,7 @@ class Watch:
             share = f"{self.loop.detector.share:.0%} of the latest tokens repeat earlier ones"
             words: list[object] = [f"the text repeats itself at token {self._tokens:,}: {share}"]
             if self.loop.stops:
-                words += ["; stopped, as ", Field("on_loop", "warn"), " would not"]
+                words += ["; stopped (", Field("on_loop", "warn"), " continues)"]
             if not self._penalized:
                 remedy = f" {USUAL_MULTIPLIER} prevents that from the start"
                 words += ["; ", Field("dry_multiplier"), remedy]
