@@ -134,7 +134,10 @@ def test_a_file_that_is_deleted_is_reported_and_its_text_saved(
     lose(out)
     with pytest.raises(OutputError) as error:
         output.write("more") if continues else output.end()
-    assert str(error.value) == f"{out} was deleted: the text so far is in {out.with_name(name)}"
+    assert (
+        str(error.value)
+        == f"{out} was deleted or replaced: the text so far is in {out.with_name(name)}"
+    )
     assert out.with_name(name).read_text() == "so far"
     assert out.read_text() in ("so far", "theirs")
     output.close()

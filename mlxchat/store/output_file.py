@@ -243,7 +243,7 @@ class OutputFile:
                 force_to_disk(copy)
             finally:
                 os.close(copy)
-        raise OutputError(f"{path} was deleted: the text so far is in {kept}")
+        raise OutputError(f"{path} was deleted or replaced: the text so far is in {kept}")
 
 
 def _writing(path: Path) -> AbstractContextManager[None]:
