@@ -19,6 +19,16 @@ Importing this package loads OpenBLAS, if installed, and makes mlx-lm's modules 
 transformers. Both must happen before MLX is imported: see `platform.prepare_imports`.
 """
 
+import sys
+
+# In the program itself, Ctrl-C ends it silently until `cli.main` handles signals.
+if "".join(sys.orig_argv[-len(sys.argv) :][:1]).rpartition("/")[2] == "mlxchat":
+    # The module itself takes as long to import as the rest of Python.
+    from _signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal  # type: ignore
+
+    if getsignal(SIGINT) is default_int_handler:
+        signal(SIGINT, SIG_DFL)
+
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -23,6 +23,7 @@ def run_in_process(
         stdout, stderr = Path(directory, "stdout"), Path(directory, "stderr")
         patch.setattr(sys, "argv", ["mlxchat", *arguments])
         patch.setattr(cli, "terminate_by_exception", lambda: None)
+        patch.setattr(cli, "end_immediately", lambda: None)
         with (
             _stdin_file(directory, stdin).open(encoding="utf-8") as read,
             stdout.open("w", encoding="utf-8") as written,

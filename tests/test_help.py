@@ -292,6 +292,7 @@ def test_help_into_a_closed_pipe_is_silent(
     os.close(read)
     monkeypatch.setattr(sys, "argv", ["mlxchat", *arguments])
     monkeypatch.setattr(cli, "terminate_by_exception", lambda: None)
+    monkeypatch.setattr(cli, "end_immediately", lambda: None)
     with os.fdopen(write, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         with pytest.raises(SystemExit) as ended:

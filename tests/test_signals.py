@@ -420,3 +420,46 @@ def test_a_chat_that_is_ended_during_prefill_keeps_the_message(
     assert chat.ends() == 129
     (turn,) = read_session("mine").turns
     assert (turn.user, turn.reply) == ("Hello there, it is late", "")
+
+
+IMPORTING = """
+import os, pathlib, signal, sys
+from mlxchat.terminal.signals import Terminated, terminate_by_exception
+sys.path.insert(0, sys.argv[1])
+pathlib.Path(sys.argv[1], "imported.py").write_text(
+    f"import os, signal\\nos.kill(os.getpid(), {sys.argv[2]})\\nfor _ in range(9): pass\\nwhole = 1"
+)
+terminate_by_exception()
+try:
+    import imported
+    assert imported.whole
+    signal.pause()
+except (KeyboardInterrupt, Terminated):
+    print("after the import")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_an_import_waits_for_its_end(number: int, tmp_path: Path) -> None:
+    """In a callback of the import itself the exception was printed and lost, and mlx's own
+    initialization turned it into an ImportError."""
+    command = [sys.executable, "-c", IMPORTING, str(tmp_path), str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("after the import\n", "")
+
+
+@pytest.mark.parametrize("start", [["-m", "mlxchat"], [f"{sys.prefix}/bin/mlxchat"]])
+def test_ctrl_c_before_the_first_import_ends_the_program_silently(
+    start: list[str], tmp_path: Path
+) -> None:
+    """Ctrl-C in the first quarter of a second printed a traceback."""
+    # A module that the package imports first: it gets Ctrl-C before anything else can happen.
+    (tmp_path / "typing.py").write_text("import os; os.kill(os.getpid(), 2); 1 / 0\n")
+    process = subprocess.run(
+        [sys.executable, *start, "--help"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (-signal.SIGINT, "")

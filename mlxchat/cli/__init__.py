@@ -37,7 +37,8 @@ from mlxchat.cli.version import VersionOption, version
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
 from mlxchat.failures import device_failures
 from mlxchat.terminal.messages import show_error
-from mlxchat.terminal.signals import Terminated, terminate_by_exception
+from mlxchat.terminal.signal_watch import STATUS_OF_SIGNAL
+from mlxchat.terminal.signals import Terminated, end_immediately, terminate_by_exception
 
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
@@ -169,14 +170,16 @@ def main() -> None:
     if completion.asked():
         completion.answer(app)
         sys.exit(ExitStatus.FAILURE)
-    if not platform.launched_rank():
-        terminate_by_exception()
-    sys.exit(_status())
+    status = _status()
+    if status in STATUS_OF_SIGNAL.values():
+        _exit_immediately(status)
+    end_immediately()
+    sys.exit(status)
 
 
-def _exit_immediately(status: ExitStatus) -> NoReturn:
-    """Exit while MLX's threads may still wait for a lost rank: they must not run during the
-    interpreter's shutdown. Our own files are closed by now."""
+def _exit_immediately(status: int) -> NoReturn:
+    """Exit while MLX's threads may still load a model or wait for a lost rank: they must not run
+    during the interpreter's shutdown. Our own files are closed by now."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -186,6 +189,8 @@ def _exit_immediately(status: ExitStatus) -> NoReturn:
 def _status() -> int:
     leads = not platform.launched_rank()
     try:
+        if leads:
+            terminate_by_exception()
         with device_failures():
             return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
     except MlxchatError as error:

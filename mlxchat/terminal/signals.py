@@ -1,15 +1,19 @@
 """Ctrl-C, SIGTERM and SIGHUP: the first ends a reply gracefully, the second ends the process."""
 
+import os
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
 
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.restore import say_on_own_line
 from mlxchat.terminal.signal_watch import STATUS_OF_SIGNAL, SignalWatch, make_leave
 
 WILL_STOP = "mlxchat: stopping after this step; press Ctrl-C again to quit now"
+
+# How often a signal during an import is sent again.
+RETRY_S = 0.02
 
 # Signals that ask for progress: Ctrl-T on a Mac, `kill -USR1` anywhere.
 STATUS_SIGNALS = {signal.SIGUSR1, getattr(signal, "SIGINFO", signal.SIGUSR1)}
@@ -28,22 +32,43 @@ def terminate_by_exception() -> None:
     If the main thread is too busy, `SignalWatch` acts instead."""
     watch = SignalWatch(lambda: say_on_own_line(WILL_STOP), make_leave(lambda: None))
 
-    def end(signal_number: int, frame: FrameType | None) -> NoReturn:
+    def end(signal_number: int, frame: FrameType | None) -> None:
         watch.acted()
+        if _is_importing(frame):
+            again = threading.Timer(RETRY_S, os.kill, (os.getpid(), signal_number))
+            again.daemon = True
+            again.start()
+            return
         if signal_number == signal.SIGINT:
             raise KeyboardInterrupt
         raise Terminated(STATUS_OF_SIGNAL[signal.Signals(signal_number)])
 
+    watch.begin()
     for number in STATUS_OF_SIGNAL:
         if not _is_ignored(number):
             signal.signal(number, end)
-    watch.begin()
+
+
+def end_immediately() -> None:
+    """From now on, let these signals end the process, as nothing is left to unwind."""
+    for number in STATUS_OF_SIGNAL:
+        if not _is_ignored(number):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def ignore_signals() -> None:
     """From now on, leave the end of this process to others."""
     for number in STATUS_OF_SIGNAL:
         signal.signal(number, signal.SIG_IGN)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether an exception might be lost, or become an ImportError."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_ignored(number: int) -> bool:
