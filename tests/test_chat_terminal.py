@@ -1,5 +1,6 @@
 """The chat as a user sees it: a real pseudo-terminal, a real model, every key."""
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -399,3 +400,62 @@ def test_a_dumb_terminal_can_stop_retry_undo_and_forget(
     assert "Traceback" not in chat.written
     assert not COLOUR.search(chat.written)
     assert ("\x1b" not in chat.written) == (variable[0] == "TERM")
+
+
+def shell(tmp_path: Path, *chat: str) -> PseudoTerminal:
+    """A shell with job control, which has started a chat."""
+    terminal = PseudoTerminal(["bash", "--norc", "-i"], columns=250, lines=40)
+    terminal.send(f"PS1='$ '; cd {tmp_path}; stty -a >before\r")
+    terminal.send(f"{sys.executable} -m {' '.join(chat)} --temp 0 --no-save\r")
+    terminal.shows(PROMPT)
+    return terminal
+
+
+def test_ctrl_z_at_the_prompt_suspends_the_chat(tiny_model: Path, tmp_path: Path) -> None:
+    """It became a part of the message."""
+    terminal = shell(tmp_path, "mlxchat", "-m", str(tiny_model), "-n", "3")
+    for typed in ("half", " typed"):
+        terminal.send(typed + "\x1a")
+        terminal.waits_after("$ ")
+        terminal.send("stty -a | cmp - before && echo same\r")
+        terminal.shows("^same$")
+        terminal.send("clear; fg\r")
+        terminal.shows(f"^> half{typed.removeprefix('half')}$")
+    terminal.send("\r")
+    terminal.shows("^stopped at 3 tokens")
+    terminal.shows(PROMPT)
+    terminal.send(CTRL_D)
+    terminal.waits_after("$ ")
+    terminal.send("echo $?\r")
+    terminal.shows("^0$")
+
+
+def test_after_ctrl_z_in_a_reply_keys_are_not_echoed_into_it(tmp_path: Path) -> None:
+    """The shell had switched the echo on. The lines below the reply were erased, and a part of it
+    was written twice."""
+    words = " ".join(f"w{number}" for number in range(300))
+    Scripted(CHAT_TEMPLATE, (), f"{words}<|im_end|>").write(tmp_path / "model")
+    terminal = shell(tmp_path, "tests.scripted_program", "-m", "model")
+    terminal.send("hello\r")
+    terminal.shows("w20 ")
+    terminal.send("\x1a")
+    terminal.waits_after("$ ")
+    assert "w299" not in terminal.text()
+    terminal.send("fg\r")
+    terminal.shows("scripted_program[^$]*w")
+    terminal.send("ahead")
+    terminal.shows("^> ahead$")
+    text = terminal.text()
+    reply = re.sub(r"\n.*(Stopped|scripted_program|no-save|\$ fg).*", "", text)
+    assert re.sub(r"\s", "", words) in re.sub(r"\s", "", reply)
+    assert text.count("ahead") == 1
+
+
+def test_ctrl_z_without_a_shell_does_nothing(tiny_model: Path) -> None:
+    chat = tiny(tiny_model)
+    chat.send("half\x1a")
+    chat.send(" typed\r")
+    chat.shows("^> half typed\n")
+    chat.shows(PROMPT)
+    chat.send(CTRL_D)
+    assert chat.ends() == 0

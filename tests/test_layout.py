@@ -176,6 +176,8 @@ ORDER: dict[str, list[str]] = {
             "messages",
             "clipboard",
             "own_terminal",
+            "continued",
+            "restore",
             "moving",
             "progress",
         ),

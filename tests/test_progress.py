@@ -50,7 +50,7 @@ def test_a_line_is_drawn_while_waiting(stderr: Terminal) -> None:
     with seen_on(stderr), waiting("loading a\x1b[31m …", quiet=False):
         wait_for("loading a␛[31m …", stderr)
     # Erased, with the cursor shown again.
-    assert stderr.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
+    assert stderr.getvalue().endswith("\r\x1b[1A\x1b[2K")
 
 
 def test_nothing_is_drawn_for_quick_or_quiet_work(

@@ -71,6 +71,7 @@ class Editor:
             bottom_toolbar=lambda: " ".join(visible(toolbar()).split("\n")),
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
+            enable_suspend=True,
             output=None if terminal is None else create_output(terminal),
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
@@ -93,7 +94,7 @@ class Editor:
         ending = (signal.SIGTERM, signal.SIGHUP)
         heeded = [each for each in ending if signal.getsignal(each) is not signal.SIG_IGN]
         try:
-            with handled_by(end, heeded):
+            with handled_by(end, heeded), handled_by(self._continue, [signal.SIGCONT]):
                 return message_of(self._session.prompt(default=draft))
         except EOFError:
             # Without a signal, the terminal has been closed.
@@ -137,6 +138,20 @@ class Editor:
             event.app.exit(exception=EndOfInput())
         else:
             self._warned = True
+
+    def _continue(self, *_: object) -> None:
+        app = self._session.app
+        # If it stopped within prompt_toolkit's own suspension or the external editor, these do it.
+        if app.loop is not None and not app._running_in_terminal:
+            app.loop.call_soon_threadsafe(self._take_terminal_back)
+
+    def _take_terminal_back(self) -> None:
+        """Draw the line again, below what the shell has written."""
+        app = self._session.app
+        if app.is_running:
+            app.input.raw_mode().__enter__()
+            app.renderer.reset()
+            app.invalidate()
 
     def _expire_warning(self, _: object) -> None:
         self._was_warned, self._warned = self._warned, False

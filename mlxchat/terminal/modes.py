@@ -1,6 +1,7 @@
 """Terminal modes, echo and size: the only importer of termios."""
 
 import fcntl
+import os
 import sys
 import termios
 from collections.abc import Iterator
@@ -24,6 +25,13 @@ def apply(terminal: int, settings: Settings) -> None:
     # TCSANOW: the other actions may discard input.
     with suppress(termios.error, OSError):
         termios.tcsetattr(terminal, termios.TCSANOW, settings)
+
+
+def is_in_foreground(terminal: int) -> bool:
+    """Whether this process may change the terminal; one in the background would be stopped."""
+    with suppress(OSError):
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    return False
 
 
 @contextmanager

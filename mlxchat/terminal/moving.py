@@ -12,6 +12,16 @@ from rich.text import Text
 MARGIN = len("^C^C") + 1
 
 
+class _Stderr(Console):
+    """The cursor stays visible: Ctrl-Z may hand the terminal to the shell at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return False
+
+
 class MovingBar(Progress):
     """A progress bar with one task. Call `start` and `stop`; it disappears when stopped.
 
@@ -19,7 +29,7 @@ class MovingBar(Progress):
     """
 
     def __init__(self) -> None:
-        self._stderr = Console(stderr=True)
+        self._stderr = _Stderr()
         # The minimum terminal width for each column.
         self._columns = {
             SpinnerColumn(): 45,
@@ -44,7 +54,7 @@ class MovingBar(Progress):
 
 def moving_line(text: str) -> Live:
     """A spinner with a text. Call `start` and `stop`; it disappears when stopped."""
-    console = Console(stderr=True)
+    console = _Stderr()
     line = Text(text, style="dim", no_wrap=True, overflow="ellipsis")
     return Live(
         Constrain(Spinner("dots", line), max(console.width - MARGIN, 1)),

@@ -79,11 +79,15 @@ class PlainInput:
 
     def _line(self, prompt: str) -> str:
         self._write(prompt)
+        # Ctrl-Z has discarded the line, and the prompt is far above.
+        before = signal.signal(signal.SIGCONT, lambda *_: self._write(prompt))
         try:
             return self._lines.read()
         except EOFError:
             self._write("\n")
             raise EndOfInput from None
+        finally:
+            signal.signal(signal.SIGCONT, before)
 
     def _write(self, text: str) -> None:
         terminal = self._terminal or sys.stdout

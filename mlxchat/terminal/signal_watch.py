@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mlxchat.errors import ExitStatus
+from mlxchat.terminal.continued import put_right
 from mlxchat.terminal.restore import restorer
 
 STATUS_OF_SIGNAL = {
@@ -135,6 +136,8 @@ class SignalWatch:
             numbers = os.read(self._reader, 64)
         except BlockingIOError:
             return True
+        if signal.SIGCONT in numbers:
+            put_right()
         for number in numbers:
             if number in STATUS_OF_SIGNAL:
                 self._pending.came(STATUS_OF_SIGNAL[signal.Signals(number)], time.monotonic())

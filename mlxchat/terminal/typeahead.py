@@ -4,7 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from mlxchat.terminal.modes import held, set_to, settings_of
+from mlxchat.terminal.continued import when_continued
+from mlxchat.terminal.modes import apply, held, is_in_foreground, set_to, settings_of
 
 # Gives back the terminal's original settings, with line editing and echo, while the body runs.
 Released = Callable[[], AbstractContextManager[None]]
@@ -23,5 +24,21 @@ def held_typeahead() -> Iterator[Released]:
     terminal = sys.stdin.fileno()
     found = settings_of(terminal)
     assert found is not None
-    with set_to(terminal, held(terminal)):
-        yield lambda: set_to(terminal, found)
+    holding, is_lent = held(terminal), False
+
+    def hold_again() -> None:
+        if not is_lent and is_in_foreground(terminal):
+            apply(terminal, holding)
+
+    @contextmanager
+    def lend() -> Iterator[None]:
+        nonlocal is_lent
+        is_lent = True
+        try:
+            with set_to(terminal, found):
+                yield
+        finally:
+            is_lent = False
+
+    with set_to(terminal, holding), when_continued(hold_again):
+        yield lend
