@@ -175,17 +175,35 @@ def test_deeply_nested_markdown_does_not_vanish() -> None:
         assert rendered_at_once(marker * 30 + "deep")[-1].endswith("deep")
 
 
-def test_later_lines_use_the_width_of_a_widened_terminal() -> None:
+def test_later_blocks_use_the_width_of_a_widened_terminal() -> None:
     console = terminal()
     view = MarkdownView(console, clock=EveryDrawing())
     view.add("a " * 40 + "\n\n" + "b " * 40 + "\n")
     console.width = 100
-    view.add("b\n")
+    view.add("b\n\n" + "c " * 40 + "\n")
+    for _ in range(20):
+        view.add("")
     view.finish()
     screen = pyte.Screen(100, HEIGHT)
     pyte.Stream(screen).feed(written(console).replace("\n", "\r\n"))
-    lines = [line.rstrip() for line in screen.display if line.strip()]
-    assert lines == [("a " * 30).rstrip(), ("a " * 10).rstrip(), ("b " * 41).rstrip()]
+    lines = [line.split() for line in screen.display if line.strip()]
+    # What was drawn of a block keeps its width, and its last line is continued below.
+    assert lines == [["a"] * 30, ["a"] * 10, ["b"] * 30, ["b"] * 10, ["b"], ["c"] * 40]
+
+
+@pytest.mark.parametrize("reply", [PARAGRAPH, *REPLIES[1:3], REPLIES[-1]])
+def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str) -> None:
+    """Rows that some terminals had wrapped again, and others not, were miscounted, and those that
+    had scrolled away were printed again."""
+    console = terminal(height=40)
+    with MarkdownView(console, clock=EveryDrawing()) as view:
+        for number, start in enumerate(range(0, len(reply), 20)):
+            view.add(reply[start : start + 20])
+            console.width = WIDTH - number % 3 * 10
+            view.add("")
+    letters = [c for line in rendered_at_once(reply) for c in line if c.isalnum()]
+    shown = [c for line in display(written(console), 40) for c in line if c.isalnum()]
+    assert shown == letters
 
 
 def interrupted_stream(pieces: list[str], view: MarkdownView) -> None:

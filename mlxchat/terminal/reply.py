@@ -9,13 +9,14 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from rich.console import Console
 
 from mlxchat.errors import OutputError
 from mlxchat.handlers import undisturbed
 from mlxchat.terminal import visible
+from mlxchat.terminal.continued import when_continued
 from mlxchat.terminal.live_rows import LiveRows
 from mlxchat.terminal.reply_segments import Answer, HiddenThoughts, Renderer, Thoughts
 from mlxchat.terminal.text_output import Stdout
@@ -41,6 +42,10 @@ def reply_view(
     if plain or not moves_cursor or not os.environ.get("TERM"):
         return PlainView(stdout, thinking)
     return MarkdownView(console, thinking)
+
+
+# While the terminal is resized, nothing is drawn for this time after each change.
+SETTLED_S = 0.25
 
 
 class TextSink(Protocol):
@@ -125,11 +130,21 @@ class MarkdownView(_View):
         self._clock = clock
         self._renderer = Renderer(console)
         self._screen = LiveRows(console)
+        self._console, self._size = console, console.size
         self._trim = OuterWhitespace()
         self._thinking: Thinking = thinking
         self._part: Thoughts | HiddenThoughts | Answer = self._thoughts()
         self._is_apart = False
         self._due_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._continued = when_continued(self._screen.stand)
+        self._continued.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._continued.__exit__(*raised)
+        super().__exit__(*raised)
 
     def add(self, text: str, thought: bool = False) -> None:
         if thought and text:
@@ -142,7 +157,8 @@ class MarkdownView(_View):
         if begun_s >= self._due_s:
             self._draw()
             ended_s = self._clock()
-            self._due_s = ended_s + max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
+            rest_s = max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
+            self._due_s = max(self._due_s, ended_s + rest_s)
 
     def begin_another_thought(self) -> None:
         self._is_apart = True
@@ -166,8 +182,17 @@ class MarkdownView(_View):
             self._part = Answer(follows_text=self._screen.has_printed)
 
     def _draw(self, is_done: bool = False) -> None:
+        if self._console.size != self._size and not is_done:
+            # Wait until it has stopped changing.
+            self._size, self._due_s = self._console.size, self._clock() + SETTLED_S
+            return
         step = self._part.step(self._renderer, is_done)
         # No signal may separate what is written from the record of it.
         with undisturbed():
+            if self._renderer.width != self._console.width and (step.final or not step.live):
+                # What follows has the terminal's new width.
+                self._screen.draw(step.final, [])
+                self._part, self._renderer.width = step.rest, self._console.width
+                step = self._part.step(self._renderer, is_done)
             self._screen.draw(step.final, step.live)
             self._part = step.rest

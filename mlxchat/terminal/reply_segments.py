@@ -25,16 +25,19 @@ _COLOR_SYSTEMS = {
 
 
 class Renderer:
-    """Renders anything Rich can render into rows, at the current width of the terminal."""
+    """Renders anything Rich can render into rows of a given width: what is shown of a block keeps
+    its width while the terminal gets another."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self.width = console.width
 
     def rows(self, renderable: RenderableType) -> list[Row]:
-        lines = self._console.render_lines(renderable, pad=False)
+        options = self._console.options.update(width=self.width)
+        lines = self._console.render_lines(renderable, options, pad=False)
         # The terminal would wrap a row that is too wide, and the rows to replace would be
         # miscounted.
-        lines = [Segment.adjust_line_length(line, self._console.width, pad=False) for line in lines]
+        lines = [Segment.adjust_line_length(line, self.width, pad=False) for line in lines]
         lines = [_without_trailing_blanks(line) for line in lines]
         return [Row(self._ansi(line), Segment.get_line_length(line)) for line in lines]
 
