@@ -28,7 +28,7 @@ from mlxchat.cache.side_by_side import Rows
 from mlxchat.engine.batch import Batch
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
-from mlxchat.errors import DeviceError, ModelError
+from mlxchat.errors import ConstraintError, DeviceError, ModelError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
 from tests.conftest import build_random_model
@@ -323,6 +323,32 @@ def test_a_row_that_cannot_be_constrained_fails_alone(
     ]
     results = run_batch(tiny_model, rows, rows=3)
     assert results[2]["error"] == "cannot be constrained"
+    assert "text" in results[1]
+    assert "text" in results[3]
+
+
+@pytest.mark.parametrize("side_by_side", [1, 3])
+def test_a_row_whose_constraint_fails_in_its_answer_fails_alone(
+    side_by_side: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the whole batch, and on every run again."""
+    apply, calls = Constrained.apply, 0
+
+    def stuck(self: Constrained, *given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise ConstraintError("nothing may follow")
+        return apply(self, *given)
+
+    monkeypatch.setattr(Constrained, "apply", stuck)
+    rows: list[Record] = [
+        {"id": 1, "prompt": "a", "max_tokens": 9},
+        {"id": 2, "prompt": "b", "regex": "[a-z]{40}", "max_tokens": 30},
+        {"id": 3, "prompt": "c", "max_tokens": 9},
+    ]
+    results = run_batch(tiny_model, rows, rows=side_by_side)
+    assert results[2]["error"] == "nothing may follow"
     assert "text" in results[1]
     assert "text" in results[3]
 

@@ -9,11 +9,10 @@ from mlxchat.app.row_plan import RowPlan
 from mlxchat.app.row_run import RowRun
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import make_rows
-from mlxchat.engine.batch import Batch, BatchRow
+from mlxchat.engine.batch import ROW_FAILURES, Batch, BatchRow
 from mlxchat.engine.draw import Chooser
 from mlxchat.engine.generate import max_tokens_within
 from mlxchat.engine.reply import Reply
-from mlxchat.errors import ModelError
 from mlxchat.rows.results import Result
 
 NO_DRAFTS = "no drafts: rows run side by side"
@@ -100,16 +99,20 @@ class Running:
         """Generate one token of each row."""
         generated = 0
         for row, token in self._batch.step():
-            seated = self._seated[row]
-            if isinstance(token, ModelError):
-                self._batch.remove(row)
-                del self._seated[row]
-                yield Result(seated.run.plan.row, error=str(token), model=self._model.name)
+            if row not in self._seated:
+                # It ended before its constraint failed.
                 continue
-            generated += seated.run.add(seated.reply.add(token))
-            if seated.reply.finish_reason is not None:
+            seated = self._seated[row]
+            try:
+                if isinstance(token, ROW_FAILURES):
+                    raise token
+                generated += seated.run.add(seated.reply.add(token))
+                if seated.reply.finish_reason is not None:
+                    self._batch.remove(row)
+                    yield self._finished(row)
+            except ROW_FAILURES as error:
                 self._batch.remove(row)
-                yield self._finished(row)
+                yield self._failed(row, error)
         self._on_tokens(generated)
         for row in [row for row in self._seated if self._is_full(row)]:
             yield from self._move_out(row)
@@ -120,6 +123,9 @@ class Running:
         reason = seated.reply.finish_reason
         assert reason is not None
         return seated.run.result(reason, complete=seated.reply.is_complete)
+
+    def _failed(self, row: BatchRow, error: Exception) -> Result:
+        return Result(self._seated.pop(row).run.plan.row, error=str(error), model=self._model.name)
 
     def _is_full(self, row: BatchRow) -> bool:
         """Whether the next step would evict a token of this row."""
@@ -132,17 +138,16 @@ class Running:
         seated = self._seated[row]
         try:
             token = self._batch.move(row, cache)
-        except ModelError as error:
-            del self._seated[row]
-            yield Result(seated.run.plan.row, error=str(error), model=self._model.name)
+            if token is not None:
+                self._on_tokens(seated.run.add(seated.reply.add(token)))
+            if seated.reply.finish_reason is not None:
+                yield self._finished(row)
+                return
+            constrained = seated.chooser.constrained
+            result = self._alone.resume(seated.run, seated.reply.here(), cache, constrained)
+        except ROW_FAILURES as error:
+            yield self._failed(row, error)
             return
-        if token is not None:
-            self._on_tokens(seated.run.add(seated.reply.add(token)))
-        if seated.reply.finish_reason is not None:
-            yield self._finished(row)
-            return
-        constrained = seated.chooser.constrained
-        result = self._alone.resume(seated.run, seated.reply.here(), cache, constrained)
         # Only now: if memory runs out, all rows that are seated begin again.
         del self._seated[row]
         if result is not None:

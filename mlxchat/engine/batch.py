@@ -16,8 +16,12 @@ from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import Rows, after, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
-from mlxchat.errors import ModelError
+from mlxchat.errors import ConstraintError, ModelError
 from mlxchat.text.spans import TokenIds
+
+# What costs one row, and no other.
+ROW_FAILURES = (ModelError, ConstraintError)
+RowFailure = ModelError | ConstraintError
 
 
 def prefill_together(
@@ -147,9 +151,9 @@ class Batch:
             if isinstance(each, Likeliest):
                 each.tokens = each.tokens[mx.array(kept, mx.int32)]
 
-    def step(self) -> list[tuple[BatchRow, Decoded | ModelError]]:
+    def step(self) -> list[tuple[BatchRow, Decoded | RowFailure]]:
         """Return the next token of each row, and begin computing the one after it; for a row whose
-        model refuses to be constrained, the error: remove that row.
+        constraint cannot be kept, the error, perhaps after its token: remove that row.
 
         A row that has just been added has no next token yet. If all rows are at their ends, nothing
         is computed.
@@ -165,10 +169,10 @@ class Batch:
             mx.async_eval(logits)
         self._draw([row for row in self._rows if row.chooser.constrained is None], logits)
         taken = [(row, self._tried(row, next_)) for row, next_ in current if next_ is not None]
-        refused = {id(row) for row, each in taken if isinstance(each, ModelError)}
+        refused = {id(row) for row, each in taken if isinstance(each, ROW_FAILURES)}
         constrained = [row for row in constrained if id(row) not in refused]
         # What a constraint rules out depends on the tokens just taken.
-        self._draw(constrained, logits)
+        taken += self._draw(constrained, logits)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -199,10 +203,10 @@ class Batch:
             return row.next.tokens[row.seat : row.seat + 1]
         return row.next.token
 
-    def _tried(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded | ModelError:
+    def _tried(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded | RowFailure:
         try:
             return self._take(row, drawn)
-        except ModelError as error:
+        except ROW_FAILURES as error:
             return error
 
     def _take(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded:
@@ -214,8 +218,12 @@ class Batch:
             row.next = None
         return decoded
 
-    def _draw(self, rows: Sequence[BatchRow], logits: mx.array) -> None:
-        """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats."""
+    def _draw(
+        self, rows: Sequence[BatchRow], logits: mx.array
+    ) -> list[tuple[BatchRow, RowFailure]]:
+        """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats; return
+        those whose constraint allows none."""
+        failed: list[tuple[BatchRow, RowFailure]] = []
         likeliest = Likeliest(mx.argmax(logits, axis=-1))
         begun: list[mx.array] = []
         for row in rows:
@@ -224,8 +232,13 @@ class Batch:
                 begun.append(likeliest.tokens)
             else:
                 after = [] if row.next is None else self._last(row)
-                drawn = row.chooser.draw(logits[row.seat : row.seat + 1], row.drawn, after)
+                try:
+                    drawn = row.chooser.draw(logits[row.seat : row.seat + 1], row.drawn, after)
+                except ROW_FAILURES as error:
+                    failed.append((row, error))
+                    continue
                 begun += drawn.arrays()
                 row.next = drawn
             row.drawn += 1
         mx.async_eval(*begun)
+        return failed
