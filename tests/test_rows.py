@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.request import BatchInput
 from mlxchat.row_template import RowTemplate
 from mlxchat.rows import lines, table
+from mlxchat.rows.finished import read_finished
 from mlxchat.rows.read import Rows
+from mlxchat.rows.results import Result
 from mlxchat.rows.row import Form, Row
 
 
@@ -54,18 +57,29 @@ def test_messages_are_given_without_their_system_message() -> None:
         {"role": "user", "content": "well?"},
     ]
     row = one({"messages": [system, *said]})
-    assert row == Row(1, 1, messages=tuple(said), options={"system": "Be brief."})
+    assert row == Row(1, None, messages=tuple(said), options={"system": "Be brief."})
 
 
-def test_ids_are_kept_as_given_and_a_missing_one_is_the_number() -> None:
-    rows = read('{"id":7,"prompt":"a"}\n\n{"id":"7","prompt":"a"}\r\n{"id":null,"prompt":"a"}')
-    assert [(row.number, row.id) for row in rows] == [(1, 7), (3, "7"), (4, 4)]
-    assert len({row.key for row in rows}) == 3
+def test_ids_are_kept_as_given_and_a_row_without_one_is_not_the_row_whose_id_is_its_number() -> (
+    None
+):
+    """One of two such rows was an error."""
+    rows = read('{"id":3,"prompt":"a"}\n{"id":"3","prompt":"a"}\r\n{"id":null,"prompt":"a"}')
+    assert [(row.number, row.id, row.error) for row in rows] == [
+        (1, 3, None),
+        (2, "3", None),
+        (3, None, None),
+    ]
+    results = [Result(row, finish_reason="stop") for row in rows]
+    lines = [json.loads(each.line()) for each in results]
+    assert [(each["id"], each.get("row")) for each in lines] == [(3, None), ("3", None), (3, 3)]
+    written = "".join(each.line() for each in results).encode()
+    assert read_finished(io.BytesIO(written), Path()).rows == {row.key for row in rows}
 
 
 def test_an_id_used_twice_is_an_error_without_the_id() -> None:
     """A line with that id would look as if the first row had failed."""
-    rows = read('{"id":2,"prompt":"a"}\n{"prompt":"a"}\n{"id":"b"}\n{"id":"b","prompt":"a"}')
+    rows = read('{"id":2,"prompt":"a"}\n{"id":2,"prompt":"a"}\n{"id":"b"}\n{"id":"b","prompt":"a"}')
     errors = [
         None,
         "id 2 is used by an earlier row",
@@ -159,7 +173,7 @@ def test_no_input_raises_and_every_line_is_counted(data: list[bytes]) -> None:
         return
     rows = read(whole)
     assert all(row.error for row in rows)
-    written = [n for n, line in enumerate(whole.split(b"\n"), 1) if line.strip()]
+    written = [n for n, line in enumerate(re.split(rb"\r\n?|\n", whole), 1) if line.strip()]
     assert set(written) >= {row.number for row in rows}
 
 
@@ -209,7 +223,7 @@ def test_a_line_in_openais_form() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (chat(tools=[], store_as="x"), "not supported in body: 'store_as', 'tools'"),
+        (chat(tools=[{}], store_as="x"), "not supported in body: 'store_as', 'tools'"),
         (chat(n=2), "n must be 1 if given, got 2"),
         (chat(stream=True), "stream must be false if given, got true"),
         (
@@ -267,9 +281,12 @@ def test_a_template_fills_in_the_fields_of_a_line() -> None:
 
 def test_a_field_that_the_template_uses_is_no_option() -> None:
     """A column of bus stops would have ended the answers."""
-    assert one({"stop": "Main St"}, "Where is {stop}?") == Row(1, 1, prompt="Where is Main St?")
+    assert one({"stop": "Main St"}, "Where is {stop}?") == Row(1, None, prompt="Where is Main St?")
     assert one({"a": None}, "{a}").error == "the template's field 'a' is null"
-    assert one({"b": 1}, "{a}").error == "the template's field 'a' is missing"
+    _, row = read('{"a": 1}\n{"b": 1}', "{a}")
+    assert row.error == "the template's field 'a' is missing"
+    with pytest.raises(UsageError, match="the first row has no field 'a', only 'b': use them in "):
+        one({"b": 1}, "{a}")
     assert one(chat() | {"body": "x"}, "{body}").prompt == "x"
 
 
@@ -299,7 +316,7 @@ def test_a_malformed_record_is_an_error_and_the_rest_continues() -> None:
         None,
         "malformed CSV: ',' expected after '\"'",
         "1 cell, but the header has 2",
-        "column 'prompt' contains a surrogate, which is not a character",
+        "not UTF-8: invalid byte 0xFF; convert the file to UTF-8",
         None,
     ]
     assert rows[-1] == Row(5, 5, prompt="d")
@@ -400,3 +417,63 @@ def test_rows_are_counted_as_they_are_read(
         assert rows.count() == number
         if not options.get("csv"):
             assert len(list(rows)) == number
+
+
+def test_messages_may_have_all_fields_that_openais_library_writes() -> None:
+    """An answer of the library, or of a batch, was an unknown field."""
+    nothing = {"refusal": None, "annotations": [], "audio": None, "name": None}
+    calls = {"function_call": None, "tool_calls": []}
+    said = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}], "name": None},
+        {"role": "user", "content": "hi", **nothing},
+        {"role": "assistant", "content": None, **nothing, **calls, "reasoning_content": "Hm."},
+        {"role": "user", "content": [{"type": "text", "text": "well?", "annotations": []}]},
+    ]
+    whole = (
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "well?"},
+    )
+    for row in (
+        one({"messages": said, "tools": None}),
+        one(chat(messages=said, tools=[], stop=[])),
+    ):
+        assert (row.error, row.messages, row.options) == (None, whole, {"system": "Be brief."})
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "x"}]}
+    assert one({"messages": [call]}).error == "messages[0]: unknown field 'tool_calls'"
+
+
+def test_an_answer_of_an_earlier_batch_is_data_for_a_template() -> None:
+    answer = Result(Row(1, "a", prompt="hi"), text="Yes", logprobs=(), finish_reason="stop")
+    assert one(json.loads(answer.line()), "Why {text}?") == Row(1, "a", prompt="Why Yes?")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_table_may_have_any_line_ends_and_empty_records(end: str) -> None:
+    text = end.join(["id,prompt", "1,Hello", ",", '2,"a', 'b"', "  ,", ""])
+    for data in (text.encode(), b"\xef\xbb\xbf" + text.encode()):
+        rows = read(data, csv=True)
+        assert [(row.id, row.prompt) for row in rows] == [("1", "Hello"), ("2", f"a{end}b")]
+
+
+def test_a_table_that_is_not_utf_8_says_so() -> None:
+    """It contained a surrogate."""
+    rows = read("id,prompt\r\n1,Café\r\n".encode("cp1252"), csv=True)
+    assert [row.error for row in rows] == [
+        "not UTF-8: invalid byte 0xE9; convert the file to UTF-8"
+    ]
+    with pytest.raises(InputError, match="the header of the table is not UTF-8"):
+        read("id,prompt,Café\n1,a,b\n".encode("cp1252"), csv=True)
+    with pytest.raises(InputError, match="UTF-16"):
+        read("id,prompt\n1,a\n".encode("utf-16"), csv=True)
+
+
+@pytest.mark.parametrize("name", ["m.csv", "M.CSV", "m.tsv"])
+def test_the_name_of_a_file_says_that_it_is_a_table(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("id\tprompt\n1\tHello\n")
+    with Rows(BatchInput(path)) as rows:
+        assert rows.count() == 1
+        assert [row.prompt for row in rows] == ["Hello"]
+    with Rows(BatchInput(path, lines=True)) as rows:
+        assert [row.prompt for row in rows] == ["id\tprompt", "1\tHello"]

@@ -22,10 +22,14 @@ RowCount = int | Literal["auto"]
 DEFAULT_MAX_TOKENS = 2_048
 MAX_ROWS = 1_024
 
+# Files that are tables without --csv.
+TABLES = (".csv", ".tsv")
+
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """The rows: JSON Lines, unless `lines`, `csv` or a `pattern` of files says otherwise.
+    """The rows: JSON Lines, unless `lines`, `csv`, a `pattern` of files or the file's name says
+    otherwise.
 
     `path` None is standard input.
     """
@@ -54,6 +58,11 @@ class BatchInput:
         metavar="TEXT",
         parse=RowTemplate.parse,
     )
+
+    @property
+    def is_table(self) -> bool:
+        is_called_so = self.path is not None and self.path.suffix.lower() in TABLES
+        return self.csv or (is_called_so and not self.lines)
 
     def __post_init__(self) -> None:
         check_options(self)

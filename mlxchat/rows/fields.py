@@ -20,6 +20,9 @@ from mlxchat.text.template import Message
 MAX_ID_CHARS = 4_096
 QUOTED_CHARS = 60
 
+# Values that ask for nothing.
+NOTHING: tuple[Any, ...] = (None, [], {})
+
 _OF_REQUEST = (
     *("max_tokens", "min_tokens", "stop", "ignore_eos", "logprobs", "system", "think"),
     "template_args",
@@ -33,6 +36,8 @@ ROW_OPTIONS: Mapping[str, Option] = {
     **{name: options_of(Answer)[name] for name in (*CONSTRAINTS, "prefill")},
 }
 
+# What OpenAI's library writes besides, and our own answers in that form.
+IGNORED_OF_MESSAGES = {"reasoning_content"}
 ROLES = ("system", "user", "assistant")
 
 
@@ -86,13 +91,19 @@ def check_messages(value: Any) -> tuple[str | None, tuple[Message, ...]]:
 def _message(name: str, value: Any) -> Message:
     if not isinstance(value, dict):
         raise RowError(f"{name} must be an object with role and content")
-    others = sorted(value.keys() - {"role", "content"})
+    given = {key for key, each in value.items() if each not in NOTHING}
+    others = sorted(given - {"role", "content", *IGNORED_OF_MESSAGES})
     if others:
         raise RowError(f"{name}: unknown field {shortened(others[0])}")
     role = value.get("role")
+    # Newer models call the system's role developer.
+    role = "system" if role == "developer" else role
     if role not in ROLES:
         raise RowError(f"{name}: role must be one of {', '.join(ROLES)}, got {shortened(role)}")
-    content = _content(f"{name}: content", value.get("content"))
+    content = value.get("content")
+    if role == "assistant" and content in NOTHING:
+        content = ""
+    content = _content(f"{name}: content", content)
     check_unicode(f"{name}: content", content)
     if role != "assistant":
         check_text(f"{name}: content", content)
@@ -108,7 +119,7 @@ def _content(name: str, value: Any) -> str:
     texts: list[str] = []
     for part in value:
         match part:
-            case {"type": "text", "text": str(text)} if len(part) == 2:
+            case {"type": "text", "text": str(text), **others} if not any(others.values()):
                 texts.append(text)
             case {"type": str(kind)} if kind != "text":
                 raise RowError(f"{name}: parts of type {shortened(kind)} are not supported")

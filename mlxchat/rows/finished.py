@@ -122,9 +122,11 @@ def _read(record: dict[str, Any]) -> tuple[bytes, str | None] | None:
         id_, number, message = record["id"], record.get("row"), record.get("error")
         if message is None and "finish_reason" not in record:
             return None
+        if number is not None and message is None:
+            id_ = None
     if isinstance(id_, bool) or not isinstance(id_, int | str | None):
         return None
-    if id_ is None and (message is None or not isinstance(number, int)):
+    if id_ is None and not isinstance(number, int):
         return None
     return key_of(id_, number), None if message is None else str(message)
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from mlxchat.errors import UsageError
 from mlxchat.row_template import RowTemplate
 from mlxchat.rows.fields import (
+    NOTHING,
     ROW_OPTIONS,
     check_id,
     check_messages,
@@ -18,14 +20,18 @@ from mlxchat.rows.fields import (
 )
 from mlxchat.rows.openai import is_openai, openai_id, openai_row
 from mlxchat.rows.row import Form, Row, RowError
+from mlxchat.wording import Field
 
 OWN_FIELDS = ("id", "prompt", "messages")
 
 
-def json_row(number: int, line: bytes, template: RowTemplate | None, form: Form) -> Row:
+def json_row(
+    number: int, line: bytes, template: RowTemplate | None, form: Form, *, is_first: bool = False
+) -> Row:
     """The row of a line; `form` is assumed if the line is not even an object.
 
     With a `template`, the row is in our own form, and fields that are no options are only data.
+    Raises UsageError if not even the first row has the template's fields.
     """
     row = Row(number, None, form=form)
     try:
@@ -37,8 +43,12 @@ def json_row(number: int, line: bytes, template: RowTemplate | None, form: Form)
             return openai_row(number, row.id, record)
         row = replace(row, form=Form.OURS)
         given = record.get("id")
-        row = replace(row, id=number if given is None else check_id(given))
-        return _own_row(row, record) if template is None else _filled(row, record, template)
+        row = row if given is None else replace(row, id=check_id(given))
+        if template is None:
+            return _own_row(row, record)
+        if is_first:
+            _check_fields(record, template)
+        return _filled(row, record, template)
     except RowError as error:
         return row.broken(error)
     except RecursionError:
@@ -46,7 +56,8 @@ def json_row(number: int, line: bytes, template: RowTemplate | None, form: Form)
 
 
 def _own_row(row: Row, record: Mapping[str, Any]) -> Row:
-    others = record.keys() - {*OWN_FIELDS, *ROW_OPTIONS}
+    given = {name for name in record if record[name] not in NOTHING}
+    others = given - {*OWN_FIELDS, *ROW_OPTIONS}
     if others:
         raise unknown(others, (*OWN_FIELDS, *ROW_OPTIONS))
     prompt, messages = record.get("prompt"), record.get("messages")
@@ -63,12 +74,24 @@ def _own_row(row: Row, record: Mapping[str, Any]) -> Row:
     return replace(row, messages=messages, options=options)
 
 
+def _check_fields(record: Mapping[str, Any], template: RowTemplate) -> None:
+    for name in template.fields:
+        if name not in record:
+            known = ", ".join(shortened(each) for each in list(record)[:20])
+            raise UsageError(
+                f"the first row has no field {shortened(name)}, only {known}: use them in ",
+                Field("template"),
+            )
+
+
 def _filled(row: Row, record: Mapping[str, Any], template: RowTemplate) -> Row:
     for name in template.fields:
         if name not in record:
             raise RowError(f"the template's field {shortened(name)} is missing")
     values = {name: _as_text(name, record[name]) for name in template.fields}
-    mine = [name for name in ROW_OPTIONS if name in record and name not in values]
+    # An answer of an earlier batch is data as a whole.
+    own = {} if "finish_reason" in record else record
+    mine = [name for name in ROW_OPTIONS if name in own and name not in values]
     options = check_options({name: record[name] for name in mine})
     return replace(row, prompt=check_text("prompt", template.fill(values)), options=options)
 

@@ -8,7 +8,14 @@ Source: https://platform.openai.com/docs/guides/batch
 from collections.abc import Mapping
 from typing import Any
 
-from mlxchat.rows.fields import check_id, check_messages, check_options, shortened, unknown
+from mlxchat.rows.fields import (
+    NOTHING,
+    check_id,
+    check_messages,
+    check_options,
+    shortened,
+    unknown,
+)
 from mlxchat.rows.row import Form, Row, RowError, RowId
 
 URL = "/v1/chat/completions"
@@ -42,7 +49,7 @@ def openai_id(record: Mapping[str, Any]) -> RowId:
 
 def openai_row(number: int, id_: RowId, record: Mapping[str, Any]) -> Row:
     """The row of a line. Raises RowError."""
-    others = record.keys() - set(LINE_FIELDS)
+    others = {name for name in record if record[name] not in NOTHING} - set(LINE_FIELDS)
     if others:
         raise unknown(others, LINE_FIELDS)
     if record.get("method", "POST") != "POST":
@@ -52,9 +59,9 @@ def openai_row(number: int, id_: RowId, record: Mapping[str, Any]) -> Row:
     body = record.get("body")
     if not isinstance(body, dict):
         raise RowError(f"body must be an object, got {shortened(body)}")
-    given = {name: value for name, value in body.items() if value is not None}
+    given = {name: value for name, value in body.items() if value not in NOTHING}
     _check_names(given)
-    system, messages = check_messages(_without_developer(given.get("messages")))
+    system, messages = check_messages(given.get("messages"))
     options = check_options(_options(given) | {"system": system})
     return Row(number, id_, messages=messages, options=options, form=Form.OPENAI)
 
@@ -69,18 +76,6 @@ def _check_names(body: Mapping[str, Any]) -> None:
             raise RowError(
                 f"{name} must be {str(neutral).lower()} if given, got {shortened(body[name])}"
             )
-
-
-def _without_developer(messages: Any) -> Any:
-    """Newer models call the system's role developer."""
-    if not isinstance(messages, list):
-        return messages
-    return [
-        {**each, "role": "system"}
-        if isinstance(each, dict) and each.get("role") == "developer"
-        else each
-        for each in messages
-    ]
 
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:

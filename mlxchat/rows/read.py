@@ -71,7 +71,7 @@ class Rows:
         if path is None or not path.is_file() or path.stat().st_size > MAX_COUNTED_BYTES:
             return None
         with suppress(OSError, InputError), path.open("rb") as stream:
-            if self._source.csv:
+            if self._source.is_table:
                 return max(sum(1 for _ in read_records(stream)) - 1, 0)
             return sum(1 for _, line in bounded_lines(stream) if line is None or line.strip())
         return None
@@ -116,7 +116,7 @@ class Rows:
         assert self._stream is not None
         if self._source.lines:
             return line_rows(self._stream, template)
-        if self._source.csv:
+        if self._source.is_table:
             return table_rows(self._stream, template)
         return _json_rows(self._stream, template)
 
@@ -128,13 +128,13 @@ def _closing(rows: Iterator[Row], stream: BinaryIO | None) -> Iterator[Row]:
 
 
 def _json_rows(stream: BinaryIO, template: RowTemplate | None) -> Iterator[Row]:
-    form = Form.OURS
+    form, is_first = Form.OURS, True
     for number, line in bounded_lines(stream):
         if line is None:
             yield Row(number, None, form=form).broken(f"the line is {TOO_LONG}")
         elif line.strip():
-            row = json_row(number, line, template, form)
-            form = row.form
+            row = json_row(number, line, template, form, is_first=is_first)
+            form, is_first = row.form, False
             yield row
 
 

@@ -80,7 +80,10 @@ def _ours(result: Result) -> dict[str, Any]:
     if result.error is not None:
         return {"id": row.id, "row": row.number, "error": result.error}
     has_value = result.complete is True and result.value is not None
+    # The number is the name of a row without an id, and says so: another may have it as its id.
     record: dict[str, Any] = {"id": row.id}
+    if row.id is None:
+        record = {"id": row.number, "row": row.number}
     record |= {"value": result.value} if has_value else {"text": result.text}
     optional = {
         "thought": result.thought,

@@ -31,10 +31,10 @@ class Row:
     """A prompt or messages, with options.
 
     `number` is that of the line, record or file, from 1. `id` is as given, so that 7 and "7" are
-    two ids; a row without one has its number. `options` are checked values by field, such as temp
-    and max_tokens, except that constraints are only checked for their types. A system message is
-    not in `messages` but in the options. A malformed row has an `error` and nothing to run; its
-    `id` is None if it has no valid and unique one.
+    two ids; a row of JSON without one has None, and is called by its number. `options`
+    are checked values by field, such as temp and max_tokens, except that constraints are only
+    checked for their types. A system message is not in `messages` but in the options. A malformed
+    row has an `error` and nothing to run; its `id` is None if it has no valid and unique one.
     """
 
     number: int

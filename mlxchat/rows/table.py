@@ -41,8 +41,9 @@ def table_rows(stream: BinaryIO, template: RowTemplate | None) -> Iterator[Row]:
 
 
 def read_records(stream: BinaryIO) -> Iterator[Record]:
-    """Yield the records, the header first; an error for one that is malformed. Blank lines are
-    skipped. The delimiter is the comma, semicolon or tab that the header has most of."""
+    """Yield the records, the header first; an error for one that is malformed. Blank lines and
+    records of empty cells are skipped. The delimiter is the comma, semicolon or tab that the header
+    has most of."""
     lines = _Lines(stream)
     delimiter = lines.guess_delimiter()
     csv.field_size_limit(MAX_LINE_BYTES)
@@ -52,7 +53,7 @@ def read_records(stream: BinaryIO) -> Iterator[Record]:
         try:
             for record in reader:
                 lines.begin_record()
-                if record:
+                if any(map(str.strip, record)):
                     yield record
             return
         except csv.Error as error:
@@ -103,6 +104,10 @@ class _Lines:
 def _columns(header: Sequence[str], template: RowTemplate) -> dict[str, int]:
     """The places of the columns that are read, by name."""
     names = [name.strip() for name in header]
+    try:
+        _check_utf8(header)
+    except RowError as error:
+        raise InputError(f"the header of the table is {error}") from error
     for name in (*template.fields, ID):
         if names.count(name) > 1:
             raise UsageError(f"the table has two columns named {shortened(name)}")
@@ -126,6 +131,7 @@ def _row(
             raise record
         if len(record) != width:
             raise RowError(f"{count(len(record), 'cell')}, but the header has {width}")
+        _check_utf8(record)
         given = record[columns[ID]] if ID in columns else ""
         row = Row(number, _id(given) if given else number)
         values = {name: record[columns[name]] for name in template.fields}
@@ -134,6 +140,14 @@ def _row(
         return Row(number, row.id, prompt=check_text("prompt", template.fill(values)))
     except RowError as error:
         return row.broken(error)
+
+
+def _check_utf8(record: Sequence[str]) -> None:
+    for cell in record:
+        for character in cell:
+            if "\udc80" <= character <= "\udcff":
+                byte = ord(character) - 0xDC00
+                raise RowError(f"not UTF-8: invalid byte 0x{byte:02X}; convert the file to UTF-8")
 
 
 def _id(cell: str) -> str:
