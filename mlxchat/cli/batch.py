@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.options import COMMANDS, build, given_names, with_options
-from mlxchat.shown import Shown
+from mlxchat.request.shown import Shown
 
 EPILOG = """\
 Examples:

@@ -11,7 +11,7 @@ from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import options_of
-from mlxchat.shown import ChatShown
+from mlxchat.request.shown import ChatShown
 from mlxchat.wording import Field
 
 # The arguments, if they do not name `chat`.

@@ -8,7 +8,7 @@ from mlxchat.cli.named_prompt import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, options_of
-from mlxchat.shown import Shown
+from mlxchat.request.shown import Shown
 from mlxchat.wording import Field
 
 EPILOG = """\

@@ -10,8 +10,8 @@ import typer
 from mlxchat import request
 from mlxchat.cli.completion import complete_model, complete_session
 from mlxchat.options import Group, Option, options_of
+from mlxchat.request.shown import ChatShown, Shown
 from mlxchat.settings import SamplingSettings
-from mlxchat.shown import ChatShown, Shown
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}
 

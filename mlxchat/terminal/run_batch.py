@@ -3,7 +3,7 @@
 from mlxchat.app.batch_run import BatchRun, Figures, open_batch
 from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
-from mlxchat.shown import Shown
+from mlxchat.request.shown import Shown
 from mlxchat.terminal.batch_progress import batch_progress
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from mlxchat.options import options_of
 from mlxchat.request import BATCH, CHAT, GENERATE
-from mlxchat.shown import ChatShown
+from mlxchat.request.shown import ChatShown
 from mlxchat.wording import Action, Field, Message, Name
 
 # The option name of each field.
