@@ -23,7 +23,7 @@ from mlxchat.options import (
 from mlxchat.wording import Field, Message
 
 # Options that choose among likely tokens, and those that only adjust another one.
-_FILTERS = ("top_p", "top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
+_FILTERS = ("top_p", "top_k", "min_p", "xtc_probability")
 _ADJUSTS = {
     "xtc_threshold": "xtc_probability",
     "dry_base": "dry_multiplier",
@@ -95,8 +95,8 @@ def _sampling(default: Any, help_text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off, as are
-    `typical_p` 1, `top_n_sigma` 0 and `xtc_probability` 0.
+    """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k`, `min_p` and
+    `xtc_probability` 0 are off.
 
     With a `dry_multiplier`, DRY penalizes tokens that extend a repetition of `dry_allowed_length`
     tokens or more of the latest 2,048: by the multiplier, times `dry_base` for each token beyond
@@ -154,17 +154,6 @@ class SamplingSettings:
         "Repeated tokens from which on DRY penalizes",
         metavar="TOKENS",
         must=between(1, 32),
-    )
-    typical_p: float = _sampling(
-        1.0,
-        "Locally typical sampling: keep this total probability; 1 is off",
-        must=Must("be above 0 and at most 1", lambda value: 0 < value <= 1),
-    )
-    top_n_sigma: float = _sampling(
-        0.0,
-        "Minimum logit: N sigmas below the highest; 0 is off",
-        metavar="N",
-        must=at_least(0, "be 0 (off) or more"),
     )
     xtc_probability: float = _sampling(
         0.0,

@@ -46,8 +46,8 @@ SAMPLERS: tuple[Record, ...] = (
     {"temp": 0.9, "min_p": 0.05},
     {"repetition_penalty": 1.3},
     {"temp": 1.0, "presence_penalty": 0.7, "frequency_penalty": 0.3},
-    {"temp": 1.5, "top_n_sigma": 1.0, "logit_bias": ["101=5", "102=-100"]},
-    {"temp": 1.0, "typical_p": 0.6},
+    {"temp": 1.5, "min_p": 0.1, "logit_bias": ["101=5", "102=-100"]},
+    {"temp": 1.0, "top_p": 0.6},
     {"dry_multiplier": 1.0, "dry_allowed_length": 1},
     {"temp": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.02},
 )

@@ -141,7 +141,7 @@ def test_another_programs_command_or_option_names_ours(line: str, message: str, 
     [
         ("/think", "", ["on", "off", "hide"]),
         ("/think", "h", ["hide"]),
-        ("/set", "top", ["top-p ", "top-k ", "top-n-sigma "]),
+        ("/set", "top", ["top-p ", "top-k "]),
         ("/set", "roll s", ["roll shift", "roll stop"]),
         ("/set", "temp ", []),
         ("/set", "lookup ", ["lookup on", "lookup off"]),

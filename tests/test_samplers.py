@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from mlxchat.cache import make_cache
 from mlxchat.engine.dry import MAX_LENGTH, make_dry
-from mlxchat.engine.filters import keep_top_sigmas, keep_typical
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.reply import check_min_tokens
 from mlxchat.engine.sampling import make_draw, make_penalty
@@ -28,62 +27,11 @@ from tests.in_process import run_in_process
 
 PROMPT = np.array([72, 101, 108, 108, 111], np.int32)
 
-logit_rows = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40)
-excluded_ids = st.sets(st.integers(0, 39))
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     directory = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
     return load_directory(directory, "tiny", dtype="float32", notify=lambda _: None)
-
-
-def with_excluded(logits: list[float], excluded: set[int]) -> np.ndarray:
-    row = np.array(logits, np.float32)
-    row[[each for each in excluded if 0 < each < len(row)]] = -np.inf
-    return row
-
-
-def kept(filtered: mx.array) -> set[int]:
-    return set(np.flatnonzero(np.isfinite(np.array(filtered)[0])).tolist())
-
-
-@given(logit_rows, excluded_ids, st.floats(0.01, 3))
-def test_top_n_sigma_keeps_what_is_near_the_highest(
-    logits: list[float], excluded: set[int], n: float
-) -> None:
-    row = with_excluded(logits, excluded)
-    allowed = row[np.isfinite(row)].astype(np.float64)
-    low = allowed.max() - n * allowed.std()
-    found = kept(keep_top_sigmas(mx.array(row)[None], n))
-    # Not at the very edge, where rounding decides.
-    assert {i for i, each in enumerate(row) if each > low + 1e-4} <= found
-    assert found <= {i for i, each in enumerate(row) if each > low - 1e-4}
-    assert int(row.argmax()) in found
-
-
-@given(logit_rows, excluded_ids, st.floats(0.01, 0.99))
-def test_typical_p_keeps_the_least_surprising_surprises(
-    logits: list[float], excluded: set[int], p: float
-) -> None:
-    row = with_excluded(logits, excluded).astype(np.float64)
-    found = kept(keep_typical(mx.array(row.astype(np.float32))[None], p))
-    finite = np.flatnonzero(np.isfinite(row))
-    probs = np.exp(row[finite] - row[finite].max())
-    probs /= probs.sum()
-    surprise = -np.log(np.maximum(probs, 1e-300))
-    entropy = (probs * surprise).sum()
-    assert int(row.argmax()) in found
-    assert found <= set(finite.tolist())
-    distance = np.abs(surprise - entropy)
-    for at, index in enumerate(finite):
-        others = np.arange(len(finite)) != at
-        nearer = probs[distance < distance[at] - 1e-4].sum()
-        no_farther = probs[others & (distance < distance[at] + 1e-4)].sum()
-        if nearer >= p + 1e-4:
-            assert index not in found or row[index] == row.max()
-        if no_farther < p - 1e-4:
-            assert index in found
 
 
 def draws(settings: SamplingSettings, logits: list[float], count: int = 2_000) -> Counter[int]:
@@ -221,8 +169,8 @@ def test_a_minimum_and_a_constraint_exclude_each_other() -> None:
 def test_all_are_options_of_the_program(tmp_path: Path) -> None:
     directory = write_tiny_model(tmp_path / "tiny")
     options = (
-        *("--presence-penalty", "0.5", "--frequency-penalty", "0.1", "--typical-p", "0.9"),
-        *("--top-n-sigma", "1", "--xtc-probability", "0.1", "--xtc-threshold", "0.2"),
+        *("--presence-penalty", "0.5", "--frequency-penalty", "0.1"),
+        *("--xtc-probability", "0.1", "--xtc-threshold", "0.2"),
         *("--dry-multiplier", "0.8", "--dry-base", "1.5", "--dry-allowed-length", "3"),
         *("--logit-bias", "101=3", "--logit-bias", "102=-3", "--min-tokens", "5"),
     )

@@ -12,7 +12,6 @@ import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
 from mlxchat.engine.dry import RANGE, make_dry
-from mlxchat.engine.filters import keep_top_sigmas, keep_typical
 from mlxchat.errors import UsageError
 from mlxchat.settings import SamplingSettings
 from mlxchat.wording import Field
@@ -63,10 +62,6 @@ def make_draw(
 
     def draw(logits: mx.array, index: int) -> mx.array:
         mx.random.seed((first + index) % SEEDS)
-        if settings.top_n_sigma > 0:
-            logits = keep_top_sigmas(logits, settings.top_n_sigma)
-        if settings.typical_p < 1:
-            logits = keep_typical(logits, settings.typical_p)
         # All samplers but top-p treat logits and log-probabilities alike.
         return sampler(logits if settings.top_p == 1 else _log_softmax(logits))
 
