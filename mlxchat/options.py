@@ -67,9 +67,9 @@ class Option:
     `help` is a phrase of at most ten words; `--help` shows the option if it is `common`, else only
     `--help-all` does. `name` is the flag without dashes, `aliases` are other names, `short` is a
     letter. `parse` converts the written text to the value or raises ValueError; `written` is then
-    the default as text. `if_unset` describes the default if it is not a value. A `project` file may
-    set the option, except to one of its `unlimited` values. `in_chat` means /set can change it,
-    `saved` that sessions store it. A `many` option is repeatable, and `parse` gets all its values.
+    the default as text. `if_unset` describes the default if it is not a value. `in_chat` means /set
+    can change it, `saved` that sessions store it. A `many` option is repeatable, and `parse` gets
+    all its values.
     """
 
     help: str
@@ -87,8 +87,6 @@ class Option:
     many: bool = False
     negatable: bool = True
     common: bool = False
-    project: bool = False
-    unlimited: tuple[str, ...] = ()
     in_chat: bool = False
     saved: bool = False
     field: str = ""

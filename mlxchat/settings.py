@@ -59,7 +59,6 @@ class CacheSettings:
         Group.WINDOW,
         metavar="TOKENS",
         must=at_least(0, "not be negative"),
-        project=True,
         saved=True,
     )
     prefill_step_size: StepSize = option(
@@ -90,7 +89,7 @@ class CacheSettings:
 
 
 def _sampling(default: Any, help_text: str, **more: Any) -> Any:
-    return option(default, help_text, Group.SAMPLING, project=True, in_chat=True, **more)
+    return option(default, help_text, Group.SAMPLING, in_chat=True, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +218,6 @@ class GenerationSettings:
         if_unset="-1, no limit",
         metavar="TOKENS",
         must=Must("be at least 1, or -1 for no limit", lambda value: value == -1 or value >= 1),
-        project=True,
-        unlimited=("-1", "-1.0"),
         in_chat=True,
     )
     min_tokens: int = option(
@@ -229,7 +226,6 @@ class GenerationSettings:
         Group.END,
         metavar="TOKENS",
         must=at_least(0, "not be negative"),
-        project=True,
         in_chat=True,
     )
     stop: tuple[str, ...] = option(
@@ -238,7 +234,6 @@ class GenerationSettings:
         Group.END,
         metavar="TEXT",
         must=Must("not be empty", bool),
-        project=True,
     )
     ignore_eos: bool = option(False, "Continue past the end-of-text token", Group.END)
     lookup: bool | None = option(

@@ -201,13 +201,13 @@ def _config_show(seen: Seen) -> None:
         assert [line.partition("\t")[0] for line in seen.lines] == [key]
 
 
-@of(r"mlxchat config set (--project )?\w+\.(\S+) (\S+)")
+@of(r"mlxchat config set \w+\.(\S+) (\S+)")
 def _config_set(seen: Seen) -> None:
-    is_project, key, value = seen.said.groups()
-    path = seen.place.path / ".mlxchat.toml" if is_project else paths.config_file()
-    line = re.search(rf'^{key} = "?{re.escape(value)}"?$', path.read_text(), re.MULTILINE)
+    key, value = seen.said.groups()
+    text = paths.config_file().read_text()
+    line = re.search(rf'^{key} = "?{re.escape(value)}"?$', text, re.MULTILINE)
     assert (line is None) == (value == "--unset")
-    assert is_project or "smollm2" in path.read_text()
+    assert "smollm2" in text
 
 
 @of(r"mlxchat config path  #")

@@ -223,8 +223,6 @@ def test_errors_never_appear_in_the_command_line(
     shell: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     write_config("broken = ")
-    (tmp_path / ".mlxchat.toml").write_text("broken")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
     paths.sessions_dir().parent.mkdir(parents=True)
     paths.sessions_dir().write_text("no directory")

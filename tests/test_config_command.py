@@ -13,7 +13,6 @@ import pytest
 import typer
 
 from mlxchat import cli, paths
-from mlxchat.config.project import FILE_NAME
 from mlxchat.errors import ConfigError
 from tests.conftest import RunMlxchat
 from tests.pseudo_terminal import PseudoTerminal
@@ -22,10 +21,10 @@ ROOT: Any = typer.main.get_command(cli.app)
 
 
 @pytest.fixture
-def project(temporary_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, a repository."""
-    directory = temporary_home / "project"
-    (directory / ".git").mkdir(parents=True)
+def here(temporary_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
+    directory = temporary_home / "here"
+    directory.mkdir()
     monkeypatch.chdir(directory)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     return directory
@@ -57,24 +56,19 @@ def by_variable(value: float) -> list[str]:
     return []
 
 
-def by_project(value: float) -> list[str]:
-    Path(FILE_NAME).write_text(f"[chat]\ntemp = {value}\n")
-    return []
-
-
 def by_user(value: float) -> list[str]:
     write_user(f"[chat]\ntemp = {value}\n")
     return []
 
 
-PAIRS = list(itertools.combinations([by_flag, by_variable, by_project, by_user], 2))
+PAIRS = list(itertools.combinations([by_flag, by_variable, by_user], 2))
 
 
 @pytest.mark.parametrize(
     ("stronger", "weaker"), PAIRS, ids=[f"{a.__name__}, {b.__name__}" for a, b in PAIRS]
 )
-def test_precedence_is_flag_variable_project_user(
-    project: Path, monkeypatch: pytest.MonkeyPatch, stronger: Write, weaker: Write
+def test_precedence_is_flag_variable_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch, stronger: Write, weaker: Write
 ):
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
     assert parameters("chat")["temp"] is None
@@ -83,7 +77,7 @@ def test_precedence_is_flag_variable_project_user(
     assert parameters("chat", *arguments, *stronger(0.25))["temp"] == 0.25
 
 
-def test_every_option_has_a_variable(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_option_has_a_variable(here: Path, monkeypatch: pytest.MonkeyPatch):
     for variable, value in {
         "MLXCHAT_GENERATE_MAX_KV_SIZE": "512",
         "MLXCHAT_GENERATE_JSON": "yes",
@@ -106,7 +100,7 @@ def test_every_option_has_a_variable(project: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("variable", ["MLXCHAT_VERSION", "MLXCHAT_HELP", "MLXCHAT_CHAT_HELP"])
 def test_no_variable_changes_what_a_command_does(
-    project: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ):
     """A container may well set MLXCHAT_VERSION."""
     monkeypatch.setenv(variable, "1")
@@ -137,9 +131,7 @@ def test_no_variable_changes_what_a_command_does(
         ("version = true", "version is not an option of chat"),
     ],
 )
-def test_an_invalid_value_is_refused_with_its_file_or_variable(
-    project: Path, text: str, message: str
-):
+def test_an_invalid_value_is_refused_with_its_file_or_variable(here: Path, text: str, message: str):
     path = write_user(f"[chat]\n{text}\n")
     with pytest.raises(ConfigError) as caught:
         parameters("chat")
@@ -147,13 +139,13 @@ def test_an_invalid_value_is_refused_with_its_file_or_variable(
     assert "\n" not in str(caught.value)
 
 
-def test_a_single_stop_text_needs_no_list(project: Path):
+def test_a_single_stop_text_needs_no_list(here: Path):
     write_user("[chat]\nstop = 'END'\n")
     assert parameters("chat")["stop"] == ["END"]
 
 
 def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it(
-    project: Path, run_mlxchat: RunMlxchat
+    here: Path, run_mlxchat: RunMlxchat
 ):
     write_user("broken")
     for arguments in (["generate", "--help"], ["session", "list"], ["config", "path"]):
@@ -166,34 +158,8 @@ def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it(
     assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: not valid TOML: ")
 
 
-def test_settings_from_a_projects_file_are_always_reported(
-    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
-):
-    path = project / FILE_NAME
-    path.write_text("[generate]\nmax-tokens = 2\nseed = 1\n")
-    run = ("generate", "-m", str(tiny_model), "Hello")
-    notice = f"mlxchat: {path} sets generate.max-tokens, generate.seed\n"
-    assert run_mlxchat(*run).stderr == notice
-    assert run_mlxchat(*run, "-n", "2").stderr == f"mlxchat: {path} sets generate.seed\n"
-    assert run_mlxchat(*run, "-n", "2", "--seed", "2").stderr == ""
-    assert run_mlxchat(*run, "--quiet").stderr == ""
-
-
-def test_a_project_does_not_override_a_sessions_own_settings(
-    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
-):
-    path = project / FILE_NAME
-    chat = ("chat", "-m", str(tiny_model), "--session", "mine", "-n", "2", "--json")
-    run_mlxchat(*chat, "--max-kv-size", "200", stdin="hi\n")
-    path.write_text("[chat]\nmax-kv-size = 300\ntemp = 0.0\n")
-    done = run_mlxchat(*chat, stdin="hi\n")
-    assert json.loads(done.stdout.splitlines()[0])["max_kv_size"] == 200
-    notice = "chat.temp; unless the session has its own: chat.max-kv-size"
-    assert done.stderr == f"mlxchat: {path} sets {notice}\n"
-
-
 def test_a_configured_system_prompt_does_not_forbid_raw_text(
-    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
+    here: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
     write_user("[generate]\nsystem = 'Be brief.'\n")
     done = run_mlxchat("generate", "--raw", "-m", str(tiny_model), "-n", "2", "Hello")
@@ -202,52 +168,15 @@ def test_a_configured_system_prompt_does_not_forbid_raw_text(
     assert done.returncode == 2
 
 
-# A model set by a project
-
-
-def test_a_model_set_by_a_project_is_not_downloaded(project: Path, run_mlxchat: RunMlxchat):
-    (project / FILE_NAME).write_text('model = "evil/model"\n')
-    done = run_mlxchat("generate", "Hello")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines() == [
-        f"mlxchat: model from {project / FILE_NAME}: evil/model",
-        "mlxchat: error: evil/model is not downloaded, and the network is off: run "
-        f"`mlxchat models pull evil/model` once (model from {project / FILE_NAME})",
-    ]
-
-
-@pytest.mark.parametrize("name", ["{}", "./model", "evil/model"])
-def test_a_project_cannot_choose_a_model_in_its_own_directory(
-    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path, name: str
-):
-    """A directory evil/model in the repository would shadow that name on the hub."""
-    (project / "evil").mkdir()
-    (project / "evil" / "model").symlink_to(tiny_model)
-    (project / "model").symlink_to(tiny_model)
-    (project / FILE_NAME).write_text(f'model = "{name.format(tiny_model)}"\n')
-    done = run_mlxchat("generate", "Hello")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "a project cannot choose a model by its path" in done.stderr
-
-
-def test_a_project_may_use_the_users_aliases(
-    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
-):
-    write_user(f'[aliases]\nwork = "{tiny_model}"\n')
-    (project / FILE_NAME).write_text('model = "work"\n')
-    done = run_mlxchat("generate", "-n", "2", "Hello")
-    assert done.returncode == 0
-    assert done.stderr == (f"mlxchat: model from {project / FILE_NAME}: {tiny_model}\n")
-
-
 # show
 
 
 def test_show_lists_every_setting_and_its_source(
-    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    here: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
-    user = write_user('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\ntemp = 1\ntop-k = 3\n')
-    (project / FILE_NAME).write_text("[chat]\ntop-k = 4\nsystem = '''Be\nbrief.'''\n")
+    user = write_user(
+        'model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\ntemp = 1\nsystem = "Be\\nbrief."\n'
+    )
     monkeypatch.setenv("MLXCHAT_GENERATE_STOP", "END")
     done = run_mlxchat("config", "show")
     assert (done.returncode, done.stderr) == (0, "")
@@ -256,15 +185,14 @@ def test_show_lists_every_setting_and_its_source(
     assert cells["aliases.x"] == ["c/d", str(user)]
     assert cells["chat.model"] == ["a/b", str(user)]
     assert cells["chat.temp"] == ["1.0", str(user)]
-    assert cells["chat.top-k"] == ["4", str(project / FILE_NAME)]
-    assert cells["chat.system"] == ["Be brief.", str(project / FILE_NAME)]
+    assert cells["chat.system"] == ["Be brief.", str(user)]
     assert cells["chat.save"] == ["true", "default"]
     assert cells["generate.stop"] == ['["END"]', "MLXCHAT_GENERATE_STOP"]
     assert cells["generate.temp"] == ["(the model's, else 0)", "default"]
     assert cells["generate.max-kv-size"] == ["auto", "default"]
 
 
-def test_show_has_exactly_one_row_per_option(project: Path, run_mlxchat: RunMlxchat):
+def test_show_has_exactly_one_row_per_option(here: Path, run_mlxchat: RunMlxchat):
     keys = [line.split("\t")[0] for line in run_mlxchat("config", "show").stdout.splitlines()]
     options = [
         f"{command}.{max(each.opts, key=len).removeprefix('--')}"
@@ -277,7 +205,7 @@ def test_show_has_exactly_one_row_per_option(project: Path, run_mlxchat: RunMlxc
     )
 
 
-def test_show_prints_one_key_or_one_table(project: Path, run_mlxchat: RunMlxchat):
+def test_show_prints_one_key_or_one_table(here: Path, run_mlxchat: RunMlxchat):
     one = run_mlxchat("config", "show", "chat.max-kv-size")
     assert (one.returncode, one.stdout) == (0, "chat.max-kv-size\tauto\tdefault\n")
     assert run_mlxchat("config", "show", "chat.max_kv_size").stdout == one.stdout
@@ -286,7 +214,7 @@ def test_show_prints_one_key_or_one_table(project: Path, run_mlxchat: RunMlxchat
     assert all(line.startswith("generate.") for line in table)
 
 
-def test_show_in_json_keeps_the_types_of_values(project: Path, run_mlxchat: RunMlxchat):
+def test_show_in_json_keeps_the_types_of_values(here: Path, run_mlxchat: RunMlxchat):
     path = write_user("[chat]\nstop = 'END'\n")
     rows = {
         row["key"]: row
@@ -318,16 +246,14 @@ def test_show_in_json_keeps_the_types_of_values(project: Path, run_mlxchat: RunM
         ("aliases.x", "unknown key 'aliases.x': `mlxchat config show` lists them"),
     ],
 )
-def test_show_refuses_an_unknown_key(
-    project: Path, run_mlxchat: RunMlxchat, key: str, message: str
-):
+def test_show_refuses_an_unknown_key(here: Path, run_mlxchat: RunMlxchat, key: str, message: str):
     done = run_mlxchat("config", "show", key)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"mlxchat: error: {message}\n"
 
 
-def test_show_sends_no_escape_sequences_to_the_terminal(project: Path, run_mlxchat: RunMlxchat):
-    (project / FILE_NAME).write_text('[chat]\nsystem = "\\u001b]0;title\\u0007"\n')
+def test_show_sends_no_escape_sequences_to_the_terminal(here: Path, run_mlxchat: RunMlxchat):
+    write_user('[chat]\nsystem = "\\u001b]0;title\\u0007"\n')
     done = run_mlxchat("config", "show", "chat.system")
     assert done.stdout.startswith("chat.system\t␛]0;title␇\t")
 
@@ -335,7 +261,7 @@ def test_show_sends_no_escape_sequences_to_the_terminal(project: Path, run_mlxch
 # set
 
 
-def test_set_keeps_the_rest_and_unset_removes_the_key(project: Path, run_mlxchat: RunMlxchat):
+def test_set_keeps_the_rest_and_unset_removes_the_key(here: Path, run_mlxchat: RunMlxchat):
     text = "# mine\n\n[chat] # talk\ntemp = 0.5 # warm\n"
     path = write_user(text)
     path.chmod(0o640)
@@ -364,7 +290,7 @@ def test_set_keeps_the_rest_and_unset_removes_the_key(project: Path, run_mlxchat
     ],
 )
 def test_set_writes_a_value_of_the_options_type(
-    project: Path, run_mlxchat: RunMlxchat, arguments: list[str], written: str | None
+    here: Path, run_mlxchat: RunMlxchat, arguments: list[str], written: str | None
 ):
     done = run_mlxchat("config", "set", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
@@ -386,27 +312,18 @@ def test_set_writes_a_value_of_the_options_type(
         (["chat.tmep", "1"], "unknown key 'chat.tmep'; did you mean 'chat.temp'?"),
         (["aliases", "1"], "unknown key 'aliases': `mlxchat config show` lists them"),
         (["chat.temp", "1", "--projet"], "chat.temp takes one value, got 2"),
-        (
-            ["--project", "chat.save", "no"],
-            "a project's file cannot set chat.save: omit --project",
-        ),
-        (
-            ["--project", "aliases.x", "a/b"],
-            "a project's file cannot set aliases.x: omit --project",
-        ),
     ],
 )
 def test_set_refuses_invalid_values_and_writes_nothing(
-    project: Path, run_mlxchat: RunMlxchat, arguments: list[str], message: str
+    here: Path, run_mlxchat: RunMlxchat, arguments: list[str], message: str
 ):
     done = run_mlxchat("config", "set", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"mlxchat: error: {message}\n"
     assert not paths.config_file().exists()
-    assert not (project / FILE_NAME).exists()
 
 
-def test_set_refuses_an_unknown_model(project: Path, run_mlxchat: RunMlxchat):
+def test_set_refuses_an_unknown_model(here: Path, run_mlxchat: RunMlxchat):
     for key in ("model", "chat.model", "aliases.x"):
         done = run_mlxchat("config", "set", key, "smolm2")
         assert done.returncode == 1
@@ -416,38 +333,18 @@ def test_set_refuses_an_unknown_model(project: Path, run_mlxchat: RunMlxchat):
 
 
 def test_set_stores_a_model_name_that_works_in_every_directory(
-    project: Path, run_mlxchat: RunMlxchat, tiny_model: Path
+    here: Path, run_mlxchat: RunMlxchat, tiny_model: Path
 ):
-    (project / "here").symlink_to(tiny_model)
+    (here / "here").symlink_to(tiny_model)
     assert run_mlxchat("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
     assert run_mlxchat("config", "set", "model", "tiny-0.1").returncode == 0
     assert paths.config_file().read_text() == (
-        f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{project / "here"}"\n'
+        f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{here / "here"}"\n'
     )
 
 
-def test_set_in_a_project_writes_in_the_repositorys_root(
-    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
-):
-    below = project / "below"
-    below.mkdir()
-    monkeypatch.chdir(below)
-    assert run_mlxchat("config", "path", "--project").returncode == 1
-    assert run_mlxchat("config", "set", "--project", "chat.temp", "0.3").returncode == 0
-    assert (project / FILE_NAME).read_text() == "[chat]\ntemp = 0.3\n"
-    assert (project / FILE_NAME).stat().st_mode & 0o044
-    assert run_mlxchat("config", "path", "--project").stdout == f"{project / FILE_NAME}\n"
-    assert not paths.config_file().exists()
-    done = run_mlxchat("config", "set", "--project", "chat.max-kv-size", "none")
-    assert done.returncode == 2
-    assert "but not remove one" in done.stderr
-    done = run_mlxchat("config", "set", "--project", "model", str(tiny_model))
-    assert done.returncode == 2
-    assert "a project cannot choose a model by its path" in done.stderr
-
-
 def test_set_names_the_setting_that_overrides_it(
-    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    here: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "1")
     done = run_mlxchat("config", "set", "chat.temp", "0.3")
@@ -455,7 +352,7 @@ def test_set_names_the_setting_that_overrides_it(
     assert done.stderr == "mlxchat: MLXCHAT_CHAT_TEMP overrides it: chat.temp is 1.0\n"
 
 
-def test_unset_removes_an_invalid_key(project: Path, run_mlxchat: RunMlxchat):
+def test_unset_removes_an_invalid_key(here: Path, run_mlxchat: RunMlxchat):
     path = write_user("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
     for key in ("modle", "chat.tmep"):
         assert run_mlxchat("config", "set", key, "--unset").returncode == 0
@@ -464,7 +361,7 @@ def test_unset_removes_an_invalid_key(project: Path, run_mlxchat: RunMlxchat):
     assert (done.returncode, done.stderr) == (0, f"mlxchat: chat.top-k is not set in {path}\n")
 
 
-def test_set_never_touches_a_file_with_invalid_toml(project: Path, run_mlxchat: RunMlxchat):
+def test_set_never_touches_a_file_with_invalid_toml(here: Path, run_mlxchat: RunMlxchat):
     path = write_user("broken")
     for arguments in (["chat.temp", "1"], ["chat.temp", "--unset"]):
         done = run_mlxchat("config", "set", *arguments)
@@ -493,7 +390,7 @@ def editor_that(tmp_path: Path, *python: str) -> str:
 
 
 def test_edit_replaces_the_file_once_it_is_valid(
-    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    here: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = write_user("# mine\n[chat]\ntemp = 0.5\n")
     path.chmod(0o640)
@@ -514,14 +411,14 @@ def test_edit_replaces_the_file_once_it_is_valid(
     ],
 )
 def test_edit_never_installs_an_invalid_file_and_never_loses_it(
-    project: Path,
+    here: Path,
     run_mlxchat: RunMlxchat,
     monkeypatch: pytest.MonkeyPatch,
     text: str,
     message: str,
 ):
     path = write_user("# before\n")
-    editor = editor_that(project.parent, f"file.write_text({text!r})")
+    editor = editor_that(here.parent, f"file.write_text({text!r})")
     monkeypatch.setenv("EDITOR", editor)
     done = run_mlxchat("config", "edit")
     kept, error = done.stderr.splitlines()
@@ -532,7 +429,7 @@ def test_edit_never_installs_an_invalid_file_and_never_loses_it(
 
 
 def test_edit_offers_to_reopen_an_invalid_file(
-    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = write_user("# before\n")
     monkeypatch.setenv(
@@ -554,7 +451,7 @@ def test_edit_offers_to_reopen_an_invalid_file(
 
 @pytest.mark.parametrize(("answer", "status"), [("n\n", 2), ("\x03", 130), ("\x04", 2)])
 def test_an_abandoned_edit_keeps_the_text(
-    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, status: int
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, status: int
 ):
     path = write_user("# before\n")
     monkeypatch.setenv("EDITOR", editor_that(tmp_path, "file.write_text('model = ')"))
@@ -568,7 +465,7 @@ def test_an_abandoned_edit_keeps_the_text(
 
 
 def test_edit_of_a_new_file_starts_with_an_example(
-    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    here: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("EDITOR", editor_that(tmp_path, "pass", "file.write_text(text[:-1])", "0/0"))
     for _ in range(2):
@@ -581,7 +478,7 @@ def test_edit_of_a_new_file_starts_with_an_example(
 
 
 def test_edit_does_not_overwrite_a_concurrent_change(
-    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    here: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = write_user("# before\n")
     line = (
@@ -596,23 +493,8 @@ def test_edit_does_not_overwrite_a_concurrent_change(
     assert Path(kept).read_text() == "# mine\n"
 
 
-def test_edit_refuses_settings_that_a_project_may_not_have(
-    project: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    lines = [f"file.write_text('chat.{each}')" for each in ("save = false", "temp = 1")]
-    monkeypatch.setenv("EDITOR", editor_that(tmp_path, *lines))
-    done = run_mlxchat("config", "edit", "--project")
-    assert done.returncode == 2
-    assert "chat.save cannot be set by a project's file" in done.stderr
-    assert not (project / FILE_NAME).exists()
-    assert run_mlxchat("config", "edit", "--project").returncode == 0
-    assert (project / FILE_NAME).read_text() == "chat.temp = 1\n"
-
-
 # path
 
 
-def test_path_is_printed_even_if_the_file_does_not_exist(project: Path, run_mlxchat: RunMlxchat):
+def test_path_is_printed_even_if_the_file_does_not_exist(here: Path, run_mlxchat: RunMlxchat):
     assert run_mlxchat("config", "path").stdout == f"{paths.config_file()}\n"
-    done = run_mlxchat("config", "path", "--project")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

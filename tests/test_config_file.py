@@ -102,7 +102,7 @@ def test_text_that_is_not_utf8_is_refused():
 
 
 def test_devices_pipes_and_huge_files_are_not_read(tmp_path: Path):
-    """A project brings its own file: reading a link to a device, or a pipe, would never end."""
+    """Reading a link to a device, or a pipe, would never end."""
     path = paths.config_file()
     path.parent.mkdir(parents=True)
     path.mkdir()

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from mlxchat import paths, platform
-from mlxchat.config.project import FILE_NAME
 from mlxchat.doctor import Finding, Verdict, disk, examine, hub, machine, terminal
 from mlxchat.doctor.finding import found_by
 from mlxchat.models.catalog import RECOMMENDED
@@ -84,8 +83,6 @@ def test_a_terminal_gets_wrapped_columns_and_a_summary():
 def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
     run_mlxchat: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / FILE_NAME).write_text("chat.save = false")
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
@@ -96,12 +93,10 @@ def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
     problems = [(each["verdict"], each["fix"]) for each in found["configuration"]]
     assert problems == [
         ("problem", "mlxchat config edit"),
-        ("problem", "mlxchat config edit --project, or set MLXCHAT_NO_PROJECT=1"),
         ("problem", "unset the variable, or give it another value"),
     ]
     assert [each["found"].partition(": ")[0] for each in found["configuration"]] == [
         str(paths.config_file()),
-        str(tmp_path / FILE_NAME),
         "MLXCHAT_CHAT_TMEP",
     ]
 
@@ -295,14 +290,6 @@ def test_the_default_model_is_reported(
     finding = only(hub.model())
     assert finding.verdict is Verdict.PROBLEM
     assert "did you mean smollm2?" in finding.found
-
-
-def test_a_path_set_by_a_project_is_a_problem(
-    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / FILE_NAME).write_text(f'model = "{tiny_model}"')
-    assert only(hub.model()).verdict is Verdict.PROBLEM
 
 
 def test_without_any_model_it_shows_how_to_get_one(monkeypatch: pytest.MonkeyPatch):

@@ -22,18 +22,18 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_960,
+    "": 1_942,
     "files": 393,
-    "request": 970,
+    "request": 964,
     "manual": 132,
-    "config": 688,
+    "config": 514,
     "text": 2_815,
     "recall": 526,
     "passages": 732,
     "constraint": 1_984,
     "cache": 2_866,
-    "models": 5_722,
-    "engine": 2_744,
+    "models": 5_702,
+    "engine": 2_699,
     "chat": 2_416,
     "store": 2_451,
     "sessions": 3_514,
@@ -42,8 +42,8 @@ CEILINGS = {
     "app": 4_855,
     "bench": 5_299,
     "terminal": 6_001,
-    "doctor": 431,
-    "cli": 3_036,
+    "doctor": 429,
+    "cli": 2_915,
 }
 
 # The package's entry points come after everything else.

@@ -14,7 +14,6 @@ from mlxchat import cli
 from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
 from mlxchat.cli.options import COMMANDS, build, with_options
-from mlxchat.config.project import ALLOWED
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, at_least, check_options, option, options_of, same_as
 from mlxchat.request import CHAT, GENERATE, ChatOptions, Overnight, Request, Setup
@@ -148,19 +147,9 @@ def test_the_command_line_and_python_have_the_same_defaults(kind: type, command:
         assert getattr(made, name) == getattr(kind(), name)
 
 
-def test_a_project_may_set_only_options_declared_so() -> None:
-    """A separate list would have to be updated with each new option."""
-    sampling = {each.name for each in options_of(SamplingSettings).values()}
-    assert {*ALLOWED} - sampling == {
-        *("system", "system-prompt", "max-kv-size", "keep", "roll"),
-        *("max-tokens", "min-tokens", "stop", "on-loop", "think"),
-    }
-
-
-def test_every_sampling_option_can_be_set_in_chat_and_by_a_project_and_recommended() -> None:
+def test_every_sampling_option_can_be_set_in_chat_and_recommended() -> None:
     names = {each.name for each in options_of(SamplingSettings).values()}
     assert names <= {*SETTABLE}
-    assert names <= {*ALLOWED}
     config: dict[str, float] = dict.fromkeys([*options_of(SamplingSettings), "temperature"], 1)
     config["xtc_threshold"] = 0.25
     # A bias is for a token, whatever the model's makers recommend.

@@ -36,9 +36,7 @@ temp = 2.0
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, unthinking_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLXCHAT_MODEL", str(unthinking_model))
-    project = tmp_path / "project"
-    (project / ".git").mkdir(parents=True)
-    monkeypatch.chdir(project)
+    monkeypatch.chdir(tmp_path)
     paths.config_file().parent.mkdir(parents=True, exist_ok=True)
     paths.config_file().write_text(CONFIG)
 
@@ -128,22 +126,6 @@ def test_a_wrong_prompt_is_reported_with_its_key(
     assert done.returncode == 2
     assert error in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_projects_prompt_is_named_and_may_set_only_what_a_project_may(
-    run_mlxchat: RunMlxchat,
-) -> None:
-    project = Path(".mlxchat.toml")
-    project.write_text('[prompts.commit]\nprompt = "Theirs:"\nmax-tokens = 2')
-    done = run_mlxchat("-p", "commit", "x")
-    assert done.returncode == 0
-    assert done.stderr.endswith(".mlxchat.toml has the prompt commit\n")
-    assert read_session(listing()[0].name).turns[0].user == "Theirs:\n\nx"
-    for wrong in ('file = ["/etc/passwd"]', 'output = "x"', 'schema = "x.json"', "max-tokens = -1"):
-        project.write_text(f'[prompts.commit]\nprompt = "Theirs:"\n{wrong}')
-        done = run_mlxchat("-p", "commit", "x")
-        assert done.returncode == 2
-        assert f"prompts.commit.{wrong.split()[0]}" in done.stderr
 
 
 def test_prompts_are_listed_shown_and_completed(run_mlxchat: RunMlxchat) -> None:

@@ -62,14 +62,12 @@ Environment:
   MLXCHAT_CHAT_TEMP, …        any option of `mlxchat chat`
   MLXCHAT_GENERATE_TEMP, …    any option of `mlxchat generate`
   MLXCHAT_BATCH_TEMP, …       any option of `mlxchat batch`
-  MLXCHAT_NO_PROJECT          ignore the .mlxchat.toml of projects
   HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE
                               as in Hugging Face's own tools
   VISUAL, EDITOR, NO_COLOR    as in other programs
 
 Files:
   config.toml                 your configuration: mlxchat config path
-  .mlxchat.toml               a project's configuration: mlxchat config show
 
 Exit status:
   0                           success

@@ -21,19 +21,12 @@ from mlxchat.cli.key_completion import complete_key, complete_shown_key, complet
 from mlxchat.cli.named_prompt import check_prompts
 from mlxchat.config.file import (
     COMMANDS,
-    ConfigFile,
     check_text,
     nearest,
     read_text,
     read_user_config,
 )
 from mlxchat.config.layers import Level, Setting, layer_of, read_config
-from mlxchat.config.project import (
-    find_project_file,
-    may_be_set,
-    project_file_to_write,
-    refuse_what_projects_may_not,
-)
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.terminal.listing import write, write_json_lines, write_table
 from mlxchat.terminal.spelling import as_keys
@@ -48,11 +41,8 @@ Examples:
   mlxchat config set chat.max-kv-size 4096
   mlxchat config show chat
 
-Precedence: the flag, then the variable, such as MLXCHAT_CHAT_TEMP, then the
-project's .mlxchat.toml, then your config.toml.
-
-A project's file is not trusted: it may only set how a model answers, and a
-notice reports it. MLXCHAT_NO_PROJECT=1 ignores it.
+Precedence: the flag, then the variable, such as MLXCHAT_CHAT_TEMP, then your
+config.toml.
 """,
 )
 
@@ -72,14 +62,6 @@ NEW_FILE = """\
 """
 
 NO_MODEL = "a recommended one that fits, else the embedded one"
-
-ProjectOption = Annotated[
-    bool,
-    typer.Option(
-        "--project",
-        help="Use the project's .mlxchat.toml, not your own file",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +135,14 @@ def set_value(
     unset: Annotated[
         bool, typer.Option("--unset", help="Remove the key", show_default=False)
     ] = False,
-    project: ProjectOption = False,
 ) -> None:
     """Set or remove a key in the configuration file.
 
-    The value is checked like that of the option; comments and other keys stay. A project's file
-    may only set how a model answers: model, system prompt, window, sampling, stopping.
+    The value is checked like that of the option; comments and other keys stay.
     """
     from mlxchat import paths
 
-    path = project_file_to_write() if project else paths.config_file()
+    path = paths.config_file()
     if unset:
         if values:
             raise UsageError(f"--unset takes no VALUE, got {values[0]!r}")
@@ -170,27 +150,28 @@ def set_value(
     else:
         if not values:
             raise UsageError(f"{key} needs a VALUE, or --unset to remove it")
-        _set(context, path, _parsed(context, key), values, project)
+        _set(context, path, _parsed(context, key), values)
 
 
 @config_app.command(epilog="Example: EDITOR=nano mlxchat config edit")
-def edit(context: typer.Context, project: ProjectOption = False) -> None:
+def edit(context: typer.Context) -> None:
     """Edit the configuration file with $VISUAL or $EDITOR.
 
     You edit a copy, which replaces the file once it has no errors.
     """
     from mlxchat import paths
+    from mlxchat.config.edit import install
     from mlxchat.terminal.draft import Draft
     from mlxchat.terminal.messages import Messages
 
-    path = project_file_to_write() if project else paths.config_file()
+    path = paths.config_file()
     text = read_text(path)
     draft = Draft(text or NEW_FILE)
     try:
         while draft.edit():
-            wrong = _what_is_wrong(context, path, draft.text, project)
+            wrong = _what_is_wrong(context, path, draft.text)
             if wrong is None:
-                _install(path, draft.text, instead_of=text, project=project)
+                install(path, draft.text, instead_of=text)
                 Messages().note(f"written to {path}")
                 return
             if not _wants_to_continue(wrong):
@@ -203,19 +184,14 @@ def edit(context: typer.Context, project: ProjectOption = False) -> None:
 
 
 @config_app.command(epilog="Example: cat $(mlxchat config path)")
-def path(project: ProjectOption = False) -> None:
+def path() -> None:
     """Show the path of the configuration file.
 
-    The file may not exist yet. With --project, show the project's file in effect here, or exit with
-    status 1 if there is no such file.
+    The file may not exist yet.
     """
     from mlxchat import paths
-    from mlxchat.errors import ExitStatus
 
-    found = find_project_file() if project else paths.config_file()
-    if found is None:
-        raise typer.Exit(ExitStatus.FAILURE)
-    write(f"{found}\n")
+    write(f"{paths.config_file()}\n")
 
 
 # Settings in effect
@@ -265,22 +241,11 @@ def _as_text(value: Any) -> str:
 # Changing a file
 
 
-def _set(
-    context: typer.Context, path: Path, key: tuple[str, ...], values: Sequence[str], project: bool
-) -> None:
-    from mlxchat.config.edit import new_file_mode, set_key
+def _set(context: typer.Context, path: Path, key: tuple[str, ...], values: Sequence[str]) -> None:
+    from mlxchat.config.edit import set_key
 
-    dotted = ".".join(key)
-    if project and not may_be_set(dotted):
-        raise UsageError(f"a project's file cannot set {dotted}: omit --project")
-    value = _checked(context, key, values, project)
-    if project and key[0] in COMMANDS:
-        refuse_what_projects_may_not(ConfigFile(path, options={key[0]: {key[1]: value}}))
-    if project:
-        set_key(path, key, value, spellings=_spellings(context, key), mode=new_file_mode())
-    else:
-        set_key(path, key, value, spellings=_spellings(context, key))
-    _report_what_comes_before(context, path, dotted)
+    set_key(path, key, _checked(context, key, values), spellings=_spellings(context, key))
+    _report_what_comes_before(context, path, ".".join(key))
 
 
 def _unset(context: typer.Context, path: Path, text: str) -> None:
@@ -315,9 +280,7 @@ def _spellings(context: typer.Context, key: tuple[str, ...]) -> list[str]:
     return [spelling for spelling, known in names.items() if known == key[1]]
 
 
-def _checked(
-    context: typer.Context, key: tuple[str, ...], values: Sequence[str], project: bool
-) -> Any:
+def _checked(context: typer.Context, key: tuple[str, ...], values: Sequence[str]) -> Any:
     """The value as TOML stores it. Raises UsageError, and ModelError for an unknown model."""
     dotted = ".".join(key)
     option = None
@@ -326,7 +289,7 @@ def _checked(
     if len(values) > 1 and (option is None or not option.multiple):
         raise UsageError(f"{dotted} takes one value, got {len(values)}")
     if option is None or key[1] == "model":
-        return _checked_model(key, values[0], project)
+        return _checked_model(key, values[0])
     written = list(values) if option.multiple else values[0]
     try:
         value = option_value(option, key[1], written, context)
@@ -338,20 +301,14 @@ def _checked(
     return str(value) if isinstance(value, str) else value
 
 
-def _checked_model(key: tuple[str, ...], name: str, project: bool) -> str:
-    """The name as valid from any directory. Raises ModelError, ConfigError, UsageError."""
-    from mlxchat.models.locate import lasting_name, leads_to_files, locate
+def _checked_model(key: tuple[str, ...], name: str) -> str:
+    """The name as valid from any directory. Raises ModelError, ConfigError."""
+    from mlxchat.models.locate import lasting_name, locate
 
     aliases = dict(read_user_config().aliases)
     if key[0] == "aliases":
         locate(key[1], aliases | {key[1]: name})
-        return lasting_name(name, aliases)
-    if not project:
-        return lasting_name(name, aliases)
-    located = locate(name, aliases)
-    if leads_to_files(located):
-        raise UsageError(f"a project cannot choose a model by its path, {located.name}")
-    return located.name
+    return lasting_name(name, aliases)
 
 
 def _report_what_comes_before(context: typer.Context, path: Path, dotted: str) -> None:
@@ -370,16 +327,11 @@ def _report_what_comes_before(context: typer.Context, path: Path, dotted: str) -
 # Editing
 
 
-def _what_is_wrong(
-    context: typer.Context, path: Path, text: str, project: bool
-) -> ConfigError | None:
+def _what_is_wrong(context: typer.Context, path: Path, text: str) -> ConfigError | None:
     try:
-        contents = check_text(path, text)
-        if project:
-            refuse_what_projects_may_not(contents)
-        level = Level.PROJECT if project else Level.USER
-        check_layer(layer_of(contents, level), _root(context), context)
-        check_prompts(layer_of(contents, level), _root(context), context)
+        layer = layer_of(check_text(path, text))
+        check_layer(layer, _root(context), context)
+        check_prompts(layer, _root(context), context)
     except ConfigError as error:
         return error
     return None
@@ -394,15 +346,6 @@ def _wants_to_continue(wrong: ConfigError) -> bool:
         return False
     show_error(wrong)
     return ask("Continue editing?")
-
-
-def _install(path: Path, text: str, *, instead_of: str, project: bool) -> None:
-    from mlxchat.config.edit import install, new_file_mode
-
-    if project:
-        install(path, text, instead_of=instead_of, mode=new_file_mode())
-    else:
-        install(path, text, instead_of=instead_of)
 
 
 def _meant(text: str, valid: Sequence[str]) -> str:

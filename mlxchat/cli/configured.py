@@ -4,7 +4,6 @@ An option's name is its first long flag without dashes, `max-kv-size`; its key b
 command, `chat.max-kv-size`.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +13,9 @@ from typer.exceptions import TyperException
 from mlxchat.cli.group import Command
 from mlxchat.cli.options import COMMANDS
 from mlxchat.cli.usage_errors import in_words, refuse_run_together
-from mlxchat.config.layers import Config, Layer, Level, Setting, read_config
+from mlxchat.config.layers import Config, Layer, Setting, read_config
 from mlxchat.errors import ConfigError, UsageError
-from mlxchat.request import CHAT
 from mlxchat.terminal.spelling import as_keys
-
-# Options that a session stores.
-OF_SESSIONS = {"system", *(each.name for each in CHAT.values() if each.saved)}
 
 
 class Configured(Command):
@@ -36,7 +31,6 @@ class Configured(Command):
             settings = configured(self, read_config(), ctx)
             options = configurable(self)
             ctx.default_map = {options[name].name: each.value for name, each in settings.items()}
-            ctx.meta[__name__] = settings
         except ConfigError as error:
             # Help still works, and an error in the command line comes first.
             wrong = error
@@ -44,10 +38,6 @@ class Configured(Command):
         if wrong is not None:
             raise wrong
         return rest
-
-    def invoke(self, ctx: Any) -> Any:
-        _report_project(self, ctx)
-        return super().invoke(ctx)
 
 
 def configurable(command: Any) -> dict[str, TyperOption]:
@@ -140,26 +130,3 @@ def _as_parameter(option: TyperOption, setting: Setting) -> Setting:
 
 def _long_names(option: TyperOption) -> list[str]:
     return [flag.removeprefix("--") for flag in option.opts if flag.startswith("--")]
-
-
-def _report_project(command: Any, context: Any) -> None:
-    """Report what a project's file sets, since the user may not know of it."""
-    from mlxchat.terminal.messages import Messages
-
-    settings: Mapping[str, Setting] = context.meta.get(__name__, {})
-    options = configurable(command)
-    followed = {
-        name: setting
-        for name, setting in settings.items()
-        if setting.level is Level.PROJECT
-        and context.get_parameter_source(options[name].name).name == "DEFAULT_MAP"
-    }
-    if not followed:
-        return
-    resumes = context.params.get("latest") or context.params.get("session")
-    perhaps = [each.key for name, each in followed.items() if resumes and name in OF_SESSIONS]
-    parts = [", ".join(each.key for each in followed.values() if each.key not in perhaps)]
-    if perhaps:
-        parts.append(f"unless the session has its own: {', '.join(perhaps)}")
-    where = next(iter(followed.values())).where
-    Messages(context.params["quiet"]).warn(f"{where} sets {'; '.join(filter(None, parts))}")

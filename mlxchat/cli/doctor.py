@@ -8,12 +8,7 @@ import typer
 
 from mlxchat.cli.configured import check_layer, names_of
 from mlxchat.config.file import read_user_config
-from mlxchat.config.layers import Level, environment, layer_of, read_config
-from mlxchat.config.project import (
-    IGNORE_VARIABLE,
-    foreign_project_files,
-    read_project_file,
-)
+from mlxchat.config.layers import environment, layer_of, read_config
 from mlxchat.errors import ConfigError, ExitStatus, UsageError
 from mlxchat.options import options_of
 from mlxchat.request import Setup
@@ -78,30 +73,16 @@ def _show(finding: "Finding", as_json: bool) -> None:
 
 def _configuration(context: typer.Context) -> Iterator["Finding"]:
     from mlxchat import paths
-    from mlxchat.doctor import ok, problem, warning
+    from mlxchat.doctor import ok, problem
     from mlxchat.wording import Message
 
     root: Any = context.find_root().command
     path = paths.config_file()
     try:
-        check_layer(layer_of(read_user_config(), Level.USER), root, context)
+        check_layer(layer_of(read_user_config()), root, context)
         yield ok(CONFIGURATION, str(path) if path.exists() else f"none at {path}")
     except ConfigError as error:
         yield problem(CONFIGURATION, Message(error), "mlxchat config edit")
-    try:
-        project = read_project_file()
-        if project is not None:
-            check_layer(layer_of(project, Level.PROJECT), root, context)
-            yield ok(CONFIGURATION, f"{project.path}, of this project")
-    except ConfigError as error:
-        fix = f"mlxchat config edit --project, or set {IGNORE_VARIABLE}=1"
-        yield problem(CONFIGURATION, Message(error), fix)
-    for path in foreign_project_files():
-        yield warning(
-            CONFIGURATION,
-            f"{path} belongs to another user and is left alone",
-            "if you trust it, make it yours: chown",
-        )
     try:
         check_layer(environment(), root, context)
     except ConfigError as error:

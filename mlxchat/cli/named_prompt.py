@@ -9,7 +9,7 @@ from mlxchat.cli.completion import complete_prompt
 from mlxchat.cli.configured import configurable, names_of, read_setting
 from mlxchat.cli.options import given_names
 from mlxchat.config.file import TEXT, nearest
-from mlxchat.config.layers import Layer, Level, Setting, read_config
+from mlxchat.config.layers import Layer, Setting, read_config
 from mlxchat.errors import ConfigError
 from mlxchat.options import Group
 
@@ -39,7 +39,6 @@ def take_prompt(
         return None
     settings = dict(read_config().prompt(name))
     text = settings.pop(TEXT, None)
-    _report_project(context, name, [*settings.values(), *([text] if text else [])])
     given = given_names(context)
     for key, setting in settings.items():
         option = _option_of(context.command, key, setting)
@@ -78,11 +77,3 @@ def _option_of(command: Any, key: str, setting: Setting) -> Any:
             + nearest(key, names)
         )
     return configurable(command)[names[key]]
-
-
-def _report_project(context: typer.Context, name: str, settings: list[Setting]) -> None:
-    """Report that a prompt comes with a project, whose author may be a stranger."""
-    from mlxchat.terminal.messages import Messages
-
-    if any(each.level is Level.PROJECT for each in settings):
-        Messages(context.params["quiet"]).warn(f"{settings[0].where} has the prompt {name}")

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_prompt
-from mlxchat.cli.config import ProjectOption
 from mlxchat.cli.config import edit as edit_config
 from mlxchat.cli.group import App
 from mlxchat.cli.shared_options import Json
@@ -50,14 +49,14 @@ def show(name: Name) -> None:
 
 
 @prompts_app.command(epilog="Example: EDITOR=nano mlxchat prompts edit")
-def edit(context: typer.Context, project: ProjectOption = False) -> None:
+def edit(context: typer.Context) -> None:
     """Edit the configuration file, which has the prompts.
 
     Opens $VISUAL or $EDITOR. A prompt NAME is a table [prompts.NAME] with the key
     prompt, in which {input} is the place of the input, and any options of
     `mlxchat generate`.
     """
-    edit_config(context, project)
+    edit_config(context)
 
 
 def _values(name: str) -> dict[str, Any]:

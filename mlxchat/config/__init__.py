@@ -1,1 +1,1 @@
-"""Configuration: the user's file, a project's file, environment variables, and their precedence."""
+"""Configuration: the user's file, environment variables, and their precedence."""

@@ -3,7 +3,6 @@
 The new text is parsed before it is written; if it does not contain the change, nothing is written.
 """
 
-import os
 import stat
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
@@ -22,8 +21,7 @@ Key = tuple[str, ...]
 
 EDIT = Action("edit config", "edit the file")
 
-OWNER_ONLY = 0o600
-READABLE = 0o644
+OWNER_ONLY = 0o600  # permission bits of a new file
 
 
 def set_default_model(name: str | None) -> None:
@@ -40,10 +38,9 @@ def set_key(
     value: Any,
     *,
     spellings: Collection[str] = (),
-    mode: int = OWNER_ONLY,
 ) -> None:
     """Set a key. If the file already has it, under its own name or one of `spellings`, with - or _,
-    replace its value there. A new file gets the permission bits `mode`.
+    replace its value there.
 
     Raises ConfigError if the file is not TOML or writes the key in a form that cannot be edited,
     OutputError if it cannot be written. Either way, the file is unchanged.
@@ -52,7 +49,7 @@ def set_key(
     def put(table: MutableMapping[str, Any]) -> None:
         table[_written(table, key, spellings)] = value
 
-    _change(path, key, put, mode)
+    _change(path, key, put)
 
 
 def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
@@ -66,11 +63,11 @@ def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
     def take(table: MutableMapping[str, Any]) -> None:
         del table[_written(table, key, spellings)]
 
-    _change(path, key, take, OWNER_ONLY)
+    _change(path, key, take)
     return True
 
 
-def install(path: Path, text: str, *, instead_of: str, mode: int = OWNER_ONLY) -> None:
+def install(path: Path, text: str, *, instead_of: str) -> None:
     """Write `text` to the file at `path`, which contained `instead_of` when editing began.
 
     Raises ConfigError if `text` is not TOML or the file has changed since, OutputError if it
@@ -80,19 +77,10 @@ def install(path: Path, text: str, *, instead_of: str, mode: int = OWNER_ONLY) -
     with _changing(path):
         if read_text(path) != instead_of:
             raise ConfigError(f"{path}: changed by another program while you were editing")
-        _write(path, text, mode)
+        _write(path, text)
 
 
-def new_file_mode() -> int:
-    """Permission bits for a new file that others may read, within this process's umask."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return READABLE & ~mask
-
-
-def _change(
-    path: Path, key: Key, change: Callable[[MutableMapping[str, Any]], None], mode: int
-) -> None:
+def _change(path: Path, key: Key, change: Callable[[MutableMapping[str, Any]], None]) -> None:
     import tomlkit
 
     with _changing(path):
@@ -106,7 +94,7 @@ def _change(
             raise ConfigError(
                 f"{path}: {'.'.join(key)} is written in a form that cannot be edited: ", EDIT
             )
-        _write(path, changed, mode)
+        _write(path, changed)
 
 
 @contextmanager
@@ -120,9 +108,8 @@ def _changing(path: Path) -> Iterator[None]:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def _write(path: Path, text: str, mode: int) -> None:
-    if path.exists():
-        mode = stat.S_IMODE(path.stat().st_mode)
+def _write(path: Path, text: str) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else OWNER_ONLY
     write_atomically(path, text.encode("utf-8"), mode)
 
 

@@ -1,4 +1,4 @@
-"""A configuration file, the user's or a project's: its contents, and the errors in it.
+"""The user's configuration file: its contents, and the errors in it.
 
     model = "qwen3-4b"
 
@@ -66,7 +66,7 @@ def read_config_file(path: Path) -> ConfigFile:
 def read_text(path: Path) -> str:
     """The file's text, empty if it does not exist. Raises ConfigError.
 
-    The file may come with a project, so anything that never ends, such as a device, is not read.
+    Anything that never ends, such as a device, is not read.
     """
     try:
         with open_to_read(path) as file:

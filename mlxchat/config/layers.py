@@ -1,4 +1,4 @@
-"""The levels of configuration: the environment, a project's file, the user's file.
+"""The levels of configuration: the environment and the user's file.
 
 The command line overrides them all; defaults come last. Within a level, a command's own `model`
 overrides the one for all commands.
@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Any
 
 from mlxchat.config.file import COMMANDS, ConfigFile, nearest, read_user_config
-from mlxchat.config.project import read_project_file
 from mlxchat.errors import ConfigError, UsageError
 
 MODEL_VARIABLE = "MLXCHAT_MODEL"
@@ -21,7 +20,6 @@ class Level(StrEnum):
     """Where a value comes from, highest precedence first."""
 
     ENVIRONMENT = "environment"
-    PROJECT = "project"
     USER = "user"
     DEFAULT = "default"
 
@@ -64,12 +62,8 @@ class Config:
         return next((layer.model for layer in self.layers if layer.model is not None), None)
 
     def prompts(self) -> dict[str, Mapping[str, Setting]]:
-        """The prompts by name; those of a project hide the user's of the same name."""
-        return {
-            name: each
-            for layer in reversed(self.layers)
-            for name, each in sorted(layer.prompts.items())
-        }
+        """The prompts by name."""
+        return {name: each for layer in self.layers for name, each in sorted(layer.prompts.items())}
 
     def prompt(self, name: str) -> Mapping[str, Setting]:
         """The settings of a prompt, by option. Raises UsageError for an unknown name."""
@@ -99,10 +93,9 @@ class Config:
 
 
 def read_config() -> Config:
-    """Read the configuration in effect. Raises ConfigError if a file is invalid."""
-    user, project = read_user_config(), read_project_file()
-    files = [layer_of(project, Level.PROJECT)] if project is not None else []
-    return Config((environment(), *files, layer_of(user, Level.USER)), user.aliases)
+    """Read the configuration in effect. Raises ConfigError if the file is invalid."""
+    user = read_user_config()
+    return Config((environment(), layer_of(user)), user.aliases)
 
 
 def environment() -> Layer:
@@ -114,9 +107,9 @@ def environment() -> Layer:
     )
 
 
-def layer_of(file: ConfigFile, level: Level) -> Layer:
-    """Settings from a file."""
-    where = str(file.path)
+def layer_of(file: ConfigFile) -> Layer:
+    """Settings from the user's file."""
+    level, where = Level.USER, str(file.path)
     return Layer(
         Setting(file.model, level, where, "model") if file.model is not None else None,
         {

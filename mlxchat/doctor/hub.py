@@ -9,7 +9,7 @@ from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, token_place
-from mlxchat.models.locate import embedded_model, leads_to_files, locate
+from mlxchat.models.locate import embedded_model, locate
 from mlxchat.wording import Action, Message
 
 # The library's timeouts apply to each step of a connection; resolving a name can take far longer.
@@ -31,9 +31,7 @@ def model() -> Iterator[Finding]:
     except (ModelError, ConfigError) as error:
         yield problem("model", Message(error, f" (set by {chosen.where})"), _fix(chosen))
         return
-    if chosen.level is Level.PROJECT and leads_to_files(located):
-        yield problem("model", f"{chosen.where} may not set a path", _fix(chosen))
-    elif located.path is None and cached_snapshot(located.name) is None:
+    if located.path is None and cached_snapshot(located.name) is None:
         found = f"{located.name}, set by {chosen.where}, is not downloaded"
         yield warning("model", found, Message(Action("pull", "download it", located.name)))
     else:

@@ -76,11 +76,6 @@ def embedded_model() -> Located | None:
     return Located("gguf", EMBEDDED_ALIAS, path) if path is not None else None
 
 
-def leads_to_files(located: Located) -> bool:
-    """Whether the name is a path to the user's own files, not to those of mlxchat or the Hub."""
-    return located.kind in ("directory", "gguf") and located != embedded_model()
-
-
 def conversion_dir(gguf_file: Path) -> Path:
     """The directory for the file's conversion; it may not exist yet."""
     from mlxchat.models.gguf.store import identify

@@ -5,17 +5,17 @@ Chooses the model if none is named; `locate` interprets names, `hub` uses the ne
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat import paths, platform
 from mlxchat.config.file import read_user_config
-from mlxchat.config.layers import Config, Level, Setting, read_config
-from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
+from mlxchat.config.layers import Setting, read_config
+from mlxchat.errors import HubError, ModelError, ModelNotFound
 from mlxchat.models.adapters.find import FoundAdapter
 from mlxchat.models.catalog import KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
-from mlxchat.models.locate import Located, embedded_model, leads_to_files, locate
+from mlxchat.models.locate import Located, embedded_model, locate
 from mlxchat.models.template_file import GivenTemplate
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
@@ -53,10 +53,9 @@ def resolve_model(
 ) -> ResolvedModel:
     """Download or convert the model called `name` if need be, and return its directory.
 
-    Without a name: MLXCHAT_MODEL, the project's model, the configured one, a recommended one that
+    Without a name: MLXCHAT_MODEL, the configured one, a recommended one that
     fits this machine if it is cached or `ask` confirms its download, or the embedded one. A model
-    on this disk needs no network. A project's file can name neither a path nor a model to download,
-    since the user has not chosen it.
+    on this disk needs no network.
 
     Raises ModelError, HubError or ConfigError with a line that says what to do.
     """
@@ -68,8 +67,6 @@ def resolve_model(
     if chosen is None:
         return _default_model(access)
     with _naming_its_source(chosen):
-        if chosen.level is Level.PROJECT:
-            return _named_by_project(chosen, config, access)
         return _bring(locate(chosen.value, config.aliases), access)
 
 
@@ -80,18 +77,6 @@ def _naming_its_source(chosen: Setting) -> Iterator[None]:
         yield
     except (ModelError, HubError) as error:
         raise type(error)(error, f" (model from {chosen.where})") from error
-
-
-def _named_by_project(chosen: Setting, config: Config, access: _Access) -> ResolvedModel:
-    located = locate(chosen.value, config.aliases)
-    if chosen.value not in config.aliases and leads_to_files(located):
-        raise ConfigError(
-            f"{chosen.where}: a project cannot choose a model by its path, {chosen.value}: give it "
-            "as ",
-            Field("model"),
-        )
-    access.notify(f"model from {chosen.where}: {located.name}")
-    return _bring(located, replace(access, offline=True))
 
 
 def _bring(located: Located, access: _Access) -> ResolvedModel:

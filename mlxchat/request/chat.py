@@ -58,7 +58,6 @@ class ChatOptions:
         Roll.SHIFT,
         "How to make room when the window is full",
         Group.WINDOW,
-        project=True,
         in_chat=True,
         saved=True,
     )

@@ -60,7 +60,6 @@ class Request:
         aliases=("system-prompt",),
         metavar="TEXT",
         if_unset="the template's own",
-        project=True,
     )
     raw: bool = option(
         False, "Continue the text itself, without the chat template", Group.INPUT, common=True
@@ -84,7 +83,6 @@ class Request:
         common=True,
         choices=("on", "off", "hide"),
         if_unset="shown, if the template thinks",
-        project=True,
     )
     max_tokens: int = same_as(GenerationSettings, "max_tokens")
     min_tokens: int = same_as(GenerationSettings, "min_tokens")

@@ -48,7 +48,6 @@ class Overnight:
         "What to do if the text repeats itself",
         Group.END,
         if_unset="stop, or warn for endless text",
-        project=True,
     )
     output: Path | None = option(
         None,

@@ -70,8 +70,6 @@ class Setup:
         metavar="TOKENS",
         parse=parse_window,
         must=Must("be at least 1 token", lambda value: value == "auto" or value >= 1),
-        project=True,
-        unlimited=("none",),
         saved=True,
     )
     keep: int = same_as(CacheSettings, "keep")
