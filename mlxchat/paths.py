@@ -34,11 +34,6 @@ def row_costs_file() -> Path:
     return Path(platformdirs.user_cache_dir("mlxchat")) / "row-costs.json"
 
 
-def model_uses_dir() -> Path:
-    """An empty file for each model from the Hub, with the time at which it was last used."""
-    return Path(platformdirs.user_state_dir("mlxchat")) / "used-models"
-
-
 def imported_models_dir() -> Path:
     """Models converted from GGUF files, one directory each."""
     return Path(platformdirs.user_cache_dir("mlxchat")) / "models"

@@ -40,7 +40,6 @@ class Action:
         "edit config",
         "list catalog",
         "list models",
-        "repair",
         "pull",
         "retry",
         "set default",

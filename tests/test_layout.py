@@ -22,7 +22,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_942,
+    "": 1_936,
     "files": 393,
     "request": 964,
     "manual": 132,
@@ -32,7 +32,7 @@ CEILINGS = {
     "passages": 732,
     "constraint": 1_984,
     "cache": 2_866,
-    "models": 5_702,
+    "models": 5_333,
     "engine": 2_699,
     "chat": 2_416,
     "store": 2_451,
@@ -41,9 +41,9 @@ CEILINGS = {
     "distributed": 1_413,
     "app": 4_855,
     "bench": 5_299,
-    "terminal": 6_001,
+    "terminal": 5_985,
     "doctor": 429,
-    "cli": 2_915,
+    "cli": 2_811,
 }
 
 # The package's entry points come after everything else.

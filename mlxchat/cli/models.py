@@ -72,12 +72,7 @@ def list_models(
 
 
 @models_app.command(epilog="Example: mlxchat models pull mlx-community/Llama-3.2-1B-Instruct-4bit")
-def pull(
-    name: Name,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Check the files here, and download damaged ones again")
-    ] = False,
-) -> None:
+def pull(name: Name) -> None:
     """Download or update a model, or convert a .gguf file.
 
     Files that are already complete are kept. The model's directory is printed.
@@ -91,8 +86,6 @@ def pull(
     located = _locate(name)
     if located.kind in ("directory", "imported"):
         raise UsageError(f"{located.name} is on this disk: nothing to download")
-    if repair and located.path is None:
-        _remove_damaged(located)
     if located.path is None:
         directory = hub.download(located.name, show_progress=True, notify=notify)
     else:
@@ -100,43 +93,6 @@ def pull(
             name, offline=True, ask=None, notify=notify, show_progress=True
         ).directory
     write(f"{directory}\n")
-
-
-@models_app.command(epilog="Example: mlxchat models verify qwen3-4b")
-def verify(name: NameHere, as_json: Json = False) -> None:
-    """Compare a downloaded model with the Hub's checksums.
-
-    Reads all its files, without the network. The exit status is 1 if one is missing, truncated or
-    altered.
-    """
-    from dataclasses import asdict
-
-    from mlxchat.errors import ModelBroken
-    from mlxchat.models.checksums import check_files
-    from mlxchat.terminal.listing import write_json_lines
-    from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.progress import progress
-    from mlxchat.units import count, format_bytes
-    from mlxchat.wording import Action
-
-    located = _locate(name)
-    with progress(f"reading {located.name}", "MB", quiet=False) as bar:
-        files = check_files(located, bar)
-    damaged = [file for file in files if file.is_damaged]
-    for file in files:
-        if file.problem is not None:
-            Messages().warn(f"{file.name}: {file.problem}")
-    if as_json:
-        write_json_lines(asdict(file) for file in files)
-    elif not damaged:
-        checked = [file for file in files if file.problem is None]
-        size = format_bytes(sum(file.size_bytes for file in checked))
-        write(f"{located.name}: {count(len(checked), 'file')} as on the Hub, {size}\n")
-    if damaged:
-        raise ModelBroken(
-            f"{located.name}: {count(len(damaged), 'damaged file')}; ",
-            Action("repair", "download them again", located.name),
-        )
 
 
 @models_app.command(epilog="Example: mlxchat models rm mlx-community/Qwen3-8B-4bit")
@@ -154,53 +110,6 @@ def rm(name: NameHere, yes: Yes = False) -> None:
     if agrees(f"Delete {what}, {size}?", yes=yes):
         inventory.remove(located)
         write(f"deleted {what}, {size}\n")
-
-
-@models_app.command(epilog="Example: mlxchat models du")
-def du(as_json: Json = False) -> None:
-    """Show size and last use of downloaded models and adapters.
-
-    Each revision has a line, since files that it shares with others are freed only with the last.
-    """
-    from dataclasses import asdict
-
-    from mlxchat.models.disk_use import disk_use
-    from mlxchat.terminal.listing import write_json_lines
-    from mlxchat.terminal.model_table import write_disk_use
-
-    uses = disk_use()
-    if as_json:
-        write_json_lines(asdict(use) for use in uses)
-    else:
-        write_disk_use(uses)
-
-
-@models_app.command(epilog="Example: mlxchat models prune --unused 30 --dry-run")
-def prune(
-    unused: Annotated[
-        float, typer.Option("--unused", metavar="DAYS", min=0, help="Days without use")
-    ] = 90,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go")] = False,
-    yes: Yes = False,
-) -> None:
-    """Delete downloaded models and adapters that have gone unused.
-
-    Old revisions and unfinished downloads, too; never your own directories, converted models, or
-    what other programs keep in the same cache.
-    """
-    from mlxchat.models.disk_use import delete
-    from mlxchat.models.disk_use import unused as find_unused
-    from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.model_table import write_disk_use
-    from mlxchat.units import format_bytes
-
-    uses = find_unused(unused)
-    if not uses:
-        Messages().note(f"everything was used in the last {unused:g} days")
-        return
-    write_disk_use(uses)
-    if not dry_run and agrees("Delete this?", yes=yes):
-        write(f"freed {format_bytes(delete(uses))}\n")
 
 
 @models_app.command(epilog="Example: mlxchat models info qwen3-4b")
@@ -280,19 +189,6 @@ def _bring_here(located: "Located") -> bool:
         return False
     hub.download(located.name, show_progress=True, notify=Messages().note)
     return True
-
-
-def _remove_damaged(located: "Located") -> None:
-    """Nothing, if it is not downloaded yet."""
-    from mlxchat.models.checksums import check_files, remove_damaged
-    from mlxchat.models.hub_cache import used_snapshot
-    from mlxchat.terminal.progress import progress
-
-    if used_snapshot(located.name) is None:
-        return
-    with progress(f"reading {located.name}", "MB", quiet=False) as bar:
-        files = check_files(located, bar)
-    remove_damaged(located, files)
 
 
 def _write_local_info(name: str, *, as_json: bool) -> None:

@@ -158,19 +158,12 @@ def remove(repo_id: str) -> int:
     return size_bytes
 
 
-def remove_revisions(repo_id: str, commits: Collection[str]) -> None:
-    """Delete revisions from the cache, with the files that no other one has. Raises HubError."""
-    with one_line_errors(repo_id):
-        _delete_revisions(repo_id, commits)
-
-
-def _delete_revisions(repo_id: str, wanted: Collection[str] | None = None) -> None:
+def _delete_revisions(repo_id: str) -> None:
     # The library knows which blobs are shared. It assumes unique commits, but a copied repository
     # has those of the original, so only this one is passed.
     cache = _library().scan_cache_dir(hub_cache_dir())
     ours = [repo for repo in cache.repos if (repo.repo_type, repo.repo_id) == ("model", repo_id)]
-    all_commits = [revision.commit_hash for repo in ours for revision in repo.revisions]
-    commits = [each for each in all_commits if wanted is None or each in wanted]
+    commits = [revision.commit_hash for repo in ours for revision in repo.revisions]
     replace(cache, repos=frozenset(ours)).delete_revisions(*commits).execute()
 
 

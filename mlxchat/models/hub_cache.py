@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 # The files a model needs: mlx-lm's patterns without Python files, which we never run.
 # Source: mlx-lm 0.32.2, DEFAULT_ALLOW_PATTERNS in mlx_lm/utils.py.
@@ -40,8 +39,6 @@ TOKENIZER_PATTERNS = (
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHARD = re.compile(r"model.*-\d+-of-(\d+)\.safetensors")
-# SHA-1, as git computes it, or SHA-256.
-_CHECKSUM = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TREE_FORMAT_VERSION = 1
 
 
@@ -101,38 +98,6 @@ def cached_snapshot(repo_id: str) -> Path | None:
         return None
     snapshot = snapshot_dir(repo_id, commit)
     return snapshot if _is_complete(snapshot, _listed_names(repo_id, commit)) else None
-
-
-def used_snapshot(repo_id: str) -> Path | None:
-    """The directory of the repository's main revision, complete or not; None without one."""
-    commit = _main_commit(repo_id)
-    snapshot = None if commit is None else snapshot_dir(repo_id, commit)
-    return snapshot if snapshot is not None and snapshot.is_dir() else None
-
-
-def checksums(repo_id: str, commit: str) -> dict[str, tuple[int | None, str]]:
-    """The size and the checksum of each file of the revision: SHA-256, or SHA-1 as git computes it.
-
-    From the list of files, if the library stored one, otherwise from the names of the files in the
-    cache, without sizes. Files without a checksum are missing.
-    """
-    snapshot = snapshot_dir(repo_id, commit)
-    links = (path for path in snapshot.rglob("*") if path.is_symlink())
-    here = {str(path.relative_to(snapshot)): path.readlink().name for path in links}
-    found: dict[str, tuple[int | None, str]] = {name: (None, here[name]) for name in here}
-    for name, file in (_listed_files(repo_id, commit) or {}).items():
-        leads_out = name.startswith("/") or ".." in Path(name).parts
-        if not leads_out and (is_wanted(name) or (snapshot / name).is_file()):
-            size = file.get("lfs_size", file.get("size"))
-            checksum = file.get("lfs_sha256") or file.get("blob_id")
-            found[name] = (size if isinstance(size, int) else None, str(checksum))
-    return {name: each for name, each in found.items() if _CHECKSUM.fullmatch(each[1])}
-
-
-def cached_revisions(repo_id: str) -> list[Path]:
-    """The directories of all its revisions, complete or not."""
-    found = (repo_dir(repo_id) / "snapshots").glob("*")
-    return sorted(path for path in found if _COMMIT.fullmatch(path.name) and path.is_dir())
 
 
 def cached_adapter(repo_id: str) -> Path | None:
@@ -231,17 +196,9 @@ def _main_commit(repo_id: str) -> str | None:
 
 def _listed_names(repo_id: str, commit: str) -> list[str] | None:
     """The names of all the commit's files, if the library stored them (since its version 2)."""
-    files = _listed_files(repo_id, commit)
-    return None if files is None else list(files)
-
-
-def _listed_files(repo_id: str, commit: str) -> dict[str, dict[str, Any]] | None:
-    """The commit's files with their sizes and checksums."""
     try:
         tree = json.loads((repo_dir(repo_id) / "trees" / f"{commit}.json").read_text("utf-8"))
-        if tree["format_version"] != _TREE_FORMAT_VERSION:
-            return None
-        return {name: dict(file) for name, file in tree["files"].items()}
+        return list(tree["files"]) if tree["format_version"] == _TREE_FORMAT_VERSION else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -15,12 +15,10 @@ from mlxchat.models.describe import ModelFacts, describe, directory_bytes
 from mlxchat.models.hub_cache import (
     CachedRepo,
     cached_repos,
-    cached_revisions,
     cached_size_bytes,
     cached_snapshot,
     repo_dir,
 )
-from mlxchat.models.last_use import forget_use
 from mlxchat.models.locate import Located, conversion_dir, embedded_model, is_hub_id
 from mlxchat.models.skeleton import MODULE_OF_TYPE, read_config
 from mlxchat.wording import Action, Message
@@ -136,10 +134,7 @@ def remove(located: Located) -> None:
     if located.path is None:
         from mlxchat.models import hub
 
-        snapshots = cached_revisions(located.name)
         hub.remove(located.name)
-        for snapshot in snapshots:
-            forget_use(snapshot)
         return
     with reported_as(ModelError, f"remove {directory}"):
         shutil.rmtree(directory)

@@ -30,7 +30,6 @@ from mlxchat.models.half_precision import (
     overflows_float16,
     turn_into_bfloat16,
 )
-from mlxchat.models.last_use import record_use
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
@@ -148,7 +147,6 @@ def load_directory(
     activations = _activation_dtype(network)
     if adapter is not None:
         apply_adapter(adapter, network, activations)
-    record_use(directory)
     generation_config = directory / "generation_config.json"
     model = Model(
         name=name,

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from mlxchat.models.describe import ModelFacts
-from mlxchat.models.disk_use import DiskUse
 from mlxchat.models.inventory import Choice, Entry
 from mlxchat.terminal import visible
-from mlxchat.terminal.listing import minute, write, write_json_lines, write_table
+from mlxchat.terminal.listing import write, write_json_lines, write_table
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.spelling import as_flags
 from mlxchat.units import format_bytes
@@ -55,20 +54,6 @@ def write_model(facts: ModelFacts, *, directory: str | None, hint: str, as_json:
     else:
         place = ("here", hint) if directory is None else ("directory", directory)
         _write_facts([*_facts_as_rows(facts), place])
-
-
-def write_disk_use(uses: Sequence[DiskUse]) -> None:
-    """What revisions of models take on the disk."""
-    rows = [
-        (use.name, _revision(use), format_bytes(use.size_bytes), minute(use.used)) for use in uses
-    ]
-    write_table(("NAME", "REVISION", "SIZE", "USED"), rows, ("SIZE",), cut=())
-
-
-def _revision(use: DiskUse) -> str:
-    if not use.commit:
-        return "unfinished"
-    return use.commit[:8] if use.is_current else f"{use.commit[:8]} (old)"
 
 
 def _write_facts(rows: Sequence[tuple[str, str]]) -> None:

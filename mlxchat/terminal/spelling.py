@@ -69,9 +69,8 @@ def _as_key(name: Name) -> str:
 
 def _as_command(action: Action) -> str:
     match action.name:
-        case "pull" | "repair":
-            repair = "--repair " if action.name == "repair" else ""
-            return f"run `mlxchat models pull {repair}{action.argument}`"
+        case "pull":
+            return f"run `mlxchat models pull {action.argument}`"
         case "list catalog":
             return "see `mlxchat models list --all`"
         case "list models":

@@ -15,7 +15,6 @@ from mlxchat.models.adapters.adapter import FACTOR_A, FACTOR_B, MAGNITUDE, Adapt
 from mlxchat.models.adapters.find import FoundAdapter
 from mlxchat.models.adapters.peft import from_peft
 from mlxchat.models.hub_cache import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from mlxchat.models.last_use import record_use
 from mlxchat.models.skeleton import read_json
 from mlxchat.models.weights import check_safetensors, load_arrays
 
@@ -42,7 +41,6 @@ def read_adapter(found: FoundAdapter) -> Adapter:
     if not arrays:
         raise AdapterError(f"{file} has no arrays")
     digest = _digest(directory / ADAPTER_CONFIG, file)
-    record_use(directory)
     if file.name == PEFT_WEIGHTS:
         low_rank = from_peft(config, arrays, file)
         return Adapter(name, low_rank, {}, digest, _text(config, "base_model_name_or_path"))
