@@ -10,7 +10,7 @@ from tokenizers import AddedToken, normalizers
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Recalled, Turn
-from mlxchat.errors import InputError, MlxchatError, TemplateError
+from mlxchat.errors import InputError, MlxchatError, TemplateError, UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.listing import latest, read_session
 from mlxchat.settings import GenerationSettings
@@ -58,7 +58,9 @@ def test_turns_that_the_template_rejects_are_not_rendered() -> None:
     check_in_step(conversation)
     list(conversation.retry())
     list(conversation.continue_reply())
-    conversation.pin(1)
+    with pytest.raises(UsageError, match="rejects this turn"):
+        conversation.pin(1)
+    conversation.pin(4)
     assert [tokens for _, tokens in conversation.usage().turns][:3] == [0, 0, 0]
     assert conversation.compact() is not None
     conversation.take_back_note()

@@ -166,11 +166,14 @@ class View:
         return len(self.rendering.ids([*turns, EMPTY])) - len(self.rendering.ids([EMPTY]))
 
     def check_pin(self, turn: Turn) -> None:
-        """Raises UsageError if the pinned turns and this one would leave no room in the window."""
-        window = self.settings.max_kv_size
+        """Raises UsageError if the model cannot see the turn, or if the pinned turns and this one
+        would leave no room in the window."""
+        window, own = self.settings.max_kv_size, self.tokens_of(turn)
+        if own == 0:
+            raise UsageError("the chat template rejects this turn: the model cannot see it")
         pinned = [each for each in self._turns.retained if each.pinned and each is not turn]
         room = 0 if window is None else window - self.ledger.keep - 2 * RESERVE
-        own, others = self.tokens_of(turn), self.tokens_of(*pinned)
+        others = self.tokens_of(*pinned)
         if window is None or own + others <= room:
             return
         if own > room:
