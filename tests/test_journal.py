@@ -24,8 +24,9 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import connection as connection_module
 from mlxchat.sessions import journal as journal_module
+from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.journal import Journal
-from mlxchat.sessions.listing import names_by_use, read_session, remove
+from mlxchat.sessions.listing import read_session, remove
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
 
