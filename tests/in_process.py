@@ -24,6 +24,7 @@ def run_in_process(
         patch.setattr(sys, "argv", ["mlxchat", *arguments])
         patch.setattr(cli, "terminate_by_exception", lambda: None)
         patch.setattr(cli, "end_immediately", lambda: None)
+        patch.setattr(cli, "_exit_immediately", sys.exit)
         with (
             _stdin_file(directory, stdin).open(encoding="utf-8") as read,
             stdout.open("w", encoding="utf-8") as written,

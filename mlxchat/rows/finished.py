@@ -107,6 +107,8 @@ def _take(record: dict[str, Any], finished: Finished) -> bool:
         finished.rows.add(key)
     else:
         finished.reports.add(_report(key, error))
+        # Perhaps the id is only the row's number.
+        finished.reports.add(_report(key_of(None, record.get("row")), error))
     return True
 
 

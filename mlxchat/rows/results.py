@@ -78,7 +78,8 @@ def malformed(row: Row) -> Result:
 def _ours(result: Result) -> dict[str, Any]:
     row = result.row
     if result.error is not None:
-        return {"id": row.id, "row": row.number, "error": result.error}
+        id_ = row.number if row.id is None and row.error is None else row.id
+        return {"id": id_, "row": row.number, "error": result.error}
     has_value = result.complete is True and result.value is not None
     # The number is the name of a row without an id, and says so: another may have it as its id.
     record: dict[str, Any] = {"id": row.id}
