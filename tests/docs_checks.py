@@ -226,12 +226,6 @@ def _bench_against(seen: Seen) -> None:
     assert re.search(r"mlx-lm", "\n".join(seen.lines[1:]), re.IGNORECASE)
 
 
-@of(r"mlxchat bench .*--plot (\S+).*# (.+)")
-def _bench_plot(seen: Seen) -> None:
-    drawn = {path.name for path in (seen.place.path / seen.said[1]).iterdir()}
-    assert drawn >= set(seen.said[2].split(", "))
-
-
 def sessions() -> set[str]:
     return set(names_by_use())
 

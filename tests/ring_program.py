@@ -21,7 +21,7 @@ def main() -> None:
     # It would capture the stream that carries the results.
     noise.hide_backend_messages = lambda: None
     # The tests do not look at durations.
-    decode.QUICK = replace(decode.QUICK, stretches=1, rounds=1, ranks_tokens=2)
+    decode.QUICK = replace(decode.QUICK, stretches=1, rounds=1)
     ring = Ranks.join()
     Ranks.join = classmethod(lambda _: Ranks(ring.group, ring._sockets))  # type: ignore[assignment]
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""`mlxchat bench` as users run it, on a tiny model: records, tables, plots, and errors. No test
+"""`mlxchat bench` as users run it, on a tiny model: records, tables and errors. No test
 looks at how long anything takes."""
 
 import json
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jsonschema
 import pytest
 
-from mlxchat.bench import batch, batch_memory, batch_prefix, decode, memory, paired, plot, startup
+from mlxchat.bench import batch, batch_memory, batch_prefix, decode, paired, startup
 from mlxchat.bench.catalog import BENCHES, Entry
-from mlxchat.bench.memory import SampleFigures
-from mlxchat.bench.startup import seconds_to_output
+from mlxchat.bench.report import Figures
+from mlxchat.bench.startup import process_seconds
 from mlxchat.bench.subject import Subject
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
@@ -94,30 +94,6 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         accepted_tokens=COUNT,
         same_tokens=COUNT,
     ),
-    ("recall", "recall"): an_object(
-        way={"enum": ["with recall", "without", "fact in view", "everything in view"]},
-        turns=COUNT,
-        max_kv_size=WINDOW,
-        facts=COUNT,
-        answered=COUNT,
-        logprob={"type": "number", "maximum": 0},
-        found=COUNT,
-        quote_tokens=AMOUNT,
-        unrelated=COUNT,
-        wrong=COUNT,
-        search_ms=AMOUNT,
-    ),
-    ("documents", "documents"): an_object(
-        way={"enum": ["passages", "roll", "fact in view", "map"]},
-        tokens=COUNT,
-        max_kv_size=COUNT,
-        facts=COUNT,
-        answered=COUNT,
-        logprob={"type": "number", "maximum": 0},
-        found=COUNT,
-        prompt_tokens=AMOUNT,
-        search_ms=AMOUNT,
-    ),
     ("batch", "rows"): an_object(
         side={"enum": ["mlxchat", "one by one", "mlx-lm"]},
         rows=COUNT,
@@ -151,72 +127,6 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         cache_bytes=COUNT,
         process_bytes=COUNT,
     ),
-    ("chat", "turn"): an_object(
-        way={"enum": ["shift", "refill", "everything"]},
-        turn=COUNT,
-        max_kv_size=WINDOW,
-        own_tokens=COUNT,
-        prefilled_tokens=COUNT,
-        forgotten_turns=COUNT,
-        ttft_s={"type": "number", "exclusiveMinimum": 0},
-    ),
-    ("stream", "part"): an_object(
-        from_token=COUNT,
-        tokens=COUNT,
-        perplexity=OPTIONAL_AMOUNT,
-        mlx_lm_perplexity=OPTIONAL_AMOUNT,
-        same_tokens_perplexity=OPTIONAL_AMOUNT,
-        recomputed_perplexity=OPTIONAL_AMOUNT,
-    ),
-    ("stream", "whole"): an_object(
-        tokens=COUNT,
-        max_kv_size=COUNT,
-        keep=COUNT,
-        prefill_step_size=COUNT,
-        places=COUNT,
-        ratio_to_recomputed=OPTIONAL_AMOUNT,
-        standard_error=OPTIONAL_AMOUNT,
-        ratio_to_mlx_lm=OPTIONAL_AMOUNT,
-    ),
-    ("memory", "sample"): an_object(
-        tokens=COUNT,
-        max_kv_size=COUNT,
-        active_bytes=COUNT,
-        cache_bytes=COUNT,
-        process_bytes=COUNT,
-    ),
-    ("prefix", "question"): an_object(
-        question=COUNT,
-        prompt_tokens=COUNT,
-        known_tokens=COUNT,
-        plain_ttft_s=AMOUNT,
-        known_ttft_s=AMOUNT,
-    ),
-    ("prefix", "disk"): an_object(
-        stored_tokens=COUNT, bytes_per_token=AMOUNT, read_back_tokens_per_s=SPREAD
-    ),
-    ("prefix", "trie"): an_object(
-        prompts=COUNT,
-        pages=COUNT,
-        page_tokens=COUNT,
-        stored_bytes=COUNT,
-        apart_bytes=COUNT,
-        look_up_s=SPREAD,
-    ),
-    ("blocks", "first"): an_object(prompt_tokens=COUNT, ttft_s=AMOUNT),
-    ("blocks", "order"): an_object(
-        order={"type": "array", "items": COUNT},
-        ttft_s=AMOUNT,
-        prefill_ttft_s=AMOUNT,
-        kl={"type": "number", "minimum": -1e-6},
-        top1={"type": "number", "minimum": 0, "maximum": 1},
-    ),
-    ("blocks", "facts"): an_object(
-        order={"type": "array", "items": COUNT},
-        read_as={"enum": ["prefill", "blocks"]},
-        logprob=AMOUNT,
-        without_documents=AMOUNT,
-    ),
 }
 MACHINE = an_object(
     system=WORDS,
@@ -242,7 +152,6 @@ LINE = an_object(
     model=WORDS,
     dtype={"enum": ["auto", "float32", "bfloat16", "float16"]},
     weights_bytes={"type": ["integer", "null"]},
-    text={"type": ["string", "null"]},
     machine=MACHINE,
     figures={"type": "object"},
 )
@@ -271,9 +180,7 @@ class Everything:
     command: str
     stdout: str
     stderr: str
-    text: Path
     lines: list[str]
-    plots: set[str]
 
     def records(self, name: str) -> list[dict[str, Any]]:
         return [each for each in records(self.lines[2:]) if each["bench"] == name]
@@ -296,34 +203,28 @@ def everything(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ev
 
 
 def bench_everything(tiny_model: Path, directory: Path) -> Everything:
-    text, kept, plots = directory / "text.txt", directory / "kept.jsonl", directory / "plots"
-    text.write_text("In the beginning there was a text. " * 100)
+    kept = directory / "kept.jsonl"
     kept.write_text("\n".join(LINES_BEFORE))
-    arguments = ["--quick", "-m", str(tiny_model), "--text", str(text), "--against", "mlx-lm"]
-    arguments += ["--json", str(kept), "--plot", str(plots)]
+    arguments = ["--quick", "-m", str(tiny_model), "--against", "mlx-lm", "--json", str(kept)]
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
             patch.setenv(name, str(directory))
-        # Timing is irrelevant, so each process is started once and little is decoded;
-        # `test_bench_output` looks at a chart.
-        started = cache(lambda command: seconds_to_output(command, os.environ))
-        patch.setattr(startup, "seconds_to_output", lambda command, _: started(tuple(command)))
+        # Timing is irrelevant, so each process is started once and little is decoded.
+        started = cache(lambda command: process_seconds(command, os.environ))
+        patch.setattr(startup, "process_seconds", lambda command, _: started(tuple(command)))
         patch.setattr(
             decode, "QUICK", replace(decode.QUICK, rounds=1, tiny_tokens=3, tiny_rounds=2)
         )
         patch.setattr(batch, "QUICK", TINY_BATCH)
-        patch.setattr(batch_prefix, "process_seconds", lambda command, environment: 1.0)
+        patch.setattr(batch_prefix, "process_seconds", lambda command, environment: (1.0, 1.0))
         patch.setattr(paired, "settle", lambda: None)
-        patch.setattr(plot, "_rendered", lambda *_: b"a chart")
         done = run_in_process("bench", *arguments)
     assert done.returncode == 0, done.stderr
     return Everything(
         shlex.join(["mlxchat", "bench", *arguments]),
         done.stdout,
         done.stderr,
-        text,
         kept.read_text().splitlines(),
-        {path.name for path in plots.iterdir()},
     )
 
 
@@ -335,16 +236,11 @@ def test_each_benchmark_records_all_its_kinds_of_figures(everything: Everything,
     }
     assert all(each["complete"] and each["quick"] for each in found)
     assert {each["command"] for each in found} == {everything.command}
-    read = {str(everything.text)} if name in ("stream", "prefix", "blocks") else {None}
-    assert {each["text"] for each in found} == read
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in BENCHES if entry.compares])
+@pytest.mark.parametrize("name", [entry.name for entry in BENCHES])
 def test_mlx_lm_is_measured_too(everything: Everything, name: str) -> None:
     figures = [each["figures"] for each in everything.records(name)]
-    if name == "stream":
-        assert all(each["mlx_lm_perplexity"] for each in figures if "perplexity" in each)
-        return
     for ratio in ("time_ratio", "speed_ratio"):
         assert all(
             (each[ratio] is None) == (each["side"] == "mlx-lm") for each in figures if ratio in each
@@ -376,29 +272,10 @@ def test_a_pipe_gets_only_tables(everything: Everything) -> None:
         assert len(rows) > 1
 
 
-def test_each_benchmark_draws_charts_in_both_formats(everything: Everything) -> None:
-    names = [
-        *("batch-memory", "batch-prefix", "batch-speed"),
-        *("blocks", "chat-first-token", "chat-prefilled", "decode-memory", "decode-overhead"),
-        *(
-            "decode-speed",
-            "decode-workloads",
-            "documents",
-            "memory",
-            "prefill-memory",
-            "prefill-speed",
-            "prefix-disk",
-        ),
-        *("prefix-wait", "recall", "startup", "stream", "stream-recomputed"),
-    ]
-    assert everything.plots == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
-
-
-@pytest.mark.parametrize("name", ["prefill", "stream"])
 def test_records_without_mlx_lm_have_the_same_fields(
-    run_mlxchat: RunMlxchat, tiny_model: Path, name: str
+    run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
-    done = run_mlxchat("bench", name, "-m", str(tiny_model), "--quick", "--json", "-")
+    done = run_mlxchat("bench", "prefill", "-m", str(tiny_model), "--quick", "--json", "-")
     assert done.returncode == 0
     found = records(done.stdout.splitlines())
     assert found
@@ -417,26 +294,6 @@ def test_chosen_workloads_are_measured_alone_and_compared_with_lookup_off(
     ]
 
 
-def test_without_matplotlib_the_extra_is_named_and_everything_else_works(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    code = "import sys; sys.modules['matplotlib'] = None\nfrom mlxchat.cli import main; main()"
-    arguments = ["bench", "stream", "--quick", "-m", str(tiny_model), "--text", __file__]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments, "--plot", str(tmp_path / "plots")],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert done.stderr == (
-        f"mlxchat: cannot draw charts in {tmp_path}/plots: matplotlib is not installed; "
-        "pip install 'mlxchat[plot]' installs it\n"
-    )
-    assert "FROM TOKEN\tMLXCHAT\t" in done.stdout
-
-
 @pytest.mark.parametrize(
     "command", [each.text for each in docs.read() if each.text.startswith("mlxchat bench ")]
 )
@@ -450,17 +307,11 @@ def test_the_documented_commands_can_be_typed(run_mlxchat: RunMlxchat, command: 
     ("arguments", "status", "complaint"),
     [
         (["unheard-of"], 2, "unheard-of"),
-        (["chat", "--against", "mlx-lm"], 2, "--against"),
-        (["memory", "--text", "x"], 2, "--text"),
-        (["memory", "--workload", "chat"], 2, "--workload"),
+        (["prefill", "--workload", "chat"], 2, "--workload"),
         (["decode", "--workload", "poetry"], 2, "poetry"),
         (["prefill", "--against", "llama.cpp"], 2, "llama.cpp"),
-        (["stream", "--quick", "--text", "/no/such/file"], 1, "/no/such/file"),
-        (["stream", "--quick", "--text", "/dev/null"], 1, "/dev/null is empty"),
-        (["stream", "--quick", "--text", "-"], 2, "nothing is piped into standard input"),
-        (["memory", "--json", "/no/such/directory/file"], 1, "/no/such/directory/file"),
-        (["memory", "--plot", "/dev/null/plots"], 1, "/dev/null/plots"),
-        (["memory", "-m", "/no/such/model"], 1, "/no/such/model"),
+        (["prefill", "--json", "/no/such/directory/file"], 1, "/no/such/directory/file"),
+        (["prefill", "-m", "/no/such/model"], 1, "/no/such/model"),
     ],
 )
 def test_impossible_requests_are_a_one_line_error_before_measuring(
@@ -477,15 +328,15 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Fails:
-        def measure(self, subject: Subject) -> Iterator[list[Any]]:
-            yield [SampleFigures(1, 2, 3, 4, 5)]
+        TITLES: ClassVar = {"sample": "A sample"}
+
+        def measure(self, subject: Subject) -> Iterator[list[Figures]]:
+            yield [Figures("sample", {"tokens": 1})]
             raise RuntimeError("[malloc] Unable to allocate\nmuch more")
 
-        tables, charts = staticmethod(memory.tables), staticmethod(memory.charts)
-
     class Works(Fails):
-        def measure(self, subject: Subject) -> Iterator[list[Any]]:
-            yield [SampleFigures(6, 7, 8, 9, 10)]
+        def measure(self, subject: Subject) -> Iterator[list[Figures]]:
+            yield [Figures("sample", {"tokens": 2})]
 
     benches = {"one": Fails(), "two": Works()}
     monkeypatch.setattr(run_bench, "load", benches.__getitem__)
@@ -497,10 +348,8 @@ def test_one_failing_benchmark_does_not_stop_the_others(
         dtype="auto",
         pipeline=False,
         against=False,
-        text=None,
         quick=True,
         json_file="-",
-        plot=None,
         quiet=False,
     )
     assert run_bench.run_benches(request) == 1
@@ -513,16 +362,16 @@ def test_one_failing_benchmark_does_not_stop_the_others(
 def test_a_full_disk_loses_the_file_but_not_the_tables(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
-    done = run_mlxchat("bench", "memory", "--quick", "-m", str(tiny_model), "--json", "/dev/full")
+    done = run_mlxchat("bench", "prefill", "--quick", "-m", str(tiny_model), "--json", "/dev/full")
     assert done.returncode == 1
-    assert "TOKENS\tACTIVE\tCACHED\tPROCESS" in done.stdout
+    assert "STEP SIZE\tTOKENS PER S\t" in done.stdout
     assert done.stderr.startswith("mlxchat: error: cannot write /dev/full: ")
     assert done.stderr.count("\n") == 1
 
 
 def test_with_stdout_closed_nothing_is_measured(tiny_model: Path) -> None:
     done = subprocess.run(
-        f"{shlex.join(BENCH)} memory -m {tiny_model} >&-",
+        f"{shlex.join(BENCH)} prefill -m {tiny_model} >&-",
         shell=True,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -534,7 +383,7 @@ def test_with_stdout_closed_nothing_is_measured(tiny_model: Path) -> None:
 
 def test_a_closed_pipe_ends_it_quietly(tiny_model: Path) -> None:
     process = subprocess.Popen(
-        [*BENCH, "memory", "--quick", "-m", str(tiny_model)],
+        [*BENCH, "prefill", "--quick", "-m", str(tiny_model)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -553,26 +402,23 @@ def test_a_closed_pipe_ends_it_quietly(tiny_model: Path) -> None:
 def test_an_interrupted_benchmark_shows_and_keeps_its_figures(
     tiny_model: Path, tmp_path: Path, ordinary_terminal: None, number: int, status: int
 ) -> None:
-    """On a terminal, the bar is removed, and the table and the chart are shown."""
+    """On a terminal, the bar is removed, and the table is shown."""
     kept = tmp_path / "kept.jsonl"
     bench = PseudoTerminal(
-        [*BENCH, "memory", "-m", str(tiny_model), "--json", str(kept)],
+        [*BENCH, "prefill", "-m", str(tiny_model), "--json", str(kept)],
         columns=110,
         lines=60,
     )
-    bench.shows(r"[123]000/20000")
+    bench.shows(r"[3-9]/33")
     bench.child.kill(number)
     assert bench.ends() == status
     screen = bench.text()
-    assert "bench memory is incomplete" in screen
-    assert "/20000" not in screen
-    assert "TOKENS   ACTIVE   CACHED   PROCESS" in screen
-    assert "A long generation: MB, by tokens generated" in screen
+    assert "bench prefill is incomplete" in screen
+    assert "/33" not in screen
+    assert "STEP SIZE   TOKENS PER S" in screen
     found = records(kept.read_text().splitlines())
+    assert 2 < len(found) < 33
     assert not any(each["complete"] for each in found)
-    tokens = [each["figures"]["tokens"] for each in found]
-    assert tokens == list(range(1_000, 1_000 * len(tokens) + 1, 1_000))
-    assert len(tokens) < 20
 
 
 def test_an_interrupt_before_the_first_figure_just_ends_it(
@@ -588,8 +434,8 @@ def test_an_interrupt_before_the_first_figure_just_ends_it(
 
 def test_nothing_is_coloured(tiny_model: Path, ordinary_terminal: None) -> None:
     bench = PseudoTerminal(
-        [*BENCH, "stream", "--quick", "-m", str(tiny_model), "-q"], columns=110, lines=60
+        [*BENCH, "prefill", "--quick", "-m", str(tiny_model), "-q"], columns=110, lines=60
     )
     assert bench.ends() == 0
     assert "\x1b[" not in bench.written
-    assert "Perplexity of 768 tokens" in bench.text()
+    assert "Reading a prompt in steps: prompt tokens 256" in bench.text()

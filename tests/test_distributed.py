@@ -475,31 +475,14 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["--no-pipeline", "--pipeline"])
-def test_the_time_ranks_spend_on_messages_is_measured(
-    way: str, models: Path, two_ranks: RingOfCommands
-) -> None:
-    model = ["-m", str(models / ("qwen3_moe" if way == "--pipeline" else "llama"))]
-    done = two_ranks.run("bench", "decode", "--quick", "--json", "-", way, *model)
+def test_generation_is_measured_on_several_ranks(models: Path, two_ranks: RingOfCommands) -> None:
+    model = ["-m", str(models / "llama")]
+    done = two_ranks.run("bench", "decode", "--quick", "--json", "-", *model)
     assert (done.statuses, done.out[1]) == ([0, 0], "")
-    lines = [json.loads(line) for line in done.out[0].splitlines()]
-    assert {line["kind"] for line in lines} == {"stretch", "communication"}
-    (figures,) = [line["figures"] for line in lines if line["kind"] == "communication"]
-    assert figures["ranks"] == 2
-    assert figures["pipeline"] == (way == "--pipeline")
-    assert len(figures["computing_by_rank_s"]) == 2
-    assert min(figures["computing_by_rank_s"]) > 0
-    if way == "--pipeline":
-        # The order, the token, the other rank's output and the result.
-        assert figures["messages"] == 4
-    else:
-        # Two in each of two layers, plus the order and the token.
-        assert figures["messages"] == 6
-        width = COMMON["hidden_size"] * 4
-        assert figures["message_bytes"] == 4 * width + (8 + 1) * 4
+    assert {json.loads(line)["kind"] for line in done.out[0].splitlines()} == {"stretch"}
 
 
-@pytest.mark.parametrize("what", [["stream"], ["decode", "--against", "mlx-lm"], []])
+@pytest.mark.parametrize("what", [["prefill"], ["decode", "--against", "mlx-lm"], []])
 def test_benchmarks_of_one_machine_are_refused(
     what: list[str], models: Path, two_ranks: RingOfCommands
 ) -> None:

@@ -21,7 +21,7 @@ from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import Position
 from mlxchat.wording import Field, Message
 
-# With it, no text of the measurements looped: scripts/bench_loops.py.
+# With it, no text of the measurements looped: scripts/bench/loops.py.
 USUAL_MULTIPLIER = 0.4
 
 

@@ -4,10 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlxchat.bench import batch_memory, batch_prefix, batch_speed
-from mlxchat.bench.batch_memory import SampleFigures, WindowFigures
-from mlxchat.bench.batch_prefix import SharedFigures
-from mlxchat.bench.batch_speed import RowsFigures
-from mlxchat.bench.report import Chart, Table
+from mlxchat.bench.report import Figures, one_after_another
 from mlxchat.bench.subject import Subject
 
 
@@ -37,40 +34,15 @@ QUICK = Amounts(
     memory=batch_memory.Amounts(window=64, lengths=(32, 56, 128), short=300),
 )
 
-Found = RowsFigures | SharedFigures | WindowFigures | SampleFigures
+TITLES = batch_speed.TITLES | batch_prefix.TITLES | batch_memory.TITLES
 
 
-def measure(subject: Subject) -> Iterator[Sequence[Found]]:
+def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     amounts = QUICK if subject.quick else FULL
-    before: Sequence[Found] = ()
-    for part in (
-        batch_speed.measure(subject, amounts.rows, amounts.tokens, amounts.rounds),
-        batch_prefix.measure(subject, amounts.shared),
-        batch_memory.measure(subject, amounts.memory),
-    ):
-        found: Sequence[Found] = ()
-        for found in part:
-            yield [*before, *found]
-        before = [*before, *found]
-
-
-def tables(found: Sequence[Found]) -> Sequence[Table]:
-    rows = [each for each in found if isinstance(each, RowsFigures)]
-    shared = [each for each in found if isinstance(each, SharedFigures)]
-    memory = [each for each in found if isinstance(each, WindowFigures | SampleFigures)]
-    return [
-        *batch_speed.tables(rows),
-        *([batch_prefix.table(shared)] if shared else []),
-        *batch_memory.tables(memory),
-    ]
-
-
-def charts(found: Sequence[Found]) -> Sequence[Chart]:
-    rows = [each for each in found if isinstance(each, RowsFigures)]
-    shared = [each for each in found if isinstance(each, SharedFigures)]
-    memory = [each for each in found if isinstance(each, WindowFigures | SampleFigures)]
-    return [
-        *([batch_speed.chart(rows)] if rows else []),
-        *([batch_prefix.chart(shared)] if shared else []),
-        *batch_memory.charts(memory),
-    ]
+    return one_after_another(
+        (
+            batch_speed.measure(subject, amounts.rows, amounts.tokens, amounts.rounds),
+            batch_prefix.measure(subject, amounts.shared),
+            batch_memory.measure(subject, amounts.memory),
+        )
+    )

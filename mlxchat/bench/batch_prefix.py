@@ -1,20 +1,19 @@
 """Prompts that share most of their tokens: side by side, by mlx-lm, and in a shell loop."""
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mlxchat.bench.batch_speed import THEIRS, generate_side_by_side, generate_theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
-from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
+from mlxchat.bench.report import Figures
+from mlxchat.bench.startup import process_seconds
 from mlxchat.bench.subject import Subject
-from mlxchat.errors import ModelError
 
 OURS, LOOP, CACHED_LOOP = "mlxchat", "shell loop", "shell loop, prefix cache"
 OWN_TOKENS = 8
@@ -22,22 +21,10 @@ ROWS = 32
 # Processes that are timed of a shell loop.
 PROCESSES = 3
 WARM_UP_PROMPTS, WARM_UP_TOKENS = 2, 4
-
-
-@dataclass(frozen=True, slots=True)
-class SharedFigures:
-    """Seconds for all `prompts`, which share `shared_tokens`; `times_ours` compares them with
-    mlxchat's. Those of a shell loop are a multiple of a few processes'."""
-
-    kind: ClassVar[str] = "shared"
-
-    side: str
-    prompts: int
-    shared_tokens: int
-    prompt_tokens: int
-    tokens: int
-    seconds: Spread
-    times_ours: Spread | None
+TITLES = {
+    "shared": f"Prompts that begin alike, at most {ROWS} side by side, seconds for all; of a shell "
+    f"loop, {PROCESSES} processes are timed and multiplied"
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +35,24 @@ class Amounts:
     rounds: int
 
 
-def measure(subject: Subject, amounts: Amounts) -> Iterator[Sequence[SharedFigures]]:
+def measure(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
     """Greedy generation after prompts that begin alike, without an end token."""
     prompts = sharing_prompts(subject, amounts)
     sides = list(_sides(subject, amounts, prompts))
     prompt_tokens = len(subject.model.tokenizer.prompt(prompts[0]).ids)
     for values in interleave(sides, amounts.rounds, subject.tick):
         yield [
-            SharedFigures(
-                side=side.name,
-                prompts=amounts.prompts,
-                shared_tokens=amounts.shared,
-                prompt_tokens=prompt_tokens,
-                tokens=amounts.tokens,
-                seconds=Spread.of(seconds),
-                times_ours=None if side.name == OURS else ratios(seconds, values[0]),
+            Figures(
+                "shared",
+                {
+                    "side": side.name,
+                    "prompts": amounts.prompts,
+                    "shared_tokens": amounts.shared,
+                    "prompt_tokens": prompt_tokens,
+                    "tokens": amounts.tokens,
+                    "seconds": Spread.of(seconds),
+                    "times_ours": None if side.name == OURS else ratios(seconds, values[0]),
+                },
             )
             for side, seconds in zip(sides, values, strict=True)
             if seconds
@@ -125,7 +115,7 @@ class Loop:
         self._rounds += 1
         caches = self._scratch / f"caches-{self._rounds}"
         first_s, *others_s = (
-            process_seconds([*self._command, "--", prompt], self._environment(caches))
+            process_seconds([*self._command, "--", prompt], self._environment(caches))[1]
             for prompt in self._prompts[:PROCESSES]
         )
         if not self._with_cache:
@@ -135,50 +125,3 @@ class Loop:
 
     def _environment(self, caches: Path) -> Mapping[str, str]:
         return {**os.environ, "XDG_CACHE_HOME": str(caches)} if self._with_cache else os.environ
-
-
-def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Seconds until the process ends. Raises ModelError, with its last line, if it fails."""
-    began_s = time.perf_counter()
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=environment,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["nothing"]
-        raise ModelError(f"{' '.join(command[1:4])} failed: {said[-1]}")
-    return time.perf_counter() - began_s
-
-
-def table(found: Sequence[SharedFigures]) -> Table:
-    first = found[0]
-    rows = [
-        (
-            each.side,
-            middle(each.seconds),
-            range_of(each.seconds),
-            middle(each.times_ours),
-            range_of(each.times_ours),
-        )
-        for each in found
-    ]
-    return Table(
-        f"{first.prompts} prompts of {first.prompt_tokens:,} tokens that share "
-        f"{first.shared_tokens:,}, {first.tokens} tokens of output for each, seconds for all",
-        ("SIDE", "S", "RANGE", "TIMES OURS", "RATIO RANGE"),
-        tuple(rows),
-        (
-            f"At most {ROWS} rows side by side. A shell loop starts `mlxchat generate` for each "
-            f"prompt: {min(PROCESSES, first.prompts)} processes are timed and multiplied.",
-        ),
-    )
-
-
-def chart(found: Sequence[SharedFigures]) -> Chart:
-    points = [(each.side, Point.of(f"{each.prompts} prompts", each.seconds)) for each in found]
-    return Chart("batch-prefix", "Prompts that begin alike", "", "seconds", "bars", series(points))

@@ -3,48 +3,32 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import mlx.core as mx
 import numpy as np
 
 from mlxchat.bench import theirs
-from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
-from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
+from mlxchat.bench.paired import Side, Spread, interleave, ratios
+from mlxchat.bench.report import Figures
 from mlxchat.bench.scheduler import run_rows
 from mlxchat.bench.subject import SENTENCES, Subject
 from mlxchat.engine.generate import Generation
 from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
-from mlxchat.units import count, format_bytes
+from mlxchat.units import count
 
 OURS, ALONE, THEIRS = "mlxchat", "one by one", theirs.NAME
 PROMPT_TOKENS = 40
 WARM_UP_TOKENS = 4
+TITLES = {
+    "rows": "Different prompts, tokens generated per second, reading the prompts included; gain "
+    "over one by one"
+}
 
 
 # Called with the number of tokens generated since the last call.
 Take = Callable[[int], object]
-
-
-@dataclass(frozen=True, slots=True)
-class RowsFigures:
-    """`rows` prompts, `tokens` generated for each. `ttft_s` is the time to the first token of the
-    first row. `gain` compares the speed with the same prompts one by one, `speed_ratio` with
-    mlx-lm's."""
-
-    kind: ClassVar[str] = "rows"
-
-    side: str
-    rows: int
-    prompt_tokens: int
-    tokens: int
-    tokens_per_s: Spread
-    ttft_s: Spread
-    peak_memory_bytes: Spread
-    gain: Spread | None
-    speed_ratio: Spread | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +46,7 @@ class _Case:
 
 def measure(
     subject: Subject, row_counts: Sequence[int], tokens: int, rounds: int
-) -> Iterator[Sequence[RowsFigures]]:
+) -> Iterator[Sequence[Figures]]:
     """Greedy generation of `tokens` tokens per row, without an end token."""
     prompts = different_prompts(subject.model, max(row_counts), PROMPT_TOKENS)
     names = (OURS, ALONE, *((THEIRS,) if subject.against else ()))
@@ -160,74 +144,24 @@ def generate_theirs(
 
 def _figures(
     case: _Case, runs: dict[_Case, list[_Run]], prompt_tokens: int, tokens: int
-) -> RowsFigures:
+) -> Figures:
     def speeds(side: str) -> list[float]:
         return [run.tokens_per_s for run in runs.get(_Case(side, case.rows), [])]
 
     own = runs[case]
-    return RowsFigures(
-        side=case.side,
-        rows=case.rows,
-        prompt_tokens=prompt_tokens,
-        tokens=tokens,
-        tokens_per_s=Spread.of(speeds(case.side)),
-        ttft_s=Spread.of([run.ttft_s for run in own]),
-        peak_memory_bytes=Spread.of([float(run.peak_memory_bytes) for run in own]),
-        gain=None if case.side == ALONE else ratios(speeds(case.side), speeds(ALONE)),
-        speed_ratio=None if case.side == THEIRS else ratios(speeds(case.side), speeds(THEIRS)),
-    )
-
-
-def tables(found: Sequence[RowsFigures]) -> list[Table]:
-    return [_speed_table(found), _ratio_table(found)] if found else []
-
-
-def _speed_table(found: Sequence[RowsFigures]) -> Table:
-    rows = [
-        (
-            str(each.rows),
-            each.side,
-            middle(each.tokens_per_s),
-            range_of(each.tokens_per_s),
-            middle(each.ttft_s),
-            format_bytes(each.peak_memory_bytes.median),
-        )
-        for each in found
-    ]
-    first = found[0]
-    return Table(
-        f"Different prompts of {first.prompt_tokens} tokens, {first.tokens} tokens of output for "
-        "each: tokens generated per second, reading the prompts included",
-        ("ROWS", "SIDE", "TOK/S", "RANGE", "FIRST TOKEN S", "PEAK"),
-        tuple(rows),
-    )
-
-
-def _ratio_table(found: Sequence[RowsFigures]) -> Table:
-    rows = [
-        (
-            str(each.rows),
-            each.side,
-            middle(each.gain),
-            range_of(each.gain),
-            middle(each.speed_ratio),
-            range_of(each.speed_ratio),
-            verdict(each.speed_ratio, "faster", "slower"),
-        )
-        for each in found
-    ]
-    compared = any(each.side == THEIRS for each in found)
-    return Table(
-        "The same as ratios: to the same prompts one by one in this process"
-        + (f", and to {THEIRS}" if compared else ""),
-        ("ROWS", "SIDE", "GAIN", "RANGE", f"TO {THEIRS.upper()}", "RANGE", "SPEED"),
-        tuple(rows),
-        (VERDICTS,) if compared else (),
-    )
-
-
-def chart(found: Sequence[RowsFigures]) -> Chart:
-    points = [(each.side, Point.of(count(each.rows, "row"), each.tokens_per_s)) for each in found]
-    return Chart(
-        "batch-speed", "Rows side by side", "", "tokens per second", "bars", series(points)
+    return Figures(
+        "rows",
+        {
+            "rows": case.rows,
+            "side": case.side,
+            "prompt_tokens": prompt_tokens,
+            "tokens": tokens,
+            "tokens_per_s": Spread.of(speeds(case.side)),
+            "ttft_s": Spread.of([run.ttft_s for run in own]),
+            "peak_memory_bytes": Spread.of([float(run.peak_memory_bytes) for run in own]),
+            "gain": None if case.side == ALONE else ratios(speeds(case.side), speeds(ALONE)),
+            "speed_ratio": (
+                None if case.side == THEIRS else ratios(speeds(case.side), speeds(THEIRS))
+            ),
+        },
     )

@@ -1,6 +1,6 @@
 """Generation: speed and memory over time, with and without a window, and the cost per token of the
 loop itself, on a network so small that it shows. Then drafts, on workloads. On several ranks,
-measures their communication instead.
+generation only.
 """
 
 import statistics
@@ -8,17 +8,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import mlx.core as mx
 
-from mlxchat.bench import communication, theirs, workloads
-from mlxchat.bench.communication import CommunicationFigures
-from mlxchat.bench.paired import VERDICTS, Side, Spread, differences, interleave, ratios, verdict
-from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
+from mlxchat.bench import theirs, workloads
+from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios
+from mlxchat.bench.report import Figures, one_after_another
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.tiny import tiny_config, with_tiny_network
-from mlxchat.bench.workloads import WorkloadFigures
 from mlxchat.engine.generate import Generation
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
@@ -32,7 +30,7 @@ OURS, THEIRS, BARE = "mlxchat", theirs.NAME, "bare loop"
 class Amounts:
     """`stretches` of `stretch` tokens each, at a window of `window`. On the tiny network,
     `tiny_tokens` in each of `tiny_rounds`: many short rounds, because a busy machine adds more
-    than the difference for seconds at a time. `ranks_tokens` to measure communication."""
+    than the difference for seconds at a time."""
 
     stretch: int
     stretches: int
@@ -40,46 +38,16 @@ class Amounts:
     rounds: int
     tiny_tokens: int
     tiny_rounds: int
-    ranks_tokens: int
 
 
-FULL = Amounts(
-    200, stretches=5, window=512, rounds=5, tiny_tokens=50, tiny_rounds=61, ranks_tokens=100
-)
-QUICK = Amounts(
-    16, stretches=4, window=32, rounds=3, tiny_tokens=20, tiny_rounds=9, ranks_tokens=16
-)
+FULL = Amounts(200, stretches=5, window=512, rounds=5, tiny_tokens=50, tiny_rounds=61)
+QUICK = Amounts(16, stretches=4, window=32, rounds=3, tiny_tokens=20, tiny_rounds=9)
 
 
-@dataclass(frozen=True, slots=True)
-class StretchFigures:
-    """From the token `from_token` on. `speed_ratio` compares with mlx-lm at the same window; if
-    `window_kept` is false, mlx-lm ignores the window for this model."""
-
-    kind: ClassVar[str] = "stretch"
-
-    side: str
-    max_kv_size: int | None
-    window_kept: bool
-    from_token: int
-    tokens: int
-    tokens_per_s: Spread
-    active_memory_bytes: Spread
-    speed_ratio: Spread | None
-
-
-@dataclass(frozen=True, slots=True)
-class OverheadFigures:
-    """On the tiny network: median time per token, and its excess over the bare loop's."""
-
-    kind: ClassVar[str] = "overhead"
-
-    side: str
-    token_s: Spread
-    above_bare_s: Spread | None
-
-
-Found = StretchFigures | OverheadFigures | CommunicationFigures | WorkloadFigures
+TITLES = workloads.TITLES | {
+    "stretch": "Generating, by stretches; active memory is MLX's at the end of each",
+    "overhead": "A token on a tiny network, and its excess over the bare loop's",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +67,23 @@ class _Stretch:
     active_memory_bytes: int
 
 
-def measure(subject: Subject) -> Iterator[Sequence[Found]]:
+def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     """Greedy generation after a short prompt, without an end token, and workloads."""
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
-    before: Sequence[Found] = ()
-    for part in _parts(subject, QUICK if subject.quick else FULL, tokenizer):
-        found: Sequence[Found] = ()
-        for found in part:
-            yield [*before, *found]
-        before = [*before, *found]
-
-
-def _parts(
-    subject: Subject, amounts: Amounts, tokenizer: Any
-) -> Iterator[Iterator[Sequence[Found]]]:
+    amounts = QUICK if subject.quick else FULL
     if subject.workloads:
-        yield workloads.measure(subject, tokenizer)
-        return
-    yield _stretches(subject, amounts, tokenizer)
-    peers = subject.model.peers
-    if peers is not None:
-        yield communication.measure(subject, peers, amounts.ranks_tokens, amounts.rounds)
-        return
-    yield _overheads(subject, amounts, tokenizer)
-    yield workloads.measure(subject, tokenizer)
+        return workloads.measure(subject, tokenizer)
+    stretches = _stretches(subject, amounts, tokenizer)
+    if subject.model.peers is not None:
+        return stretches
+    overheads = _overheads(subject, amounts, tokenizer)
+    return one_after_another((stretches, overheads, workloads.measure(subject, tokenizer)))
 
 
 # During generation
 
 
-def _stretches(
-    subject: Subject, amounts: Amounts, tokenizer: Any
-) -> Iterator[Sequence[StretchFigures]]:
+def _stretches(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Figures]]:
     names = (OURS, THEIRS) if subject.against else (OURS,)
     cases = [
         _Case(side, window, _window_kept(subject.model, side, window))
@@ -188,7 +141,7 @@ def _timed(tokens: Iterable[Any], stretch: int) -> Iterator[_Stretch]:
 
 def _figures(
     case: _Case, n: int, runs: dict[_Case, list[list[_Stretch]]], amounts: Amounts
-) -> StretchFigures:
+) -> Figures:
     others = [
         run
         for each, found in runs.items()
@@ -196,24 +149,25 @@ def _figures(
         for run in found
     ]
     speeds = [run[n].tokens_per_s for run in runs[case]]
-    return StretchFigures(
-        side=case.side,
-        max_kv_size=case.window,
-        window_kept=case.window_kept,
-        from_token=n * amounts.stretch,
-        tokens=amounts.stretch,
-        tokens_per_s=Spread.of(speeds),
-        active_memory_bytes=Spread.of([run[n].active_memory_bytes for run in runs[case]]),
-        speed_ratio=ratios(speeds, [run[n].tokens_per_s for run in others]),
+    return Figures(
+        "stretch",
+        {
+            "side": case.side,
+            "max_kv_size": case.window,
+            "window_kept": case.window_kept,
+            "from_token": n * amounts.stretch,
+            "tokens": amounts.stretch,
+            "tokens_per_s": Spread.of(speeds),
+            "active_memory_bytes": Spread.of([run[n].active_memory_bytes for run in runs[case]]),
+            "speed_ratio": ratios(speeds, [run[n].tokens_per_s for run in others]),
+        },
     )
 
 
 # The loop itself
 
 
-def _overheads(
-    subject: Subject, amounts: Amounts, tokenizer: Any
-) -> Iterator[Sequence[OverheadFigures]]:
+def _overheads(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Figures]]:
     model = with_tiny_network(subject.model, tiny_config(layers=8, width=128, vocabulary=49_152))
     ids = subject.prompt_ids(PROMPT_TOKENS) % 256
     ours, other = _Case(OURS, None), _Case(THEIRS, None)
@@ -227,8 +181,13 @@ def _overheads(
     for values in interleave(sides, amounts.tiny_rounds, subject.tick):
         bare = values[0]
         yield [
-            OverheadFigures(
-                name, Spread.of(runs), None if name == BARE else differences(runs, bare)
+            Figures(
+                "overhead",
+                {
+                    "side": name,
+                    "token_s": Spread.of(runs),
+                    "above_bare_s": None if name == BARE else differences(runs, bare),
+                },
             )
             for name, runs in zip(loops, values, strict=True)
             if runs
@@ -247,112 +206,3 @@ def _token_s(tokens: Iterable[Any]) -> float:
     """Median seconds between two tokens."""
     times_s = [time.perf_counter() for _ in tokens]
     return statistics.median(later - earlier for earlier, later in pairwise(times_s))
-
-
-# Tables and charts
-
-
-def tables(found: Sequence[Found]) -> Sequence[Table]:
-    stretches = [each for each in found if isinstance(each, StretchFigures)]
-    overheads = [each for each in found if isinstance(each, OverheadFigures)]
-    replies = [each for each in found if isinstance(each, WorkloadFigures)]
-    return [
-        *([_stretch_table(stretches)] if stretches else []),
-        *([_overhead_table(overheads)] if overheads else []),
-        *(communication.table(each) for each in found if isinstance(each, CommunicationFigures)),
-        *([workloads.table(replies)] if replies else []),
-    ]
-
-
-def _stretch_table(found: Sequence[StretchFigures]) -> Table:
-    rows = [
-        (
-            each.side,
-            _window(each),
-            f"{each.from_token:,}",
-            middle(each.tokens_per_s),
-            range_of(each.tokens_per_s),
-            middle(each.speed_ratio),
-            verdict(each.speed_ratio, "faster", "slower"),
-            f"{each.active_memory_bytes.median / 1e6:,.2f}",
-        )
-        for each in found
-    ]
-    compared = any(each.side == THEIRS for each in found)
-    return Table(
-        f"Decode, by {found[0].tokens} tokens, {found[0].tokens_per_s.runs} runs each"
-        + (f"; ratios to {THEIRS} with the same window" if compared else ""),
-        ("SIDE", "WINDOW", "FROM TOKEN", "TOK/S", "RANGE", "RATIO", "SPEED", "ACTIVE MB"),
-        tuple(rows),
-        (
-            *((VERDICTS,) if compared else ()),
-            "Active memory is MLX's, weights and cache, at the end of each stretch.",
-        ),
-    )
-
-
-def _window(each: StretchFigures) -> str:
-    if each.max_kv_size is None:
-        return "none"
-    return f"{each.max_kv_size:,}" + ("" if each.window_kept else " ignored")
-
-
-def _overhead_table(found: Sequence[OverheadFigures]) -> Table:
-    rows = [
-        (
-            each.side,
-            middle(each.token_s, 1e-3),
-            range_of(each.token_s, 1e-3),
-            middle(each.above_bare_s, 1e-3),
-            range_of(each.above_bare_s, 1e-3),
-        )
-        for each in found
-    ]
-    return Table(
-        f"A token on a tiny network, {found[0].token_s.runs} runs each",
-        ("SIDE", "MS", "RANGE", "ABOVE BARE LOOP", "RANGE"),
-        tuple(rows),
-    )
-
-
-def charts(found: Sequence[Found]) -> Sequence[Chart]:
-    stretches = [each for each in found if isinstance(each, StretchFigures)]
-
-    def chart(name: str, title: str, y: str, pick: str, unit: float) -> Chart:
-        points = [
-            (
-                _Case(each.side, each.max_kv_size).name,
-                Point.of(each.from_token + each.tokens, getattr(each, pick), unit),
-            )
-            for each in stretches
-        ]
-        return Chart(name, title, "tokens generated", y, "lines", series(points))
-
-    drawn = (
-        []
-        if not stretches
-        else [
-            chart("decode-speed", "Generating", "tokens per second", "tokens_per_s", 1),
-            chart("decode-memory", "Active memory", "MB", "active_memory_bytes", 1e6),
-        ]
-    )
-    overheads = [
-        ("a token", Point.of(each.side, each.token_s, 1e-3))
-        for each in found
-        if isinstance(each, OverheadFigures)
-    ]
-    if overheads:
-        drawn.append(
-            Chart(
-                "decode-overhead",
-                "A token on a tiny network",
-                "loop",
-                "ms",
-                "bars",
-                series(overheads),
-            )
-        )
-    replies = [each for each in found if isinstance(each, WorkloadFigures)]
-    if replies:
-        drawn.append(workloads.chart(replies))
-    return drawn

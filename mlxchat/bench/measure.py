@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from mlxchat.bench.catalog import Bench, Entry
-from mlxchat.bench.machine import Machine
-from mlxchat.bench.record import Circumstances
+from mlxchat.bench.record import Circumstances, Machine
+from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError, OutputError
 from mlxchat.failures import first_line
@@ -20,7 +19,7 @@ class Measured:
     """A benchmark's figures, at least one."""
 
     bench: Bench
-    found: Sequence[Any]
+    found: Sequence[Figures]
     circumstances: Circumstances
 
 
@@ -39,7 +38,7 @@ def measure(
 
     Raises ModelError and OutputError if MLX or the system reports that memory or a disk is full.
     """
-    found: Sequence[Any] = ()
+    found: Sequence[Figures] = ()
     complete = False
     try:
         with shown, _in_one_line():
@@ -68,7 +67,6 @@ def _circumstances(
         model=subject.name,
         dtype=subject.dtype if model is None else str(model.dtype).rpartition(".")[2],
         weights_bytes=None if weights is None else sum(array.nbytes for _, array in weights),
-        text=subject.text_source if entry.reads_text else None,
         machine=machine,
     )
 

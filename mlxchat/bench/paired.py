@@ -15,7 +15,6 @@ Tick = Callable[[int, int, str], None]
 
 # A ratio this close to 1 is a tie, however well the runs agree.
 TIE = 0.02
-VERDICTS = f"Unless a verdict is a tie (within {TIE:.0%}) or unclear, all runs agree."
 
 V = TypeVar("V")
 
@@ -81,12 +80,10 @@ def differences(values: Sequence[float], others: Sequence[float]) -> Spread | No
     return Spread.of(pairs) if pairs else None
 
 
-def verdict(ratio: Spread | None, more: str, less: str) -> str:
-    """A ratio in a word: `more`, `less`, a tie, or unclear if the runs disagree."""
-    if ratio is None:
-        return ""
-    if abs(ratio.median - 1) <= TIE:
-        return "tie"
-    if ratio.min <= 1 <= ratio.max:
-        return "unclear"
-    return more if ratio.median > 1 else less
+def is_tie(ratio: Spread) -> bool:
+    return abs(ratio.median - 1) <= TIE
+
+
+def is_unclear(ratio: Spread) -> bool:
+    """Whether the runs disagree about which side has more."""
+    return ratio.min <= 1 <= ratio.max

@@ -1,98 +1,87 @@
-"""Tables and charts as data, made from a benchmark's figures for others to display."""
+"""Measurements, and tables of them for others to display."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from mlxchat.bench.paired import Spread
+from mlxchat.bench.paired import Spread, is_tie, is_unclear
+
+# From one run or, as a spread, from several; None if there is nothing to compare with.
+Value = Spread | float | str | None
 
 
-class Figures(Protocol):
-    """A frozen dataclass of measurements. `kind` distinguishes those of one benchmark."""
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Measurements of one `kind`, by name. Units are in the names; `*_ratio` compares two sides."""
 
-    kind: ClassVar[str]
+    kind: str
+    values: Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as they are displayed; `notes` are sentences about them."""
+    """Cells as they are displayed."""
 
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
 
-    def without_empty_columns(self) -> "Table":
-        """Drop columns that were not measured."""
-        kept = [n for n in range(len(self.headers)) if any(row[n] for row in self.rows)]
-        headers = tuple(self.headers[n] for n in kept)
-        return replace(
-            self, headers=headers, rows=tuple(tuple(row[n] for n in kept) for row in self.rows)
+
+def one_after_another(
+    parts: Iterable[Iterator[Sequence[Figures]]],
+) -> Iterator[Sequence[Figures]]:
+    """Each part yields all its figures so far; yield those of all parts so far."""
+    before: list[Figures] = []
+    for part in parts:
+        found: Sequence[Figures] = ()
+        for found in part:
+            yield [*before, *found]
+        before += found
+
+
+def tables(found: Sequence[Figures], titles: Mapping[str, str]) -> Iterator[Table]:
+    """One for each kind. What is the same in all rows is in the title, not in a column."""
+    for kind in dict.fromkeys(each.kind for each in found):
+        values = [each.values for each in found if each.kind == kind]
+        cells = {name: [_cell(name, each[name]) for each in values] for name in values[0]}
+        columns = {name: column for name, column in cells.items() if any(column)}
+        shared = {
+            name: column.pop()
+            for name, column in columns.items()
+            if len(values) > 1 == len({*column}) and not isinstance(values[0][name], Spread)
+        }
+        columns = {name: column for name, column in columns.items() if name not in shared}
+        runs = {each.runs for each in values[0].values() if isinstance(each, Spread)}
+        same = [f"{_words(name)} {cell}" for name, cell in shared.items()]
+        same += [f"{number} runs each" for number in runs if number > 1]
+        yield Table(
+            ": ".join(filter(None, (titles[kind], ", ".join(same)))),
+            tuple(_words(name).upper() for name in columns),
+            tuple(zip(*columns.values(), strict=True)),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A value in a series, and the spread of its runs."""
-
-    x: float | str
-    y: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, x: float | str, spread: Spread, unit: float = 1.0) -> "Point":
-        """In multiples of the spread's unit: 1e6 for megabytes."""
-        return cls(x, spread.median / unit, spread.min / unit, spread.max / unit)
-
-    @classmethod
-    def single(cls, x: float | str, y: float) -> "Point":
-        return cls(x, y, y, y)
+def _words(name: str) -> str:
+    return name.replace("_bytes", " MB").replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    label: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """`name` is the name of its files. The value axis starts at zero. x is a number if `kind` is
-    "lines", a name if it is "bars"."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    kind: Literal["lines", "bars"]
-    series: tuple[Series, ...]
-
-
-def series(points: Iterable[tuple[str, Point]]) -> tuple[Series, ...]:
-    """Group points by the label of their series, in order of first appearance."""
-    found: dict[str, list[Point]] = {}
-    for label, point in points:
-        found.setdefault(label, []).append(point)
-    return tuple(Series(label, tuple(each)) for label, each in found.items())
+def _cell(name: str, value: Value) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    unit = 1e6 if name.endswith("_bytes") else 1
+    if not isinstance(value, Spread):
+        return f"{value:,}" if isinstance(value, int) and unit == 1 else figure(value / unit)
+    cell = figure(value.median / unit)
+    if value.runs > 1:
+        cell += f" ({figure(value.min / unit)}–{figure(value.max / unit)})"
+    if name.endswith("_ratio"):
+        cell += " tie" if is_tie(value) else " unclear" if is_unclear(value) else ""
+    return cell
 
 
 def figure(value: float) -> str:
     """Three significant digits, or all digits before the point: 0.0712, 17.2, 1,250."""
     if value == 0 or abs(value) >= 999.5:
         return f"{value:,.0f}"
-    digits = next(
-        (n for n, limit in ((0, 99.95), (1, 9.995), (2, 0.9995)) if abs(value) >= limit), 3
-    )
-    return f"{value:.{digits}f}"
-
-
-def range_of(spread: Spread | None, unit: float = 1.0) -> str:
-    """From minimum to maximum; empty for a single run."""
-    if spread is None or spread.runs < 2:
-        return ""
-    return f"{figure(spread.min / unit)}–{figure(spread.max / unit)}"
-
-
-def middle(spread: Spread | None, unit: float = 1.0) -> str:
-    return "" if spread is None else figure(spread.median / unit)
+    return f"{value:#.3g}".rstrip(".")

@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from mlxchat.bench import theirs
-from mlxchat.bench.paired import VERDICTS, Side, Spread, interleave, ratios, verdict
-from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
+from mlxchat.bench.paired import Side, Spread, interleave, ratios
+from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError
 
@@ -22,25 +21,13 @@ PROMPT = " one two three four five six seven eight nine ten" * 2
 ROUNDS, QUICK_ROUNDS = 5, 3
 OURS, THEIRS = "mlxchat", theirs.NAME
 HELP, WARM, COLD = "--help", "first token, warm", "first token, cold"
-
-COLD_MEANS = "Cold: the model's files were evicted from memory first."
-NO_COLD = "No cold start: this system does not let users evict a file from memory."
+TITLES = {
+    "start": "Seconds from the start of the process; cold: with the model's files out of memory, "
+    "which only Linux can do"
+}
 
 # Lets the system drop a file from memory. macOS offers users nothing like it.
 FORGET = getattr(os, "posix_fadvise", None)
-
-
-@dataclass(frozen=True, slots=True)
-class StartFigures:
-    """`until` is HELP, WARM or COLD. Cold: the model's files were evicted from memory first, which
-    only Linux can do; the program's own files may still be there."""
-
-    kind: ClassVar[str] = "start"
-
-    side: str
-    until: str
-    seconds: Spread
-    time_ratio: Spread | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +36,7 @@ class _Case:
     until: str
 
 
-def measure(subject: Subject) -> Iterator[Sequence[StartFigures]]:
+def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     """Each run is a process. Neither side applies the chat template, so both read the same text."""
     directory = theirs.same_weights(subject) if subject.against else subject.directory
     untils = (HELP, WARM, *((COLD,) if FORGET is not None else ()))
@@ -71,12 +58,12 @@ def _side(subject: Subject, case: _Case, directory: Path) -> Side[float]:
     def run() -> float:
         if case.until == COLD:
             evict_from_memory(directory)
-        return seconds_to_output(command, environment)
+        return process_seconds(command, environment)[0]
 
     def warm_up() -> None:
         # Run once to compile everything; the first run also reads the model's files.
         if case.until != COLD:
-            seconds_to_output(command, environment)
+            process_seconds(command, environment)
 
     return Side(f"{case.until}, {case.side}", run, warm_up)
 
@@ -112,11 +99,9 @@ def evict_from_memory(directory: Path) -> None:
                 os.close(descriptor)
 
 
-def seconds_to_output(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Seconds until the first character of the answer, after mlx-lm's line of equals signs.
-
-    Raises ModelError, with the last line of the process's output, if it fails.
-    """
+def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
+    """Seconds until the first character of the answer, after mlx-lm's line of equals signs, and
+    until the end. Raises ModelError, with the last line of the process's output, if it fails."""
     with tempfile.TemporaryFile() as errors:
         started_s = time.perf_counter()
         process = subprocess.Popen(
@@ -131,49 +116,29 @@ def seconds_to_output(command: Sequence[str], environment: Mapping[str, str]) ->
             try:
                 while stdout.read(1) in (b"=", b"\n"):
                     pass
-                elapsed_s = time.perf_counter() - started_s
+                first_s = time.perf_counter() - started_s
                 stdout.read()
                 status = process.wait()
             except BaseException:
                 process.kill()
                 process.wait()
                 raise
+        ended_s = time.perf_counter() - started_s
         if status != 0:
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
             raise ModelError(f"{' '.join(command[1:4])} failed with status {status}: {said[-1]}")
-    return elapsed_s
+    return first_s, ended_s
 
 
-def _figures(case: _Case, runs: dict[_Case, list[float]]) -> StartFigures:
+def _figures(case: _Case, runs: dict[_Case, list[float]]) -> Figures:
     others = runs.get(_Case(THEIRS, case.until), []) if case.side == OURS else []
-    return StartFigures(case.side, case.until, Spread.of(runs[case]), ratios(runs[case], others))
-
-
-def tables(found: Sequence[StartFigures]) -> Sequence[Table]:
-    rows = [
-        (
-            each.until,
-            each.side,
-            middle(each.seconds),
-            range_of(each.seconds),
-            middle(each.time_ratio),
-            verdict(each.time_ratio, "slower", "faster"),
-            str(each.seconds.runs),
-        )
-        for each in found
-    ]
-    compared = any(each.side == THEIRS for each in found)
-    return [
-        Table(
-            "Seconds from the start of the process" + (f"; ratios to {THEIRS}" if compared else ""),
-            ("UNTIL", "SIDE", "S", "RANGE", "RATIO", "SPEED", "RUNS"),
-            tuple(rows),
-            (*((VERDICTS,) if compared else ()), COLD_MEANS if FORGET is not None else NO_COLD),
-        )
-    ]
-
-
-def charts(found: Sequence[StartFigures]) -> Sequence[Chart]:
-    points = [(each.side, Point.of(each.until, each.seconds)) for each in found]
-    return [Chart("startup", "Starting", "until", "seconds", "bars", series(points))]
+    return Figures(
+        "start",
+        {
+            "until": case.until,
+            "side": case.side,
+            "seconds": Spread.of(runs[case]),
+            "time_ratio": ratios(runs[case], others),
+        },
+    )

@@ -1,4 +1,4 @@
-"""The subject of a benchmark: the model, the text, with or without mlx-lm, quick or full.
+"""The subject of a benchmark: the model, with or without mlx-lm, quick or full.
 Anything slow is loaded on first use."""
 
 from collections.abc import Callable, Sequence
@@ -8,13 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from mlxchat.bench.paired import Tick
-from mlxchat.bench.text import MAX_CHARS_PER_TOKEN, Text, find_text, read_text
 from mlxchat.bench.workload_texts import WorkloadName
-from mlxchat.errors import InputError
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
 from mlxchat.text.spans import TokenIds
-from mlxchat.wording import Field, Message
 
 # A prompt of which only the length matters.
 SENTENCES = (
@@ -41,7 +38,6 @@ class Subject:
         device: str = "auto",
         quick: bool = False,
         against: bool = False,
-        text: str | None = None,
         workloads: Sequence[WorkloadName] = (),
         adapter: str | None = None,
         notify: Notify,
@@ -55,7 +51,6 @@ class Subject:
         self.device = device
         self.quick = quick
         self.against = against
-        self._text_path = text
         self.workloads = workloads
         self.adapter = adapter
         self.notify = notify
@@ -78,39 +73,7 @@ class Subject:
         once = self.model.tokenizer.encode("\n".join(SENTENCES) + "\n")
         return np.resize(once, count)
 
-    def text_ids(self, min_tokens: int, max_tokens: int) -> TokenIds:
-        """The first ids of the text, at most `max_tokens`.
-
-        Raises InputError if there are fewer than `min_tokens`.
-        """
-        text = self._text
-        beginning = text.text[: max_tokens * MAX_CHARS_PER_TOKEN]
-        ids = self.model.tokenizer.encode(beginning)[:max_tokens]
-        if len(ids) < min_tokens:
-            raise InputError(
-                f"{text.source} has only {len(ids):,} of the {min_tokens:,} tokens needed: "
-                "give a longer one with ",
-                Field("text"),
-            )
-        return ids
-
     def program_options(self) -> list[str]:
         """The options with which `mlxchat generate` runs this subject in a process of its own."""
         options = ["--device", self.device, "--dtype", self.dtype]
         return options if self.adapter is None else [*options, "--adapter", self.adapter]
-
-    @property
-    def text_source(self) -> str | None:
-        """The source of the text, if it has been read."""
-        return self._text.source if "_text" in self.__dict__ else None
-
-    @cached_property
-    def _text(self) -> Text:
-        if self._text_path is None:
-            text = find_text()
-            self.notify(Message(f"the text is {text.source}; ", Field("text"), " sets another"))
-            return text
-        text = read_text(self._text_path)
-        for notice in text.notices:
-            self.notify(notice)
-        return text

@@ -15,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.bench.subject import Subject
@@ -129,15 +129,6 @@ def keeps_window(network: nn.Module, max_kv_size: int) -> bool:
     """Whether mlx-lm honours `max_kv_size` for this model; it ignores it if the model makes its own
     cache."""
     return all(type(layer) is not KVCache for layer in make_prompt_cache(network, max_kv_size))
-
-
-def rotating_cache(network: nn.Module, window: int, keep: int) -> list[Any]:
-    """The model's own cache, with its unbounded layers replaced as mlx-lm does if it honours
-    `max_kv_size`."""
-    return [
-        RotatingKVCache(max_size=window, keep=keep) if type(layer) is KVCache else layer
-        for layer in make_prompt_cache(network)
-    ]
 
 
 def command(*arguments: str) -> list[str]:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from mlxchat.app.drafting import make_drafter
 from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
-from mlxchat.bench.report import Chart, Point, Table, middle, range_of, series
+from mlxchat.bench.report import Figures, one_after_another
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.workload_texts import Workload, WorkloadName, workloads
 from mlxchat.cache import Cache
@@ -30,6 +30,10 @@ WARM_UP_TOKENS = 8
 
 # A reply that ends sooner continues after its end.
 MIN_TOKENS = 16
+TITLES = {
+    "workload": "Greedy replies with drafts; same tokens: those before rounding changed one, "
+    "compared with mlxchat's text without drafts"
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +47,6 @@ QUICK = Amounts(max_tokens=MIN_TOKENS, rounds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadFigures:
-    """Decoding the same number of tokens after the same prompt, greedily. `speed_ratio` compares
-    with the other side. The first `same_tokens` are those of mlxchat without drafts: all of them,
-    unless rounding has changed one. Drafted and accepted tokens are those of one run."""
-
-    kind: ClassVar[str] = "workload"
-
-    workload: str
-    side: str
-    prompt_tokens: int
-    tokens: int
-    tokens_per_s: Spread
-    speed_ratio: Spread | None
-    drafted_tokens: int
-    accepted_tokens: int
-    same_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     tokens_per_s: float
     ids: Sequence[int]
@@ -69,21 +54,17 @@ class _Run:
     accepted: int = 0
 
 
-def measure(subject: Subject, tokenizer: Any) -> Iterator[Sequence[WorkloadFigures]]:
+def measure(subject: Subject, tokenizer: Any) -> Iterator[Sequence[Figures]]:
     """The subject's workloads, or all. `tokenizer` is mlx-lm's; None compares with lookup off."""
-    before: Sequence[WorkloadFigures] = ()
-    for workload in workloads(quick=subject.quick):
-        if not {workload.name, WorkloadName.ALL} & set(subject.workloads or WorkloadName):
-            continue
-        found: Sequence[WorkloadFigures] = ()
-        for found in _measure(subject, workload, tokenizer):
-            yield [*before, *found]
-        before = [*before, *found]
+    chosen = set(subject.workloads or WorkloadName)
+    return one_after_another(
+        _measure(subject, workload, tokenizer)
+        for workload in workloads(quick=subject.quick)
+        if {workload.name, WorkloadName.ALL} & chosen
+    )
 
 
-def _measure(
-    subject: Subject, workload: Workload, tokenizer: Any
-) -> Iterator[Sequence[WorkloadFigures]]:
+def _measure(subject: Subject, workload: Workload, tokenizer: Any) -> Iterator[Sequence[Figures]]:
     amounts = QUICK if subject.quick else FULL
     model, ids = subject.model, prompt_ids(subject.model, workload)
     if model.positions is not None and len(ids) + amounts.max_tokens > model.positions:
@@ -150,18 +131,23 @@ class Reply:
             return run
         return replace(run, drafted=drafter.drafted, accepted=drafter.accepted)
 
-    def figures(self, side: str, runs: Sequence[_Run], ratio: Spread | None) -> WorkloadFigures:
+    def figures(self, side: str, runs: Sequence[_Run], ratio: Spread | None) -> Figures:
         pairs = zip(runs[-1].ids, self.tokens, strict=True)
-        return WorkloadFigures(
-            workload=self.workload,
-            side=side,
-            prompt_tokens=len(self.ids),
-            tokens=len(self.tokens),
-            tokens_per_s=Spread.of([run.tokens_per_s for run in runs]),
-            speed_ratio=ratio,
-            drafted_tokens=runs[-1].drafted,
-            accepted_tokens=runs[-1].accepted,
-            same_tokens=sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)),
+        # The first tokens are those of mlxchat without drafts, unless rounding has changed one.
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return Figures(
+            "workload",
+            {
+                "workload": self.workload,
+                "side": side,
+                "prompt_tokens": len(self.ids),
+                "tokens": len(self.tokens),
+                "tokens_per_s": Spread.of([run.tokens_per_s for run in runs]),
+                "speed_ratio": ratio,
+                "drafted_tokens": runs[-1].drafted,
+                "accepted_tokens": runs[-1].accepted,
+                "same_tokens": same,
+            },
         )
 
 
@@ -194,37 +180,3 @@ def _timed(tokens: Iterable[int]) -> _Run:
         ended_s = time.perf_counter()
         begun_s = begun_s or ended_s
     return _Run((len(ids) - 1) / (ended_s - begun_s), ids)
-
-
-def table(found: Sequence[WorkloadFigures]) -> Table:
-    rows = [
-        (
-            each.workload,
-            each.side,
-            middle(each.tokens_per_s),
-            range_of(each.tokens_per_s),
-            middle(each.speed_ratio),
-            range_of(each.speed_ratio),
-            f"{each.accepted_tokens} of {each.drafted_tokens}" if each.side == OURS else "",
-            "all" if each.same_tokens == each.tokens else f"{each.same_tokens} of {each.tokens}",
-        )
-        for each in found
-    ]
-    runs = found[0].tokens_per_s.runs
-    other = next((each.side for each in found if each.side != OURS), PLAIN)
-    return Table(
-        f"Workloads, {runs} {'runs' if runs > 1 else 'run'} each; ratios to {other}",
-        ("WORKLOAD", "SIDE", "TOK/S", "RANGE", "RATIO", "RANGE", "ACCEPTED", "SAME"),
-        tuple(rows),
-        (
-            "ACCEPTED: of the drafted tokens. SAME: tokens before rounding changed one, compared "
-            "with mlxchat's text without drafts.",
-        ),
-    )
-
-
-def chart(found: Sequence[WorkloadFigures]) -> Chart:
-    points = [(each.side, Point.of(each.workload, each.tokens_per_s)) for each in found]
-    return Chart(
-        "decode-workloads", "Workloads", "workload", "tokens per second", "bars", series(points)
-    )

@@ -26,7 +26,7 @@ class AllByDefault(Group):
 
 bench_app = App(
     cls=AllByDefault,
-    help="Measure speed, memory and quality on this machine.",
+    help="Measure speed and memory on this machine.",
     epilog="Example: mlxchat bench prefill --quick --against mlx-lm",
 )
 
@@ -36,15 +36,6 @@ AgainstOption = Annotated[
     typer.Option(
         help="Also measure mlx-lm, on the same weights",
         show_default=False,
-        rich_help_panel=MEASURE,
-    ),
-]
-TextOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Text to read, - for stdin",
-        show_default="the longest one found",
         rich_help_panel=MEASURE,
     ),
 ]
@@ -75,15 +66,6 @@ JsonFileOption = Annotated[
         rich_help_panel=Heading.OUTPUT,
     ),
 ]
-PlotOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Draw charts in DIR (needs the extra mlxchat[plot])",
-        show_default=False,
-        rich_help_panel=Heading.OUTPUT,
-    ),
-]
 
 
 def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
@@ -92,11 +74,9 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
     def command(
         *,
         against: AgainstOption = None,
-        text: TextOption = None,
         workload: WorkloadOption = None,
         quick: QuickOption = False,
         json_file: JsonFileOption = None,
-        plot: PlotOption = None,
         **values: Any,
     ) -> None:
         from mlxchat.terminal.run_bench import BenchRequest, run_benches
@@ -104,11 +84,9 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
         request = BenchRequest(
             entries=entries,
             against=against is not None,
-            text=text,
             workloads=tuple(workload or ()),
             quick=quick,
             json_file=json_file,
-            plot=plot,
             **values,
         )
         raise typer.Exit(run_benches(request))
@@ -116,24 +94,19 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
     names = ("model", "adapter", "offline", "device", "dtype", "pipeline", "quiet")
     with_options(some_of("generate", *names))(command)
     # Typer makes an option of each parameter in the signature.
-    special = {
-        "against": entry.compares,
-        "text": entry.reads_text,
-        "pipeline": entry.on_ranks,
-        "workload": entry.has_workloads,
-    }
+    special = {"pipeline": entry.on_ranks, "workload": entry.has_workloads}
     shown = inspect.signature(command)
     meant = [each for name, each in shown.parameters.items() if special.get(name, True)]
     vars(command)["__signature__"] = shown.replace(parameters=meant)
     return command
 
 
-def _add(entry: Entry, entries: tuple[Entry, ...]) -> None:
-    options = " --against mlx-lm" if entry.compares else ""
-    epilog = f"Example: mlxchat bench {entry.name}{options} --json figures.jsonl"
-    bench_app.command(entry.name, help=entry.summary, epilog=epilog)(_command(entry, entries))
-
-
-for _entry in BENCHES:
-    _add(_entry, (_entry,))
-_add(Entry(ALL, "Run all benchmarks (the default).", compares=True, reads_text=True), BENCHES)
+for _entry, _entries in [
+    *((entry, (entry,)) for entry in BENCHES),
+    (Entry(ALL, "Run all benchmarks (the default)."), BENCHES),
+]:
+    bench_app.command(
+        _entry.name,
+        help=_entry.summary,
+        epilog=f"Example: mlxchat bench {_entry.name} --against mlx-lm --json figures.jsonl",
+    )(_command(_entry, _entries))

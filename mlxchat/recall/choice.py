@@ -18,7 +18,7 @@ from mlxchat.recall.words import (
     names,
 )
 
-# Tuned on scripts/recall_tuning*.py. A text fits if it is at least this close to the message.
+# Never tuned on scripts/bench/facts. A text fits if it is at least this close to the message.
 ENOUGH = 0.36
 # So much less is enough if the message is about the speaker's own things, and again if the text is;
 # half as much if only the text is.

@@ -12,15 +12,13 @@ from mlxchat.terminal.table import format_table
 
 def format_bench_table(table: Table, *, for_terminal: bool) -> str:
     """Right-aligned numbers without colours."""
-    table = table.without_empty_columns()
     if not for_terminal:
         lines = format_table(table.headers, [table.headers, *table.rows], for_terminal=False)
-        return f"{comment(table.title)}{lines}{''.join(map(comment, table.notes))}\n"
+        return f"{comment(table.title)}{lines}\n"
     drawn = format_table(
         table.headers, table.rows, right_aligned=_numbers(table), for_terminal=True
     )
-    notes = "".join(map(paragraph, table.notes))
-    return f"{paragraph(table.title)}\n{drawn}{notes}\n"
+    return f"{paragraph(table.title)}\n{drawn}\n"
 
 
 def paragraph(text: str) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from mlxchat.app.opening import load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.bench.catalog import Entry, load
-from mlxchat.bench.machine import this_machine
 from mlxchat.bench.measure import measure
+from mlxchat.bench.record import this_machine
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
@@ -34,10 +34,8 @@ class BenchRequest:
     device: str
     dtype: str
     against: bool
-    text: str | None
     quick: bool
     json_file: str | None
-    plot: str | None
     quiet: bool
     pipeline: bool = False
     adapter: str | None = None
@@ -72,7 +70,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             "measure one machine"
         )
     messages = Messages(request.quiet)
-    report = BenchReport.prepare(request.json_file, request.plot, messages)
+    report = BenchReport.prepare(request.json_file)
     setup = request.setup()
     start(setup, messages.warn)
     found = find_model(setup, messages)
@@ -95,7 +93,6 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             device=request.device,
             quick=request.quick,
             against=request.against,
-            text=request.text,
             workloads=request.workloads,
             adapter=request.adapter,
             notify=messages.warn,

@@ -1,23 +1,20 @@
-"""Measure how far keys drift as turns are forgotten, and how that affects the next reply.
+"""How far keys drift as turns are forgotten, and how that affects the next reply.
 
-    python -m scripts.bench_drift TEXT [-m smollm2] [--dtype bfloat16]
+    python -m scripts.bench.drift kjv.txt [--dtype bfloat16]
 
-TEXT is a file of real text. A window of 1,280 tokens has a pinned turn and 128 short ones. Each
-round reads the next turn and evicts the oldest. The error is measured on the first layer's keys,
-which depend only on the token and its position, relative to keys rotated once in float32. Keys and
-values are stored in the dtype; everything else is computed in float32, which is fast on a CPU.
-Perplexity is that of the next 64 tokens. Prints one JSON line after 1, 10, 100 and 500 forgotten
-turns.
+A window of 1,280 tokens has a pinned turn and 128 short ones. Each round reads the next turn and
+evicts the oldest. The error is measured on the first layer's keys, which depend only on the token
+and its position, relative to keys rotated once in float32. Keys and values are stored in the dtype;
+everything else is computed in float32, which is fast on a CPU. Perplexity is that of the next 64
+tokens.
 """
 
-import argparse
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+from scripts.bench.common import logprobs, parser, picked, show
 
 # isort: split
 
@@ -36,17 +33,15 @@ ROUNDS = (1, 10, 100, 500)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("text", type=Path)
-    parser.add_argument("-m", "--model", default="smollm2")
-    parser.add_argument("--dtype", default="bfloat16")
-    options = parser.parse_args()
+    options_of = parser(__doc__)
+    options_of.add_argument("text", type=Path)
+    options_of.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    options = options_of.parse_args()
     model = load(options.model, offline=True, dtype="float32")
     ids = model.tokenizer.encode(options.text.read_text()[:200_000])
-    for row in drift(model.network, ids, DTYPES[options.dtype]):
-        print(json.dumps({"dtype": options.dtype} | row), flush=True)
+    rounds = ROUNDS[:2] if options.quick else ROUNDS
+    for row in drift(model.network, ids, DTYPES[options.dtype], rounds):
+        show(bench="drift", dtype=options.dtype, **row)
 
 
 class Held:
@@ -72,21 +67,23 @@ def run(network: nn.Module, cache: Cache, ids: mx.array, dtype: mx.Dtype) -> mx.
     return network(ids, cache=[Held(window, dtype) for window in windows(cache)])
 
 
-def drift(network: nn.Module, ids: np.ndarray, dtype: mx.Dtype) -> Any:
-    """Yield the figures after each of ROUNDS."""
+def drift(
+    network: nn.Module, ids: np.ndarray, dtype: mx.Dtype, rounds: Sequence[int]
+) -> Iterator[dict[str, float]]:
+    """Yield the figures after each of `rounds`."""
     cache = make_cache(network, WINDOW, KEEP)
     front = KEEP + PINNED
     held = list(ids[: front + TURNS * TURN])
     _read(network, cache, held, dtype)
     position = len(held)
-    for number in range(1, ROUNDS[-1] + 1):
+    for number in range(1, rounds[-1] + 1):
         cache.evict(front, front + TURN)
         del held[front : front + TURN]
         turn = ids[position : position + TURN]
         _read(network, cache, turn, dtype)
         held += list(turn)
         position += TURN
-        if number in ROUNDS:
+        if number in rounds:
             errors = _key_errors(network, cache, held, dtype)
             yield {
                 "forgotten": number,
@@ -133,9 +130,7 @@ def _key_errors(
 
 def _perplexity(network: nn.Module, cache: Cache, ids: np.ndarray, dtype: mx.Dtype) -> float:
     logits = run(network, cache.fork(), mx.array(ids)[None], dtype)[0, :-1]
-    said = mx.take_along_axis(logits, mx.array(ids[1:])[:, None], axis=-1)[:, 0]
-    loss: Any = (mx.logsumexp(logits, axis=-1) - said).mean().item()
-    return math.exp(loss)
+    return math.exp(-picked(logprobs(logits), ids[1:]) / (len(ids) - 1))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Measures the database of sessions: saving while a reply streams, and listing, searching and
-recalling from many.
+"""The database of sessions: saving while a reply streams, and listing, searching and recalling from
+many.
 
-    python -m scripts.bench_sessions
-    python -m scripts.bench_sessions --sessions 1000 --turns 20
+    python -m scripts.bench.sessions
 
 Fills a database in a temporary directory with random turns, whose words are as frequent as in
 English (Zipf), and removes it.
@@ -11,13 +10,14 @@ English (Zipf), and removes it.
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Annotated
+
+from scripts.bench.common import parser, show
+
+# isort: split
 
 import numpy as np
-import typer
 
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
@@ -31,67 +31,39 @@ from mlxchat.sessions.session import Session
 
 VOCABULARY = 50_000
 WORDS_OF_A_MESSAGE, WORDS_OF_A_REPLY = 12, 60
-ROUNDS = 7
-PIECES = 2_000
-MESSAGES = 100
+ROUNDS, PIECES, MESSAGES = 7, 2_000, 100
 
 
-def main(
-    sessions: Annotated[int, typer.Option(help="Sessions to fill the database with")] = 10_000,
-    turns: Annotated[int, typer.Option(help="Turns of each")] = 200,
-) -> None:
+def main() -> None:
+    sessions, turns = (20, 20) if parser(__doc__).parse_args().quick else (10_000, 200)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "sessions"
         paths.sessions_dir = lambda: directory
-        _streaming("an empty database")
-        began_s = time.perf_counter()
+        _streaming(0)
         _fill(sessions, turns)
-        size_mb = (directory / "sessions.db").stat().st_size / 1e6
-        print(f"{sessions:,} sessions of {turns} turns: {size_mb:,.0f} MB", end=", ")
-        print(f"written in {time.perf_counter() - began_s:.0f} s")
-        _print("list them", _seconds(listing))
+        size_bytes = (directory / "sessions.db").stat().st_size
+        show(bench="sessions", sessions=sessions, turns=turns, database_bytes=size_bytes)
+        _show("list them", [_seconds(listing) for _ in range(ROUNDS)])
         for what, wanted in _searches():
-            found = len(search(wanted))
-            _print(f"search for {what}, {found} shown", _seconds(lambda w=wanted: search(w)))
-        _recalling()
-        _streaming("this database")
+            times_s = [_seconds(lambda: search(wanted)) for _ in range(ROUNDS)]  # noqa: B023
+            _show(f"search for {what}", times_s)
+        texts = _texts(seed=1)
+        messages = [next(texts) for _ in range(2 * MESSAGES)][::2]
+        recall = [_seconds(lambda: earlier_turns(m, AUTO_RECALL, None)) for m in messages]  # noqa: B023
+        _show("recall from them", recall)
+        _streaming(sessions)
 
 
-def _streaming(where: str) -> None:
+def _streaming(sessions: int) -> None:
     with Session.open("streaming", create=True) as session:
         turn = Turn("hello")
         session.journal.record(None, [turn])
-        each: list[float] = []
-        for _ in range(PIECES):
-            began_s = time.perf_counter()
-            session.journal.show(" word")
-            each.append(time.perf_counter() - began_s)
+        _show(
+            f"save a token, in a database of {sessions:,} sessions",
+            [_seconds(lambda: session.journal.show(" word")) for _ in range(PIECES)],
+        )
         turn.reply, turn.finish_reason = " word" * PIECES, "stop"
-        began_s = time.perf_counter()
         session.journal.record(None, [turn])
-        ended_s = time.perf_counter() - began_s
-    micro = np.array(each) * 1e6
-    print(
-        f"a token shown, in {where}: median {np.median(micro):.0f} µs, mean {micro.mean():.0f} µs, "
-        f"99 of 100 within {np.percentile(micro, 99):.0f} µs; the whole turn {ended_s * 1e3:.1f} ms"
-    )
-
-
-def _recalling() -> None:
-    """Messages as a chat with `--recall-sessions` gets them."""
-    texts = _texts(seed=1)
-    messages = [next(texts) for _ in range(2 * MESSAGES)][::2]
-    each: list[float] = []
-    recalled = 0
-    for message in messages:
-        began_s = time.perf_counter()
-        recalled += bool(earlier_turns(message, AUTO_RECALL, None))
-        each.append(time.perf_counter() - began_s)
-    median_s, most_s = np.percentile(each, [50, 95])
-    print(
-        f"recall for {MESSAGES} random messages: median {median_s:.3f} s, 95 of 100 within "
-        f"{most_s:.3f} s; {recalled} recalled something"
-    )
 
 
 def _fill(sessions: int, turns: int) -> None:
@@ -154,18 +126,16 @@ def _searches() -> Iterator[tuple[str, str]]:
     yield "three words", f"{_word(50)} {_word(500)} {_word(800)}"
 
 
-def _seconds(run: Callable[[], object]) -> list[float]:
-    seconds: list[float] = []
-    for _ in range(ROUNDS):
-        began_s = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - began_s)
-    return seconds
+def _seconds(run: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    run()
+    return time.perf_counter() - began_s
 
 
-def _print(what: str, seconds: list[float]) -> None:
-    print(f"{what}: {median(seconds):.3f} s ({min(seconds):.3f} to {max(seconds):.3f})")
+def _show(what: str, times_s: Sequence[float]) -> None:
+    median_s, p95_s, p99_s = np.percentile(times_s, [50, 95, 99])
+    show(bench="sessions", what=what, median_s=median_s, p95_s=p95_s, p99_s=p99_s)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -3,8 +3,8 @@
 import pytest
 
 from mlxchat.settings import SamplingSettings
-from scripts import equal_drafts
-from scripts.equal_drafts import ROUNDING, compare, difference, generate
+from scripts.bench import drafts
+from scripts.bench.drafts import ROUNDING, compare, difference, generate
 from scripts.families import build_family
 
 
@@ -23,7 +23,7 @@ def test_a_family_that_cannot_be_bounded_has_no_drafts() -> None:
 def test_a_wrong_token_has_a_gap_too_large_for_rounding(
     sampling: SamplingSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(equal_drafts, "TOKENS", 12)
+    monkeypatch.setattr(drafts, "TOKENS", 12)
     network = build_family("llama")
     plain = generate(network, sampling)
     wrong = [*plain[:5], (plain[5] + 1) % 256, *plain[6:]]

@@ -1,23 +1,19 @@
-"""Measure how moving positions affects quality, and how long it takes, at a fixed window.
+"""How moving positions affects quality, and how long it takes, at a fixed window.
 
-    python -m scripts.bench_quality gap|decode|cost TEXT [-m MODEL] [--tokens 40000] [--window 512]
-
-TEXT is a file of real text, for example `bible -f gen1:1-deut34:12 > kjv.txt` with Debian's package
-bible-kjv. `mlxchat bench stream` measures perplexity by position.
+    python -m scripts.bench.positions gap|decode|cost kjv.txt
 
 gap     perplexity after a simulated number of tokens, with our positions and with an open gap
 decode  the same, one token at a time
 cost    the share of decoding time that moving keys takes
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+from scripts.bench.common import losses, parser, perplexity, show
 
 # isort: split
 
@@ -25,57 +21,49 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxchat.bench.stream import losses, perplexity
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.build import POSITION_LIMIT
 from mlxchat.cache.window import REANCHOR_EVERY
 from mlxchat.models.load import load
 
-KEEP, STEP = 4, 256
+KEEP, STEP, WINDOW = 4, 256, 512
 TOTALS, DECODED = (0, 16_000, 1_000_000, 10_000_000), 2_000
 GAPS = (0, 7_500, 12_000, 16_000, 64_000, 1_000_000, 20_000_000)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("what", choices=[run.__name__ for run in RUNS])
-    parser.add_argument("text", type=Path)
-    parser.add_argument("-m", "--model", default="smollm2")
-    parser.add_argument("--tokens", type=int, default=40_000)
-    parser.add_argument("--window", type=int, default=512)
-    options = parser.parse_args()
+    options_of = parser(__doc__)
+    options_of.add_argument("what", choices=[run.__name__ for run in RUNS])
+    options_of.add_argument("text", type=Path)
+    options = options_of.parse_args()
     model = load(options.model, offline=True)
-    ids = model.tokenizer.encode(options.text.read_text())[: options.tokens]
+    ids = model.tokenizer.encode(options.text.read_text()[:200_000])
+    window = 64 if options.quick else WINDOW
+    after = 64 if options.quick else 1_024 if options.what == "gap" else DECODED
     run = next(run for run in RUNS if run.__name__ == options.what)
-    run(model.network, ids, options.window)
+    run(model.network, ids[: 4 * window + after + 1], window)
 
 
 def gap(network: nn.Module, ids: np.ndarray, window: int) -> None:
-    ids = ids[: 4 * window + 1024]
     before = make_cache(network, window, KEEP)
     list(losses(network, before, ids[: 4 * window], STEP))
     for layer in before:
         layer._reanchor()
-    print("tokens ahead  perplexity with our positions  with the gap left open")
     for distance in GAPS:
-        figures = [
+        ours, open_gap = (
             perplexity(list(losses(network, cache, ids[4 * window :], STEP)))
             for cache in (ours_ahead(before, distance), with_gap(before, distance))
-        ]
-        print(f"{distance:12,}  {figures[0]:29.2f}  {figures[1]:22.2f}", flush=True)
+        )
+        show(bench="positions", earlier=distance, perplexity=ours, open_gap_perplexity=open_gap)
 
 
 def decode(network: nn.Module, ids: np.ndarray, window: int) -> None:
     before = make_cache(network, window, KEEP)
     list(losses(network, before, ids[: 4 * window], STEP))
-    following = ids[4 * window : 4 * window + DECODED + 1]
-    print("tokens before  perplexity of the next 2,000")
     for total in TOTALS:
         cache = ours_ahead(before, total)
-        values = list(losses(network, cache, following, step_size=1))
-        print(f"{total:13,}  {perplexity(values):10.3f}", flush=True)
+        values = list(losses(network, cache, ids[4 * window :], step_size=1))
+        show(bench="positions", earlier=total, decoded_perplexity=perplexity(values))
 
 
 def cost(network: nn.Module, ids: np.ndarray, window: int) -> None:
@@ -87,11 +75,13 @@ def cost(network: nn.Module, ids: np.ndarray, window: int) -> None:
     rebased_s = _median_s(
         lambda: _state_after(cache, lambda layer: layer._rebase(layer.offset - 1))
     )
-    share = anchored_s / REANCHOR_EVERY / token_s, rebased_s / (POSITION_LIMIT // 2) / token_s
-    print(
-        f"a token {token_s * 1e3:.2f} ms; moving the kept {anchored_s * 1e3:.3f} ms, every "
-        f"{REANCHOR_EVERY} tokens: {share[0]:.3%}; moving all back {rebased_s * 1e3:.2f} ms, every "
-        f"{POSITION_LIMIT // 2:,}: {share[1]:.5%}"
+    show(
+        bench="positions",
+        token_s=token_s,
+        moving_kept_s=anchored_s,
+        share_moving_kept=anchored_s / REANCHOR_EVERY / token_s,
+        moving_all_s=rebased_s,
+        share_moving_all=rebased_s / (POSITION_LIMIT // 2) / token_s,
     )
 
 

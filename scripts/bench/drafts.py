@@ -1,7 +1,7 @@
 """Compare texts with and without drafts, on tiny float32 models of mlx-lm's families.
 
-    python -m scripts.equal_drafts                             # 3 seeds of every family
-    python -m scripts.equal_drafts --seeds 50 llama gemma3     # 50 seeds of these two
+    python -m scripts.bench.drafts                             # 3 seeds of every family
+    python -m scripts.bench.drafts --seeds 50 llama gemma3     # 50 seeds of these two
 
 Each run fills a small window 20 times. The drafts come from the text without drafts, with an error
 every 11 tokens, as if it were edited. Rows computed together may differ in their last bits from the

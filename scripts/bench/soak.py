@@ -1,51 +1,47 @@
-"""Generate for a long time with checkpoints, and measure whether anything grows or slows down.
+"""Generates for a long time with checkpoints, to see whether anything grows or slows down.
 
-    python -m scripts.soak [--tokens 200000] [--window 512] [--every 2000] [-m MODEL]
+    python -m scripts.bench.soak [--tokens 200000] [-m MODEL]
 
-Without a model, uses a tiny one with random weights, which takes a millisecond a token, so that the
-code around the model is measured. Prints a line for each tenth, then a verdict.
+Uses a tiny model with random weights, which takes a millisecond a token, so that the code around
+the model is measured. Prints a line for each tenth, then a verdict.
 """
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 
+from scripts.bench.common import parser, show
 from scripts.tiny_model import write_tiny_model
+
+WINDOW = 512
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--tokens", type=int, default=200_000)
-    parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--every", type=int, default=2_000)
-    parser.add_argument("-m", "--model")
-    options = parser.parse_args()
+    options_of = parser(__doc__)
+    options_of.set_defaults(model=None)
+    options_of.add_argument("--tokens", type=int, default=200_000)
+    options = options_of.parse_args()
+    tokens, every = (4_000, 100) if options.quick else (options.tokens, 2_000)
     with tempfile.TemporaryDirectory() as directory:
         model = options.model or str(write_tiny_model(Path(directory) / "model"))
-        samples = measure(Path(directory) / "night", model, options)
-    report(samples, options.tokens)
+        report(measure(Path(directory) / "night", model, tokens, every), tokens)
 
 
-def measure(directory: Path, model: str, options: Any) -> list[dict[str, float]]:
+def measure(directory: Path, model: str, tokens: int, every: int) -> list[dict[str, float]]:
     """Run it, and sample the process from outside each time a checkpoint is written."""
     command = [
         *(sys.executable, "-m", "mlxchat", "generate", "--raw", "--ignore-eos", "--temp", "1"),
-        *("--seed", "1", "-m", model, "-n", str(options.tokens)),
-        *("--max-kv-size", str(options.window), "--checkpoint", str(directory)),
-        *("--checkpoint-every", str(options.every), "Once upon a time"),
+        *("--seed", "1", "-m", model, "-n", str(tokens)),
+        *("--max-kv-size", str(WINDOW), "--checkpoint", str(directory)),
+        *("--checkpoint-every", str(every), "Once upon a time"),
     ]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     watched = psutil.Process(process.pid)
     samples: list[dict[str, float]] = []
     seen = 0.0
@@ -85,26 +81,30 @@ def generated(state: Path) -> int:
 
 
 def report(samples: list[dict[str, float]], tokens: int) -> None:
-    tenths = [
-        [s for s in samples if i * tokens / 10 <= s["tokens"] <= (i + 1) * tokens / 10]
-        for i in range(10)
-    ]
-    print("tokens      tok/s  tok per CPU second  resident MB  open files")
     rates: list[float] = []
-    for part in tenths:
+    for i in range(10):
+        part = [s for s in samples if i * tokens / 10 <= s["tokens"] <= (i + 1) * tokens / 10]
         first, last = part[0], part[-1]
         count = last["tokens"] - first["tokens"]
-        rate = count / (last["time_s"] - first["time_s"])
         rates.append(count / (last["cpu_s"] - first["cpu_s"]))
-        rss, files = last["rss"] / 1e6, last["files"]
-        print(f"{last['tokens']:8,}  {rate:7.1f}  {rates[-1]:18.1f}  {rss:11.2f}  {files:10.0f}")
+        show(
+            bench="soak",
+            tokens=last["tokens"],
+            tokens_per_s=count / (last["time_s"] - first["time_s"]),
+            tokens_per_cpu_s=rates[-1],
+            process_bytes=last["rss"],
+            open_files=last["files"],
+        )
     # The first tenth fills all kinds of caches.
     settled = [s for s in samples if s["tokens"] > tokens / 10]
     slope = np.polyfit([s["tokens"] for s in settled], [s["rss"] for s in settled], 1)[0]
-    print(
-        f"memory slope {slope:.3f} bytes per token; open files {settled[0]['files']:.0f} to "
-        f"{settled[-1]['files']:.0f}; speed of the last tenth {rates[-1] / rates[0]:.3f} times "
-        "the first's, by CPU time"
+    show(
+        bench="soak",
+        least_process_bytes=min(s["rss"] for s in settled),
+        most_process_bytes=max(s["rss"] for s in settled),
+        bytes_per_token=slope,
+        open_files=sorted({s["files"] for s in settled}),
+        speed_of_last_tenth_to_first=rates[-1] / rates[0],
     )
 
 

@@ -1,0 +1,123 @@
+"""The scripts behind the manual's figures, on a tiny model, in their quickest form."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlxchat.cache import make_cache
+from mlxchat.models.load import load
+from scripts.bench import facts, plot, recall, stream
+from scripts.bench.common import losses
+from scripts.bench.documents import long_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(facts.PROSE[:20_000])
+    return path
+
+
+@pytest.fixture
+def figures(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """Runs a script and returns its figures."""
+
+    def run(name: str, *arguments: str) -> list[dict[str, Any]]:
+        command = [name, *arguments, "--quick", "-m", str(tiny_model)]
+        monkeypatch.setattr(sys, "argv", command)
+        import_module(f"scripts.bench.{name}").main()
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def test_losses_within_the_window_are_those_of_plain_attention(tiny_model: Path) -> None:
+    network, ids = load(str(tiny_model)).network, np.arange(100) % 50
+    found = list(losses(network, make_cache(network, 100, 4), ids, step_size=7))
+    logits = np.array(network(mx.array(ids)[None])[0]).astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(found, [-logprobs[n, ids[n + 1]] for n in range(99)], rtol=1e-4)
+
+
+def test_recomputed_tokens_see_their_window_and_no_more(tiny_model: Path) -> None:
+    network, ids = load(str(tiny_model)).network, np.arange(400) % 50
+    place, window = 200, 96
+    found = stream.recomputed(network, ids, place, window)
+    start = place + 1 + stream.STRETCH // 2 - window
+    # The same tokens after others: nothing before the window matters.
+    others = np.concatenate([np.zeros(start, ids.dtype), ids[start:]])
+    assert stream.recomputed(network, others, place, window) == found
+    assert len(found) == stream.STRETCH
+
+
+def test_a_chat_and_a_long_text_are_drawn(
+    figures: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ways of the chat say the same and overflow the window; "everything" reads all turns'
+    tokens and the replies, each of full length."""
+    turns, parts = figures("chat", "turns"), figures("stream", str(text))
+    by_way = {way: [each for each in turns if each["way"] == way] for way in ("shift", "refill")}
+    assert by_way["shift"][-1]["forgotten_turns"] > 0
+    assert by_way["refill"][-1]["prefilled_tokens"] > by_way["shift"][-1]["prefilled_tokens"]
+    for read in (each for each in turns if each["way"] == "everything"):
+        own = sum(each["own_tokens"] for each in by_way["shift"][: read["turn"]])
+        assert read["prefilled_tokens"] == own + (read["turn"] - 1) * 8
+    (tmp_path / "figures.jsonl").write_text("\n".join(map(json.dumps, [*turns, *parts])))
+    monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "figures.jsonl"), str(tmp_path)])
+    plot.main()
+    charts = list(tmp_path.glob("*.svg"))
+    names = {path.stem for path in charts}
+    assert names == {"chat-first-token", "stream", "stream-recomputed"}
+    assert {ElementTree.parse(path).getroot().tag for path in charts} == {
+        "{http://www.w3.org/2000/svg}svg"
+    }
+
+
+def test_recall_brings_back_what_the_window_forgot(figures: Any) -> None:
+    by_way = {each["way"]: each for each in figures("recall", "answers")}
+    assert 10 < by_way["with recall"]["quote_tokens"] <= 512 / 8
+    assert by_way["with recall"]["wrong"] <= 3
+    assert by_way["without"]["quote_tokens"] == 0
+
+
+@pytest.mark.slow
+def test_passages_of_a_document_have_the_facts_that_rolled_out_of_the_window(figures: Any) -> None:
+    by_way = {each["way"]: each for each in figures("documents")}
+    assert by_way["passages"]["in_prompt"] == by_way["passages"]["facts"] == 3
+    assert by_way["passages"]["prompt_tokens"] < 1_024 < by_way["roll"]["prompt_tokens"]
+    assert by_way["map"]["prompt_tokens"] < 1_024
+
+
+def test_planted_facts_have_their_answers_and_are_said_once() -> None:
+    document = long_text(facts.SHORT, 100_000)
+    assert 0.98 < len(document.encode()) / 100_000 < 1.02
+    turns, places = recall.conversation(60)
+    for fact in facts.SHORT:
+        assert fact.answer in turns[places[fact.statement][-1] - 1].user
+        assert document.count(fact.statement) == 1
+        assert not fact.change or document.index(fact.change) > document.index(fact.statement)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("blocks TEXT", "prefix TEXT", "memory", "loops", "dry", "chat divergence", "chat system"),
+        *("positions gap TEXT", "positions decode TEXT", "positions cost TEXT", "drift TEXT"),
+        *("recall search", "soak", "sessions"),
+    ],
+)
+def test_every_other_script_writes_figures(figures: Any, text: Path, arguments: str) -> None:
+    found = figures(*arguments.replace("TEXT", str(text)).split())
+    assert found
+    assert {each["bench"] for each in found} == {arguments.split(maxsplit=1)[0]}
