@@ -12,7 +12,6 @@ from mlxchat.distributed.leader import make_shard, run_shard
 from mlxchat.distributed.prefixes import FollowedPrefixes
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.saved import restore_shard, save_shard
-from mlxchat.distributed.traffic import STAGES, time_stage
 from mlxchat.models.model import Model
 
 # MLX keeps freed buffers for reuse; they are released after this many forward passes.
@@ -57,7 +56,6 @@ class _Follower:
             Order.FREE_MEMORY: self._free_memory,
             Order.SAVE: self._save,
             Order.RESTORE: self._restore,
-            Order.TIME: self._time,
             Order.PREFIX: self._prefix,
         }
 
@@ -120,9 +118,6 @@ class _Follower:
         if shard is not None:
             self._held[cache] = shard
         self._ranks.gather(shard is None)
-
-    def _time(self, model: int, cache: int, stage: int, tokens: int) -> None:
-        time_stage(self._ranks, self._held[model].network, self._held[cache], STAGES[stage], tokens)
 
     def _prefix(self, model: int, cache: int, tokens: int, window: int) -> None:
         self._prefixes.fill(

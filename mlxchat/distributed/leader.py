@@ -49,19 +49,17 @@ class SharedCache(Cache):
 
 
 class Leader(nn.Module):
-    """A network divided among the ranks: `own` is this rank's shard. `pipelined`: whether the shard
-    is whole layers, rather than a share of each.
+    """A network divided among the ranks: `own` is this rank's shard.
 
     Called like any network. For one token it returns the logits. For several, as in prefill, it
     returns nothing, and the cache's state has been evaluated.
     """
 
-    def __init__(self, own: nn.Module, ranks: Ranks, number: int, *, pipelined: bool) -> None:
+    def __init__(self, own: nn.Module, ranks: Ranks, number: int) -> None:
         super().__init__()
         self.own = own
         self.ranks = ranks
         self.number = number
-        self.pipelined = pipelined
         weakref.finalize(self, ranks.drop, number)
 
     def __call__(self, tokens: mx.array, cache: SharedCache) -> Any:

@@ -59,7 +59,7 @@ def lead_loading(
     ranks.is_in_step = True
     ranks.text(json.dumps(asdict(wanted)))
     model = _agreed(ranks, lambda: _load(ranks, found, wanted, notify, check), dtype, notify)
-    leader = Leader(model.network, ranks, number, pipelined=pipeline)
+    leader = Leader(model.network, ranks, number)
     return replace(model, network=leader, peers=RankPeers(leader))
 
 

@@ -8,9 +8,8 @@ from mlxchat.cache import Cache
 from mlxchat.distributed.leader import Leader
 from mlxchat.distributed.prefixes import lead_prefix
 from mlxchat.distributed.saved import lead_restoring, lead_saving
-from mlxchat.distributed.traffic import lead_timing
 from mlxchat.engine.loops import OnHeld
-from mlxchat.models.model import Prefixes, Spent, TokenTiming
+from mlxchat.models.model import Prefixes
 from mlxchat.text.spans import TokenIds
 
 
@@ -28,10 +27,6 @@ class RankPeers:
     def ranks(self) -> int:
         return self._leader.ranks.size
 
-    @property
-    def pipelined(self) -> bool:
-        return self._leader.pipelined
-
     def make_cache(self, max_kv_size: int | None, keep: int) -> Cache:
         return self._leader.make_cache(max_kv_size, keep)
 
@@ -48,6 +43,3 @@ class RankPeers:
         self, prefixes: Prefixes, cache: Any, ids: TokenIds, window: int | None
     ) -> tuple[int, OnHeld | None]:
         return lead_prefix(self._leader, cache, prefixes, ids, window)
-
-    def time_token(self, cache: Any, spent: Spent, tokens: int) -> TokenTiming:
-        return lead_timing(self._leader, cache, spent, tokens)

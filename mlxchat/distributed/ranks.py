@@ -63,8 +63,7 @@ class Order(IntEnum):
     FREE_MEMORY = 8
     SAVE = 9
     RESTORE = 10
-    TIME = 11
-    PREFIX = 12
+    PREFIX = 11
 
 
 class Ranks:

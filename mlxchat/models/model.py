@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -15,23 +14,6 @@ from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Tokenizer
-
-
-class Spent(StrEnum):
-    """The two stages of computing a token on several machines."""
-
-    COMPUTING = "computing"
-    MESSAGES = "messages"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenTiming:
-    """`by_rank_s`: each rank's median time per token, in seconds. `messages` and `message_bytes`:
-    sent by this rank, per token."""
-
-    by_rank_s: tuple[float, ...]
-    messages: int
-    message_bytes: int
 
 
 class Prefixes(Protocol):
@@ -62,11 +44,6 @@ class Peers(Protocol):
         """The number of processes, including this one."""
         ...
 
-    @property
-    def pipelined(self) -> bool:
-        """Whether each rank holds whole layers, rather than a share of every layer."""
-        ...
-
     def make_cache(self, max_kv_size: int | None, keep: int) -> Cache: ...
 
     def free_memory_bytes(self) -> int:
@@ -89,10 +66,6 @@ class Peers(Protocol):
     ) -> tuple[int, Callable[[TokenIds], None] | None]:
         """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored. Returns
         its length in tokens, and a function to call with the ids of each further step."""
-        ...
-
-    def time_token(self, cache: Cache, spent: Spent, tokens: int) -> TokenTiming:
-        """Time one stage of the next `tokens` tokens. `cache` does not change."""
         ...
 
 
