@@ -354,7 +354,10 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     )
     assert run_bench.run_benches(request) == 1
     shown = capsys.readouterr()
-    assert shown.err == ("mlxchat: error: bench one: MLX failed: [malloc] Unable to allocate\n")
+    assert shown.err == (
+        "mlxchat: error: bench one: out of memory: use a smaller window, a smaller or more heavily "
+        "quantized model, or close other programs ([malloc] Unable to allocate)\n"
+    )
     found = [json.loads(line) for line in shown.out.splitlines()]
     assert [(each["bench"], each["complete"]) for each in found] == [("one", False), ("two", True)]
 

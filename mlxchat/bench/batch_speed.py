@@ -13,7 +13,6 @@ from mlxchat.bench.report import Figures
 from mlxchat.bench.scheduler import run_rows
 from mlxchat.bench.subject import SENTENCES, Subject
 from mlxchat.engine.generate import Generation
-from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.units import count
@@ -111,16 +110,16 @@ def generate_side_by_side(
     subject: Subject, prompts: Sequence[str], tokens: int, take: Take, rows: int | None = None
 ) -> None:
     """As `mlxchat batch` does; all prompts side by side, or `rows` of them."""
-    for result in run_rows(
+    results = run_rows(
         subject.model,
         prompts,
         tokens,
-        len(prompts) if rows is None else rows,
+        rows or len(prompts),
         on_tokens=lambda new, cache_bytes: take(new),
         notify=subject.notify_once,
-    ):
-        if result.error is not None:
-            raise ModelError(result.error)
+    )
+    for _ in results:
+        pass
 
 
 def _one_by_one(subject: Subject, prompts: Sequence[str], tokens: int, take: Take) -> None:
@@ -138,7 +137,7 @@ def generate_theirs(
     """All prompts side by side, or `rows` of them."""
     model = subject.model
     ids = [model.tokenizer.prompt(prompt).ids for prompt in prompts]
-    for new in theirs.generate_batch(model, ids, tokens, len(prompts) if rows is None else rows):
+    for new in theirs.generate_batch(model, ids, tokens, rows or len(prompts)):
         take(new)
 
 

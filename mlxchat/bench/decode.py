@@ -42,8 +42,6 @@ class Amounts:
 
 FULL = Amounts(200, stretches=5, window=512, rounds=5, tiny_tokens=50, tiny_rounds=61)
 QUICK = Amounts(16, stretches=4, window=32, rounds=3, tiny_tokens=20, tiny_rounds=9)
-
-
 TITLES = workloads.TITLES | {
     "stretch": "Generating, by stretches; active memory is MLX's at the end of each",
     "overhead": "A token on a tiny network, and its excess over the bare loop's",
@@ -86,7 +84,7 @@ def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
 def _stretches(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Figures]]:
     names = (OURS, THEIRS) if subject.against else (OURS,)
     cases = [
-        _Case(side, window, _window_kept(subject.model, side, window))
+        _Case(side, window, side == OURS or theirs.keeps_window(subject.model.network, window))
         for window in (None, amounts.window)
         for side in names
     ]
@@ -99,10 +97,6 @@ def _stretches(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[S
             if runs[case]
             for n in range(amounts.stretches)
         ]
-
-
-def _window_kept(model: Model, side: str, window: int | None) -> bool:
-    return side == OURS or window is None or theirs.keeps_window(model.network, window)
 
 
 def _side(subject: Subject, case: _Case, amounts: Amounts, tokenizer: Any) -> Side[list[_Stretch]]:
@@ -123,7 +117,7 @@ def _tokens(
 ) -> Iterable[Any]:
     ids = subject.prompt_ids(PROMPT_TOKENS)
     if case.side == THEIRS:
-        return theirs.generate(model, tokenizer, ids, max_tokens, case.window)
+        return theirs.generate(model, tokenizer, ids, max_tokens, max_kv_size=case.window)
     settings = GenerationSettings(max_tokens=max_tokens, ignore_eos=True)
     return Generation(model, ids, model.make_cache(case.window), settings=settings)
 

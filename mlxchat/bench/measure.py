@@ -1,7 +1,7 @@
 """Runs one benchmark from start to end, and keeps its figures even if it is interrupted."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,8 +9,9 @@ from mlxchat.bench.catalog import Bench, Entry
 from mlxchat.bench.record import Circumstances, Machine
 from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
-from mlxchat.errors import ModelError, OutputError
-from mlxchat.failures import first_line
+from mlxchat.errors import OutputError
+from mlxchat.failures import device_failures
+from mlxchat.files import reported_as
 from mlxchat.models.skeleton import named_parameters
 
 
@@ -36,12 +37,12 @@ def measure(
 ) -> None:
     """Measure within `shown`, then hand out the figures, however it ended.
 
-    Raises ModelError and OutputError if MLX or the system reports that memory or a disk is full.
+    Raises DeviceError or OutputError if MLX or the system reports that memory or a disk is full.
     """
     found: Sequence[Figures] = ()
     complete = False
     try:
-        with shown, _in_one_line():
+        with shown, device_failures(), reported_as(OutputError, f"measure {entry.name}"):
             for so_far in bench.measure(subject):
                 found = so_far
         complete = True
@@ -69,15 +70,3 @@ def _circumstances(
         weights_bytes=None if weights is None else sum(array.nbytes for _, array in weights),
         machine=machine,
     )
-
-
-@contextmanager
-def _in_one_line() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if type(error) not in (RuntimeError, MemoryError):
-            raise
-        raise ModelError(f"MLX failed: {first_line(error)}") from error
-    except OSError as error:
-        raise OutputError(f"{error.filename or 'a file'}: {error.strerror or error}") from error

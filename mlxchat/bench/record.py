@@ -17,14 +17,14 @@ from mlxchat.files import append_line, json_line, open_to_append, reported_as
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`load` is the average number of programs that wanted a core in the last minute, None if the
-    system does not provide it. Above about one core, only ratios are meaningful."""
+    """`load` is the average number of programs that wanted a core in the last minute. Above about
+    one core, only ratios are meaningful."""
 
     system: str
     processor: str
     cores: int
     memory_bytes: int
-    load: float | None
+    load: float
     device: str
     backend: str
     blas: str
@@ -35,7 +35,7 @@ class Machine:
 
     @property
     def is_busy(self) -> bool:
-        return self.load is not None and self.load > self.cores / 2
+        return self.load > self.cores / 2
 
     def in_words(self) -> str:
         """One line for people."""
@@ -53,7 +53,7 @@ def this_machine() -> Machine:
         processor=platform.device_name(),
         cores=os.cpu_count() or 1,
         memory_bytes=platform.total_memory_bytes(),
-        load=_load(),
+        load=round(os.getloadavg()[0], 2),
         device="gpu" if platform.on_gpu() else "cpu",
         backend=platform.backend_name(),
         blas=platform.blas_name(),
@@ -62,13 +62,6 @@ def this_machine() -> Machine:
         mlx_lm=version("mlx-lm"),
         mlxchat=__version__,
     )
-
-
-def _load() -> float | None:
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.side_by_side import SideBySide
+from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
 from mlxchat.request import BatchInput, BatchRequest, Setup
@@ -32,7 +33,7 @@ def run_rows(
 ) -> Iterator[Result]:
     """Yield the results as they finish, `rows` side by side. Every row gets `max_tokens` tokens.
 
-    Greedy; nothing is read from the disk or written to it.
+    Greedy; nothing is read from the disk or written to it. Raises ModelError if a row fails.
     """
     request = BatchRequest(
         setup=Setup(prefix_cache=False),
@@ -55,5 +56,7 @@ def run_rows(
     source = Rows(BatchInput(), io.BytesIO(lines.encode()))
     pending = Pending(source, StreamOutput(lambda line: None))
     for result in runner.results(pending):
+        if result.error is not None:
+            raise ModelError(result.error)
         pending.finish(result)
         yield result

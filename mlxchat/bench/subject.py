@@ -2,6 +2,7 @@
 Anything slow is loaded on first use."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -22,43 +23,31 @@ SENTENCES = (
 )
 
 
+@dataclass
 class Subject:
     """`dtype`, `device` and `adapter` have the options' values. `scratch` is an empty directory. If
     there are `workloads`, only those are measured."""
 
-    def __init__(
-        self,
-        directory: Path,
-        name: str,
-        load: Callable[[], Model],
-        *,
-        scratch: Path,
-        tick: Tick,
-        dtype: str = "auto",
-        device: str = "auto",
-        quick: bool = False,
-        against: bool = False,
-        workloads: Sequence[WorkloadName] = (),
-        adapter: str | None = None,
-        notify: Notify,
-    ) -> None:
-        self.directory = directory
-        self.name = name
-        self._load = load
-        self.scratch = scratch
-        self.tick = tick
-        self.dtype = dtype
-        self.device = device
-        self.quick = quick
-        self.against = against
-        self.workloads = workloads
-        self.adapter = adapter
-        self.notify = notify
-        self.notify_once = cache(notify)
+    directory: Path
+    name: str
+    load: Callable[[], Model]
+    scratch: Path
+    tick: Tick
+    notify: Notify
+    dtype: str = "auto"
+    device: str = "auto"
+    quick: bool = False
+    against: bool = False
+    workloads: Sequence[WorkloadName] = ()
+    adapter: str | None = None
+
+    @cached_property
+    def notify_once(self) -> Notify:
+        return cache(self.notify)
 
     @cached_property
     def model(self) -> Model:
-        return self._load()
+        return self.load()
 
     @property
     def has_model(self) -> bool:
@@ -66,7 +55,7 @@ class Subject:
 
     def load_apart(self) -> Model:
         """A temporary model, if this process has none that it keeps."""
-        return self.model if self.has_model else self._load()
+        return self.model if self.has_model else self.load()
 
     def prompt_ids(self, count: int) -> TokenIds:
         """`count` ids of plain sentences, repeated as necessary."""

@@ -53,16 +53,13 @@ def _quiet_transformers() -> None:
 
 
 def generate(
-    model: Model, tokenizer: Any, ids: TokenIds, max_tokens: int, max_kv_size: int | None = None
+    model: Model, tokenizer: Any, ids: TokenIds, max_tokens: int, **options: Any
 ) -> Iterator[Any]:
     """mlx-lm's `stream_generate` with its own defaults; one response per token."""
     from mlx_lm.generate import stream_generate
 
-    prompt = mx.array(ids)
     with mlx_lms_own():
-        yield from stream_generate(
-            model.network, tokenizer, prompt, max_tokens, max_kv_size=max_kv_size
-        )
+        yield from stream_generate(model.network, tokenizer, mx.array(ids), max_tokens, **options)
 
 
 def generate_batch(
@@ -97,15 +94,9 @@ def resume(
     model: Model, tokenizer: Any, ids: TokenIds, cache: list[Any], max_tokens: int
 ) -> Iterator[int]:
     """The tokens of `stream_generate` after `cache`, which does not change, and then `ids`."""
-    from mlx_lm.generate import stream_generate
-
     own = copy.deepcopy(cache)
-    prompt = mx.array(ids)
-    with mlx_lms_own():
-        for response in stream_generate(
-            model.network, tokenizer, prompt, max_tokens, prompt_cache=own
-        ):
-            yield response.token
+    for response in generate(model, tokenizer, ids, max_tokens, prompt_cache=own):
+        yield response.token
 
 
 def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[int]:
@@ -125,10 +116,12 @@ def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[in
         token = following
 
 
-def keeps_window(network: nn.Module, max_kv_size: int) -> bool:
+def keeps_window(network: nn.Module, max_kv_size: int | None) -> bool:
     """Whether mlx-lm honours `max_kv_size` for this model; it ignores it if the model makes its own
     cache."""
-    return all(type(layer) is not KVCache for layer in make_prompt_cache(network, max_kv_size))
+    return max_kv_size is None or all(
+        type(layer) is not KVCache for layer in make_prompt_cache(network, max_kv_size)
+    )
 
 
 def command(*arguments: str) -> list[str]:

@@ -100,56 +100,44 @@ def quote(sentences: int) -> Workload:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sailor:
-    name: str
-    town: str
-    born: int
-    ship: str
-    pay: float
-
-    def __str__(self) -> str:
-        return f"{self.name} from {self.town}, born {self.born}, {self.ship}, {self.pay}"
-
-
-def _sailors(count: int) -> list[_Sailor]:
+def _sailors(count: int) -> list[dict[str, str | float]]:
     return [
-        _Sailor(
-            NAMES[n % len(NAMES)],
-            TOWNS[n % len(TOWNS)],
-            1950 + n * 7 % 50,
-            SHIPS[n * 5 % len(SHIPS)],
-            20 + n * 37 % 90 / 4,
-        )
+        {
+            "name": NAMES[n % len(NAMES)],
+            "town": TOWNS[n % len(TOWNS)],
+            "born": 1950 + n * 7 % 50,
+            "ship": SHIPS[n * 5 % len(SHIPS)],
+            "pay": 20 + n * 37 % 90 / 4,
+        }
         for n in range(count)
     ]
+
+
+def _listed(sailors: Iterable[dict[str, str | float]]) -> str:
+    return _lines("{name} from {town}, born {born}, {ship}, {pay}".format(**s) for s in sailors)
 
 
 def records(count: int) -> Workload:
     """Write lines as JSON records with the same keys."""
     sailors = _sailors(count)
-    written = [
-        json.dumps({"name": s.name, "town": s.town, "born": s.born, "ship": s.ship, "pay": s.pay})
-        for s in sailors
-    ]
     request = "Write each sailor's name, town, year of birth, ship and pay as a JSON record."
     return Workload(
         WorkloadName.RECORDS,
-        (f"{request}\n\n{_lines(map(str, sailors))}",),
-        f"```json\n[\n{_lines(f'  {each},' for each in written[:4])}".rstrip(),
+        (f"{request}\n\n{_listed(sailors)}",),
+        f"```json\n[\n{_lines(f'  {each},' for each in map(json.dumps, sailors[:4]))}".rstrip(),
     )
 
 
 def table(count: int) -> Workload:
     """Write lines as a Markdown table."""
     sailors = _sailors(count)
-    rows = [f"| {s.name} | {s.town} | {s.born} | {s.ship} | {s.pay} |" for s in sailors]
+    rows = ["| {name} | {town} | {born} | {ship} | {pay} |".format(**s) for s in sailors[:4]]
     request = "Write each sailor's name, town, year of birth, ship and pay into a Markdown table."
     head = ["| Name | Town | Born | Ship | Pay |", "| --- | --- | --- | --- | --- |"]
     return Workload(
         WorkloadName.TABLE,
-        (f"{request}\n\n{_lines(map(str, sailors))}",),
-        _lines([*head, *rows[:4]]).rstrip(),
+        (f"{request}\n\n{_listed(sailors)}",),
+        _lines([*head, *rows]).rstrip(),
     )
 
 

@@ -37,16 +37,6 @@ TITLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
-    max_tokens: int
-    rounds: int
-
-
-FULL = Amounts(max_tokens=256, rounds=5)
-QUICK = Amounts(max_tokens=MIN_TOKENS, rounds=1)
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     tokens_per_s: float
     ids: Sequence[int]
@@ -65,13 +55,13 @@ def measure(subject: Subject, tokenizer: Any) -> Iterator[Sequence[Figures]]:
 
 
 def _measure(subject: Subject, workload: Workload, tokenizer: Any) -> Iterator[Sequence[Figures]]:
-    amounts = QUICK if subject.quick else FULL
+    max_tokens, rounds = (MIN_TOKENS, 1) if subject.quick else (256, 5)
     model, ids = subject.model, prompt_ids(subject.model, workload)
-    if model.positions is not None and len(ids) + amounts.max_tokens > model.positions:
+    if model.positions is not None and len(ids) + max_tokens > model.positions:
         subject.notify(f"{workload.name} needs more than the model's {model.positions:,} positions")
         return
     subject.tick(0, 1, f"{workload.name}: reading")
-    reply = Reply.expected(model, workload.name, ids, amounts.max_tokens)
+    reply = Reply.expected(model, workload.name, ids, max_tokens)
 
     def drafting() -> _Run:
         return reply.decode(make_drafter(model, GenerationSettings(), subject.notify))
@@ -86,7 +76,7 @@ def _measure(subject: Subject, workload: Workload, tokenizer: Any) -> Iterator[S
             lambda: other(WARM_UP_TOKENS),
         ),
     ]
-    for ours, others in interleave(sides, amounts.rounds, subject.tick):
+    for ours, others in interleave(sides, rounds, subject.tick):
         speeds = ratios([run.tokens_per_s for run in ours], [run.tokens_per_s for run in others])
         yield [
             reply.figures(OURS, ours, speeds),
