@@ -72,12 +72,16 @@ def demo_environment(home: str) -> dict[str, str]:
 def show_chat(environment: dict[str, str]) -> None:
     explain(f"SmolLM2-135M in a window of {WINDOW} tokens forgets a turn, and /recall finds it.")
     chat = Shown(CHAT, environment)
+    say(chat)
+    chat.types("\x04")
+    chat.ends()
+
+
+def say(chat: "Shown") -> None:
     for text in SAID:
         chat.waits()
         chat.types(f"{text}\r")
     chat.waits()
-    chat.types("\x04")
-    chat.ends()
 
 
 def show_document(environment: dict[str, str]) -> None:
@@ -99,14 +103,19 @@ class Shown:
     """A command that runs in a pseudo-terminal; its output is copied to ours."""
 
     def __init__(
-        self, command: list[str], environment: dict[str, str], *, is_shown: bool = True
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        *,
+        is_shown: bool = True,
+        size: tuple[int, int] | None = None,
     ) -> None:
-        columns, lines = shutil.get_terminal_size((80, 60))
+        columns, lines = size or shutil.get_terminal_size((80, 60))
         self._is_shown = is_shown
         obeys_escapes = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._is_copied = is_shown and obeys_escapes
-        self._screen = pyte.Screen(columns, lines)
-        self._stream = pyte.Stream(self._screen)
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.Stream(self.screen)
         self.written = ""
         if is_shown:
             print(f"$ {typed(command)}", flush=True)
@@ -118,6 +127,8 @@ class Shown:
             encoding="utf-8",
             dimensions=(lines, columns),
         )
+        # Answers the terminal's queries, such as for the cursor position.
+        vars(self.screen)["write_process_input"] = self._child.send
 
     def types(self, text: str) -> None:
         """Press keys one by one, as a person does."""
@@ -128,9 +139,9 @@ class Shown:
     def waits(self) -> None:
         """Until it is the user's turn and nothing has changed for a while."""
         ends_s = time.monotonic() + PATIENCE_S
-        while self._copy(QUIET_S) or not asks(self._screen):
+        while self._copy(QUIET_S) or not asks(self.screen):
             if time.monotonic() > ends_s:
-                raise SystemExit("the demo does not continue:\n" + "\n".join(self._screen.display))
+                raise SystemExit("the demo does not continue:\n" + "\n".join(self.screen.display))
 
     def ends(self) -> None:
         while self._child.isalive():
@@ -139,7 +150,7 @@ class Shown:
         if self._child.exitstatus:
             raise SystemExit(f"the demo failed:\n{self.written}")
         if self._is_shown and not self._is_copied:
-            rows = [row.rstrip() for row in self._screen.display]
+            rows = [row.rstrip() for row in self.screen.display]
             print("\n".join(rows).rstrip("\n"), flush=True)
 
     def _copy(self, wait_s: float) -> bool:

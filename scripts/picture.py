@@ -7,18 +7,13 @@ window is small, so that the picture shows how a turn leaves it and is recalled:
 """
 
 import argparse
+import copy
 import io
 import itertools
-import os
 import re
-import subprocess
-import sys
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 
-import pexpect
 import pyte
 from pyte.screens import Char
 from rich.color import Color
@@ -26,12 +21,10 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from scripts.demo import SAID, SYSTEM, WINDOW, asks
+from scripts.demo import CHAT, WINDOW, Shown, demo_environment, say
 
 PICTURE = Path(__file__).parent / "pictures" / "chat.svg"
 COLUMNS, LINES = 88, 24
-QUIET_S = 6.0  # the screen has to stay unchanged for this long after a reply
-PATIENCE_S = 180.0
 
 
 def main() -> None:
@@ -41,9 +34,6 @@ def main() -> None:
     parser.add_argument("file", type=Path, nargs="?", default=PICTURE)
     parser.add_argument("-m", "--model", default="smollm2")
     options = parser.parse_args()
-    # Convert the model first: the notice would be in the picture, with a path of this machine.
-    info = [sys.executable, "-m", "mlxchat", "models", "info", options.model]
-    subprocess.run(info, stdout=subprocess.DEVNULL, check=True)
     screen = session(options.model)
     options.file.parent.mkdir(exist_ok=True)
     options.file.write_text(drawn(screen), encoding="utf-8")
@@ -51,44 +41,18 @@ def main() -> None:
 
 def session(model: str) -> pyte.Screen:
     """The screen after the last reply."""
-    screen = pyte.Screen(COLUMNS, LINES)
-    arguments = ["-m", "mlxchat", "-m", model, "--max-kv-size", str(WINDOW), "-s", SYSTEM]
     with tempfile.TemporaryDirectory() as home:
-        child: pexpect.spawn[str] = pexpect.spawn(
-            sys.executable,
-            [*arguments, "--temp", "0", "--no-save"],
-            env={**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": home},
-            encoding="utf-8",
-            dimensions=(LINES, COLUMNS),
-        )
-        # Answer the terminal's queries, such as for the cursor position.
-        vars(screen)["write_process_input"] = child.send
-        stream = pyte.Stream(screen)
-        settle(child, stream, screen)
-        for text in SAID:
-            child.send(f"{text}\r")
-            settle(child, stream, screen)
-        shown = pyte.Screen(COLUMNS, LINES)
-        shown.buffer, shown.cursor = screen.buffer, screen.cursor
-        child.send("\x04")
-        child.expect(pexpect.EOF)
-        child.close()
-    return shown
-
-
-def settle(child: "pexpect.spawn[str]", stream: pyte.Stream, screen: pyte.Screen) -> None:
-    """Read until nothing has changed for a while and it is the user's turn."""
-    ends_s = time.monotonic() + PATIENCE_S
-    changed_s = time.monotonic()
-    before = screen.display
-    while time.monotonic() < ends_s:
-        with suppress(pexpect.TIMEOUT):
-            stream.feed(child.read_nonblocking(1 << 16, timeout=0.2))
-        if screen.display != before:
-            before, changed_s = screen.display, time.monotonic()
-        if asks(screen) and time.monotonic() - changed_s > QUIET_S:
-            return
-    raise SystemExit("the session does not settle:\n" + "\n".join(screen.display))
+        environment = demo_environment(home) | {"MLXCHAT_MODEL": model}
+        # Convert the model first: the notice would be in the picture, with a path of this machine.
+        Shown(["mlxchat", "models", "info", model], environment, is_shown=False).ends()
+        del environment["PROMPT_TOOLKIT_NO_CPR"]
+        chat = Shown(CHAT, environment, is_shown=False, size=(COLUMNS, LINES))
+        say(chat)
+        screen = pyte.Screen(COLUMNS, LINES)
+        screen.buffer = copy.deepcopy(chat.screen.buffer)
+        chat.types("\x04")
+        chat.ends()
+    return screen
 
 
 def drawn(screen: pyte.Screen) -> str:

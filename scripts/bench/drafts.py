@@ -11,15 +11,14 @@ that makes the run without drafts draw the other token. Exits with status 1 if a
 for rounding.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
 
-import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
+from scripts.bench.common import parser, show
 
 # isort: split
 
@@ -64,25 +63,10 @@ class Difference:
 class Compared:
     """The texts of one family, with and without drafts."""
 
-    family: str
     texts: int
     drafted: int
     accepted: int
     differences: Sequence[Difference]
-
-    def __str__(self) -> str:
-        differ = "".join(
-            f"\n  seed {each.seed}: token {each.index}, gap {each.gap:.1e}"
-            for each in self.differences
-        )
-        equal = self.texts - len(self.differences)
-        return (
-            f"{self.family:<20}{self.texts * TOKENS:>8,}{self.drafted:>9,}{self.accepted:>9,}"
-            f"{equal:>7}{len(self.differences):>8}{differ}"
-        )
-
-
-HEADER = f"{'FAMILY':<20}{'TOKENS':>8}{'DRAFTED':>9}{'ACCEPTED':>9}{'EQUAL':>7}{'DIFFER':>8}"
 
 
 def compare(family: str, seeds: int) -> Compared | None:
@@ -107,7 +91,7 @@ def compare(family: str, seeds: int) -> Compared | None:
             differences.append(difference(network, sampling, plain, ids))
         if drafter.drafted == 0:
             return None
-    return Compared(family, seeds, drafted, accepted, differences)
+    return Compared(seeds, drafted, accepted, differences)
 
 
 def prefilled(network: nn.Module) -> Cache:
@@ -167,19 +151,17 @@ def _logits(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare texts with and without drafts.")
-    parser.add_argument("families", nargs="*", metavar="FAMILY")
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    print(HEADER, flush=True)
+    options_of = parser(__doc__)
+    options_of.add_argument("families", nargs="*", metavar="FAMILY")
+    options_of.add_argument("--seeds", type=int, default=3)
+    options = options_of.parse_args()
+    families = options.families or sorted(set(CONFIGS) - METAL_ONLY)
     too_large = False
-    for family in options.families or sorted(set(CONFIGS) - METAL_ONLY):
-        found = compare(family, options.seeds)
-        if found is None:
-            print(f"{family:<20}  no drafts", flush=True)
-            continue
-        print(found, flush=True)
-        too_large |= any(each.gap > ROUNDING for each in found.differences)
+    for family in families[: 3 if options.quick else None]:
+        found = compare(family, 1 if options.quick else options.seeds)
+        if found is not None:
+            show(bench="drafts", family=family, **asdict(found))
+            too_large |= any(each.gap > ROUNDING for each in found.differences)
     sys.exit(too_large)
 
 
