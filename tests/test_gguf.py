@@ -625,6 +625,7 @@ def test_missing_and_contradictory_data_is_named(message: str, tmp_path: Path):
 HEADS = {
     b"": "does not start with 'GGUF'",
     b"Once upon a time": "does not start with 'GGUF'",
+    b"version https://git-lfs.github.com/spec/v1\n": "run git lfs pull in",
     b"GGUF": "ends within its header",
     b"GGUF" + struct.pack("<I", 1): "GGUF version 1",
     b"GGUF" + struct.pack("<I", 4): "GGUF version 4",

@@ -154,6 +154,8 @@ def edit_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({key: v for key, v in value.items() if v is not None}))
 
 
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 134515008\n"
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[MlxchatError], str]] = {
     "no config": (lambda d: (d / "config.json").unlink(), ModelBroken, "config.json"),
     "config is no JSON": (lambda d: (d / "config.json").write_text("{"), ModelBroken, "config"),
@@ -213,6 +215,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[MlxchatError], str]] = {
         lambda d: (d / "model.safetensors").write_text("not found" * 50),
         ModelBroken,
         "not a safetensors file",
+    ),
+    "weights not fetched by Git LFS": (
+        lambda d: (d / "model.safetensors").write_text(LFS_POINTER),
+        ModelBroken,
+        "run git lfs pull in",
+    ),
+    "config not fetched by Git LFS": (
+        lambda d: (d / "config.json").write_text(LFS_POINTER),
+        ModelBroken,
+        "run git lfs pull in",
     ),
     "no tokenizer": (lambda d: (d / "tokenizer.json").unlink(), ModelBroken, "no tokenizer"),
     "tokenizer is no JSON": (

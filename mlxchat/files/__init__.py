@@ -4,6 +4,7 @@ goes through here; the callers decide what the files contain."""
 from mlxchat.files.append import append_line, json_line, open_to_append
 from mlxchat.files.atomic import remove_unfinished, replacing, write_atomically
 from mlxchat.files.disk import (
+    check_not_lfs_pointer,
     force_to_disk,
     make_private_directory,
     open_file,
@@ -17,6 +18,7 @@ from mlxchat.files.lock import Lock, exclusive, holder, is_at, open_locked, try_
 __all__ = [
     "Lock",
     "append_line",
+    "check_not_lfs_pointer",
     "exclusive",
     "force_to_disk",
     "holder",

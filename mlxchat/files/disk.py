@@ -9,13 +9,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mlxchat.errors import MlxchatError
+from mlxchat.errors import MlxchatError, ModelBroken
 
 # The data is lost: syncing again would not bring it back.
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 # The file system does not support syncing.
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+# What a clone without Git LFS holds in place of each large file.
+# Source: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+_LFS_POINTER = b"version https://git-lfs.github.com/"
 
 
 @contextmanager
@@ -40,6 +44,16 @@ def open_to_read(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def check_not_lfs_pointer(path: Path) -> None:
+    """Raise ModelBroken if the file at `path`, which may not exist, is a Git LFS pointer."""
+    with suppress(OSError), open_to_read(path) as stream:
+        if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise ModelBroken(
+                f"{path} is only a Git LFS pointer: run git lfs pull in {path.parent} to fetch "
+                "the file itself"
+            )
 
 
 def make_private_directory(directory: Path) -> None:

@@ -19,6 +19,7 @@ from mlx.utils import tree_flatten
 
 from mlxchat import platform
 from mlxchat.errors import ModelBroken, ModelUnsupported
+from mlxchat.files import check_not_lfs_pointer
 
 # Model types that mlx-lm runs with another type's module. A copy of the table in `mlx_lm.utils`,
 # whose import loads transformers and takes a second; `test_renamed_types_are_mlx_lms` checks it.
@@ -44,6 +45,7 @@ PRINTS = {"olmo"}
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises ModelBroken naming the file if it is not one."""
+    check_not_lfs_pointer(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

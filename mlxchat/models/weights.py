@@ -15,6 +15,7 @@ from mlx import nn
 
 from mlxchat.errors import ModelBroken
 from mlxchat.failures import device_failures, first_line
+from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import read_json
 
 # A header takes about 150 bytes per tensor, so this is enough for half a million tensors.
@@ -42,6 +43,7 @@ def check_safetensors(file: Path) -> dict[str, Any]:
     """Return a file's header; raises ModelBroken if the file does not match it."""
     if not file.is_file():
         raise ModelBroken(f"{file} is missing: the download is incomplete; download it again")
+    check_not_lfs_pointer(file)
     size_bytes = file.stat().st_size
     try:
         with file.open("rb") as stream:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlxchat.errors import ModelBroken, ModelError
-from mlxchat.files import exclusive, reported_as, sync_directory
+from mlxchat.files import check_not_lfs_pointer, exclusive, reported_as, sync_directory
 from mlxchat.models.gguf.source import Source, identify
 from mlxchat.progress import Notify
 
@@ -35,6 +35,7 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     with reported_as(ModelError, f"store a converted model in {models_dir}"):
         if directory.is_dir():
             return directory
+        check_not_lfs_pointer(path)
         models_dir.mkdir(parents=True, exist_ok=True)
         with exclusive(models_dir, lambda: notify(WAITING)):
             if not directory.is_dir():
