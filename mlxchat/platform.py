@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlxchat.errors import ModelUnsupported, UsageError
 from mlxchat.wording import Field
@@ -106,6 +106,20 @@ def import_mlx_lm_lazily() -> None:
         module = importlib.util.module_from_spec(spec)
         module.__class__ = _LazyPackage
         sys.modules[name] = module
+
+
+def import_mlx_lm_utils() -> Any:
+    """Return `mlx_lm.utils`. Importing it takes a second, since it loads transformers, and would
+    lower the process's limit of open files for good."""
+    import resource
+
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+    setrlimit = resource.setrlimit
+    resource.setrlimit = lambda *_: None
+    try:
+        return importlib.import_module("mlx_lm.utils")
+    finally:
+        resource.setrlimit = setrlimit
 
 
 def tested_ranges() -> dict[str, str]:

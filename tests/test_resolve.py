@@ -376,10 +376,22 @@ def test_a_link_to_a_missing_blob_makes_a_snapshot_incomplete():
     assert cached_snapshot("org/tiny") is None
 
 
-def test_an_index_that_is_not_json_makes_a_snapshot_incomplete():
-    files = tiny_model_files() | {"model.safetensors.index.json": b"{"}
-    put_in_cache(hub_cache_dir(), "org/tiny", files)
-    assert cached_snapshot("org/tiny") is None
+INDEXES = {
+    "not JSON": "{",
+    "without files": '{"weight_map": {}}',
+    "of other files": '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}',
+    "of one of two files": '{"weight_map": {"a": "model.safetensors"}}',
+}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_index_does_not_make_a_snapshot_incomplete(index: str):
+    """The index of an earlier conversion, left in a published repository, did: mlx-lm reads every
+    file that is there, and no index."""
+    files = tiny_model_files() | {"model-extra.safetensors": tiny_safetensors(64)}
+    files["model.safetensors.index.json"] = INDEXES[index].encode()
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", files)
+    assert cached_snapshot("org/tiny") == snapshot
 
 
 @pytest.mark.parametrize("ref", ["../../../etc", "", "main", "a" * 39])

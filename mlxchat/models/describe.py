@@ -10,7 +10,8 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import drafting, kv_bytes_per_token
-from mlxchat.errors import ModelUnsupported
+from mlxchat.errors import MlxchatError, ModelUnsupported
+from mlxchat.failures import first_line
 from mlxchat.models import hub
 from mlxchat.models.catalog import EXPECTED_CACHE_TOKENS
 from mlxchat.models.skeleton import (
@@ -20,7 +21,7 @@ from mlxchat.models.skeleton import (
     read_config,
     suitable_dtype,
 )
-from mlxchat.models.weights import arrays_of, check_safetensors, weight_files
+from mlxchat.models.weights import arrays_of, check_safetensors, require_weights, weight_files
 
 # The dtypes that keys and values can have, as safetensors names them.
 _FLOATING = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
@@ -69,7 +70,10 @@ def describe(name: str, directory: Path) -> ModelFacts:
     config = read_config(directory)
     network = build_skeleton(config)
     files = weight_files(directory)
-    parameters = parameter_count(network, arrays_of(network, config, directory, files))
+    arrays = arrays_of(network, config, directory, files)
+    if arrays:
+        require_weights(network, arrays, directory)
+    parameters = parameter_count(network, arrays)
     bytes_of_dtype = _weight_bytes_of_dtype(files)
     facts = _Measured(network, parameters, directory_bytes(directory), bytes_of_dtype)
     return facts.under(name, config)
@@ -142,8 +146,10 @@ def _stored_dtype(bytes_of_dtype: Counter[str]) -> mx.Dtype:
 def _kv_bytes_per_token(network: nn.Module, dtype: mx.Dtype) -> int:
     try:
         return kv_bytes_per_token(network, dtype)
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise ModelUnsupported(f"its cache cannot be measured: {error}") from error
+    except MlxchatError:
+        raise
+    except Exception as error:
+        raise ModelUnsupported(f"its cache cannot be measured: {first_line(error)}") from error
 
 
 def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], parameters: int) -> str:

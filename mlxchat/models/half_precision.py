@@ -6,7 +6,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from mlxchat.models.skeleton import named_parameters
+from mlxchat.models.skeleton import named_parameters, text_config
 
 # Families whose activations are known to exceed 65,504.
 # Source: https://unsloth.ai/blog/gemma3; other Gemmas scale their embeddings the same way.
@@ -15,8 +15,7 @@ OVERFLOWING = ("gemma", "recurrent_gemma")
 
 def overflows_float16(config: dict[str, Any]) -> bool:
     """Whether the model's family overflows in float16."""
-    text_config = config.get("text_config") or {}
-    types = (config["model_type"], text_config.get("model_type", ""))
+    types = (config["model_type"], text_config(config).get("model_type", ""))
     return any(str(each).startswith(OVERFLOWING) for each in types)
 
 

@@ -8,9 +8,11 @@ Source of the layout: https://huggingface.co/docs/hub/local-cache
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import count
 from pathlib import Path
 
 # The files a model needs: mlx-lm's patterns without Python files, which we never run.
@@ -38,7 +40,7 @@ TOKENIZER_PATTERNS = (
     "tiktoken.model",
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHARD = re.compile(r"model.*-\d+-of-(\d+)\.safetensors")
+_SHARD = re.compile(r"(model.*-)(\d+)-of-(\d+)\.safetensors")
 _TREE_FORMAT_VERSION = 1
 
 
@@ -91,13 +93,17 @@ def snapshot_dir(repo_id: str, commit: str) -> Path:
     return repo_dir(repo_id) / "snapshots" / commit
 
 
-def cached_snapshot(repo_id: str) -> Path | None:
-    """The directory of the repository's main revision; None if it is missing or unfinished."""
+def cached_snapshot(repo_id: str, *, guess: bool = True) -> Path | None:
+    """The directory of the repository's main revision; None if it is missing or unfinished. Without
+    `guess`, weight files that only seem to be missing do not count; see `missing_weights`."""
     commit = _main_commit(repo_id)
     if commit is None:
         return None
     snapshot = snapshot_dir(repo_id, commit)
-    return snapshot if _is_complete(snapshot, _listed_names(repo_id, commit)) else None
+    listed_names = _listed_names(repo_id, commit)
+    if guess and listed_names is None and missing_weights(snapshot):
+        return None
+    return snapshot if _is_complete(snapshot, listed_names) else None
 
 
 def cached_adapter(repo_id: str) -> Path | None:
@@ -207,7 +213,7 @@ def _is_complete(snapshot: Path, listed_names: list[str] | None) -> bool:
     """Whether the snapshot has every file that the model needs.
 
     A file that exists is complete, since the library renames it into place. So the names decide:
-    all those listed, or without a list, those that the model itself refers to.
+    all those listed, or without a list, one of each kind.
     """
     if listed_names is not None and not all(
         (snapshot / name).is_file() for name in listed_names if is_wanted(name)
@@ -216,7 +222,7 @@ def _is_complete(snapshot: Path, listed_names: list[str] | None) -> bool:
     return (
         (snapshot / "config.json").is_file()
         and _has_tokenizer(snapshot)
-        and _has_all_weights(snapshot)
+        and any(path.is_file() for path in snapshot.glob("model*.safetensors"))
     )
 
 
@@ -225,23 +231,35 @@ def _has_tokenizer(snapshot: Path) -> bool:
     return any(path.is_file() for path in found)
 
 
-def _has_all_weights(snapshot: Path) -> bool:
-    index = snapshot / "model.safetensors.index.json"
-    if index.is_file():
-        return all((snapshot / name).is_file() for name in _indexed_names(index))
-    names = [path.name for path in snapshot.glob("model*.safetensors") if path.is_file()]
-    return bool(names) and all(_shard_count(name) in (None, len(names)) for name in names)
+def missing_weights(directory: Path) -> list[str]:
+    """The weight files that seem to be missing, by the index or, if that names none of the files
+    here and so belongs to other files, by names such as model-1-of-2.
+
+    Only a guess: mlx-lm reads every file that is here, and no index.
+    """
+    here = {path.name for path in directory.glob("model*.safetensors") if path.is_file()}
+    listed = _listed_weights(directory / "model.safetensors.index.json")
+    return sorted(listed - here) if here & listed else _gaps(here)
 
 
-def _indexed_names(index: Path) -> set[str]:
-    # An empty or unreadable index stands for a file that never exists.
+def _listed_weights(index: Path) -> set[str]:
+    """The files in an index; none if there is no index that can be read."""
     try:
-        weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
-        return {str(name) for name in weight_map.values()} or {""}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {""}
+        return {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
 
 
-def _shard_count(name: str) -> int | None:
-    match = _SHARD.fullmatch(name)
-    return int(match[1]) if match else None
+def _gaps(names: Collection[str]) -> list[str]:
+    """The first missing file of each series of shards."""
+    shards = [match for name in names if (match := _SHARD.fullmatch(name))]
+    series = Counter((match[1], len(match[2]), match[3]) for match in shards)
+    return [
+        next(
+            name
+            for i in count(1)
+            if (name := f"{start}{i:0{digits}}-of-{total}.safetensors") not in names
+        )
+        for (start, digits, total), here in series.items()
+        if here < int(total)
+    ]

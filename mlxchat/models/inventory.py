@@ -20,7 +20,7 @@ from mlxchat.models.hub_cache import (
     repo_dir,
 )
 from mlxchat.models.locate import Located, conversion_dir, embedded_model, is_hub_id
-from mlxchat.models.skeleton import MODULE_OF_TYPE, read_config
+from mlxchat.models.skeleton import architectures, module_name, read_config
 from mlxchat.wording import Action, Message
 
 
@@ -194,16 +194,14 @@ def is_language_model(directory: Path) -> bool:
         config = read_config(directory)
     except ModelError:
         return False
-    return _mlx_lm_knows(config["model_type"]) or _says_it_writes(config)
+    return _mlx_lm_knows(module_name(config)) or _says_it_writes(config)
 
 
-def _mlx_lm_knows(model_type: str) -> bool:
-    module_name = MODULE_OF_TYPE.get(model_type, model_type)
-    if not module_name.isidentifier():
+def _mlx_lm_knows(module: str) -> bool:
+    if not module.replace("-", "_").isidentifier():
         return False
-    return importlib.util.find_spec(f"mlx_lm.models.{module_name}") is not None
+    return importlib.util.find_spec(f"mlx_lm.models.{module}") is not None
 
 
 def _says_it_writes(config: dict[str, Any]) -> bool:
-    architectures = config.get("architectures") or []
-    return any(str(name).endswith("ForCausalLM") for name in architectures)
+    return any(name.endswith("ForCausalLM") for name in architectures(config))

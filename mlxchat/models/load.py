@@ -14,8 +14,10 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
+from mlxchat.cache import make_cache
 from mlxchat.cache.powers import install_powers
-from mlxchat.errors import ModelBroken, ModelUnsupported, NotEnoughMemory
+from mlxchat.errors import ModelBroken, NotEnoughMemory
+from mlxchat.failures import first_line
 from mlxchat.models.adapters.adapter import Adapter
 from mlxchat.models.adapters.apply import apply as apply_adapter
 from mlxchat.models.adapters.apply import check as check_adapter
@@ -38,7 +40,7 @@ from mlxchat.models.skeleton import (
     named_parameters,
     parameter_count,
     read_config,
-    read_json,
+    read_generation_config,
     suitable_dtype,
 )
 from mlxchat.models.template_file import GivenTemplate
@@ -147,14 +149,14 @@ def load_directory(
     activations = _activation_dtype(network)
     if adapter is not None:
         apply_adapter(adapter, network, activations)
-    generation_config = directory / "generation_config.json"
+    _check_first_pass(network, directory)
     model = Model(
         name=name,
         network=network,
         tokenizer=tokenizer,
         dtype=activations,
         context_length=context_length(config),
-        generation_config=read_json(generation_config) if generation_config.is_file() else {},
+        generation_config=read_generation_config(directory, notify),
         config=config,
         adapter=None if adapter is None else adapter.applied(),
     )
@@ -230,7 +232,7 @@ def _fill(
 ) -> nn.Module:
     """Load the weights into the network; `wide`: hold stored float16 weights in bfloat16."""
     with fitting(directory):
-        if needs_mlx_lms_loader(config, directory):
+        if needs_mlx_lms_loader(config):
             network = _load_with_mlx_lm(directory, target)
         else:
             _fill_with_arrays(network, config, arrays, target, wide=wide)
@@ -268,30 +270,37 @@ def _fill_with_arrays(
     network.load_weights(list(arrays.items()), strict=True)
 
 
+# What a module's entry in the configuration can say.
+PACKING = ("group_size", "bits", "mode", "global_scale", "quantize_input")
+# The only modes whose scales are bytes, by bits and group size.
+MODES = {(4, 16): "nvfp4", (4, 32): "mxfp4", (8, 32): "mxfp8"}
+
+
 def _packing(
     path: str, module: nn.Module, quantization: dict[str, Any], arrays: dict[str, mx.array]
 ) -> dict[str, Any] | None:
     """Group size, bits and mode of a module's packed weight, or None if it is not packed.
 
-    From the module's entry in the configuration or from the shapes, since the global values need
-    not apply to every tensor.
+    From the module's entry in the configuration or from shapes and dtypes, since the global values
+    need not apply to every tensor. Source: `load_model` and `infer_quant_config` in
+    mlx_lm/utils.py, whose import takes a second.
     """
     if not hasattr(module, "to_quantized") or f"{path}.scales" not in arrays:
         return None
-    named = quantization.get(path)
-    if isinstance(named, dict):
-        return {"mode": "affine"} | named
+    if path in quantization:
+        named = quantization if quantization[path] is True else quantization[path]
+        found = {key: named[key] for key in PACKING if key in named} if named else None
+        return found and {"mode": "affine"} | found
     scales = arrays[f"{path}.scales"]
-    mode = quantization.get("mode", "affine")
-    if mode != "affine":
-        return {key: quantization[key] for key in ("group_size", "bits", "mode")}
     columns = module["weight"].shape[-1]
-    packed_columns = arrays[f"{path}.weight"].shape[-1]
-    return {
-        "group_size": columns // scales.shape[-1],
-        "bits": packed_columns * 32 // columns,
-        "mode": mode,
-    }
+    group_size = columns // scales.shape[-1]
+    bits = arrays[f"{path}.weight"].shape[-1] * 32 // columns
+    in_bytes = scales.dtype == mx.uint8
+    if in_bytes and (bits, group_size) not in MODES:
+        raise ValueError(f"{path} has an unknown packing: {bits} bits, groups of {group_size}")
+    mode = MODES[bits, group_size] if in_bytes else "affine"
+    scaled = {"global_scale": True} if f"{path}.global_scale" in arrays else {}
+    return {"group_size": group_size, "bits": bits, "mode": mode} | scaled
 
 
 def _quantize(
@@ -304,9 +313,6 @@ def _quantize(
 
     nn.quantize(
         network,
-        group_size=quantization["group_size"],
-        bits=quantization["bits"],
-        mode=quantization.get("mode", "affine"),
         class_predicate=packing,
     )
 
@@ -325,6 +331,7 @@ def _dequantized(
                 arrays.pop(f"{path}.scales"),
                 arrays.pop(f"{path}.biases", None),
                 packing,
+                arrays.pop(f"{path}.global_scale", None),
             )
     return arrays
 
@@ -346,19 +353,24 @@ def _in_dtype(
 
 
 def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
-    from mlx_lm.utils import dequantize_model, load_model
-
-    try:
-        network, _ = load_model(directory, lazy=True)
-    except ValueError as error:
-        raise ModelUnsupported(
-            f"mlx-lm cannot unpack the weights in {directory}: {error}"
-        ) from error
+    utils = platform.import_mlx_lm_utils()
+    network, _ = utils.load_model(directory, lazy=True)
     if target is not None:
-        network = dequantize_model(network)
+        network = utils.dequantize_model(network)
         arrays = _in_dtype(network, dict(named_parameters(network)), target)
         network.load_weights(list(arrays.items()))
     return network
+
+
+def _check_first_pass(network: nn.Module, directory: Path) -> None:
+    """Raise ModelBroken if the network's code fails, on shapes that do not match for example.
+    Nothing is computed."""
+    try:
+        network(mx.zeros((1, 2), mx.int32), cache=make_cache(network))
+    except Exception as error:
+        raise ModelBroken(
+            f"the model in {directory} fails on its first tokens: {first_line(error)}"
+        ) from error
 
 
 def _activation_dtype(network: nn.Module) -> mx.Dtype:

@@ -88,7 +88,8 @@ def _bring(located: Located, access: _Access) -> ResolvedModel:
 
 
 def _hub_directory(repo_id: str, access: _Access) -> Path:
-    snapshot = cached_snapshot(repo_id)
+    # Without the network, loading tells whether weights are missing.
+    snapshot = cached_snapshot(repo_id, guess=not access.offline)
     if snapshot is not None:
         return snapshot
     if access.offline:

@@ -19,10 +19,14 @@ from mlx.utils import tree_flatten
 
 from mlxchat import platform
 from mlxchat.errors import ModelBroken, ModelUnsupported
+from mlxchat.failures import first_line
 from mlxchat.files import check_not_lfs_pointer
+from mlxchat.progress import Notify
+from mlxchat.wording import Message
 
-# Model types that mlx-lm runs with another type's module. A copy of the table in `mlx_lm.utils`,
-# whose import loads transformers and takes a second; `test_renamed_types_are_mlx_lms` checks it.
+# Model types that mlx-lm runs with another type's module, some of them only with one of the
+# `architectures`. Copies of the tables in `mlx_lm.utils`, whose import loads transformers and takes
+# a second; `test_renamed_types_match_mlx_lm` checks them.
 MODULE_OF_TYPE = {
     "mistral": "llama",
     "llava": "mistral3",
@@ -37,7 +41,7 @@ MODULE_OF_TYPE = {
     "gemma4_unified": "gemma4",
     "deepseek_v41_text": "deepseek_v41",
 }
-
+MODULE_OF_ARCHITECTURE = {("bailing_hybrid", "BailingMoeV3ForCausalLM"): "bailing_moe_v3"}
 
 # Modules that print a message and exit if a package is missing.
 PRINTS = {"olmo"}
@@ -47,23 +51,69 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises ModelBroken naming the file if it is not one."""
     check_not_lfs_pointer(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = json.loads(path.read_text(encoding="utf-8"), object_hook=_untagged)
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelBroken(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
         raise ModelBroken(f"{path} is not a JSON object")
     return value
 
 
+def _untagged(value: dict[str, Any]) -> Any:
+    # transformers writes the numbers that JSON lacks as {"__float__": "Infinity"}.
+    tag = value.get("__float__") if len(value) == 1 else None
+    is_number = isinstance(tag, str) and tag.removeprefix("-") in ("Infinity", "NaN")
+    return float(tag) if is_number else value
+
+
 def read_config(directory: Path) -> dict[str, Any]:
-    """Read the model's config.json. Raises ModelBroken if it is missing or names no model type."""
+    """Read the model's config.json, with a `quantization_config` that stands elsewhere, as mlx-lm
+    does. Raises ModelBroken if it is missing or names no model type."""
     path = directory / "config.json"
     if not path.is_file():
         raise ModelBroken(f"{directory} has no config.json, so it is not a model directory")
     config = read_json(path)
     if not isinstance(config.get("model_type"), str):
         raise ModelBroken(f"{path} names no model_type")
+    if "quantization_config" not in config:
+        elsewhere = directory / "hf_quant_config.json"
+        if "quantization_config" in (text := text_config(config)):
+            config["quantization_config"] = text["quantization_config"]
+        elif elsewhere.exists():
+            config["quantization_config"] = read_json(elsewhere)
     return config
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a multimodal model's language model; empty for others."""
+    value = config.get("text_config")
+    return value if isinstance(value, dict) else {}
+
+
+def read_generation_config(directory: Path, notify: Notify) -> dict[str, Any]:
+    """The model's generation_config.json. One that cannot be read is ignored with a notice, since
+    the model does not need it."""
+    path = directory / "generation_config.json"
+    try:
+        return read_json(path) if path.exists() else {}
+    except ModelBroken as error:
+        notify(Message("ignoring the model's sampling and end tokens: ", error))
+        return {}
+
+
+def architectures(config: dict[str, Any]) -> list[str]:
+    """The names of the model's classes in transformers."""
+    names = config.get("architectures")
+    return [str(name) for name in (names if isinstance(names, list) else [names])]
+
+
+def module_name(config: dict[str, Any]) -> str:
+    """The module of mlx-lm that runs the model. Source: `_get_classes` in mlx_lm/utils.py."""
+    model_type: str = config["model_type"]
+    for name in architectures(config):
+        if found := MODULE_OF_ARCHITECTURE.get((model_type, name)):
+            return found
+    return MODULE_OF_TYPE.get(model_type, model_type)
 
 
 def build_skeleton(config: dict[str, Any]) -> nn.Module:
@@ -78,11 +128,13 @@ def build_skeleton(config: dict[str, Any]) -> nn.Module:
             f"this model needs its own Python code ({config['model_file']!r}), which mlxchat does "
             "not run"
         )
-    module = _import_module(model_type, MODULE_OF_TYPE.get(model_type, model_type))
+    module = _import_module(model_type, module_name(config))
     try:
         return module.Model(module.ModelArgs.from_dict(config))
-    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
-        raise ModelBroken(f"config.json does not describe a {model_type} model: {error}") from error
+    except Exception as error:
+        raise ModelBroken(
+            f"config.json does not describe a {model_type} model: {first_line(error)}"
+        ) from error
 
 
 def _import_module(model_type: str, name: str) -> ModuleType:
@@ -95,7 +147,7 @@ def _import_module(model_type: str, name: str) -> ModuleType:
     try:
         with held:
             return importlib.import_module(f"mlx_lm.models.{name}")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ModelUnsupported(
             f"the installed mlx-lm does not support the model type {model_type!r}"
         ) from error
@@ -108,10 +160,10 @@ def _import_module(model_type: str, name: str) -> ModuleType:
 
 def context_length(config: dict[str, Any]) -> int | None:
     """The trained context in tokens, or None if the configuration lacks it."""
-    for part in (config, config.get("text_config") or {}):
+    for part in (config, text_config(config)):
         for key in ("max_position_embeddings", "max_sequence_length", "n_positions", "seq_length"):
             value = part.get(key)
-            if isinstance(value, int) and value > 0:
+            if type(value) is int and value > 0:
                 return value
     return None
 

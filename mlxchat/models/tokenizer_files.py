@@ -13,7 +13,7 @@ import tokenizers
 
 from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.failures import first_line
-from mlxchat.models.skeleton import read_json
+from mlxchat.models.skeleton import read_generation_config, read_json, text_config
 from mlxchat.models.template_file import GivenTemplate
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
@@ -37,7 +37,7 @@ def load_tokenizer(
     if given is not None:
         template = ChatTemplate(given.source, texts, given.name)
         template.check()
-    generation_config = _optional_json(directory / "generation_config.json")
+    generation_config = read_generation_config(directory, lambda _: None)
     eos_ids = set(_eos_ids(config)) | set(_eos_ids(generation_config))
     eos_id = backend.token_to_id(texts["eos_token"]) if "eos_token" in texts else None
     if eos_id is not None:
@@ -108,7 +108,7 @@ def _template_source(directory: Path, options: dict[str, Any]) -> str | None:
 
 
 def _eos_ids(config: dict[str, Any]) -> Iterator[int]:
-    for part in (config, config.get("text_config") or {}):
+    for part in (config, text_config(config)):
         ids = part.get("eos_token_id")
         yield from (
             id_ for id_ in (ids if isinstance(ids, list) else [ids]) if isinstance(id_, int)

@@ -13,25 +13,22 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from mlxchat.errors import ModelBroken
+from mlxchat.errors import MlxchatError, ModelBroken
 from mlxchat.failures import device_failures, first_line
 from mlxchat.files import check_not_lfs_pointer
-from mlxchat.models.skeleton import read_json
+from mlxchat.models.hub_cache import missing_weights
+from mlxchat.models.skeleton import named_parameters
 
 # A header takes about 150 bytes per tensor, so this is enough for half a million tensors.
 MAX_HEADER_BYTES = 100_000_000
 
+INCOMPLETE = ": the download is incomplete; download it again"
+
 
 def weight_files(directory: Path) -> list[Path]:
-    """The directory's safetensors files. Raises ModelBroken if one is missing or truncated."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        shards = read_json(index).get("weight_map")
-        if not isinstance(shards, dict):
-            raise ModelBroken(f"{index} has no weight_map")
-        files = [directory / Path(name).name for name in sorted(set(shards.values()))]
-    else:
-        files = sorted(directory.glob("model*.safetensors"))
+    """The directory's safetensors files: all that mlx-lm reads, whatever an index may list. Raises
+    ModelBroken if there are none, or one is truncated."""
+    files = sorted(directory.glob("model*.safetensors"))
     if not files:
         raise ModelBroken(f"{directory} has no weights: model*.safetensors is missing")
     for file in files:
@@ -39,10 +36,18 @@ def weight_files(directory: Path) -> list[Path]:
     return files
 
 
+def require_weights(network: nn.Module, arrays: dict[str, mx.array], directory: Path) -> None:
+    """Raise ModelBroken if the files in `directory` lack weights of the unquantized `network`."""
+    missing = sorted({name for name, _ in named_parameters(network)} - arrays.keys())
+    if missing:
+        with fitting(directory):
+            raise ValueError(f"Missing {len(missing)} parameters: {missing[0]}")
+
+
 def check_safetensors(file: Path) -> dict[str, Any]:
     """Return a file's header; raises ModelBroken if the file does not match it."""
     if not file.is_file():
-        raise ModelBroken(f"{file} is missing: the download is incomplete; download it again")
+        raise ModelBroken(f"{file} is missing{INCOMPLETE}")
     check_not_lfs_pointer(file)
     size_bytes = file.stat().st_size
     try:
@@ -71,26 +76,27 @@ def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
-def needs_mlx_lms_loader(config: dict[str, Any], directory: Path) -> bool:
+def needs_mlx_lms_loader(config: dict[str, Any]) -> bool:
     """Whether only mlx-lm's own loader can unpack the weights."""
-    if config.get("quantization") is not None:
-        return False
-    text_config = config.get("text_config") or {}
-    return (
-        bool(config.get("quantization_config"))
-        or bool(text_config.get("quantization_config"))
-        or bool(config.get("quantize_activations"))
-        or (directory / "hf_quant_config.json").is_file()
-    )
+    packed_otherwise = config.get("quantization") is None and config.get("quantization_config")
+    return bool(packed_otherwise or config.get("quantize_activations"))
 
 
 @contextmanager
 def fitting(directory: Path) -> Iterator[None]:
-    """Raise ModelBroken for errors caused by weights that do not match the model."""
+    """Raise ModelBroken for errors caused by weights that do not match the model, whatever its code
+    makes of them."""
     try:
         with device_failures():
             yield
-    except (ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
+    except MlxchatError:
+        raise
+    except Exception as error:
+        # KeyError comes from models that join the weights of their experts.
+        lacking = isinstance(error, KeyError) or str(error).startswith("Missing")
+        missing = missing_weights(directory) if lacking else []
+        if missing:
+            raise ModelBroken(f"{directory / missing[0]} is missing{INCOMPLETE}") from error
         raise ModelBroken(
             f"the weights in {directory} do not match its config.json: {first_line(error)}"
         ) from error
@@ -105,7 +111,7 @@ def arrays_of(
     Call it only once per network: mlx-lm's `sanitize` may change the network. If the files contain
     no output head, it removes the network's and uses the embedding.
     """
-    if needs_mlx_lms_loader(config, directory):
+    if needs_mlx_lms_loader(config):
         return {}
     arrays = load_arrays(files)
     sanitize: Any = getattr(network, "sanitize", None)
