@@ -123,7 +123,7 @@ def import_mlx_lm_utils() -> Any:
 
 
 def tested_ranges() -> dict[str, str]:
-    """The versions of mlx and mlx-lm this release was tested with: mlx-lm → >=0.32.2,<0.33.
+    """The versions of mlx and mlx-lm this release was tested with: mlx-lm → >=0.32.2,<0.32.3.
 
     Read from our own package metadata, so that pyproject.toml is the only place that states them.
     Empty if mlxchat was never installed, as in a bare checkout.
