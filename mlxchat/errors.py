@@ -10,7 +10,7 @@
     │   ├── AdapterError       an adapter that cannot be used, or not with this model
     │   ├── ModelUnsupported   an architecture or format that mlxchat cannot run
     │   └── NotEnoughMemory    larger than the free memory
-    ├── DeviceError        1   the GPU failed or memory ran out while a model was running
+    ├── DeviceError        1   the GPU or the model's code failed, or memory ran out, in a run
     ├── HubError           1   the network, the Hub, a permission
     ├── CacheError         1   this model's cache cannot be bounded
     │   └── WindowTooSmall 2   no room in it for the system prompt and the template

@@ -1,31 +1,46 @@
-"""Turns MLX's device and memory failures into errors of our own.
+"""Turns MLX's device and memory failures, and those of a model's code, into errors of our own.
 
-Any other RuntimeError is a bug, or another library's, and passes through unchanged.
+Anything else is a bug, or another library's error, and passes through unchanged.
 """
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from mlxchat.errors import DeviceError
+from mlxchat.errors import DeviceError, MlxchatError
 
 # How MLX's device errors begin, and what its allocators' errors contain.
 # Source: mlx/backend/metal/eval.cpp and allocator.cpp, mlx/allocator.h of ml-explore/mlx.
 FAILED_COMMANDS = "[METAL] Command buffer execution failed"
 OUT_OF_MEMORY = ("[metal::malloc]", "[malloc", "Unable to allocate", "bad_alloc")
+# Where our own files are.
+OURS = f"{Path(__file__).parent}/"
 # Metal's own text inside a command buffer error.
 METAL_OUT_OF_MEMORY = ("Insufficient Memory", "OutOfMemory")
 
 
 @contextmanager
 def device_failures() -> Iterator[None]:
-    """Raise DeviceError if the device fails or memory runs out in the body."""
+    """Raise DeviceError if the device or the model's code fails, or memory runs out, in the
+    body."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
-        message = _explanation(error)
+    except MlxchatError:
+        raise
+    except Exception as error:
+        message = _explanation(error) if isinstance(error, RuntimeError | MemoryError) else None
+        if message is None and _is_of_model(error):
+            message = f"the model's code failed: {first_line(error)}"
         if message is None:
             raise
         raise DeviceError(message) from error
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Whether a module of mlx-lm's, or what it calls other than our caches, raised it."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any("/mlx_lm/models/" in file for file in files) and not files[-1].startswith(OURS)
 
 
 def _explanation(error: RuntimeError | MemoryError) -> str | None:

@@ -80,6 +80,18 @@ def test_other_errors_are_not_changed(error: Exception) -> None:
     assert caught.value is error
 
 
+def test_a_failure_of_the_models_code_is_one_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loading checks shapes with two tokens; what fails only later ended in a traceback."""
+    model = make_model()
+    network: Any = model.network
+    conversation = conversation_with(model)
+    monkeypatch.setitem(network.model.norm, "weight", mx.ones((3,)))
+    with pytest.raises(DeviceError, match=r"^the model's code failed: .*rms_norm.*"):
+        said(conversation, "one")
+
+
 def test_running_out_of_memory_while_loading_is_not_a_broken_model(tmp_path: Path) -> None:
     with pytest.raises(DeviceError), fitting(tmp_path):
         raise RuntimeError("[metal::malloc] Attempting to allocate 9 bytes")

@@ -10,6 +10,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, learned_positions, make_cache
 from mlxchat.cache.side_by_side import RowsTrials
+from mlxchat.failures import device_failures
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.text.spans import TokenIds
@@ -113,10 +114,12 @@ class Model:
 
     def make_cache(self, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP) -> Cache:
         """A cache with a window of `max_kv_size` tokens (None: unbounded). The first `keep` tokens
-        are never evicted. Raises CacheError if the model does not support such a window."""
+        are never evicted. Raises CacheError if the model does not support such a window,
+        DeviceError if its code fails."""
         if self.peers is not None:
             return self.peers.make_cache(max_kv_size, keep)
-        return make_cache(self.network, max_kv_size, keep)
+        with device_failures():
+            return make_cache(self.network, max_kv_size, keep)
 
     def free_memory_bytes(self) -> int:
         """The memory left after loading the weights, on the rank that has the least."""
