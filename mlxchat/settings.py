@@ -12,6 +12,7 @@ from mlxchat.errors import UsageError
 from mlxchat.options import (
     Group,
     Must,
+    Option,
     above,
     at_least,
     between,
@@ -321,13 +322,40 @@ def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     A temperature counts unless `do_sample` is false, which means greedy. Values that the option
     cannot have are left out.
     """
-    values: dict[str, Any] = {}
-    for name, each in options_of(SamplingSettings).items():
-        value: Any = generation_config.get({"temp": "temperature"}.get(name, name))
-        if name == "seed" or each.many or type(value) not in (int, float):
-            continue
-        if each.must is not None and each.must.holds(value):
-            values[name] = each.type(value)
+    values = {
+        name: each.type(value)
+        for name, each, value in _sampling_values(generation_config)
+        if _can_have(each, value)
+    }
     if generation_config.get("do_sample") is False:
         values["temp"] = 0.0
     return values
+
+
+def unusable(generation_config: Mapping[str, Any]) -> list[str]:
+    """The sampling values in a model's generation_config.json that the options cannot have."""
+    return [
+        _KEYS.get(name, name)
+        for name, each, value in _sampling_values(generation_config)
+        if value is not None and not _can_have(each, value)
+    ]
+
+
+# Fields of SamplingSettings with another name in generation_config.json.
+_KEYS = {"temp": "temperature"}
+
+
+def _sampling_values(generation_config: Mapping[str, Any]) -> Iterator[tuple[str, Option, Any]]:
+    for name, each in options_of(SamplingSettings).items():
+        if name != "seed" and not each.many:
+            yield name, each, generation_config.get(_KEYS.get(name, name))
+
+
+def _can_have(option: Option, value: Any) -> bool:
+    # A larger integer may be no number for a sampler.
+    return (
+        type(value) in (int, float)
+        and abs(value) < 2**31
+        and option.must is not None
+        and option.must.holds(value)
+    )

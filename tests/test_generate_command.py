@@ -344,10 +344,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert not (heavy | {"pydantic"}) & modules
 
 
-def test_generating_imports_neither_transformers_nor_the_hub(tiny_model: Path) -> None:
-    modules = imported_modules(["generate", "-m", str(tiny_model), "-n", "1", "Hello"])
+@pytest.mark.parametrize(
+    "model", ["tiny_model", pytest.param("embedded_model", marks=pytest.mark.model)]
+)
+def test_generating_imports_neither_transformers_nor_the_hub(
+    model: str, request: pytest.FixtureRequest
+) -> None:
+    directory = str(request.getfixturevalue(model))
+    modules = imported_modules(["generate", "-m", directory, "-n", "1", "Hello"])
     assert "mlx_lm.models.llama" in modules
-    assert not {"transformers", "huggingface_hub", "gguf", "rich.progress"} & modules
+    heavy = {"transformers", "mlx_lm.utils", "huggingface_hub", "gguf", "rich.progress"}
+    assert not heavy & modules
 
 
 def test_every_option_shows_its_default() -> None:

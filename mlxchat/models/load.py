@@ -16,8 +16,8 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import make_cache
 from mlxchat.cache.powers import install_powers
-from mlxchat.errors import ModelBroken, NotEnoughMemory
-from mlxchat.failures import first_line
+from mlxchat.errors import MlxchatError, ModelBroken, NotEnoughMemory
+from mlxchat.failures import device_failures, first_line
 from mlxchat.models.adapters.adapter import Adapter
 from mlxchat.models.adapters.apply import apply as apply_adapter
 from mlxchat.models.adapters.apply import check as check_adapter
@@ -149,7 +149,7 @@ def load_directory(
     activations = _activation_dtype(network)
     if adapter is not None:
         apply_adapter(adapter, network, activations)
-    _check_first_pass(network, directory)
+    _check_first_pass(network, directory, compute=needs_mlx_lms_loader(config))
     model = Model(
         name=name,
         network=network,
@@ -231,7 +231,8 @@ def _fill(
     sharding: Sharding | None,
 ) -> nn.Module:
     """Load the weights into the network; `wide`: hold stored float16 weights in bfloat16."""
-    with fitting(directory):
+    named = config.get("quantization_config") if needs_mlx_lms_loader(config) else None
+    with fitting(directory, named.get("quant_method") if isinstance(named, dict) else None):
         if needs_mlx_lms_loader(config):
             network = _load_with_mlx_lm(directory, target)
         else:
@@ -362,11 +363,15 @@ def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
     return network
 
 
-def _check_first_pass(network: nn.Module, directory: Path) -> None:
+def _check_first_pass(network: nn.Module, directory: Path, *, compute: bool) -> None:
     """Raise ModelBroken if the network's code fails, on shapes that do not match for example.
-    Nothing is computed."""
+    Unless `compute`, which also finds what MLX cannot run here, this takes no time."""
     try:
-        network(mx.zeros((1, 2), mx.int32), cache=make_cache(network))
+        with device_failures():
+            logits = network(mx.zeros((1, 2), mx.int32), cache=make_cache(network))
+            mx.eval(logits if compute else [])
+    except MlxchatError:
+        raise
     except Exception as error:
         raise ModelBroken(
             f"the model in {directory} fails on its first tokens: {first_line(error)}"

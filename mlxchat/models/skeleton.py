@@ -22,6 +22,7 @@ from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.failures import first_line
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.progress import Notify
+from mlxchat.settings import unusable
 from mlxchat.wording import Message
 
 # Model types that mlx-lm runs with another type's module, some of them only with one of the
@@ -49,21 +50,26 @@ PRINTS = {"olmo"}
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises ModelBroken naming the file if it is not one."""
-    check_not_lfs_pointer(path)
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"), object_hook=_untagged)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelBroken(f"cannot read {path}: {error}") from error
+    value = _read_value(path)
     if not isinstance(value, dict):
         raise ModelBroken(f"{path} is not a JSON object")
     return value
 
 
+def _read_value(path: Path) -> Any:
+    check_not_lfs_pointer(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=_untagged)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelBroken(f"cannot read {path}: {error}") from error
+
+
 def _untagged(value: dict[str, Any]) -> Any:
     # transformers writes the numbers that JSON lacks as {"__float__": "Infinity"}.
     tag = value.get("__float__") if len(value) == 1 else None
-    is_number = isinstance(tag, str) and tag.removeprefix("-") in ("Infinity", "NaN")
-    return float(tag) if is_number else value
+    if isinstance(tag, str) and tag.removeprefix("-") in ("Infinity", "NaN"):
+        return float(tag)
+    return value
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -80,7 +86,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         if "quantization_config" in (text := text_config(config)):
             config["quantization_config"] = text["quantization_config"]
         elif elsewhere.exists():
-            config["quantization_config"] = read_json(elsewhere)
+            config["quantization_config"] = _read_value(elsewhere)
     return config
 
 
@@ -91,14 +97,17 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_generation_config(directory: Path, notify: Notify) -> dict[str, Any]:
-    """The model's generation_config.json. One that cannot be read is ignored with a notice, since
-    the model does not need it."""
+    """The model's generation_config.json. One that cannot be read is ignored with a notice, and so
+    are its values that cannot be used, since the model does not need them."""
     path = directory / "generation_config.json"
     try:
-        return read_json(path) if path.exists() else {}
+        found = read_json(path) if path.exists() else {}
     except ModelBroken as error:
         notify(Message("ignoring the model's sampling and end tokens: ", error))
         return {}
+    if names := unusable(found):
+        notify(f"ignoring invalid values of {', '.join(names)} in {path}")
+    return found
 
 
 def architectures(config: dict[str, Any]) -> list[str]:
@@ -146,7 +155,10 @@ def _import_module(model_type: str, name: str) -> ModuleType:
     held = contextlib.redirect_stdout(printed) if name in PRINTS else contextlib.nullcontext()
     try:
         with held:
-            return importlib.import_module(f"mlx_lm.models.{name}")
+            module = importlib.import_module(f"mlx_lm.models.{name}")
+            # phi3 warns on stdout, which is for the answer, that it ignores a rope's scaling.
+            vars(module)["print"] = lambda *_, **__: None
+            return module
     except ImportError as error:
         raise ModelUnsupported(
             f"the installed mlx-lm does not support the model type {model_type!r}"

@@ -83,9 +83,9 @@ def needs_mlx_lms_loader(config: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def fitting(directory: Path) -> Iterator[None]:
+def fitting(directory: Path, quantized_by: object = None) -> Iterator[None]:
     """Raise ModelBroken for errors caused by weights that do not match the model, whatever its code
-    makes of them."""
+    makes of them. `quantized_by` is the method that config.json names."""
     try:
         with device_failures():
             yield
@@ -97,9 +97,23 @@ def fitting(directory: Path) -> Iterator[None]:
         missing = missing_weights(directory) if lacking else []
         if missing:
             raise ModelBroken(f"{directory / missing[0]} is missing{INCOMPLETE}") from error
+        how = "" if quantized_by is None else f", quant_method {quantized_by!r}"
         raise ModelBroken(
-            f"the weights in {directory} do not match its config.json: {first_line(error)}"
+            f"the weights in {directory} do not match its config.json{how}: {_reason(error)}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    if isinstance(error, NameError):
+        # A slip of mlx-lm's in that case.
+        return "none are packed that way; remove quantization_config if it is left over"
+    first, *names = str(error).splitlines() or [""]
+    # "Missing 3 parameters:", and a line for each.
+    return (
+        f"{first}{names[0].rstrip(',.')}" if first.endswith(": ") and names else first_line(error)
+    )
 
 
 def arrays_of(

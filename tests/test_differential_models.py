@@ -1,0 +1,442 @@
+"""Our loader and mlx-lm's on the same changed files: equal logits, or refused as mlx-lm fails.
+
+Each change is made alone to a tiny model. The few that are run by default are of every kind; the
+slow tests make them all.
+"""
+
+import json
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+from mlx_lm.models.cache import make_prompt_cache
+
+from mlxchat import platform
+from mlxchat.cache.powers import mlx_lms_own
+from mlxchat.errors import MlxchatError
+from mlxchat.models.load import load_directory
+from mlxchat.models.skeleton import MODULE_OF_ARCHITECTURE, MODULE_OF_TYPE, named_parameters
+from mlxchat.settings import recommended
+from scripts.families import CONFIGS, METAL_ONLY, build_family, family_config, write_family
+from tests.conftest import RunMlxchat
+
+Json = dict[str, Any]
+Change = Callable[[Path], object]
+TOKENS = mx.array([[72, 101, 108, 108, 111]])
+REMOVED = object()
+VALUES = [REMOVED, None, "x", -1, 0, [], {}, 1.5, True, {"__float__": "Infinity"}]
+FAMILIES = ["llama", "gemma3", "qwen3_moe", "qwen3_5", "mistral3", "gpt_oss", "falcon_h1", "phi3"]
+# mlx-lm reads them and we do not: a sliding window that holds no token has no meaning.
+REFUSED = {f"mistral3: text_config.sliding_window={size}" for size in (0, -1)}
+
+
+def ours(directory: Path, dtype: str) -> np.ndarray:
+    model = load_directory(directory, "tiny", dtype=dtype, notify=lambda _: None)
+    recommended(model.generation_config)
+    with mlx_lms_own():
+        logits = model.network(TOKENS, cache=model.make_cache())
+    return np.array(logits.astype(mx.float32))
+
+
+def theirs(directory: Path) -> np.ndarray:
+    network, _ = platform.import_mlx_lm_utils().load_model(directory)
+    with mlx_lms_own():
+        logits = network(TOKENS, cache=make_prompt_cache(network))
+    return np.array(logits.astype(mx.float32))
+
+
+def verdict(directory: Path) -> str:
+    """One of GOOD, or how we are wrong."""
+    found: dict[str, np.ndarray] = {}
+    expected, refusal = None, ""
+    with suppress(Exception):  # whatever mlx-lm raises
+        expected = theirs(directory)
+    for dtype in ("stored", "float32"):
+        try:
+            found[dtype] = ours(directory, dtype)
+        except MlxchatError as error:
+            refusal = str(error)
+            assert "\n" not in refusal
+    if expected is None:
+        return "read by us" if found else "refused"
+    if len(found) < 2:
+        return f"refused, though mlx-lm reads it: {refusal}"
+    for dtype, tolerance in (("stored", 1e-4), ("float32", 0.05)):
+        # Packed weights are computed in the dtype of their scales, or in bfloat16.
+        if not np.allclose(found[dtype], expected, rtol=0, atol=tolerance, equal_nan=True):
+            return f"other logits in {dtype}, by {np.abs(found[dtype] - expected).max():.2g}"
+    return "equal"
+
+
+GOOD = ("equal", "refused", "read by us")
+
+
+# Changes
+
+
+def edit(file: str, *path: str, to: Any) -> Change:
+    def change(directory: Path) -> None:
+        whole = value = json.loads((directory / file).read_text())
+        for key in path[:-1]:
+            value = value[key]
+        value.pop(path[-1], None)
+        if to is not REMOVED:
+            value[path[-1]] = to
+        (directory / file).write_text(json.dumps(whole))
+
+    return change
+
+
+def config(**values: Any) -> Change:
+    return both(*(edit("config.json", key, to=value) for key, value in values.items()))
+
+
+def text(file: str, contents: str | bytes) -> Change:
+    data = contents.encode() if isinstance(contents, str) else contents
+    return lambda directory: (directory / file).write_bytes(data)
+
+
+def both(*changes: Change) -> Change:
+    return lambda directory: [change(directory) for change in changes]
+
+
+def keys(value: Json, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, inner in value.items():
+        yield (*above, key)
+        if isinstance(inner, dict):
+            yield from keys(inner, (*above, key))
+
+
+def key_changes(family: str, values: list[Any]) -> dict[str, Change]:
+    """Every key of config.json, removed or with another value."""
+    return {
+        f"{'.'.join(path)}={'removed' if new is REMOVED else new}": edit(
+            "config.json", *path, to=new
+        )
+        for path in keys(family_config(family))
+        for new in values
+    }
+
+
+CONFIGURATIONS: dict[str, Change] = {
+    "tagged floats": config(x={"__float__": "NaN"}, y=[{"__float__": "-Infinity"}]),
+    "a tag of no number": config(rope_theta={"__float__": "x"}),
+    "a tag that is a list": config(rope_theta={"__float__": []}),
+    "NaN": lambda d: (d / "config.json").write_text(
+        (d / "config.json").read_text().replace("{", '{"x": NaN, "y": -Infinity,', 1)
+    ),
+    "extra keys": config(auto_map={"AutoModel": "m.M"}, trust_remote_code=True, vision_config={}),
+    "own code": config(model_file="model.py"),
+    "no own code": config(model_file=None),
+    "text_config in a text": config(text_config="x"),
+    "no text_config": config(text_config=None),
+    "end tokens in a list": config(eos_token_id=[1, 2]),
+    "end tokens in a text": config(eos_token_id="</s>"),
+    "no object": text("config.json", "[]"),
+    "with a byte order mark": lambda d: (d / "config.json").write_bytes(
+        b"\xef\xbb\xbf" + (d / "config.json").read_bytes()
+    ),
+}
+
+
+def renamed(target: str, model_type: str, architectures: Any) -> Change:
+    def change(directory: Path) -> None:
+        shutil.rmtree(directory)
+        write_family(directory, target)
+        config(model_type=model_type, architectures=architectures)(directory)
+
+    return change
+
+
+MODULES = {
+    f"{name} for {model_type}": renamed(name, model_type, None)
+    for model_type, name in MODULE_OF_TYPE.items()
+    if name in CONFIGS.keys() - METAL_ONLY
+} | {
+    f"{name} for {model_type} as {given}": renamed(name, model_type, given)
+    for (model_type, architecture), name in MODULE_OF_ARCHITECTURE.items()
+    for given in ([architecture], architecture, ["Other", architecture], None, [], 5)
+}
+
+
+def sharded(*parts: str, index: Json | str | None = None) -> Change:
+    """The weights in files of these names, with this index."""
+
+    def change(directory: Path) -> None:
+        weights: Any = mx.load(str(directory / "model.safetensors"))
+        names = sorted(weights)
+        mx.eval(weights)
+        (directory / "model.safetensors").unlink()
+        for i, part in enumerate(parts):
+            held = {name: weights[name] for name in names[i :: len(parts)]}
+            mx.save_safetensors(str(directory / part), held)
+        if index is not None:
+            written = index if isinstance(index, str) else json.dumps({"weight_map": index})
+            (directory / INDEX).write_text(written)
+
+    return change
+
+
+INDEX = "model.safetensors.index.json"
+TWO = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+INDEXES: dict[str, Change] = {
+    "of another build": text(INDEX, json.dumps({"weight_map": {"a": TWO[0], "b": TWO[1]}})),
+    "without a map": text(INDEX, "{}"),
+    "a list": text(INDEX, "[]"),
+    "a map of null": text(INDEX, '{"weight_map": null}'),
+    "broken": text(INDEX, '{"weight_map": {'),
+    "empty": text(INDEX, ""),
+    "not UTF-8": text(INDEX, b"\xff\xfe"),
+    "missing": sharded(*TWO),
+    "of one of two": sharded(*TWO, index={"a": TWO[0]}),
+    "of three for two": sharded(*TWO, index={"a": TWO[0], "b": "model-3.safetensors"}),
+    "broken for two": sharded(*TWO, index="{"),
+    "of numbers": sharded(*TWO, index={"a": 1, "b": 2}),
+    "an extra file": sharded("model-00001-of-00001.safetensors", "model-extra.safetensors"),
+    "one of two missing": both(sharded(*TWO), lambda d: (d / TWO[1]).unlink()),
+    "one of nine": sharded("model-1-of-9.safetensors"),
+    "a name that is not read": sharded("weights.safetensors"),
+    "no weights": lambda d: (d / "model.safetensors").unlink(),
+}
+
+
+def reweighed(change: Callable[[dict[str, mx.array]], object]) -> Change:
+    def changed(directory: Path) -> None:
+        weights: Any = mx.load(str(directory / "model.safetensors"))
+        mx.eval(weights)
+        change(weights)
+        mx.save_safetensors(str(directory / "model.safetensors"), weights)
+
+    return changed
+
+
+def cast(part: str, dtype: mx.Dtype) -> Change:
+    return reweighed(lambda w: w.update({n: a.astype(dtype) for n, a in w.items() if part in n}))
+
+
+NORM, ROUTE = "model.norm.weight", "model.layers.0.self_attn.q_proj"
+WEIGHTS: dict[str, Change] = {
+    f"{part or 'all'} in {str(dtype).removeprefix('mlx.core.')}": cast(part, dtype)
+    for part in ("norm", "q_proj", "embed", "")
+    for dtype in (mx.float16, mx.bfloat16, mx.int8, mx.uint8)
+} | {
+    "one missing": reweighed(lambda w: w.pop(NORM)),
+    "one too many": reweighed(lambda w: w.update(extra=w[NORM])),
+    "angles too": reweighed(lambda w: w.update({f"{ROUTE[:-7]}.rotary_emb.inv_freq": w[NORM]})),
+    "one of another shape": reweighed(lambda w: w.update({NORM: w[NORM][:3]})),
+    "one transposed": reweighed(lambda w: w.update(head=w.pop("lm_head.weight").T)),
+    "no head, tied": both(
+        reweighed(lambda w: w.pop("lm_head.weight")), config(tie_word_embeddings=True)
+    ),
+    "a head, tied": config(tie_word_embeddings=True),
+    "none": reweighed(lambda w: w.clear()),
+}
+
+GENERATION = "generation_config.json"
+GENERATIONS: dict[str, Change] = {
+    **{
+        name: text(GENERATION, contents)
+        for name, contents in {
+            "a comma too many": '{"temperature": 0.15,}',
+            "empty": "",
+            "null": "null",
+            "a list": "[1]",
+            "not UTF-8": b"\xff\xfe",
+            "NaN": '{"temperature": NaN, "top_p": Infinity}',
+            "huge": '{"top_k": 1e400, "temperature": 1e999, "eos_token_id": 1e400}',
+        }.items()
+    },
+    **{
+        f"{key}={new!r:.9}": text(GENERATION, json.dumps({key: new}))
+        for key in ("temperature", "top_p", "top_k", "min_p", "do_sample", "eos_token_id")
+        for new in ("x", -1, 0, 1.5, True, None, [], {}, [None, "a"], 10**400)
+    },
+}
+
+
+def packed(group_size: int = 32, bits: int = 4, mode: str = "affine", wide: str = "-") -> Change:
+    """Packed weights; the paths with `wide` in 8 bits."""
+
+    def change(directory: Path) -> None:
+        network = build_family(json.loads((directory / "config.json").read_text())["model_type"])
+
+        def packing(path: str, module: Any) -> bool | Json:
+            is_wide = {"group_size": 32, "bits": 8, "mode": "affine"} if wide in path else True
+            return hasattr(module, "to_quantized") and is_wide
+
+        nn.quantize(network, group_size, bits, mode=mode, class_predicate=packing)
+        mx.save_safetensors(str(directory / "model.safetensors"), dict(named_parameters(network)))
+
+    return change
+
+
+def pack_as_autoawq(weights: dict[str, mx.array]) -> None:
+    for name in [name for name in weights if name.endswith("_proj.weight")]:
+        rows, columns = weights.pop(name).shape
+        start = name.removesuffix("weight")
+        weights[start + "qweight"] = mx.random.randint(0, 2**31, (columns, rows // 8))
+        weights[start + "qzeros"] = mx.random.randint(0, 2**31, (columns // 32, rows // 8))
+        weights[start + "scales"] = mx.random.uniform(0, 0.01, (columns // 32, rows))
+
+
+packed_by_others = reweighed(pack_as_autoawq)
+AFFINE = {"group_size": 32, "bits": 4}
+PACKINGS = {
+    "affine": (32, 4, "affine"),
+    "8 bits": (32, 8, "affine"),
+    "3 bits": (32, 3, "affine"),
+    "mxfp4": (32, 4, "mxfp4"),
+    "nvfp4": (16, 4, "nvfp4"),
+    "mxfp8": (32, 8, "mxfp8"),
+}
+LEFT_OVER: dict[str, Any] = {
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
+    "fp8 of 32": {"quant_method": "fp8", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False},
+    "gptq of 8": {"quant_method": "gptq", "bits": 8, "group_size": 128},
+    "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "compressed": {"quant_method": "compressed-tensors", "format": "float-quantized"},
+    "compressed nvfp4": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
+    "compressed integers": {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+    "modelopt": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    "modelopt, nested": {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}},
+    "modelopt fp8": {"quant_method": "modelopt", "quant_algo": "FP8"},
+    "mxfp4": {"quant_method": "mxfp4"},
+    "mxfp8": {"quant_method": "mxfp8"},
+    "unheard of": {"quant_method": "unheard-of"},
+    "no method": {"bits": 4, "group_size": 32},
+    "empty": {},
+    "null": None,
+    "text": "4-bit",
+}
+
+
+def scaled_experts(directory: Path) -> None:
+    """Packed with a scale for each expert."""
+    network = build_family("qwen3_moe")
+    nvfp4 = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
+
+    def packing(path: str, module: Any) -> bool | Json:
+        return "switch_mlp" in path and hasattr(module, "to_quantized") and nvfp4
+
+    nn.quantize(network, class_predicate=packing)
+    mx.save_safetensors(str(directory / "model.safetensors"), dict(named_parameters(network)))
+    config(quantization=nvfp4)(directory)
+
+
+def quantizations() -> dict[str, Change]:
+    found: dict[str, Change] = {
+        "bits of other layers": both(packed(wide="embed"), config(quantization=AFFINE)),
+        "beside plain weights": config(quantization=AFFINE),
+        "activations": both(
+            packed(16, 4, "nvfp4"), config(quantization=AFFINE, quantize_activations=True)
+        ),
+        "a broken file": both(packed(), text("hf_quant_config.json", "{")),
+        "experts with a scale each": both(renamed("qwen3_moe", "qwen3_moe", None), scaled_experts),
+        "awq": both(packed_by_others, config(quantization_config=LEFT_OVER["awq"])),
+        "gptq": both(packed_by_others, config(quantization_config=LEFT_OVER["gptq"])),
+    }
+    for name, packing in PACKINGS.items():
+        right = dict(zip(("group_size", "bits", "mode"), packing, strict=True))
+        said: list[Any] = [right, {"group_size": 64, "bits": 2}, AFFINE | {"mode": "mxfp4"}]
+        said += [{}, "4-bit", None, right | {"model.norm": AFFINE, "other": False}]
+        layer = [right, {"group_size": packing[0], "bits": packing[1]}, {"mode": packing[2]}]
+        said += [right | {ROUTE: each} for each in (*layer, True, False, "4-bit", None)]
+        for i, quantization in enumerate(said):
+            found[f"{name} said {i}"] = both(packed(*packing), config(quantization=quantization))
+        for method, left in LEFT_OVER.items():
+            for place, put in {
+                "": config(quantization_config=left),
+                " in text_config": config(text_config={"quantization_config": left}),
+                " in a file": text("hf_quant_config.json", json.dumps(left)),
+            }.items():
+                found[f"{name}, {method}{place}"] = both(packed(*packing), put)
+    for method, left in LEFT_OVER.items():
+        left_over = config(quantization_config=left)
+        found[f"left over {method}"] = both(packed(), config(quantization=AFFINE), left_over)
+        found[f"plain with {method}"] = left_over
+    return found
+
+
+KINDS = {
+    "config": CONFIGURATIONS,
+    "module": MODULES,
+    "index": INDEXES,
+    "weights": WEIGHTS,
+    "generation config": GENERATIONS,
+    "quantization": quantizations(),
+    "key of llama": key_changes("llama", VALUES),
+}
+CHANGES = {f"{kind}: {name}": each for kind, of in KINDS.items() for name, each in of.items()}
+# Of these kinds, most changes differ in one value only.
+SLOW = re.compile(
+    r"generation config: \w+=(?!'x'|-1)|key of .*=(?!removed|None|x)"
+    r"|quantization: ([\w ]+, |(8 bits|3 bits|nvfp4|mxfp8) said [1-9])"
+)
+
+
+@pytest.fixture(scope="session")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_family(tmp_path_factory.mktemp("unchanged") / "m", "llama")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.slow] if SLOW.match(each) else []) for each in CHANGES],
+)
+def test_a_changed_model_is_read_as_by_mlx_lm(name: str, unchanged: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "m"
+    shutil.copytree(unchanged, directory)
+    CHANGES[name](directory)
+    assert verdict(directory) in GOOD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_key_of_a_family_is_read_as_by_mlx_lm(family: str, tmp_path: Path) -> None:
+    directory = write_family(tmp_path / "m", family)
+    before = (directory / "config.json").read_text()
+    wrong: dict[str, str] = {}
+    for name, change in key_changes(family, VALUES).items():
+        (directory / "config.json").write_text(before)
+        change(directory)
+        if f"{family}: {name}" not in REFUSED and (found := verdict(directory)) not in GOOD:
+            wrong[name] = found
+    assert wrong == {}
+
+
+def test_mlx_lms_utilities_change_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing them lowers the limit of open files, for the whole process and for good."""
+    changed: list[object] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda *given: changed.append(given))
+    monkeypatch.delitem(sys.modules, "mlx_lm.utils", raising=False)
+    assert platform.import_mlx_lm_utils().load_model
+    assert changed == []
+
+
+COMMANDS = [["generate", "Hi"], ["chat", "--no-save"], ["batch", "rows.jsonl", "-o", "out.jsonl"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_model_whose_code_fails_ends_in_one_line(
+    command: list[str], run_mlxchat: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong value in config.json that only the first forward pass meets ended in a traceback."""
+    monkeypatch.chdir(tmp_path)
+    write_family(tmp_path / "m", "deepseek_v3")
+    config(routed_scaling_factor="x")(tmp_path / "m")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hi"}\n')
+    done = run_mlxchat(*command, "-m", "./m", stdin="Hi\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "fails on its first tokens: Cannot perform multiplication" in done.stderr
+    assert done.stderr.count("\n") == 1
