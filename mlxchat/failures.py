@@ -21,16 +21,16 @@ METAL_OUT_OF_MEMORY = ("Insufficient Memory", "OutOfMemory")
 
 
 @contextmanager
-def device_failures() -> Iterator[None]:
-    """Raise DeviceError if the device or the model's code fails, or memory runs out, in the
-    body."""
+def device_failures(*, of_model: bool = True) -> Iterator[None]:
+    """Raise DeviceError if the device fails or memory runs out in the body, or if the model's code
+    fails and `of_model`."""
     try:
         yield
     except MlxchatError:
         raise
     except Exception as error:
         message = _explanation(error) if isinstance(error, RuntimeError | MemoryError) else None
-        if message is None and _is_of_model(error):
+        if message is None and of_model and _is_of_model(error):
             message = f"the model's code failed: {first_line(error)}"
         if message is None:
             raise

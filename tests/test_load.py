@@ -145,6 +145,21 @@ def test_weights_in_several_files_are_found_by_the_index(tiny_model: Path, tmp_p
         load(target)
 
 
+def test_a_missing_shard_of_a_mixture_is_named(tmp_path: Path) -> None:
+    """mlx-lm joins the weights of the experts, and fails there with a KeyError."""
+    directory = write_family(tmp_path / "m", "qwen3_moe")
+    weights: Any = mx.load(str(directory / "model.safetensors"))
+    prefix = "model.layers.1.mlp"
+    split = {name: a for name, a in weights.items() if "switch_mlp" not in name}
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        experts = weights[f"{prefix}.switch_mlp.{name}.weight"]
+        split |= {f"{prefix}.experts.{i}.{name}.weight": experts[i] for i in range(3)}
+    mx.save_safetensors(str(directory / "model-00001-of-00002.safetensors"), split)
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelBroken, match=r"model-00002-of-00002\.safetensors is missing"):
+        load(directory)
+
+
 def truncate(path: Path, size_bytes: int) -> None:
     path.write_bytes(path.read_bytes()[:size_bytes])
 

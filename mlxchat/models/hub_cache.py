@@ -170,7 +170,7 @@ def _expanded(path: str) -> Path:
 def _repos() -> Iterator[CachedRepo]:
     for directory in hub_cache_dir().glob("models--*--*"):
         repo_id = directory.name.removeprefix("models--").replace("--", "/")
-        snapshot = cached_snapshot(repo_id)
+        snapshot = cached_snapshot(repo_id, guess=False)
         if snapshot is not None or _becomes_a_model(repo_id):
             yield CachedRepo(repo_id, snapshot, _size_bytes(directory))
 

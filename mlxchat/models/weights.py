@@ -87,7 +87,7 @@ def fitting(directory: Path, quantized_by: object = None) -> Iterator[None]:
     """Raise ModelBroken for errors caused by weights that do not match the model, whatever its code
     makes of them. `quantized_by` is the method that config.json names."""
     try:
-        with device_failures():
+        with device_failures(of_model=False):
             yield
     except MlxchatError:
         raise
