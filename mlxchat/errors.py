@@ -14,7 +14,7 @@
     ├── HubError           1   the network, the Hub, a permission
     ├── CacheError         1   this model's cache cannot be bounded
     │   └── WindowTooSmall 2   no room in it for the system prompt and the template
-    ├── ConstraintError    1   a constraint that became too complex to enforce
+    ├── ConstraintError    4   an answer that its constraint does not let continue
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
     ├── TemplateError      1   the chat template is missing or rejects the messages
     ├── SessionError       1   a saved conversation: its name, its files, open elsewhere
@@ -98,7 +98,8 @@ class WindowTooSmall(CacheError):
     exit_status = ExitStatus.USAGE
 
 
-class ConstraintError(MlxchatError): ...
+class ConstraintError(MlxchatError):
+    exit_status = ExitStatus.INCOMPLETE
 
 
 class WindowFull(MlxchatError): ...

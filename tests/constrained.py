@@ -13,8 +13,8 @@ import numpy as np
 
 from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.constraint.matcher import Matcher
-from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.engine.matcher import Matcher
+from mlxchat.engine.vocabulary import Vocabulary
 from mlxchat.errors import UsageError
 from mlxchat.text.tokens import Tokenizer
 

@@ -74,7 +74,7 @@ def test_an_answer_that_is_cut_off_has_its_own_status(generate: Run) -> None:
     [
         (["--schema", SHORT, "--regex", "a"], "--schema and --regex cannot be combined"),
         (["--schema", '{"type": "strin"}'], "strin"),
-        (["--schema", '{"properties": {"a": {"unevaluatedItems": 1}}}'], "unevaluatedItems"),
+        (["--schema", '{"properties": {"a": {"minLength": "1"}}}'], "$.properties.a.minLength"),
         (["--schema", "nothing-there.json"], "nothing-there.json"),
         (["--regex", "(a"], "--regex"),
         (["--choice", ""], "--choice"),
@@ -95,6 +95,33 @@ def test_a_wrong_request_is_one_line(generate: Run, arguments: list[str], words:
     assert (run.returncode, run.stdout) == (2, "")
     assert words in run.stderr
     assert run.stderr.count("\n") <= 2
+
+
+UNIQUE = (
+    '{"type": "array", "items": {"enum": ["a"]}, "minItems": 2, "maxItems": 2, "uniqueItems": true}'
+)
+NOT_UNIQUE = "the answer is not valid: $: ['a', 'a'] has non-unique elements"
+
+
+def test_an_invalid_answer_has_the_status_and_its_reason(generate: Run) -> None:
+    """What no grammar can enforce is named before, and checked after."""
+    run = generate("--schema", UNIQUE, "Letters?")
+    assert (run.returncode, run.stdout) == (4, '["a", "a"]\n')
+    named, problem = run.stderr.splitlines()[:2]
+    assert "uniqueItems" in named
+    assert NOT_UNIQUE in problem
+    run = generate("--schema", UNIQUE, "--json", "Letters?")
+    event = json.loads(run.stdout.splitlines()[-1])
+    assert (event["complete"], event["value"], event["error"]) == (False, None, NOT_UNIQUE)
+
+
+def test_an_invalid_answer_does_not_end_a_piped_chat(ask: Run) -> None:
+    lines = [{"role": "user", "content": "x", "schema": json.loads(UNIQUE)}]
+    lines.append({"role": "user", "content": "y", "choice": ["yes"]})
+    run = ask("--json", stdin="".join(json.dumps(line) + "\n" for line in lines))
+    done = [json.loads(line) for line in run.stdout.splitlines() if '"done"' in line]
+    assert [event["complete"] for event in done] == [False, True]
+    assert (run.returncode, done[0]["error"]) == (4, NOT_UNIQUE)
 
 
 def test_one_question_can_be_constrained(ask: Run) -> None:

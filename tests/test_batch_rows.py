@@ -298,11 +298,11 @@ def test_short_prompts_are_read_together(tiny_model: Path, monkeypatch: pytest.M
 def test_a_row_that_cannot_run_is_an_error_and_the_others_run(tiny_model: Path) -> None:
     rows: list[Record] = [
         {"id": 1, "prompt": "a", "max_tokens": 3},
-        {"id": 2, "prompt": "b", "schema": {"type": "string", "unknownKeyword": 3}},
+        {"id": 2, "prompt": "b", "schema": {"type": "string", "maxLength": -3}},
         {"id": 3, "prompt": "c", "max_tokens": 3},
     ]
     results = run_batch(tiny_model, rows, rows=2)
-    assert "unknownKeyword" in results[2]["error"]
+    assert "maxLength" in results[2]["error"]
     assert "text" in results[1]
     assert "text" in results[3]
 

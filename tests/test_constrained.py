@@ -79,6 +79,24 @@ def text_of(generation: Generation) -> str:
     return "".join(token.text for token in generation)
 
 
+@pytest.mark.parametrize("lookup", [True, False])
+@pytest.mark.parametrize("pattern", ["^[\\x01-\\x07]$", "^[\\x01-\\x07]"])
+def test_a_stuck_answer_ends_with_what_is_written(pattern: str, lookup: bool) -> None:
+    """No escape can write the pattern's characters. The error ended a chat, and a batch."""
+    properties = {
+        "b": {"type": "integer", "maximum": 9},
+        "a": {"type": "string", "pattern": pattern},
+    }
+    schema = {"anyOf": [{"type": "object", "properties": properties, "required": ["b", "a"]}]}
+    generation = answer(Constraint.from_schema(schema), lookup=lookup, max_tokens=300)
+    text = text_of(generation)
+    assert text.startswith('{"b": ')
+    assert generation.stats.finish_reason == "error"
+    assert generation.is_complete is False
+    assert (generation.problem or "").startswith("the answer got stuck: schema: nothing matches it")
+    assert generation.stats.generated_tokens > 0
+
+
 @pytest.mark.parametrize(
     "sampling",
     [

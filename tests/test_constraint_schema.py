@@ -1,25 +1,27 @@
-"""What happens to each keyword of JSON Schema, and to schemas made to harm."""
+"""What becomes of JSON Schemas as people write them, and of schemas made to harm."""
 
 import json
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema_specifications import REGISTRY
 
+from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.constraint.keywords import ANNOTATIONS, ENFORCED, REFUSED
-from mlxchat.constraint.schema import compile_schema
 from mlxchat.errors import UsageError
-from scripts.json_formats import CHECKER
-from scripts.schemas import DRAFT_7
-from tests.constrained import accepted, assert_works_or_is_refused
+from mlxchat.text.tokens import Tokenizer
+from scripts.tiny_model import byte_tokenizer
+from tests.constrained import Walker, accepted, assert_works_or_is_refused
+
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def accepts(constraint: Constraint, text: str) -> bool:
@@ -71,7 +73,7 @@ EXAMPLES: dict[str, list[tuple[Any, Any, Any]]] = {
     "minLength": [({"type": "string", "minLength": 2}, "éé", "é")],
     "maxLength": [({"type": "string", "maxLength": 1}, "😀", "ab")],
     "pattern": [({"type": "string", "pattern": "b"}, "abc", "ac")],
-    "format": [({"type": "string", "format": "date"}, "2024-02-29", "2023-02-29")],
+    "format": [({"type": "string", "format": "date"}, "2024-02-29", "2023-02-30")],
     "minimum": [({"type": "number", "minimum": 0.5}, 0.5, 0.4)],
     "maximum": [({"type": "integer", "maximum": 7}, 7, 8)],
     "exclusiveMinimum": [({"type": "number", "exclusiveMinimum": 0}, 0.1, 0)],
@@ -82,10 +84,6 @@ EXAMPLES: dict[str, list[tuple[Any, Any, Any]]] = {
 CASES = [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
 
 
-def test_every_enforced_keyword_has_an_example() -> None:
-    assert EXAMPLES.keys() == ENFORCED
-
-
 @pytest.mark.parametrize(("keyword", "schema", "valid", "invalid"), CASES)
 def test_a_keyword_is_enforced(keyword: str, schema: Any, valid: Any, invalid: Any) -> None:
     constraint = Constraint.from_schema(schema)
@@ -94,44 +92,149 @@ def test_a_keyword_is_enforced(keyword: str, schema: Any, valid: Any, invalid: A
     assert not accepts(constraint, json.dumps(invalid, ensure_ascii=False))
 
 
-def test_every_keyword_of_the_drafts_is_known() -> None:
-    """llguidance ignores unknown keywords, so a new one must not be missing here."""
-    known = ENFORCED | ANNOTATIONS | REFUSED.keys()
-    drafts: list[Any] = [
-        resource.contents
-        for uri in REGISTRY
-        if "draft-03" not in uri and "draft-04" not in uri
-        for resource in [REGISTRY[uri]]
-    ]
-    keywords = {key for draft in drafts for key in draft.get("properties", {})}
-    assert len(keywords) > 50
-    assert keywords - known == set()
-    assert not ENFORCED & ANNOTATIONS | ENFORCED & REFUSED.keys() | ANNOTATIONS & REFUSED.keys()
-
-
-@pytest.mark.parametrize("keyword", [*sorted(REFUSED), "nullable", "minLenght", "divisibleBy"])
-def test_a_keyword_that_cannot_be_enforced_is_named_with_its_place(keyword: str) -> None:
-    inner = {"type": "object", "properties": {"a b": {"items": {keyword: {}}}}}
-    message = refusal({"anyOf": [{"type": "null"}, inner]})
-    assert message.startswith("schema: $.anyOf[1].properties['a b'].items.")
-    assert keyword in message
-
-
-@pytest.mark.parametrize("keyword", [*sorted(ANNOTATIONS - {"$schema", "$id"}), "x-order"])
-def test_an_annotation_changes_nothing(keyword: str) -> None:
-    plain = {"type": "object", "properties": {"a": {"type": "string"}}}
-    annotated = {"type": "object", "properties": {"a": {"type": "string", keyword: {}}}}
-    assert Constraint.from_schema(annotated).grammar == Constraint.from_schema(plain).grammar
-
-
-def test_an_option_of_llguidance_in_a_schema_is_only_an_annotation() -> None:
-    """`x-guidance` would have turned unknown keywords and endless whitespace on."""
-    lenient = {"type": "object", "x-guidance": {"lenient": True, "whitespace_flexible": True}}
-    assert (
-        Constraint.from_schema(lenient).grammar
-        == Constraint.from_schema({"type": "object"}).grammar
+def test_an_option_of_llguidance_in_a_schema_has_no_effect() -> None:
+    flexible = Constraint.from_schema(
+        {"type": "object", "x-guidance": {"whitespace_flexible": True}}
     )
-    assert "not" in refusal(lenient | {"not": {}})
+    assert not accepts(flexible, '{"a":1}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid", "named"),
+    [
+        ({"not": {"const": 1}}, "2", "1", "not"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "1.5", "1", "oneOf's exactly one"),
+        ({"type": "array", "uniqueItems": True}, "[1, 2]", "[1, 1.0]", "uniqueItems"),
+        ({"type": "array", "contains": {"const": 1}}, "[1]", "[2]", "contains"),
+        (
+            {"$schema": DRAFT_7, "dependencies": {"a": ["b"]}},
+            '{"b": 1}',
+            '{"a": 1}',
+            "dependencies",
+        ),
+        ({"propertyNames": {"maxLength": 1}}, '{"a": 1}', '{"ab": 1}', "propertyNames"),
+        ({"if": {"type": "null"}, "then": False}, "1", "null", "if"),
+        ({"type": "string", "format": "idn-email"}, '"a@b"', '"ab"', "format 'idn-email'"),
+        (
+            {"minProperties": 2, "properties": {"a": {}, "b": {}}},
+            '{"a": 1, "b": 1}',
+            '{"a": 1}',
+            "minProp",
+        ),
+    ],
+    ids=json.dumps,
+)
+def test_what_a_grammar_cannot_enforce_is_named_and_checked(
+    schema: Any, valid: str, invalid: str, named: str
+) -> None:
+    constraint = Constraint.from_schema(schema)
+    assert accepted(constraint, [valid, invalid]) == [valid, invalid]
+    assert (constraint.problem(valid), constraint.problem(invalid) is None) == (None, False)
+    (notice,) = constraint.notices
+    assert named in notice
+    assert "checked in the end" in notice
+
+
+def test_a_problem_names_its_place() -> None:
+    schema = {"properties": {"a b": {"items": {"not": {"const": 1}}}}}
+    problem = Constraint.from_schema(schema).problem('{"a b": [0, 1]}')
+    assert problem is not None
+    assert problem.startswith("$['a b'][1]: 1 should not be valid")
+
+
+@pytest.mark.parametrize(
+    ("schema", "invalid"),
+    [
+        ({"not": {"required": ["a"]}}, '{"b": 1, "b": 2}'),
+        ({"type": "object"}, '{"a": 1e999}'),
+        ({"type": "string", "format": "date-time"}, '"2023-02-29T00:00:00Z"'),
+        ({"$schema": DRAFT_4, "type": "string", "format": "date"}, '"2023-02-29"'),
+        ({"not": {"format": "uri"}}, '"https://example.com/"'),
+        ({"multipleOf": 0.01, "$defs": {"a": {"$ref": "#"}}}, "0.075"),
+        ({}, "[" * 5_000 + "]" * 5_000),
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)
+def test_an_invalid_answer_is_noticed(schema: Any, invalid: str) -> None:
+    assert Constraint.from_schema(schema).problem(invalid) is not None
+
+
+def test_multiples_are_exact() -> None:
+    """0.07 is no multiple of 0.01 among floats."""
+    schema = {"$schema": DRAFT_7, "type": "array", "items": {"$ref": "#/definitions/a"}}
+    cents = schema | {"definitions": {"a": {"type": "number", "multipleOf": 0.01}}}
+    assert Constraint.from_schema(cents).problem("[0.07, 8730.64]") is None
+
+
+def test_a_pattern_that_python_cannot_compile_is_left_to_the_grammar() -> None:
+    schema = {
+        "type": "object",
+        "patternProperties": {r"^\p{Lu}$": {"type": "string", "pattern": r"^\p{L}+$"}},
+        "additionalProperties": False,
+    }
+    constraint = Constraint.from_schema(schema)
+    assert accepted(constraint, ['{"A": "b"}', '{"a": "b"}']) == ['{"A": "b"}']
+    assert constraint.problem('{"A": "b"}') is None
+
+
+def test_draft_4_is_read_as_draft_4() -> None:
+    """Two schemas of three on GitHub name this draft; its excluded bounds are flags."""
+    number = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "id": "#number"}
+    for draft in (DRAFT_4, "https://json-schema.org/draft-04/schema"):
+        constraint = Constraint.from_schema({"$schema": draft, **number})
+        assert accepted(constraint, ["0", "0.5"]) == ["0.5"]
+        assert constraint.problem("0") is not None
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 0.1), (5, 5.5), (99, 99.9), (12345, 12345.5)])
+def test_an_excluded_whole_number_is_excluded(low: float, high: float) -> None:
+    """It was allowed if the other bound was less than 1 away."""
+    between = {"type": "number", "exclusiveMinimum": low, "maximum": high}
+    assert accepted(Constraint.from_schema(between), [str(low), f"{low}.0", str(high)]) == [
+        str(high)
+    ]
+    below = {"type": "number", "minimum": -high, "exclusiveMaximum": -low}
+    assert accepted(Constraint.from_schema(below), [f"-{low}", f"-{low}.0", f"{-high}"]) == [
+        f"{-high}"
+    ]
+    assert accepted(
+        Constraint.from_schema({"type": "integer", "exclusiveMinimum": low}), [str(low + 1)]
+    )
+
+
+def test_patterns_of_listed_names_leave_a_way_out() -> None:
+    """After the last property a separator was allowed, and nothing could follow it."""
+    schema = {
+        "type": "object",
+        "properties": {"score": {"type": "integer"}, "b": {}},
+        "required": ["score"],
+        "additionalProperties": False,
+        "patternProperties": {"^(score|b)$": {"maximum": 9}},
+    }
+    constraint = Constraint.from_schema(schema)
+    assert accepted(constraint, ['{"score": 9}', '{"score": 10}']) == ['{"score": 9}']
+    for text in ('{"score": 1, "b": 2, ', '{"score": 1, "c'):
+        assert not begins(constraint, text)
+    assert begins(constraint, '{"score": 1, "b": 2}')
+
+
+def begins(constraint: Constraint, text: str) -> bool:
+    matcher = library.new_matcher(library.byte_tokenizer(), constraint.grammar)
+    return matcher.try_consume_tokens(list(text.encode())) == len(text)
+
+
+def test_a_misspelled_keyword_is_a_warning() -> None:
+    schema = {"type": "object", "properties": {"minLenght": {"minLenght": 3}}, "readonly": True}
+    assert Constraint.from_schema(schema).notices == (
+        "'minLenght' has no effect: did you mean 'minLength'?",
+    )
+
+
+def test_data_in_a_schema_is_left_alone() -> None:
+    """It may look like a schema."""
+    value = {"type": "number", "exclusiveMinimum": 0, "properties": {"a": True}, "$ref": "#/x"}
+    for schema in ({"const": value}, {"enum": [value]}, {"default": value, "examples": [value]}):
+        assert accepts(Constraint.from_schema(schema), json.dumps(value))
 
 
 # Fragments that are combined in pairs, and values that they are tried on.
@@ -172,20 +275,22 @@ def combinations() -> list[dict[str, Any]]:
     return [each | DEFINITIONS for each in [*FRAGMENTS, *merged, *both]]
 
 
-def test_whatever_is_accepted_is_valid() -> None:
-    """Keywords act on each other: nothing accepted under two of them may be invalid."""
+def test_whatever_is_delivered_is_valid() -> None:
+    """Keywords act on each other: nothing delivered under two of them may be invalid."""
     texts = [json.dumps(value, ensure_ascii=False) for value in VALUES]
-    count = 0
+    count = possible = 0
     for schema in combinations():
+        draft = jsonschema.Draft202012Validator
+        check = draft(schema, format_checker=draft.FORMAT_CHECKER)
+        possible += sum(map(check.is_valid, VALUES))
         try:
             constraint = Constraint.from_schema(schema)
         except UsageError:
             continue
-        check = jsonschema.Draft202012Validator(schema, format_checker=CHECKER)
-        valid = accepted(constraint, texts)
-        assert all(check.is_valid(json.loads(text)) for text in valid), (schema, valid)
-        count += len(valid)
-    assert count > 2_000
+        taken = [text for text in accepted(constraint, texts) if constraint.problem(text) is None]
+        assert all(check.is_valid(json.loads(text)) for text in taken), (schema, taken)
+        count += len(taken)
+    assert count > 0.8 * possible
 
 
 def test_listed_properties_are_all_there_are() -> None:
@@ -204,25 +309,6 @@ def test_schemas_that_apply_together_keep_each_others_properties() -> None:
         ]
     }
     assert accepts(Constraint.from_schema(schema), '{"a": null, "b": null}')
-
-
-def test_one_of_means_exactly_one() -> None:
-    """Of objects with the same properties, one satisfied both schemas."""
-    a, b = ({"type": "object", "properties": {k: {"type": "null"}}, "required": [k]} for k in "ab")
-    assert "oneOf" in refusal({"oneOf": [a, b]})
-    assert "oneOf" in refusal({"oneOf": [{"type": "integer"}, {"type": "number"}]})
-    assert "oneOf" in refusal({"oneOf": [{"const": 1}, {"const": 1.0}]})
-    Constraint.from_schema({"oneOf": [{"const": 1}, {"const": True}]})
-
-
-@pytest.mark.parametrize(
-    "broken", [{"type": 5}, {"type": [[]]}, {"properties": []}, {"required": [{}]}, {"enum": 1}, 7]
-)
-def test_a_broken_definition_in_one_of_is_refused(broken: Any) -> None:
-    """Schemas were compared with each other before what they refer to was checked."""
-    other = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
-    schema = {"oneOf": [{"$ref": "#/$defs/broken"}, other], "$defs": {"broken": broken}}
-    assert refusal(schema).startswith("schema: $.$defs.broken")
 
 
 def test_an_additional_name_cannot_repeat_a_property_by_escapes() -> None:
@@ -285,13 +371,11 @@ def test_numbers_are_read_alike_everywhere() -> None:
     assert not accepts(numbers, "1e999")
     # The limits of 64 bits, as generators of schemas write them.
     Constraint.from_schema({"type": "integer", "minimum": 0, "maximum": 2**64 - 1})
-    assert "2^53" in refusal({"const": 2**53 + 1})
 
 
-@pytest.mark.parametrize("name", ["unknown", "foo", "int32", "", None, "idn-email"])
-def test_an_unknown_format_is_refused(name: Any) -> None:
-    """llguidance takes `unknown` for anything."""
-    assert "$.format: unknown format" in refusal({"type": "string", "format": name})
+def test_a_format_that_nobody_knows_has_no_effect() -> None:
+    (notice,) = Constraint.from_schema({"type": "string", "format": "color"}).notices
+    assert notice == "the schema's format 'color' has no effect"
 
 
 @pytest.mark.parametrize(
@@ -300,43 +384,23 @@ def test_an_unknown_format_is_refused(name: Any) -> None:
         ({"type": "integer", "minimum": 5, "maximum": 3}, "unsatisfiable: minimum (5) is greater"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength (3) is greater"),
         ({"type": "string", "enum": [1]}, "unsatisfiable"),
-        ({"enum": []}, "$.enum: must be a list with at least one value"),
-        (False, "no finite value"),
-        ({"$ref": "#"}, "no finite value"),
-        ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}, "no finite"),
+        (False, "unsatisfiable"),
+        ({"$ref": "#"}, ""),
         ({"type": "string", "pattern": r"[^\s\S]"}, "nothing matches"),
-        (
-            {
-                "type": "array",
-                "items": {"type": "string", "pattern": "^a", "format": "date"},
-                "minItems": 1,
-            },
-            "$.items: nothing matches",
-        ),
-        ({"const": "a\0"}, "$.const: control character U+0000"),
-        ({"enum": ["a", {"b": ["\x1f"]}]}, "$.enum[1].b[0]: control character U+001F"),
-        ({"$ref": "https://example.com/x.json"}, "only references within"),
-        ({"$ref": "/etc/passwd"}, "only references within"),
-        ({"$ref": "#anchor"}, "only references within"),
-        ({"$ref": "#/$defs/x"}, "refers to $.$defs.x, which does not exist"),
-        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "unsupported draft"),
-        ({"type": "array", "items": [{}]}, "prefixItems"),
-        ({"type": "text"}, "$.type: unknown type 'text'"),
-        ({"minItems": -1}, "$.minItems: must be an integer"),
-        ({"multipleOf": 0}, "$.multipleOf: must be positive"),
-        ({"type": "integer", "multipleOf": 99991}, "too many digits"),
-        ({"minimum": "1"}, "$.minimum: must be a number, got '1'"),
-        ({"pattern": "("}, "$.pattern: '(': missing )"),
-        ({"pattern": "(?=a)"}, "$.pattern: '(?=a)': lookahead"),
-        ({"patternProperties": {r"a\b": {}}}, "word boundaries"),
-        ({"patternProperties": {"a": {}, "b": {}}}, "$: patternProperty regexes"),
-        ({"required": "a"}, "$.required: must be a list of names"),
-        ({"minProperties": 3}, "$.minProperties"),
-        ({"properties": []}, "$.properties: must be an object"),
-        ({"allOf": []}, "$.allOf: must be a list"),
-        ({"properties": {"a": 1}}, "$.properties.a: a schema must be"),
-        ({"properties": {"a": {"$id": "x"}}}, "$.properties.a.$id: $id is supported at the root"),
-        ([], "$: a schema must be an object or a boolean"),
+        ({"$ref": "https://example.com/x.json"}, "x.json"),
+        ({"$ref": "/etc/passwd"}, "passwd"),
+        ({"$ref": "#anchor"}, "anchor"),
+        ({"not": {"$ref": "#/$defs/x"}}, "#/not: refers to '#/$defs/x', which does not exist"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "unsupported draft"),
+        ({"type": "array", "items": [{}]}, "$.items: [{}] is not of type 'object', 'boolean'"),
+        ({"properties": {"a": {"type": "text"}}}, "$.properties.a.type: 'text' is not"),
+        ({"minItems": -1}, "$.minItems: -1 is less than the minimum of 0"),
+        ({"$schema": DRAFT_4, "minimum": 5, "exclusiveMinimum": 5}, "$.exclusiveMinimum: 5 is"),
+        ({"pattern": "("}, "regex"),
+        ({"pattern": "(?=a)"}, "look-around"),
+        ({"patternProperties": {r"a\b": {}}}, "lookarounds"),
+        ({"properties": []}, "$.properties: [] is not of type 'object'"),
+        ([], "$: [] is not of type"),
         ({"const": float("nan")}, "not JSON"),
         ({"const": "\ud800"}, "not JSON"),
     ],
@@ -449,7 +513,7 @@ def test_a_hostile_schema_ends_in_one_line_or_works_in_bounded_time(name: str) -
     assert time.monotonic() - began_s < 10
 
 
-KEYWORDS = sorted(ENFORCED | {"$defs", "title", "x", "a"})
+KEYWORDS = sorted({*EXAMPLES, "$defs", "title", "x", "a", "not", "if", "dependencies", "$id"})
 SCALARS = st.sampled_from(
     [
         *(None, True, False, 0, 1, -1, 2.5, 1e300, "", "a", "^a$", "(", "date", "integer", "#"),
@@ -480,9 +544,9 @@ def test_an_object_that_contains_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"type":', "invalid JSON: Expecting value at line 1, column 9"),
+        ('{"type":', "invalid JSON: Expecting value: line 1 column 9"),
         ('{"a": 1, "a": 2}', "name 'a' is given twice"),
-        ('{"minimum": NaN}', "NaN is not a JSON value"),
+        ('{"minimum": NaN}', "NaN is not a finite number"),
         ("person", "cannot read person: No such file or directory"),
         ("name, age year", "'age year': after the name comes a type"),
         ("name,, :x", "has no name"),
@@ -562,12 +626,49 @@ def test_multi_asks_for_a_list_of_items() -> None:
     assert not accepts(constraint, '{"items": [{"name": "x"}]}')
 
 
-def test_definitions_that_are_not_used_are_not_checked() -> None:
-    Constraint.from_schema({"type": "null", "$defs": {"a": {"not": {}}}})
-    assert "$.$defs.a.not" in refusal({"$ref": "#/$defs/a", "$defs": {"a": {"not": {}}}})
+NAMES = st.sampled_from(["a", "b", "c d"])
+LEAVES = st.sampled_from(
+    [
+        {"type": "integer", "minimum": 0, "exclusiveMaximum": 3},
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5, "multipleOf": 0.1},
+        {"type": "string", "maxLength": 2, "not": {"pattern": "a"}},
+        {"enum": ["x", 1, None, {"a": 1}]},
+        {"type": "string", "format": "date"},
+        {"oneOf": [{"const": True}, {"type": "boolean"}]},
+    ]
+)
+SIMPLE = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.builds(lambda items: {"items": items, "maxItems": 2, "uniqueItems": True}, inner)
+        | st.builds(lambda schemas: {"anyOf": schemas}, st.lists(inner, min_size=1, max_size=2))
+        | st.builds(
+            lambda schemas, all_: {
+                "type": "object",
+                "properties": schemas,
+                "required": list(schemas) if all_ else [],
+            },
+            st.dictionaries(NAMES, inner, max_size=3),
+            st.booleans(),
+        )
+    ),
+    max_leaves=4,
+)
 
 
-def test_parts_come_inner_first() -> None:
-    compiled = compile_schema({"properties": {"a": {"items": {"type": "null"}}}})
-    places = [place for place, _ in compiled.parts]
-    assert all(len(one) > len(other) for one, other in pairwise(places))
+@settings(deadline=None, max_examples=40)
+@given(SIMPLE, st.randoms(use_true_random=False))
+def test_an_answer_to_any_schema_is_valid_or_has_a_problem(schema: Any, rng: Random) -> None:
+    constraint = Constraint.from_schema(schema)
+    answer = walker().answer(constraint, rng)
+    draft = jsonschema.Draft202012Validator
+    try:
+        is_valid = draft(schema, format_checker=draft.FORMAT_CHECKER).is_valid(json.loads(answer))
+    except RecursionError:
+        is_valid = False
+    assert is_valid or constraint.problem(answer) is not None
+
+
+@cache
+def walker() -> Walker:
+    return Walker(Tokenizer(byte_tokenizer(), None, [258]))  # <|im_end|>

@@ -13,10 +13,10 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from mlxchat.constraint.apply import apply_mask
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.constraint.matcher import MAX_FORCED, Matcher
-from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.engine.constrained import apply_mask
+from mlxchat.engine.matcher import MAX_FORCED, Matcher
+from mlxchat.engine.vocabulary import Vocabulary
 from mlxchat.errors import ConstraintError, ModelUnsupported
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.text.tokens import Tokenizer
@@ -359,7 +359,7 @@ def test_an_infinite_or_invalid_logit_that_is_not_allowed_is_removed() -> None:
 def test_llguidance_is_imported_only_when_it_is_needed() -> None:
     """`--help` must not wait for it."""
     program = (
-        "import sys, mlxchat.constraint.apply, mlxchat.constraint.matcher;"
+        "import sys, mlxchat.engine.constrained, mlxchat.engine.matcher;"
         "sys.exit('llguidance' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxchat.constraint.tag_tokens import TagTokens
+from mlxchat.text.tag_tokens import TagTokens
 
 TOKENS = [
     b"<",

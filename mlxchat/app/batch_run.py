@@ -149,7 +149,9 @@ def open_batch(
         raise UsageError("a batch runs on one machine: start it without mlx.launch")
     observer = observer or Observer()
     # An invalid one is refused before anything is opened.
-    constraint_of(request.answer)
+    constraint = constraint_of(request.answer)
+    for notice in () if constraint is None else constraint.notices:
+        observer.warn(notice)
     with Rows(request.input, piped, request.output) as rows:
         if request.output is None:
             output = StreamOutput(write)

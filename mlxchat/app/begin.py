@@ -75,6 +75,8 @@ def begin(
     constraint = constraint_of(request.answer)
     if constraint is not None and request.answer.schema_prompt:
         request = replace(request, system=with_schema(request.system, constraint))
+    for notice in () if constraint is None else constraint.notices:
+        observer.warn(notice)
     with ExitStack() as stack:
         source = _source(request, piped, stack, observer)
         checkpoint = None

@@ -63,4 +63,6 @@ class RowAlone:
         mx.clear_cache()
         if stats.finish_reason == "interrupted":
             return None
-        return run.result(stats.finish_reason, complete=generation.is_complete)
+        return run.result(
+            stats.finish_reason, complete=generation.is_complete, error=generation.problem
+        )

@@ -76,6 +76,8 @@ class RowPlanner:
             options.get("prefill", request.answer.prefill),
             newlines=constraint is None,
         )
+        if own and constraint is not None:
+            prompt = replace(prompt, notices=(*prompt.notices, *constraint.notices))
         plan = RowPlan(
             row,
             prompt,

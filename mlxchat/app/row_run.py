@@ -48,7 +48,9 @@ class RowRun:
             beginning=plan.prompt.beginning,
         )
 
-    def result(self, finish_reason: str, *, complete: bool | None) -> Result:
+    def result(
+        self, finish_reason: str, *, complete: bool | None, error: str | None = None
+    ) -> Result:
         plan, ended_s = self.plan, time.perf_counter()
         begun = plan.reader(self.model.tokenizer)[1]
         text = begun + "".join(each.text for each in self.tokens if not each.thought)
@@ -69,6 +71,7 @@ class RowRun:
             seconds=ended_s - self._began_s,
             seed=plan.sampling.seed,
             model=self.model.name,
+            error=error,
             logprobs=_likely(self.model.tokenizer, plan, self.tokens),
             notices=(*plan.prompt.notices, *self.notices),
         )

@@ -127,6 +127,11 @@ class Run:
         return is_whole(self._request.answer, self._answer.getvalue(), self.stats.finish_reason)
 
     @property
+    def problem(self) -> str | None:
+        """Why an answer that was not cut off is none that the constraint describes."""
+        return None if self._generation is None else self._generation.problem
+
+    @property
     def value(self) -> Any:
         """The answer parsed as JSON, if it was constrained by a schema and is complete."""
         return value_of(self._constraint, self._answer.getvalue()) if self.is_complete else None
@@ -165,7 +170,7 @@ class Run:
         """Write the last event, if events are written and there was a first one."""
         if self._has_events:
             seed = self._request.setup.seed
-            error = None if self._error is None else self._observer.spell(self._error)
+            error = self.problem if self._error is None else self._observer.spell(self._error)
             self._sink.write(
                 self._events.done(
                     self.stats,

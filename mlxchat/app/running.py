@@ -122,7 +122,9 @@ class Running:
         seated.run.add(seated.reply.finish())
         reason = seated.reply.finish_reason
         assert reason is not None
-        return seated.run.result(reason, complete=seated.reply.is_complete)
+        return seated.run.result(
+            reason, complete=seated.reply.is_complete, error=seated.reply.problem
+        )
 
     def _failed(self, row: BatchRow, error: Exception) -> Result:
         return Result(self._seated.pop(row).run.plan.row, error=str(error), model=self._model.name)

@@ -118,6 +118,8 @@ class Conversation:
         self._generation: Generation | None = None
         # Whether the last answer was what its constraint describes; None without one.
         self.is_complete: bool | None = None
+        # Why it was not, if it was not cut off.
+        self.problem: str | None = None
         self.turns = Turns()
         args = dict(template_args or {})
         rendering = Rendering(model.tokenizer, system, dict(variables or {}), args)
@@ -470,7 +472,7 @@ class Conversation:
     def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
         self.view.begin_turn()
         self._stats = nothing_done(self.cache)
-        self.is_complete = None if watch.constraint is None else False
+        self.is_complete, self.problem = None if watch.constraint is None else False, None
         self.reply_seed = seed
         turn = Turn(text, time=datetime.now(UTC).isoformat(timespec="seconds"))
         self.turns.append(turn)
@@ -628,7 +630,7 @@ class Conversation:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = self.model.tokenizer.spells(turn.ids, turn.reply, turn.thought)
             self._stats, self._generation = _stats_of(generation, loop), None
-            self.is_complete = generation.is_complete
+            self.is_complete, self.problem = generation.is_complete, generation.problem
             turn.finish_reason = self._stats.finish_reason
         if self.view.ledger.overflowed > overflowed:
             evicted = self.view.ledger.overflowed - overflowed

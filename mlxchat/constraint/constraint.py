@@ -2,34 +2,26 @@
 
 import json
 import re
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from mlxchat.constraint.expression import (
-    ExpressionError,
-    fullmatch_expression,
-    literal_expression,
-)
-from mlxchat.constraint.json_path import spell
 from mlxchat.constraint.lark import GrammarError, compile_lark
-from mlxchat.constraint.library import JSON_OPTIONS, json_grammar, lark_grammar, problem
-from mlxchat.constraint.schema import Compiled, compile_schema
-from mlxchat.constraint.schema_error import SchemaError
-from mlxchat.constraint.shorthand import ShorthandError, list_of, parse_shorthand
+from mlxchat.constraint.library import examined, json_grammar, lark_grammar
+from mlxchat.constraint.schema import Schema, SchemaError, finite, without_repeats
 from mlxchat.errors import UsageError
+from mlxchat.request.shorthand import ShorthandError, list_of, parse_shorthand
 from mlxchat.units import format_bytes
 from mlxchat.wording import Field
 
 Kind = Literal["schema", "regex", "choice", "grammar"]
 
 MAX_SCHEMA_BYTES = 1 << 20
+MAX_NAME_CHARS = 255  # of a file
 MAX_DEPTH = 60
-MAX_VALUES = 200_000
-SEARCH_S = 1.0  # for the place of a problem
+MAX_VALUES, MAX_REFERENCES = 60_000, 5_000
 MAX_CHOICES = 10_000
 MAX_CHOICE_CHARS = 100_000  # of all choices together
 
@@ -46,6 +38,8 @@ class Constraint:
     kind: Kind
     grammar: str
     schema: Any = None
+    check: Schema | None = field(default=None, repr=False, compare=False)
+    notices: tuple[str, ...] = ()
 
     @classmethod
     def from_schema(
@@ -63,27 +57,25 @@ class Constraint:
         given = _parse_schema(schema, may_be_file) if isinstance(schema, str) else schema
         given = list_of(given) if multi else given
         try:
-            _check_size(given)
-            compiled = compile_schema(given)
+            check = Schema(_plain(given))
         except SchemaError as error:
             _refuse("schema", str(error))
-        grammar = json_grammar(compiled.schema)
-        found = problem(grammar)
+        grammar = json_grammar(check.grammar)
+        found, warnings = examined(grammar)
         if found is not None:
-            _refuse("schema", _with_place(found, compiled))
-        return cls("schema", grammar, given)
+            _refuse("schema", found)
+        notices = [*check.misspelled, *_not_enforced(check, warnings)]
+        return cls("schema", grammar, given, check, tuple(map(_printable, notices)))
 
     @classmethod
     def from_regex(cls, pattern: str) -> Self:
-        """A regular expression that the whole answer matches, as in Python's `re.fullmatch`.
+        """A regular expression that the whole answer matches, as Rust's crate `regex` has it.
+        Raises UsageError if it is invalid or cannot be enforced."""
+        if len(pattern) > MAX_CHOICE_CHARS:
+            _refuse("regex", f"longer than {MAX_CHOICE_CHARS:,} characters")
+        from llguidance import LLMatcher
 
-        Raises UsageError if it is invalid or cannot be enforced.
-        """
-        try:
-            expression = fullmatch_expression(pattern)
-        except ExpressionError as error:
-            _refuse("regex", f"{_shortened(pattern)}: {error}")
-        return cls._of_text("regex", lark_grammar(f"start: /{expression or '(?:)'}/"))
+        return cls._of_text("regex", LLMatcher.grammar_from_regex(pattern or "(?:)"))
 
     @classmethod
     def from_choices(cls, choices: Sequence[str]) -> Self:
@@ -91,9 +83,8 @@ class Constraint:
         if not choices:
             _refuse("choice", "at least one is needed")
         if len(choices) > MAX_CHOICES or sum(map(len, choices)) > MAX_CHOICE_CHARS:
-            _refuse(
-                "choice", f"at most {MAX_CHOICES:,}, of {MAX_CHOICE_CHARS:,} characters together"
-            )
+            limits = f"at most {MAX_CHOICES:,}, of {MAX_CHOICE_CHARS:,} characters together"
+            _refuse("choice", limits)
         seen: set[str] = set()
         for choice in choices:
             if not choice:
@@ -101,10 +92,9 @@ class Constraint:
             if choice in seen:
                 _refuse("choice", f"{_shortened(choice)} is given twice")
             seen.add(choice)
-        try:
-            expression = "|".join(map(literal_expression, choices))
-        except ExpressionError as error:
-            _refuse("choice", str(error))
+        if any("\ud800" <= char < "\ue000" for choice in choices for char in choice):
+            _refuse("choice", "half of a surrogate pair is no character")
+        expression = "|".join(map(_literal, choices))
         return cls._of_text("choice", lark_grammar(f"start: /(?:{expression})/"))
 
     @classmethod
@@ -113,14 +103,18 @@ class Constraint:
         if GBNF.search(text):
             _refuse("grammar", NOT_GBNF)
         try:
-            grammar = lark_grammar(compile_lark(text, JSON_OPTIONS))
+            grammar = lark_grammar(compile_lark(text))
         except GrammarError as error:
             _refuse("grammar", str(error))
         return cls._of_text("grammar", grammar)
 
+    def problem(self, answer: str) -> str | None:
+        """Why an answer that the grammar allows is not valid, with the place; None if it is."""
+        return None if self.check is None else self.check.problem(answer)
+
     @classmethod
     def _of_text(cls, kind: Kind, grammar: str) -> Self:
-        found = problem(grammar)
+        found, _ = examined(grammar)
         if found is not None:
             _refuse(kind, found)
         return cls(kind, grammar)
@@ -129,26 +123,42 @@ class Constraint:
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
-def _with_place(found: str, compiled: Compiled) -> str:
-    """The problem of the innermost part that explains it, if that is found in reasonable time."""
-    ends_s = time.monotonic() + SEARCH_S
-    for place, part in compiled.parts:
-        if time.monotonic() > ends_s:
-            break
-        reason = problem(json_grammar(part))
-        if reason is not None and (reason == found or found.endswith("is unsatisfiable")):
-            return f"{spell(place)}: {reason}"
-    return found
+def _not_enforced(check: Schema, warnings: Iterable[str]) -> Iterator[str]:
+    """What llguidance warns of, in a line each for what the finished answer is checked for, and for
+    what nobody checks."""
+    checked = dict(check.left_out)
+    ignored: dict[str, None] = {}
+    for warning in warnings:
+        what, _, names = re.sub(r" \([0-9]+ times\)$", "", warning).partition(": ")
+        if what == "Unimplemented keys":
+            for name in json.loads(names):
+                (checked if name in check.keywords else ignored)[name] = None
+        elif what == "Unknown format":
+            (checked if names in check.formats else ignored)[f"format {names!r}"] = None
+        else:
+            checked[_MEANINGS.get(warning.split()[0], warning)] = None
+    if checked:
+        yield f"the schema is enforced except for {', '.join(checked)}: checked in the end"
+    yield from (f"the schema's {name} has no effect" for name in ignored)
+
+
+# First words of llguidance's warnings.
+_MEANINGS = {
+    "oneOf": "oneOf's exactly one",
+    "min/maxProperties": "minProperties and maxProperties",
+}
 
 
 def _parse_schema(text: str, may_be_file: bool) -> Any:
     stripped = text.strip()
+    # As in llm, a name alone is a file's: the short form has a space or a separator.
+    is_shorthand = any(separator in stripped for separator in (" ", ",", "\n"))
     if stripped.startswith(("{", "[")) or stripped in ("true", "false"):
         return _parse_json(text)
-    path = Path(text)
-    if may_be_file and (not _is_shorthand(stripped) or _is_file(path)):
-        return _parse_json(_read(path))
-    if not _is_shorthand(stripped):
+    has_path = len(text) < MAX_NAME_CHARS and "\0" not in text
+    if may_be_file and has_path and (not is_shorthand or Path(text).is_file()):
+        return _parse_json(_read(Path(text)))
+    if not is_shorthand:
         _refuse("schema", f"{_shortened(text)} is neither JSON nor a list of names")
     try:
         return parse_shorthand(text)
@@ -156,87 +166,54 @@ def _parse_schema(text: str, may_be_file: bool) -> Any:
         _refuse("schema", str(error))
 
 
-def _is_shorthand(text: str) -> bool:
-    """As in llm, a name alone is a file's: the short form has a space or a separator."""
-    return any(separator in text for separator in (" ", ",", "\n"))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # too long for a name, or with a null character
-        return False
-
-
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_SCHEMA_BYTES + 1)
-        if len(data) > MAX_SCHEMA_BYTES:
-            _refuse("schema", f"{path} is larger than {format_bytes(MAX_SCHEMA_BYTES)}")
-        return data.decode("utf-8-sig")
+            return file.read(MAX_SCHEMA_BYTES + 1).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         _refuse("schema", f"{path} is not UTF-8 text", cause=error)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        _refuse("schema", f"cannot read {path}: {reason}", cause=error)
+    except OSError as error:
+        _refuse("schema", f"cannot read {path}: {error.strerror}", cause=error)
 
 
 def _parse_json(text: str) -> Any:
-    if len(text) > MAX_SCHEMA_BYTES:
+    if len(text.encode(errors="replace")) > MAX_SCHEMA_BYTES:
         _refuse("schema", f"larger than {format_bytes(MAX_SCHEMA_BYTES)}")
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        _refuse("schema", f"invalid JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+        return json.loads(text, object_pairs_hook=without_repeats, parse_constant=finite)
     except RecursionError:
         _refuse("schema", _TOO_DEEP)
     except ValueError as error:
         _refuse("schema", f"invalid JSON: {error}")
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"name {_shortened(repeated)} is given twice")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _check_size(schema: Any) -> None:
-    """Raise SchemaError if the schema is nested too deeply, is too large, or is not JSON.
-
-    Python objects may contain themselves, or one another many times.
-    """
+def _plain(schema: Any) -> Any:
+    """The schema as JSON has it. Raises SchemaError if it is not JSON, or too large or deep: Python
+    objects may contain themselves, or one another many times."""
     level, count = [schema], 1
     for _ in range(MAX_DEPTH):
-        level = list(islice(chain.from_iterable(map(_inner, level)), MAX_VALUES))
+        lists = [each for each in level if isinstance(each, list | tuple)]
+        lists += [list(each.values()) for each in level if isinstance(each, Mapping)]
+        level = list(islice(chain.from_iterable(lists), MAX_VALUES))
         count += len(level)
-        if count > MAX_VALUES:
-            raise SchemaError(f"more than {MAX_VALUES:,} values")
-        if not level:
-            break
-    else:
+    if level:
         raise SchemaError(_TOO_DEEP)
+    if count > MAX_VALUES:
+        raise SchemaError(f"more than {MAX_VALUES:,} values")
     try:
-        json.dumps(schema, allow_nan=False, ensure_ascii=False).encode()
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
+        text.encode()
     except (TypeError, ValueError) as error:
         raise SchemaError(f"not JSON: {error}") from error
+    if text.count('"$ref"') > MAX_REFERENCES:
+        raise SchemaError(f"more than {MAX_REFERENCES:,} references")
+    return json.loads(text)
 
 
-def _inner(value: Any) -> Sequence[Any]:
-    match value:
-        case Mapping():
-            return list(value.values())
-        case list() | tuple():
-            return value
-        case _:
-            return ()
+def _literal(text: str) -> str:
+    return "".join(
+        char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text
+    )
 
 
 def _shortened(text: str) -> str:

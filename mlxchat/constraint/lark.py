@@ -8,8 +8,8 @@ import json
 import re
 from typing import Any, NoReturn
 
-from mlxchat.constraint.schema import compile_schema
-from mlxchat.constraint.schema_error import SchemaError
+from mlxchat.constraint.library import JSON_OPTIONS
+from mlxchat.constraint.schema import Schema, SchemaError
 
 MAX_CHARS = 200_000
 
@@ -42,11 +42,8 @@ class GrammarError(ValueError):
     """What is wrong with a grammar, in one line, with line and column if known."""
 
 
-def compile_lark(text: str, options: dict[str, Any]) -> str:
-    """The grammar with its JSON Schemas rewritten; `options` are those of llguidance for JSON.
-
-    Raises GrammarError.
-    """
+def compile_lark(text: str) -> str:
+    """The grammar with its JSON Schemas rewritten. Raises GrammarError."""
     if len(text) > MAX_CHARS:
         raise GrammarError(f"longer than {MAX_CHARS:,} characters")
     written: list[str] = []
@@ -57,7 +54,7 @@ def compile_lark(text: str, options: dict[str, Any]) -> str:
         match found.lastgroup:
             case "json":
                 schema, position = _schema_at(text, position)
-                schema["x-guidance"] = options
+                schema["x-guidance"] = JSON_OPTIONS
                 written.append(f"%json {json.dumps(schema)}")
             case "comment":
                 pass
@@ -80,7 +77,7 @@ def _schema_at(text: str, position: int) -> tuple[dict[str, Any], int]:
     begin = position + len(text[position:]) - len(text[position:].lstrip())
     try:
         schema, end = json.JSONDecoder().raw_decode(text, begin)
-        compiled = compile_schema(schema).schema
+        compiled = Schema(schema).grammar
     except json.JSONDecodeError as error:
         _refuse(text, error.pos, f"%json: {error.msg}")
     except SchemaError as error:

@@ -6,12 +6,12 @@ Source: https://github.com/guidance-ai/llguidance, whose masks take tens of micr
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 # Separators as models write JSON. They leave nothing to choose, so most punctuation is forced, and
 # no whitespace can repeat without end. Strings have no \u: a name could be spelled in two ways.
@@ -22,40 +22,32 @@ JSON_OPTIONS: dict[str, Any] = {
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
-# A state of the lexer takes 1 to 2 KB. Fuel and items bound the time of one mask to some 20 ms, and
-# of compiling a grammar to some 100 ms; they are llguidance's own defaults.
+# A state of the lexer takes 1 to 2 KB. llguidance's own other limits bound the time of one mask to
+# some 20 ms, and of compiling a grammar to some 100 ms.
 MAX_LEXER_STATES = 50_000
-INITIAL_LEXER_FUEL = 1_000_000
-STEP_LEXER_FUEL = 200_000
-STEP_MAX_ITEMS = 50_000
 MAX_ITEMS_IN_ROW = 10_000  # an object of 2,000 optional properties
-MAX_GRAMMAR_SIZE = 500_000
 
-# Address space, of which a schema of 10,000 levels touches less than half.
-STACK_BYTES = 128 << 20
+# Address space: the 30,000 levels of the largest schema touch less.
+STACK_BYTES = 512 << 20
 
-T = TypeVar("T")
+# An answer forced to be longer than this is infinite, or none that a model is needed for.
+MAX_FORCED_BYTES = 20_000
 
-_PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
+# Those of texts that llguidance knows.
+FORMATS = "date-time time date duration email hostname ipv4 ipv6 uuid uri"
 
 
 @lru_cache(maxsize=1)
-def limits() -> "LLParserLimits":
-    from llguidance import LLParserLimits
+def byte_tokenizer() -> "LLTokenizer":
+    """A vocabulary of bytes, for checks without a model."""
+    from llguidance import LLTokenizer
 
-    return LLParserLimits(
-        max_items_in_row=MAX_ITEMS_IN_ROW,
-        initial_lexer_fuel=INITIAL_LEXER_FUEL,
-        step_lexer_fuel=STEP_LEXER_FUEL,
-        step_max_items=STEP_MAX_ITEMS,
-        max_lexer_states=MAX_LEXER_STATES,
-        max_grammar_size=MAX_GRAMMAR_SIZE,
-        verbose_errors=False,
-    )
+    return LLTokenizer("byte")
 
 
 def json_grammar(schema: dict[str, Any]) -> str:
-    return _grammar({"json_schema": {**schema, "x-guidance": JSON_OPTIONS}})
+    """The grammar of a schema; what it cannot enforce is only warned of."""
+    return _grammar({"json_schema": {**schema, "x-guidance": JSON_OPTIONS | {"lenient": True}}})
 
 
 def lark_grammar(text: str) -> str:
@@ -67,45 +59,65 @@ def _grammar(grammar: dict[str, Any]) -> str:
 
 
 def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
-    """The matcher, which may already be in an error state."""
-    from llguidance import LLMatcher
+    """The matcher, which may already be in an error state. Made in a thread with a large stack:
+    llguidance follows nested schemas and chains of references by recursion, and 500 references
+    overflow 8 MB."""
+    from llguidance import LLMatcher, LLParserLimits
 
-    return _with_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
-
-
-def _with_stack(build: Callable[[], T]) -> T:
-    """Call `build` in a thread with a large stack: llguidance compiles nested schemas and chains
-    of references by recursion, and 500 references overflow 8 MB."""
-    results: list[T] = []
+    limits = LLParserLimits(
+        max_items_in_row=MAX_ITEMS_IN_ROW, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
+    )
+    made: list[LLMatcher] = []
     before = threading.stack_size(STACK_BYTES)
     try:
-        thread = threading.Thread(target=lambda: results.append(build()))
+        thread = threading.Thread(
+            target=lambda: made.append(LLMatcher(tokenizer, grammar, log_level=0, limits=limits))
+        )
         thread.start()
     finally:
         threading.stack_size(before)
     thread.join()
-    return results[0]
+    return made[0]
 
 
-def problem(grammar: str) -> str | None:
-    """Why a grammar is invalid, or matches nothing, in one line; None if it is valid."""
+def examined(grammar: str) -> tuple[str | None, list[str]]:
+    """Why a grammar is invalid, or matches nothing, in one line, None if it is valid; and warnings
+    of what it does not enforce."""
     matcher = new_matcher(byte_tokenizer(), grammar)
     if not matcher.is_error():
         matcher.compute_bitmask()
     if not matcher.is_error() and len(matcher.compute_ff_bytes()) > MAX_FORCED_BYTES:
-        return f"leaves no choice for more than {MAX_FORCED_BYTES:,} bytes"
-    return failure(matcher)
+        return f"leaves no choice for more than {MAX_FORCED_BYTES:,} bytes", []
+    found = failure(matcher)
+    return found, matcher.get_grammar_warnings() if found is None else []
 
 
-# An answer forced to be longer than this is infinite, or none that a model is needed for.
-MAX_FORCED_BYTES = 20_000
+def matches_others(pattern: str, names: Iterable[str]) -> bool:
+    """Whether a pattern of property names matches others than these."""
+    forbidden = {"properties": dict.fromkeys(names, False), "additionalProperties": False}
+    wanted = {"type": "object", "minProperties": 1, "patternProperties": {pattern: True}}
+    matcher = new_matcher(byte_tokenizer(), json_grammar(forbidden | wanted))
+    # If it is invalid, the schema will not compile either.
+    return matcher.is_error() or matcher.try_consume_tokens(list(b'{"')) == 2
+
+
+def may_match_together(patterns: Iterable[str]) -> bool:
+    """Whether some name may match several of these patterns, which llguidance cannot enforce."""
+    schema = {"type": "object", "patternProperties": dict.fromkeys(patterns, True)}
+    matcher = new_matcher(byte_tokenizer(), json_grammar(schema))
+    return matcher.is_error() and "disjoint" in matcher.get_error()
+
+
+def has_format(text: str, name: str) -> bool:
+    """Whether a text has this one of the `FORMATS`."""
+    matcher = new_matcher(byte_tokenizer(), json_grammar({"type": "string", "format": name}))
+    data = list(json.dumps(text, ensure_ascii=False).encode())
+    return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
 
 
 def failure(matcher: "LLMatcher") -> str | None:
     """Why the matcher is in an error state, in one line; None if it is not."""
-    if not matcher.is_error():
-        return None
-    return in_one_line(matcher.get_error())
+    return _in_one_line(matcher.get_error()) if matcher.is_error() else None
 
 
 TOO_COMPLEX = "too large or too complex to enforce"
@@ -114,42 +126,24 @@ TOO_COMPLEX = "too large or too complex to enforce"
 _MEANINGS = {
     "NoExtension": "nothing matches it",
     "Regex is empty": "nothing matches pattern, format and length together",
-    "Unable to determine if regex is empty": (
-        "pattern, format and length together are too complex to enforce"
-    ),
-    "min/maxProperties only supported": (
-        "minProperties and maxProperties can be enforced only if all properties are required"
-    ),
-    "Current row has": TOO_COMPLEX,
-    "Too many items": TOO_COMPLEX,
-    "too many expressions": TOO_COMPLEX,
-    "fuel exhausted": TOO_COMPLEX,
-    "too large": TOO_COMPLEX,
-    "stack level exceeded": TOO_COMPLEX,
-    "nested parentheses": TOO_COMPLEX,
-    "panic:": TOO_COMPLEX,
+    "Unable to determine if regex is empty": "pattern, format and length are together "
+    + TOO_COMPLEX,
+    "Current row has|Too many items|too many expressions|fuel exhausted": TOO_COMPLEX,
+    "too large|stack level exceeded|nested parentheses|panic:": TOO_COMPLEX,
 }
 
 
-def in_one_line(message: str) -> str:
+def _in_one_line(message: str) -> str:
     """llguidance's message without its pictures of the grammar, with the place in words."""
     message = message.strip() or TOO_COMPLEX
     for part, meaning in _MEANINGS.items():
-        if part in message:
+        if re.search(part, message):
             return meaning
     message = message.replace("Unsatisfiable schema: ", "unsatisfiable: ")
-    place = _PLACE.match(message)
+    place = re.match(r"(?:at )?(\d+)\((\d+)\): ", message)
     lines = message[place.end() if place else 0 :].splitlines()
     details = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     words = lines[0].removesuffix(" regex parse error:").replace(" (in regex)", "")
     text = " ".join(f"{words.rstrip(':')}{': ' if details else ''}{' '.join(details)}".split())
     text = text if len(text) <= 300 else f"{text[:297]}..."
     return f"line {place[1]}, column {place[2]}: {text}" if place else text
-
-
-@lru_cache(maxsize=1)
-def byte_tokenizer() -> "LLTokenizer":
-    """A vocabulary of bytes, for checks without a model."""
-    from llguidance import LLTokenizer
-
-    return LLTokenizer("byte")

@@ -1,362 +1,366 @@
-"""JSON Schemas, checked keyword by keyword and rewritten for llguidance.
+"""JSON Schemas: rewritten for llguidance, whose compiler does the rest, and the check of the
+finished answer, by jsonschema, for what a grammar cannot enforce.
 
-Nothing of a schema is dropped silently: what cannot be enforced is an error that names the keyword
-and its place. Some parts become narrower, so answers are valid under the schema as it was given:
-objects with `properties` get no others unless the schema asks for them, numbers have no exponent
-and stay within the integers that every program reads exactly, and patterns mean what all dialects
-agree on.
+Answers become narrower than llguidance would have them: numbers are bounded, so that digits cannot
+repeat without end; an object with `properties` gets no others unless the schema asks for them;
+excluded bounds are moved inwards. jsonschema is imported when a schema is first used.
 """
 
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import date, datetime, time
+from decimal import Decimal
+from difflib import get_close_matches
+from functools import lru_cache, partial
 from typing import Any
+from urllib.parse import unquote
 
-from mlxchat.constraint.anything import ANYTHING, DEFINITION, with_anything
-from mlxchat.constraint.anything import NAME as ANYTHING_NAME
-from mlxchat.constraint.disjoint import Disjointness
-from mlxchat.constraint.expression import ExpressionError, search_expression
-from mlxchat.constraint.finite import finite_definitions, is_finite, without_infinite
-from mlxchat.constraint.formats import FORMATS
-from mlxchat.constraint.json_path import Path, shorten
-from mlxchat.constraint.keywords import (
-    ANNOTATIONS,
-    ENFORCED,
-    NEWEST_DRAFT,
-    OLD_DRAFTS,
-    OWN_PREFIX,
-    REFUSED,
-)
-from mlxchat.constraint.literals import (
-    BOUNDS,
-    MAX_INTEGER,
-    check_literal,
-    check_multiple,
-    checked_number,
-    excludes_nothing,
-)
-from mlxchat.constraint.references import References
-from mlxchat.constraint.schema_error import SchemaError, refuse
+from mlxchat.constraint.library import FORMATS, has_format, matches_others, may_match_together
 
-TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+# Beyond this, programs that read numbers as doubles, and llguidance, round integers.
+MAX_INTEGER = 2**53 - 1
 
-# Of all definitions one within another, because llguidance follows references by recursion.
-MAX_LEVELS = 10_000
+# Numbers have at most nine decimals, or some models add digits without end.
+FINEST = 1e-9
 
-MAX_PARTS = 300  # to look in for the place of a failure
-MAX_COUNT = 2**31 - 1  # of characters, items or properties
+# llguidance compares names and patterns with each other.
+MAX_PROPERTIES, MAX_PATTERNS, MAX_TOGETHER = 2_000, 100, 10
 
-_IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_BOUNDS = (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1))
+_IN_PLACE = {"allOf", "anyOf", "oneOf", "$ref"}
+_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
+_MAPS |= {"dependentSchemas", "dependencies"}
+_SCHEMAS = {
+    *("items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"),
+    *("additionalProperties", "propertyNames", "unevaluatedProperties"),
+    *("not", "if", "then", "else", *_MAPS, *_IN_PLACE),
+}
+# Beside `properties`, these may describe or count others, or the value is one of a list.
+_OPEN = _IN_PLACE | {
+    *("const", "enum", "patternProperties", "additionalProperties", "minProperties"),
+    *("if", "dependencies", "dependentSchemas", "$dynamicRef", "$recursiveRef"),
+}
+# Without effect on a grammar whose references are pointers, or reported by another name.
+_DROPPED = {"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"}
+_DROPPED |= {"deprecated", "contentSchema", "then", "else", "minContains", "maxContains"}
 
-
-# llguidance compares names and patterns with each other, and intersects patterns of the same text.
-MAX_PROPERTIES = 2_000
-MAX_PATTERN_PROPERTIES = 100
-MAX_INTERSECTED_PATTERNS = 10
+_ANY = "mlxchat any"
+_ANYTHING = {"$ref": "#/$defs/mlxchat%20any"}
+_TYPES = ["null", "boolean", "number", "string", "array", "object"]
+_WIDEST = {"minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
+_DEFINITION = {"type": _TYPES, "items": _ANYTHING, "additionalProperties": _ANYTHING}
+_DEFINITION |= {**_WIDEST, "multipleOf": FINEST}
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A schema for llguidance, its definitions in `$defs`; and its parts, each complete in the same
-    way, by their places in the original, inner before outer."""
-
-    schema: dict[str, Any]
-    parts: list[tuple[Path, dict[str, Any]]]
+_closest = lru_cache(get_close_matches)
 
 
-def compile_schema(schema: Any) -> Compiled:
-    """Rewrite a parsed schema for llguidance. Raises SchemaError."""
-    return _Compiler(schema).compiled()
+class SchemaError(ValueError):
+    """What is wrong with a schema, in one line."""
 
 
-class _Compiler:
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._is_old = self._uses_old_draft()
-        self._parts: list[tuple[Path, dict[str, Any]]] = []
-        self._intersected_patterns = 0
-        self._alternatives: list[tuple[list[Any], Path]] = []  # lists of oneOf
-        self._references = References(root)
+class Schema:
+    """A valid schema; `grammar` is that for llguidance. `misspelled` are warnings of keywords,
+    `left_out` names what the grammar lacks. Raises SchemaError."""
 
-    def _uses_old_draft(self) -> bool:
-        """Whether the schema is written for a draft in which `items` may be a list."""
-        named = self._root.get("$schema", "") if isinstance(self._root, dict) else ""
-        draft = str(named).partition("://")[2].removesuffix("#")
-        if not named or draft == NEWEST_DRAFT:
-            return False
-        if draft not in OLD_DRAFTS:
-            refuse(("$schema",), f"unsupported draft {shorten(named)}: use 2020-12 or 7")
-        return True
+    def __init__(self, schema: Any) -> None:
+        from jsonschema import FormatChecker
+        from referencing import Registry
 
-    def compiled(self) -> Compiled:
-        root = self._schema(self._root, (), closed=True)
-        definitions: dict[str, Any] = {}
-        levels = 0
-        references = self._references
-        while references.waiting:
-            path, closed = references.waiting.pop()
-            parts = len(self._parts)
-            name = references.names[path, closed]
-            definitions[name] = self._schema(references.at(path), path, closed)
-            inner = (len(place) - len(path) for place, _ in self._parts[parts:])
-            levels += 1 + max(inner, default=0)
-            if levels > MAX_LEVELS:
-                refuse(path, "too many definitions refer to one another")
-        definitions[ANYTHING_NAME] = DEFINITION
-        # Now that all that is referred to is known to be valid.
-        for schemas, path in self._alternatives:
-            self._check_disjoint(schemas, path)
-        finite = finite_definitions(definitions)
-        if not is_finite(root, finite):
-            raise SchemaError("no finite value satisfies the schema")
-        kept = {
-            name: without_infinite(each, finite)
-            for name, each in definitions.items()
-            if name in finite
-        }
+        draft = _draft_of(schema)
+        metaschema = draft(_metaschema(draft), registry=Registry())
+        if (problem := _problem(metaschema, schema)) is not None:
+            raise SchemaError(problem)
+        formats = FormatChecker(())
+        own = {name: (partial(_has_format, name), ValueError) for name in FORMATS.split()}
+        formats.checkers = own | draft.FORMAT_CHECKER.checkers
+        self.keywords, self.formats = frozenset(draft.VALIDATORS), frozenset(formats.checkers)
+        self.misspelled: dict[str, None] = {}
+        self.left_out: dict[str, None] = {}
+        self._root = schema
+        self._by_pointer = True
+        self._open: set[str] = set()
+        known, written = None, schema
+        while known != (known := (len(self._open), self._by_pointer)):
+            written = self._written(schema, "#", closed=True)
+        grammar: dict[str, Any] = {"allOf": [written]} if isinstance(written, bool) else written
+        definitions = {**grammar.get("$defs", {}), _ANY: _DEFINITION}
+        named = draft.META_SCHEMA.get("$id", draft.META_SCHEMA.get("id"))
+        self.grammar = grammar | {"$schema": named, "$defs": definitions}
+        if isinstance(schema, dict):
+            # With it, the library would choose a validator without our extensions.
+            schema = {key: value for key, value in schema.items() if key != "$schema"}
+        self._validator = _extended(draft)(schema, registry=Registry(), format_checker=formats)
 
-        def complete(schema: Any) -> dict[str, Any]:
-            possible = without_infinite(schema, finite)
-            whole = {"allOf": [possible]} if isinstance(possible, bool) else possible
-            return whole | ({"$defs": kept} if kept else {})
+    def problem(self, answer: str) -> str | None:
+        """Why a text is no valid answer, with the place; None if it is one."""
+        from referencing.exceptions import Unresolvable
 
-        parts = [(path, complete(part)) for path, part in self._parts[:MAX_PARTS]]
-        return Compiled(complete(root), parts)
-
-    def _schema(self, schema: Any, path: Path, closed: bool) -> Any:
-        """Rewrite the schema at `path`; `closed` if it alone decides which properties exist."""
-        if isinstance(schema, bool):
-            return dict(ANYTHING) if schema and closed else schema
-        if not isinstance(schema, dict):
-            refuse(path, f"a schema must be an object or a boolean, got {shorten(schema)}")
-        used = {key: value for key, value in schema.items() if self._is_enforced(key, value, path)}
-        written: dict[str, Any] = {}
-        self._write_type(used, written, path)
-        self._write_literals(used, written, path)
-        self._write_numbers(used, written, path)
-        self._write_counts(used, written, path)
-        self._write_string(used, written, path, closed)
-        self._write_array(used, written, path, closed)
-        self._write_object(used, written, path, closed)
-        self._write_in_place(used, written, path, closed)
-        if closed:
-            written = with_anything(written)
-        self._parts.append((path, written))
-        return written
-
-    def _is_enforced(self, key: str, value: Any, path: Path) -> bool:
-        """Whether the keyword is enforced, or else an annotation."""
-        if key == "$id" and path:
-            refuse((*path, key), "$id is supported at the root only")
-        if key in ANNOTATIONS or key.startswith(OWN_PREFIX):
-            return False
-        if key == "uniqueItems" and value is False:
-            return False
-        if key in REFUSED:
-            instead = f": {REFUSED[key]}" if REFUSED[key] else ""
-            refuse((*path, key), f"{key} cannot be enforced{instead}")
-        if key not in ENFORCED or (key == "prefixItems" and self._is_old):
-            refuse((*path, key), f"unknown keyword {shorten(key)}")
-        return True
-
-    def _write_type(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
-        if "type" not in used:
-            return
-        named = used["type"]
-        listed = named if isinstance(named, list) else [named]
-        if not listed or not all(isinstance(each, str) and each in TYPES for each in listed):
-            refuse((*path, "type"), f"unknown type {shorten(named)}")
-        written["type"] = named
-
-    def _write_literals(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
-        if "const" in used:
-            check_literal(used["const"], (*path, "const"))
-            written["const"] = used["const"]
-        if "enum" in used:
-            values = used["enum"]
-            if not isinstance(values, list) or not values:
-                refuse((*path, "enum"), "must be a list with at least one value")
-            for number, value in enumerate(values):
-                check_literal(value, (*path, "enum", number))
-            written["enum"] = values
-
-    def _write_numbers(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
-        types = written.get("type", ())
-        listed = [types] if isinstance(types, str) else types
-        is_integer = "integer" in listed and "number" not in listed
-        is_number = is_integer or "number" in listed
-        for key in (*BOUNDS, "multipleOf"):
-            # Bounds beyond all numbers that are written anyway, as of 64 bits, change nothing.
-            if key in used and not (is_number and excludes_nothing(key, used[key])):
-                written[key] = checked_number(used[key], (*path, key))
-        if "multipleOf" in written:
-            check_multiple(written["multipleOf"], (*path, "multipleOf"))
-        if is_number:
-            # Keeps digits from repeating without end, and numbers from overflowing like 1e999.
-            if "minimum" not in written and "exclusiveMinimum" not in written:
-                written["minimum"] = -MAX_INTEGER
-            if "maximum" not in written and "exclusiveMaximum" not in written:
-                written["maximum"] = MAX_INTEGER
-
-    def _write_counts(self, used: dict[str, Any], written: dict[str, Any], path: Path) -> None:
-        for key in _COUNTS:
-            if key not in used:
-                continue
-            count = used[key]
-            whole = isinstance(count, int | float) and not isinstance(count, bool)
-            if not whole or count != int(count) or not 0 <= count <= MAX_COUNT:
-                refuse((*path, key), f"must be an integer from 0 to 2^31, got {shorten(count)}")
-            written[key] = int(count)
-
-    def _write_string(
-        self, used: dict[str, Any], written: dict[str, Any], path: Path, closed: bool
-    ) -> None:
-        patterns: list[str] = []
-        if "pattern" in used:
-            patterns.append(_pattern(used["pattern"], (*path, "pattern")))
-        if "format" in used:
-            name = used["format"]
-            if not isinstance(name, str) or name not in FORMATS:
-                known = ", ".join(sorted(FORMATS))
-                refuse((*path, "format"), f"unknown format {shorten(name)}; known: {known}")
-            patterns.append(f"^(?:{FORMATS[name]})$")
-        if not closed:
-            self._intersected_patterns += len(patterns)
-            if self._intersected_patterns > MAX_INTERSECTED_PATTERNS:
-                reason = f"more than {MAX_INTERSECTED_PATTERNS} patterns in schemas that all apply"
-                refuse(path, f"{reason} cannot be enforced")
-        for pattern in patterns[:1]:
-            written["pattern"] = pattern
-        for pattern in patterns[1:]:
-            _also(written, {"pattern": pattern})
-
-    def _write_array(
-        self, used: dict[str, Any], written: dict[str, Any], path: Path, closed: bool
-    ) -> None:
-        first, rest = used.get("prefixItems"), used.get("items")
-        first_key, rest_key = "prefixItems", "items"
-        if isinstance(rest, list):
-            if not self._is_old:
-                refuse((*path, "items"), "must be a schema: list the first items in prefixItems")
-            first, rest = rest, used.get("additionalItems")
-            first_key, rest_key = "items", "additionalItems"
-        elif "additionalItems" in used and not self._is_old:
-            refuse((*path, "additionalItems"), "unknown keyword in this draft: use items")
-        if first is not None:
-            if not isinstance(first, list):
-                refuse((*path, first_key), "must be a list of schemas")
-            written["prefixItems"] = [
-                self._schema(each, (*path, first_key, number), closed)
-                for number, each in enumerate(first)
-            ]
-        if rest is not None:
-            written["items"] = self._schema(rest, (*path, rest_key), closed)
-
-    def _write_object(
-        self, used: dict[str, Any], written: dict[str, Any], path: Path, closed: bool
-    ) -> None:
-        patterned = self._by_name(used, "patternProperties", path)
-        if patterned:
-            for name in patterned:
-                _pattern(name, (*path, "patternProperties", name))
-            written["patternProperties"] = {
-                _pattern(name, path): self._schema(
-                    each, (*path, "patternProperties", name), closed=False
-                )
-                for name, each in patterned.items()
-            }
-        properties = self._by_name(used, "properties", path)
-        if "properties" in used:
-            written["properties"] = {
-                name: self._schema(each, (*path, "properties", name), closed and not patterned)
-                for name, each in properties.items()
-            }
-        if "required" in used:
-            written["required"] = _names(used["required"], (*path, "required"))
-        if "additionalProperties" in used:
-            written["additionalProperties"] = self._schema(
-                used["additionalProperties"], (*path, "additionalProperties"), closed
+        try:
+            value = json.loads(
+                answer,
+                object_pairs_hook=without_repeats,
+                parse_float=finite,
+                parse_constant=finite,
             )
-        elif closed and _lists_all_properties(used):
-            # An open object invites a model to add properties without end.
-            for name in written.get("required", ()):
-                written["properties"].setdefault(name, True)
-            written["additionalProperties"] = False
-        self._check_count_of_properties(written, path)
+            return _problem(self._validator, value)
+        except RecursionError:
+            return "nested too deeply to be checked"
+        except Unresolvable as error:
+            return f"not checked: {error}"
+        except ValueError as error:
+            return f"invalid JSON: {error}"
 
-    def _by_name(self, used: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
-        found = used.get(key, {})
-        if not isinstance(found, dict):
-            refuse((*path, key), f"must be an object, got {shorten(found)}")
-        most = MAX_PROPERTIES if key == "properties" else MAX_PATTERN_PROPERTIES
-        if len(found) > most:
-            refuse((*path, key), f"more than {most:,} cannot be enforced")
-        return found
-
-    def _check_count_of_properties(self, written: dict[str, Any], path: Path) -> None:
-        """A model may repeat a name that is not in `properties`, so at most one such name can be
-        counted on."""
-        minimum = written.get("minProperties", 0)
-        if minimum > 1 + len(written.get("required", ())):
-            refuse((*path, "minProperties"), "cannot be enforced: list more properties in required")
-
-    def _write_in_place(
-        self, used: dict[str, Any], written: dict[str, Any], path: Path, closed: bool
-    ) -> None:
-        is_alone = closed and len(used.keys() - {"type"}) == 1
+    def _written(self, schema: Any, place: str, closed: bool) -> Any:
+        """The schema for llguidance; `closed` if it alone decides which properties exist."""
+        closed = closed and place not in self._open and self._by_pointer
+        if not isinstance(schema, dict):
+            return _ANYTHING if schema is True and closed else schema
+        self._look_for_misspelled(schema)
+        used = self.keywords & schema.keys()
+        alone = closed and len(used - {"type"}) == 1
         if "$ref" in used:
-            written["$ref"] = self._references.renamed(used["$ref"], (*path, "$ref"), is_alone)
-        for key in ("allOf", "anyOf", "oneOf"):
-            if key not in used:
-                continue
-            listed = used[key]
-            if not isinstance(listed, list) or not listed:
-                refuse((*path, key), "must be a list with at least one schema")
-            inner = is_alone and key != "allOf"
-            schemas = [
-                self._schema(each, (*path, key, number), inner)
-                for number, each in enumerate(listed)
-            ]
-            if key == "oneOf":
-                self._alternatives.append((listed, (*path, key)))
-            if key == "allOf":
-                _also(written, *schemas)
-            elif "anyOf" in written:
-                _also(written, {"anyOf": schemas})
-            else:
-                written["anyOf"] = schemas
-
-    def _check_disjoint(self, schemas: list[Any], path: Path) -> None:
-        references = self._references
-        comparison = Disjointness(lambda each: references.at(references.target(each, path)))
-        for number, schema in enumerate(schemas):
-            for earlier in range(number):
-                if not comparison.holds(schemas[earlier], schema):
-                    refuse(
-                        path,
-                        f"oneOf cannot be enforced: schemas {earlier} and {number} may both hold; "
-                        "use anyOf, or give them different types or constants",
+            self._follow(schema["$ref"], place, alone)
+        inside = {
+            **dict.fromkeys(("items", "prefixItems", "additionalItems"), closed),
+            **dict.fromkeys(("anyOf", "oneOf"), alone),
+            **dict.fromkeys(("$defs", "definitions"), True),
+            "allOf": alone and len(schema.get("allOf", ())) == 1,
+            "properties": closed and "patternProperties" not in used,
+            "additionalProperties": closed,
+        }
+        written: dict[str, Any] = {}
+        for key, value in schema.items():
+            there, alone = f"{place}/{key}", inside.get(key, False)
+            if key in _SCHEMAS and isinstance(value, list):
+                written[key] = [
+                    self._written(each, f"{there}/{number}", alone)
+                    for number, each in enumerate(value)
+                ]
+            elif key in _MAPS and isinstance(value, dict):
+                written[key] = {
+                    name: self._written(
+                        each, f"{there}/{name.replace('~', '~0').replace('/', '~1')}", alone
                     )
+                    for name, each in value.items()
+                }
+            elif key in _SCHEMAS - {"$ref"}:
+                written[key] = self._written(value, there, alone)
+            elif key.startswith(("min", "max")) and key[3:] in ("Length", "Items", "Properties"):
+                written[key] = int(value)
+            elif (key, value) != ("uniqueItems", False):
+                written[key] = value
+        if closed and schema.get("properties") and used.isdisjoint(_OPEN):
+            # An open object invites a model to add properties without end.
+            for name in schema.get("required", ()):
+                written["properties"].setdefault(name, _ANYTHING)
+            written["additionalProperties"] = False
+        self._drop(written, place)
+        exact = _bound_numbers(written)
+        return _with_anything(written, exact) if closed else written
+
+    def _drop(self, written: dict[str, Any], place: str) -> None:
+        """Drop what llguidance would misunderstand, or cannot enforce."""
+        for key in _DROPPED if self._by_pointer else ("then", "else"):
+            written.pop(key, None)
+        for key, most in (("properties", MAX_PROPERTIES), ("patternProperties", MAX_PATTERNS)):
+            if len(written.get(key, ())) > most:
+                raise SchemaError(f"{place}/{key}: more than {most:,}")
+        together = [
+            each
+            for each in written.get("allOf", ())
+            if isinstance(each, dict) and "pattern" in each
+        ]
+        if len(together) > MAX_TOGETHER:
+            raise SchemaError(f"{place}/allOf: more than {MAX_TOGETHER} patterns of one text")
+        if "patternProperties" in written:
+            self._drop_patterns(written)
+        # Only required ones are counted.
+        names, required = written.get("properties", ()), written.get("required", ())
+        if written.get("minProperties", 0) > 1 and len(names) > len(required):
+            del written["minProperties"]
+            self.left_out["minProperties"] = None
+
+    def _follow(self, reference: Any, place: str, alone: bool) -> None:
+        """Check that a reference leads somewhere; what is not `alone` there stays open."""
+        if not isinstance(reference, str) or not re.match("#(/|$)", reference):
+            self._by_pointer = False
+            return
+        target, found = unquote(reference), self._root
+        for step in target.split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, dict) and name in found:
+                found = found[name]
+            else:
+                raise SchemaError(f"{place}: refers to {reference!r}, which does not exist")
+        if not alone:
+            self._open.add(target)
+
+    def _drop_patterns(self, written: dict[str, Any]) -> None:
+        """Drop patterns of names that overlap with others, and move those that match only listed
+        names to these: llguidance would allow a separator before a property that cannot come."""
+        properties, patterns = written.get("properties", {}), written["patternProperties"]
+        while len(patterns) > 1 and may_match_together(patterns):
+            pattern = [*patterns][-1]
+            del patterns[pattern]
+            self.left_out[f"patternProperties {pattern!r}"] = None
+        for pattern in [*patterns]:
+            names = [name for name in properties if _finds(pattern, name)]
+            if names and not matches_others(pattern, properties):
+                schema = patterns.pop(pattern)
+                properties |= {name: {"allOf": [properties[name], schema]} for name in names}
+
+    def _look_for_misspelled(self, schema: dict[str, Any]) -> None:
+        known = self.keywords | _SCHEMAS | _DROPPED | {"const"}
+        for key in schema.keys() - known:
+            for meant in _closest(key, self.keywords, 1, 0.8):
+                self.misspelled[f"{key!r} has no effect: did you mean {meant!r}?"] = None
 
 
-def _lists_all_properties(used: dict[str, Any]) -> bool:
-    others = _IN_PLACE | {"const", "enum", "patternProperties", "minProperties"}
-    return "properties" in used and used.keys().isdisjoint(others)
+def _bound_numbers(written: dict[str, Any]) -> bool:
+    """Write bounds as llguidance enforces them; return whether numbers between them can have nine
+    decimals."""
+    types = written.get("type", ())
+    listed = {types} if isinstance(types, str) else {*types}
+    is_number = bool(listed & {"number", "integer"}) and not written.keys() & {"const", "enum"}
+    for key, open_key, _ in _BOUNDS:
+        if isinstance(written.get(open_key), bool):  # in draft 4
+            excludes = written.pop(open_key)
+            written |= {open_key: written.pop(key)} if excludes else {}
+    ends = [written[key] for bound in _BOUNDS for key in bound[:2] if key in written]
+    for key, open_key, sign in _BOUNDS:
+        excluded = written.get(open_key)
+        if (
+            excluded is not None
+            and excluded == math.floor(excluded)
+            and sign * excluded >= 0
+            and any(0 < abs(end - excluded) < 1 for end in ends)
+        ):
+            # llguidance would allow it. It also rounds the last digits.
+            moved = sign * written.pop(open_key) + max(1e-15, 8 * math.ulp(excluded))
+            written[key] = sign * max(sign * written.get(key, -sign * MAX_INTEGER), moved)
+        if is_number and sign * written.get(open_key, -sign * math.inf) < -MAX_INTEGER:
+            written.pop(open_key, None)
+            written[key] = sign * max(-MAX_INTEGER, sign * written.get(key, -sign * MAX_INTEGER))
+    return all(round(end, 8) == end for end in ends)
 
 
-def _also(written: dict[str, Any], *schemas: Any) -> None:
-    written["allOf"] = [*written.get("allOf", ()), *schemas]
+def _with_anything(written: dict[str, Any], exact: bool) -> dict[str, Any]:
+    """The schema with the values that it leaves open, if no other schema applies to the same value:
+    llguidance cannot intersect recursive schemas."""
+    if written.keys() & (_IN_PLACE | {"const", "enum"}):
+        return written
+    named = written.get("type", _TYPES)
+    types = {named} if isinstance(named, str) else {*named}
+    defaults: dict[str, Any] = {} if "type" in written else dict(_WIDEST)
+    if "number" in types and exact:
+        defaults["multipleOf"] = FINEST
+    if "array" in types:
+        defaults["items"] = _ANYTHING
+    if "object" in types:
+        defaults["additionalProperties"] = _ANYTHING
+    return {**defaults, **written}
 
 
-def _names(value: Any, path: Path) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        refuse(path, f"must be a list of names, got {shorten(value)}")
-    return list(dict.fromkeys(value))
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError if a name is repeated."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"name {name!r} is given twice")
+        found[name] = value
+    return found
 
 
-def _pattern(pattern: Any, path: Path) -> str:
-    if not isinstance(pattern, str):
-        refuse(path, f"must be a regular expression, got {shorten(pattern)}")
-    try:
-        return f"^(?:{search_expression(pattern)})$"
-    except ExpressionError as error:
-        refuse(path, f"{shorten(pattern)}: {error}")
+def finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _finds(pattern: str, text: str) -> bool:
+    with suppress(re.error):
+        return re.search(pattern, text) is not None
+    return False
+
+
+def _problem(validator: Any, value: Any) -> str | None:
+    from jsonschema.exceptions import best_match
+
+    error = best_match(validator.iter_errors(value))
+    if error is None:
+        return None
+    text = error.message
+    short = text if len(text) <= 300 else f"{text[:150]} … {text[-150:]}"
+    return f"{error.json_path}: {short}"
+
+
+def _draft_of(schema: Any) -> Any:
+    from jsonschema import Draft3Validator, Draft202012Validator
+    from jsonschema.validators import validator_for
+
+    named = schema.get("$schema", "") if isinstance(schema, dict) else ""
+    # Both schemes are common.
+    newer = validator_for({"$schema": re.sub("^http:", "https:", str(named))}, Draft202012Validator)
+    draft = validator_for({"$schema": re.sub("^https:", "http:", str(named))}, newer)
+    if draft is Draft3Validator:
+        raise SchemaError(f"$.$schema: unsupported draft {named!r}: use draft 4 or later")
+    return draft
+
+
+@lru_cache
+def _metaschema(draft: Any) -> dict[str, Any]:
+    """That of the draft, in one piece if it has several, which are slow to look up."""
+    from jsonschema_specifications import REGISTRY
+
+    whole = draft.META_SCHEMA
+    place = whole.get("$id", "").rpartition("/")[0]
+    pieces = [REGISTRY[f"{place}/{piece['$ref']}"].contents for piece in whole.get("allOf", ())]
+    if not pieces:
+        return whole
+    merged: dict[str, Any] = {"type": whole["type"], "properties": {}, "$defs": {}}
+    for piece in [*pieces, whole]:
+        for key in ("properties", "$defs"):
+            merged[key] |= piece.get(key, {})
+    text = re.sub(r'"\$(dynamic|recursive)Ref": "#(meta)?"', '"$ref": "#"', json.dumps(merged))
+    return json.loads(re.sub('"meta/[a-z]+#', '"#', text))
+
+
+@lru_cache
+def _extended(draft: Any) -> Any:
+    """The validator of a draft, but exact for multiples; and patterns that Python cannot compile
+    are left to the grammar."""
+    from jsonschema.validators import extend
+
+    names = {"pattern", "patternProperties", "additionalProperties", "unevaluatedProperties"}
+    checks = {name: _tried(draft.VALIDATORS[name]) for name in names & draft.VALIDATORS.keys()}
+    return extend(draft, checks | {"multipleOf": _multiple_of})
+
+
+def _tried(check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def tried(*args: Any) -> Iterator[Any]:
+        with suppress(re.error):
+            yield from check(*args) or ()
+
+    return tried
+
+
+def _multiple_of(validator: Any, factor: Any, value: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if validator.is_type(value, "number") and Decimal(str(value)) % Decimal(str(factor)):
+        yield ValidationError(f"{value!r} is not a multiple of {factor}")
+
+
+def _has_format(name: str, value: object) -> bool:
+    """For formats that the library needs further packages for, or knows in some drafts only."""
+    parse = {"date": date, "time": time, "date-time": datetime}.get(name)
+    return not isinstance(value, str) or (
+        has_format(value, name) and (parse is None or bool(parse.fromisoformat(value.upper())))
+    )

@@ -5,21 +5,20 @@ begins.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Self
 
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.constraint.apply import apply_mask
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.constraint.matcher import Matcher
-from mlxchat.constraint.tag_tokens import TagTokens
-from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.engine.matcher import Matcher
+from mlxchat.engine.vocabulary import Vocabulary
 from mlxchat.errors import ModelError, UsageError
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
+from mlxchat.text.tag_tokens import TagTokens
 from mlxchat.text.tokens import Beginning, Tokenizer
 from mlxchat.wording import Field
 
@@ -64,6 +63,7 @@ class Constrained:
         # The answer's beginning, if the text so far may turn out to be a tag.
         self._before = matcher.copy() if reader.tags else matcher
         self._may_be_answer = True
+        self._check: Callable[[str], str | None] = lambda answer: None
 
     @classmethod
     def begin(
@@ -85,6 +85,7 @@ class Constrained:
         header = () if may_think else tokenizer.header_of_answer(prompt).tolist()
         tags = _tag_tokens(tokenizer) if reader.tags or reader.closing_tag else None
         begun = cls(matcher, reader, tokenizer.eos_ids, header=header, tags=tags)
+        begun._check = constraint.problem
         if beginning is not None:
             if matcher.accepts(beginning.answer_ids) < len(beginning.answer_ids):
                 raise UsageError(
@@ -103,6 +104,11 @@ class Constrained:
     def may_end(self) -> bool:
         """Whether the answer so far is one that the constraint describes."""
         return self._is_answer and self._matcher.may_end
+
+    @property
+    def problem(self) -> str | None:
+        """Why an answer that may end here is not valid, with the place; None if it is."""
+        return self._check(self._matcher.text)
 
     def accept(self, id_: int) -> None:
         """Add the next token. Raises ModelError if an answer begins without the markers that
@@ -210,3 +216,19 @@ class Constrained:
 def _allow(mask: np.ndarray, ids: Iterable[int]) -> None:
     for id_ in ids:
         mask[id_ // BITS] |= np.uint32(1 << id_ % BITS)
+
+
+def apply_mask(logits: mx.array, mask: np.ndarray) -> mx.array:
+    """Set the logits `(B, V)` of tokens that are not allowed to minus infinity.
+
+    `mask` is uint32 `(W,)` for all rows or `(B, W)`, bit `id % 32` of word `id // 32`. Tokens
+    beyond the mask, which are padding of the network's output, are not allowed.
+    """
+    size = logits.shape[-1]
+    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), axis=-1, bitorder="little")
+    bits = bits[..., :size]
+    missing = size - bits.shape[-1]
+    if missing:
+        bits = np.concatenate([bits, np.zeros((*bits.shape[:-1], missing), np.uint8)], axis=-1)
+    allowed = mx.array(bits.view(bool))
+    return mx.where(allowed, logits, mx.array(-float("inf"), logits.dtype))

@@ -18,6 +18,7 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
 from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.engine.row_costs import measure_rows
+from mlxchat.errors import ConstraintError
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.spans import TokenIds
 
@@ -76,6 +77,8 @@ def decode(
 class _Loop:
     on_held: OnHeld | None = None
     drafter: Drafter | None = None
+    # Whether the cache holds the token after which a constraint let nothing follow.
+    _holds_last = False
 
     def __init__(self, network: nn.Module, cache: Cache, ids: TokenIds, chooser: Chooser) -> None:
         self._network = network
@@ -105,7 +108,14 @@ class _Loop:
                     return
                 if follower is None:
                     room = DRAFT_SLOTS if max_tokens < 0 else max_tokens - count - 1
-                    follower = self._after(decoded.id, count, room)
+                    self._holds_last = False
+                    try:
+                        follower = self._after(decoded.id, count, room)
+                    except ConstraintError:
+                        if self._holds_last:
+                            self._hold(decoded.id)
+                        yield decoded
+                        raise
                 self._hold(decoded.id)
                 yield decoded
                 if self._confirmed and not self._cache.is_drafting:
@@ -169,7 +179,9 @@ class _Loop:
             forced = self._chooser.forced()
             draft = forced[: max(room, 0)] or self._draft(room)
             if not draft:
-                return self._chosen(self._run(mx.array([id_])), count, forced)
+                logits = self._run(mx.array([id_]))
+                self._holds_last = True
+                return self._chosen(logits, count, forced)
             self._verify([id_, *draft], count, certain=min(len(forced), len(draft)))
         self._cache.accept()
         return self._confirmed.popleft()

@@ -20,7 +20,7 @@ from mlxchat.engine.loops import OnHeld, Reader, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.reply import Reply, ResumePoint, Token
 from mlxchat.engine.sampling import penalty_context
-from mlxchat.errors import CacheError
+from mlxchat.errors import CacheError, ConstraintError
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.platform import wired_limit
@@ -188,12 +188,15 @@ class Generation:
 
     def _decode_text(self) -> Iterator[Token]:
         while self._reply.finish_reason is None:
-            for token in self._decode_stretch():
-                if not self._first_token_s:
-                    self._first_token_s = time.perf_counter()
-                yield from self._reply.add(token)
-                if self._reply.finish_reason is not None:
-                    break
+            try:
+                for token in self._decode_stretch():
+                    if not self._first_token_s:
+                        self._first_token_s = time.perf_counter()
+                    yield from self._reply.add(token)
+                    if self._reply.finish_reason is not None:
+                        break
+            except ConstraintError as error:
+                self._reply.fail(error)
             if self._interrupted:
                 break
             if self._on_pause is not None and self._reply.finish_reason is None:
@@ -229,6 +232,11 @@ class Generation:
     def is_complete(self) -> bool | None:
         """Whether the answer is one that the constraint describes; None without a constraint."""
         return self._reply.is_complete
+
+    @property
+    def problem(self) -> str | None:
+        """Why an answer that was not cut off is none that the constraint describes."""
+        return self._reply.problem
 
     def _asked_to_stop(self) -> bool:
         self._interrupted = self._should_stop is not None and self._should_stop()

@@ -68,7 +68,8 @@ class Reply:
 
     `reader` separates thoughts from the answer. `eos_ids` end the reply, unless the settings ignore
     them. It also ends after `max_tokens`, of which `generated` have been generated before, and once
-    `constrained` lets nothing follow. `finish_reason` is then "stop", "stop_text" or "length".
+    `constrained` lets nothing follow. `finish_reason` is then "stop", "stop_text" or "length", or
+    "error" if the reply has failed.
     `context` is that of the penalties, in tokens. Raises UsageError if the settings cannot delay
     the end of replies in this format.
     """
@@ -90,6 +91,7 @@ class Reply:
         self.max_tokens = max_tokens
         self.finish_reason: str | None = "length" if generated == max_tokens else None
         self._reader = reader
+        self._stuck: str | None = None
         self._may_end = not settings.ignore_eos
         self._eos_ids = eos_ids
         self._constrained = constrained
@@ -144,7 +146,25 @@ class Reply:
         """Whether the answer is one that the constraint describes; None without a constraint."""
         if self._constrained is None:
             return None
-        return self.finish_reason != "stop_text" and self._constrained.may_end
+        return self._has_form and self.problem is None
+
+    @property
+    def problem(self) -> str | None:
+        """Why an answer that was not cut off is none that the constraint describes."""
+        if self._stuck is None and self._constrained is not None and self._has_form:
+            found = self._constrained.problem
+            return None if found is None else f"the answer is not valid: {found}"
+        return self._stuck
+
+    @property
+    def _has_form(self) -> bool:
+        """Whether the answer is one that the grammar allows."""
+        assert self._constrained is not None
+        return self.finish_reason not in ("stop_text", "error") and self._constrained.may_end
+
+    def fail(self, reason: object) -> None:
+        """End the reply: its constraint does not let it continue."""
+        self.finish_reason, self._stuck = "error", f"the answer got stuck: {reason}"
 
     def _pieces(self, token: Decoded) -> list[Token]:
         begun, thoughts = self._reader.is_thought, self._reader.thoughts

@@ -23,14 +23,15 @@ MAX_PASSED = 256
 
 @dataclass
 class Tally:
-    """Counts of rows. `skipped` were finished by an earlier run; `incomplete` are among `finished`,
-    `malformed` among `failed`."""
+    """Counts of rows. `skipped` were finished by an earlier run; `incomplete` are among `finished`;
+    `malformed`, and `invalid` answers to a constraint, among `failed`."""
 
     skipped: int = 0
     finished: int = 0
     incomplete: int = 0
     failed: int = 0
     malformed: int = 0
+    invalid: int = 0
 
     @property
     def done(self) -> int:
@@ -40,6 +41,7 @@ class Tally:
         if result.is_failure:
             self.failed += 1
             self.malformed += result.row.error is not None
+            self.invalid += result.complete is False
         else:
             self.finished += 1
             self.incomplete += result.complete is False

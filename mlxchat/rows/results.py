@@ -32,9 +32,10 @@ class Likely:
 class Result:
     """What became of a row: an answer, or an `error`.
 
-    `complete` is None without a constraint; `value` is the answer to a schema, if complete.
-    `thought` is None if the row has none or hides it. `seconds` count from the first step of the
-    row to the last, others running beside it. `notices` say what differs from a row run alone.
+    `complete` is None without a constraint, and False with an `error` of the answer; `value` is the
+    answer to a schema, if complete. `thought` is None if the row has none or hides it. `seconds`
+    count from the first step of the row to the last, others running beside it. `notices` say what
+    differs from a row run alone.
     """
 
     row: Row
@@ -79,7 +80,8 @@ def _ours(result: Result) -> dict[str, Any]:
     row = result.row
     if result.error is not None:
         id_ = row.number if row.id is None and row.error is None else row.id
-        return {"id": id_, "row": row.number, "error": result.error}
+        failed = {"id": id_, "row": row.number, "error": result.error}
+        return failed | ({"text": result.text} if result.text else {})
     has_value = result.complete is True and result.value is not None
     # The number is the name of a row without an id, and says so: another may have it as its id.
     record: dict[str, Any] = {"id": row.id}

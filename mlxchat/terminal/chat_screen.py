@@ -348,7 +348,8 @@ class ChatScreen:
 
     def _show_end(self, seconds: float) -> None:
         if self.conversation.is_complete is False:
-            self.screen.say(incomplete(self.conversation.turns[-1].finish_reason))
+            reason = self.conversation.turns[-1].finish_reason
+            self.screen.say(incomplete(reason, self.conversation.problem))
         stats = self.chat.conversation.stats
         if stats is None:
             return

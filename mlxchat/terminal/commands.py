@@ -221,6 +221,8 @@ def _schema(shown: ChatScreen, argument: str) -> None:
         shown.screen.say("your next message gets an ordinary answer")
         return
     shown.constraint = Constraint.from_schema(argument)
+    for notice in shown.constraint.notices:
+        shown.screen.say(notice)
     shown.screen.say("the answer to your next message will be JSON")
 
 

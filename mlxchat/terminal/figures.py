@@ -142,6 +142,6 @@ def _prompt_figures(stats: Stats) -> str:
     return ", ".join(parts) + and_rate(stats.prefill_tokens_per_s)
 
 
-def incomplete(finish_reason: str) -> str:
-    """The notice for an answer that ended before its constraint allowed it to."""
-    return f"the answer is not complete (finish reason: {finish_reason})"
+def incomplete(finish_reason: str, problem: str | None = None) -> str:
+    """The notice for an answer that is not one that its constraint describes."""
+    return problem or f"the answer is not complete (finish reason: {finish_reason})"

@@ -58,6 +58,7 @@ class PipedChat:
         self._stdout = Stdout(is_json=is_json and not options.as_events)
         self._turn = 0
         self._lacks_code = self._has_code = False
+        self._named: set[str] = set()
         self._status = ExitStatus.OK
 
     def run(self, turns: Iterable[Spoken]) -> int:
@@ -139,6 +140,7 @@ class PipedChat:
             constraint = _constraint_in(spoken) or self._options.constraint
             if constraint is not None:
                 check_ranks(self._chat.ranks, constraint=constraint.kind)
+                self._name_unenforced(constraint)
             reply = self._chat.say(
                 spoken.text,
                 on_encode=bar.counting("tokenizing", "characters"),
@@ -161,8 +163,15 @@ class PipedChat:
         seconds = time.perf_counter() - started_s
         self._messages.stats(turn_line(self._turn, stats, seconds), self._options.stats)
         if self._conversation.is_complete is False or self._lacks_code:
-            self._messages.warn(incomplete(stats.finish_reason))
+            self._messages.warn(incomplete(stats.finish_reason, self._conversation.problem))
             self._status = self._status or ExitStatus.INCOMPLETE
+
+    def _name_unenforced(self, constraint: Constraint) -> None:
+        """Report, once each, what only the finished answer is checked for."""
+        for notice in constraint.notices:
+            if notice not in self._named:
+                self._named.add(notice)
+                self._messages.warn(notice)
 
     def _pieces(
         self, reply: Iterator[Said], stop: StopRequest, constraint: Constraint | None
@@ -236,7 +245,7 @@ class PipedChat:
         conversation = self._conversation
         stats, model, seed = conversation.stats, conversation.model.name, conversation.reply_seed
         assert stats is not None
-        spelled = None if error is None else as_flags(error)
+        spelled = conversation.problem if error is None else as_flags(error)
         complete = conversation.is_complete
         value = value_of(constraint, conversation.turns[-1].reply) if complete else None
         return events.done(stats, model, seed, error=spelled, complete=complete, value=value)

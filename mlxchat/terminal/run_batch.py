@@ -56,9 +56,9 @@ def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStat
         messages.warn(f"{rows.incomplete:,} {answers} not complete")
     if stopped is not None:
         return stopped
-    if rows.failed:
+    if rows.failed > rows.invalid:
         return ExitStatus.FAILURE
-    return ExitStatus.INCOMPLETE if rows.incomplete else ExitStatus.OK
+    return ExitStatus.INCOMPLETE if rows.incomplete or rows.invalid else ExitStatus.OK
 
 
 def _how_to_continue(batch: BatchRun) -> Message:

@@ -102,6 +102,6 @@ def _report(begun: Run, messages: Messages, shown: Shown, stopped: ExitStatus | 
         return stopped or ExitStatus.INCOMPLETE
     messages.stats(stats_line(begun.stats, begun.saved), shown.stats)
     if begun.is_complete is False:
-        messages.warn(incomplete(begun.stats.finish_reason))
+        messages.warn(incomplete(begun.stats.finish_reason, begun.problem))
         return ExitStatus.INCOMPLETE
     return ExitStatus.LOOP if begun.stats.finish_reason == "loop" else stopped or ExitStatus.OK

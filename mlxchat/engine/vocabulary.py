@@ -32,6 +32,7 @@ class Vocabulary:
 
         tokens = tokenizer.token_bytes()
         self.size = len(tokens)
+        self.decode = tokenizer.decode
         self.ends = tuple(sorted(id_ for id_ in tokenizer.eos_ids if id_ < self.size))
         source: Any = _Source(tokenizer, tokens, self.ends)
         self.table = LLTokenizer(source, eos_token=list(self.ends) or None, slices=SLICES)

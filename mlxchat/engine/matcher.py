@@ -6,12 +6,14 @@ import numpy as np
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.library import failure, new_matcher
-from mlxchat.constraint.vocabulary import Vocabulary
+from mlxchat.engine.vocabulary import Vocabulary
 from mlxchat.errors import ConstraintError
 from mlxchat.wording import Field
 
 # Forced tokens are verified in one step, in which each costs time.
 MAX_FORCED = 64
+
+SHOWN_CHARS = 40  # of an answer that is stuck
 
 
 class Matcher:
@@ -22,6 +24,7 @@ class Matcher:
         self._vocabulary = vocabulary
         self._kind = constraint.kind
         self._inner = new_matcher(vocabulary.table, constraint.grammar)
+        self._ids: list[int] = []
         self._ended = 0
         self._words = (vocabulary.size + 31) // 32
         self._check()
@@ -55,6 +58,7 @@ class Matcher:
             return
         self._inner.consume_token(id_)
         self._check()
+        self._ids.append(id_)
 
     def accepts(self, ids: Sequence[int]) -> int:
         """How many of the next tokens could be accepted in turn; changes nothing."""
@@ -74,6 +78,11 @@ class Matcher:
         return ids[: self.accepts(ids)] if ids else []
 
     @property
+    def text(self) -> str:
+        """The answer so far."""
+        return self._vocabulary.decode(self._ids)
+
+    @property
     def may_end(self) -> bool:
         """Whether the answer so far is valid as a whole."""
         return self._inner.is_accepting()
@@ -90,7 +99,7 @@ class Matcher:
         """An independent matcher in the same state."""
         copied = object.__new__(Matcher)
         copied.__dict__.update(self.__dict__)
-        copied._inner = self._inner.deep_copy()
+        copied._inner, copied._ids = self._inner.deep_copy(), [*self._ids]
         return copied
 
     def rollback(self, count: int) -> None:
@@ -99,9 +108,11 @@ class Matcher:
         self._ended -= uncounted
         if count > uncounted:
             self._inner.rollback(count - uncounted)
+            del self._ids[len(self._ids) - (count - uncounted) :]
             self._check()
 
     def _check(self) -> None:
         reason = failure(self._inner)
         if reason is not None:
-            raise ConstraintError(Field(self._kind), f": {reason}")
+            after = f", after {self.text[-SHOWN_CHARS:]!r}" if self._ids else ""
+            raise ConstraintError(Field(self._kind), f": {reason}{after}")
