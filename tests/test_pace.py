@@ -151,7 +151,7 @@ class _Weights(nn.Module):
 
 def test_sizes_are_saved_as_run_lengths() -> None:
     sizes = [1, 3, 4, 4, 4, 512, 512, 88]
-    assert run_lengths(sizes) == [[1, 1], [3, 1], [4, 3], [512, 2], [88, 1]]
+    assert run_lengths(sizes) == ((1, 1), (3, 1), (4, 3), (512, 2), (88, 1))
     assert from_run_lengths(run_lengths(sizes)) == sizes
 
 
