@@ -187,3 +187,31 @@ def test_raw_text_checkpoints_and_several_machines_are_refused(tmp_path: Path) -
         Request(setup, "a", overnight=Overnight(checkpoint=tmp_path / "night"))
     with pytest.raises(UsageError, match="chat_template cannot be used under"):
         check_ranks(object(), template=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("question", ["Hi", "A longer question about the sea"])
+def test_a_models_template_that_takes_only_parts_gets_the_message_in_parts(
+    question: str, tmp_path: Path, run_mlxchat: RunMlxchat
+) -> None:
+    """A template for models that take images, too, wrote nothing of a plain text: the model never
+    saw the question."""
+    parts = TURNS.replace(
+        "{{ each.content }}", "{% for p in each.content %}{{ p.text }}{% endfor %}"
+    )
+    for name, template in {"plain": TURNS, "parts": parts}.items():
+        model = str(write_tiny_model(tmp_path / name, chat_template=template))
+        started = events(run_mlxchat("generate", "-m", model, "--json", "-n", "2", question))[0]
+        expected = len(f"-user:{question}--assistant:")
+        assert started["prompt_tokens"] == expected
+
+
+def test_a_models_template_that_omits_the_message_is_refused_in_one_line(
+    tmp_path: Path, run_mlxchat: RunMlxchat
+) -> None:
+    model = str(write_tiny_model(tmp_path / "m", chat_template="Hello!"))
+    done = run_mlxchat("generate", "-m", model, "-n", "2", "Why?")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert (
+        "does not write the user's messages: give another one with --chat-template" in done.stderr
+    )
+    assert run_mlxchat("generate", "-m", model, "-n", "2", "--raw", "Why?").returncode == 0

@@ -256,7 +256,7 @@ def test_a_model_without_a_template_is_refused_with_an_alternative() -> None:
         ("{% for %}", "cannot parse"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages.__class__.__mro__ }}", "rejects this"),
-        ("", "renders an empty prompt"),
+        ("", "does not write the user's messages"),
     ],
 )
 def test_a_failing_template_gives_one_clear_error(source: str, complaint: str) -> None:

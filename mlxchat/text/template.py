@@ -7,7 +7,7 @@ which parts of the resulting text may become control tokens.
 import datetime
 import json
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -26,6 +26,9 @@ _FAILURES = (
     *(jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError),
     *(AttributeError, RecursionError),
 )
+
+# A text to look for in what a template renders.
+_MARK = "a user's text"
 
 NO_SYSTEM_ROLE = (
     "this model's chat template does not accept this system prompt: it becomes part of the first "
@@ -60,24 +63,61 @@ class ChatTemplate:
         `variables` are the template's own, such as `enable_thinking`. Source: the variables and
         functions are those of Hugging Face's `apply_chat_template`.
         """
+        return self._render(messages, self._roles_in_parts, add_generation_prompt, variables)
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        in_parts: Collection[str],
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Render the messages, with the content of those whose role is `in_parts` as a list."""
         try:
             return self._template.render(
-                messages=[dict(message) for message in messages],
+                messages=[_message(each, each["role"] in in_parts) for each in messages],
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
                 **self._special_texts,
-                **variables,
+                **(variables or {}),
             )
         except _FAILURES as error:
             place = _place(error, self.name)
             raise TemplateError(f"{self.name}{place} rejects this: {_one_line(error)}") from error
 
+    @cached_property
+    def _roles_in_parts(self) -> Collection[str]:
+        """The roles whose text the template writes only as part of a list, as in models that also
+        take images."""
+        before, after = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}
+        found: set[str] = set()
+
+        def writes(messages: Sequence[Message], in_parts: Collection[str]) -> bool:
+            try:
+                return _MARK in self._render(messages, in_parts)
+            except TemplateError:
+                return False
+
+        for role, others in (("user", ()), ("system", (after,)), ("assistant", (after,))):
+            first = [before] if role == "assistant" else []
+            messages = [*first, {"role": role, "content": _MARK}, *others]
+            if not writes(messages, found) and writes(messages, {*found, role}):
+                found.add(role)
+        return found
+
     def check(self) -> None:
-        """Raise TemplateError if the template does not write what the user says."""
-        mark = "a user's text"
-        if mark not in self.render([{"role": "user", "content": mark}]):
+        """Raise TemplateError if the template rejects a user's message or omits its text."""
+        if _MARK not in self.render([{"role": "user", "content": _MARK}]):
             raise TemplateError(f"{self.name} does not write the user's messages")
+
+    @cached_property
+    def omits_text(self) -> bool:
+        """Whether the template renders a user's message without its text, rather than reject it."""
+        try:
+            return _MARK not in self.render([{"role": "user", "content": _MARK}])
+        except TemplateError:
+            return False
 
     @cached_property
     def has_system_role(self) -> bool:
@@ -110,6 +150,12 @@ class ChatTemplate:
             return [{"role": "system", "content": system}, *messages]
         first = {**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}
         return [first, *messages[1:]]
+
+
+def _message(message: Message, in_parts: bool) -> dict[str, Any]:
+    """The message as templates take it, its content as text or as a list of one part."""
+    content: Any = message["content"]
+    return {**message, "content": [{"type": "text", "text": content}] if in_parts else content}
 
 
 def _place(error: BaseException, name: str) -> str:
@@ -149,9 +195,9 @@ class _GenerationBlock(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **how: Any) -> str:
     # Unlike Jinja's own filter, without escaping for HTML.
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **how)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -104,15 +104,15 @@ class Tokenizer:
         eos_ids: Iterable[int] = (),
     ) -> None:
         self._backend = backend
+        self._special_ids = frozenset(
+            id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
+        )
         self.template = template
         self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
         self._replies = self._find_replies(source)
         markers = () if self._replies.markers is None else self._replies.markers.roles
         self._encoder = Encoder(backend, source, markers)
-        self._special_ids = frozenset(
-            id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
-        )
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered repeatedly, with the same replies.
         self._segments = lru_cache(maxsize=1024)(self._segments_of)
@@ -331,6 +331,11 @@ class Tokenizer:
                 Field("raw", True),
                 " to continue plain text",
             )
+        if self.template.omits_text:
+            raise TemplateError(
+                f"{self.template.name} does not write the user's messages: give another one with ",
+                Field("chat_template"),
+            )
         return self.template
 
     def spells(self, ids: TokenIds, reply: str, thought: str = "") -> bool:
@@ -418,7 +423,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, without control tokens."""
-        return self._backend.decode(list(ids), skip_special_tokens=True)
+        # The library shows those of which it holds a normalized text.
+        shown = [id_ for id_ in ids if id_ not in self._special_ids]
+        return self._backend.decode(shown, skip_special_tokens=True)
 
     def token_bytes(self) -> list[bytes]:
         """The bytes of each id, which may be part of a character; see `token_bytes.token_bytes`."""
