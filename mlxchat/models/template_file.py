@@ -1,10 +1,12 @@
-"""A chat template that the user gives instead of the model's."""
+"""The source of a chat template: the model's, or one that the user gives instead."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from mlxchat.errors import UsageError
-from mlxchat.files import open_to_read
+from mlxchat.errors import ModelBroken, TemplateError, UsageError
+from mlxchat.files import check_not_lfs_pointer, open_to_read
+from mlxchat.models.skeleton import read_json
 from mlxchat.text.folder import readable_name
 from mlxchat.text.template import ChatTemplate
 from mlxchat.wording import Field
@@ -42,3 +44,39 @@ def read_template(path: Path) -> GivenTemplate:
     # Some templates need the special tokens' texts, which are not known yet.
     ChatTemplate(source, {}, given.name)
     return given
+
+
+def model_template(directory: Path, options: dict[str, Any]) -> str | None:
+    """The model's template, None if it has none; `options` is tokenizer_config.json.
+
+    Its place and name are found as transformers finds them; chat_template.json, which that reads
+    for other kinds of models only, comes last. Raises ModelBroken or TemplateError.
+    """
+    path = directory / "chat_template.jinja"
+    found: Any = {"default": _read(path)} if path.is_file() else {}
+    others = sorted((directory / "additional_chat_templates").glob("*.jinja"))
+    found |= {each.stem: _read(each) for each in others}
+    found = found or options.get("chat_template")
+    json_file = directory / "chat_template.json"
+    if found is None and json_file.is_file():
+        found = read_json(json_file).get("chat_template")
+    if isinstance(found, list):
+        found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+    if isinstance(found, dict):
+        if "default" not in found:
+            raise TemplateError(
+                "the model has several chat templates but none named default: give one with ",
+                Field("chat_template"),
+            )
+        found = found["default"]
+    if found is not None and not isinstance(found, str):
+        raise ModelBroken(f"the chat template in {directory} is not text")
+    return found
+
+
+def _read(path: Path) -> str:
+    check_not_lfs_pointer(path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelBroken(f"cannot read {path}: {error}") from error

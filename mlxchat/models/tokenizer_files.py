@@ -1,24 +1,33 @@
 """Load a tokenizer from a model directory.
 
-`tokenizers` reads tokenizer.json. Older formats are converted by transformers, which takes a second
-to import.
+`tokenizers` reads tokenizer.json if that is all there is to it; all else is left to transformers,
+which takes a second to import.
 """
 
+import logging
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import decoders, models
 
 from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.failures import first_line
+from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import read_generation_config, read_json, text_config
-from mlxchat.models.template_file import GivenTemplate
+from mlxchat.models.template_file import GivenTemplate, model_template
+from mlxchat.models.tokenizer_rules import Specials, specials_if_alike
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 
-SPECIAL_TEXTS = ("bos_token", "eos_token", "unk_token", "pad_token")
+# Files that a tokenizer can be made from without a tokenizer.json.
+VOCABULARIES = (
+    *("tokenizer.model", "vocab.json", "tiktoken.model", "tekken.json", "spiece.model"),
+    "vocab.txt",
+)
 
 
 def load_tokenizer(
@@ -30,16 +39,17 @@ def load_tokenizer(
     Raises ModelBroken if files are missing or unreadable, TemplateError if the template is.
     """
     options = _optional_json(directory / "tokenizer_config.json")
-    backend = _load_backend(directory)
-    texts = _special_texts(options, directory)
-    source = _template_source(directory, options)
-    template = ChatTemplate(source, texts) if source is not None and given is None else None
+    backend, specials = _load_backend(directory, config, options)
+    source = model_template(directory, options) if given is None else given.source
+    template = None
     if given is not None:
-        template = ChatTemplate(given.source, texts, given.name)
+        template = ChatTemplate(given.source, specials.texts, given.name)
         template.check()
+    elif source is not None:
+        template = ChatTemplate(source, specials.texts)
     generation_config = read_generation_config(directory, lambda _: None)
     eos_ids = set(_eos_ids(config)) | set(_eos_ids(generation_config))
-    eos_id = backend.token_to_id(texts["eos_token"]) if "eos_token" in texts else None
+    eos_id = backend.token_to_id(specials.texts.get("eos_token", ""))
     if eos_id is not None:
         eos_ids.add(eos_id)
     return Tokenizer(backend, template, eos_ids)
@@ -49,30 +59,60 @@ def _optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _load_backend(directory: Path) -> tokenizers.Tokenizer:
+def _load_backend(
+    directory: Path, config: dict[str, Any], options: dict[str, Any]
+) -> tuple[tokenizers.Tokenizer, Specials]:
+    """The tokenizer, which neither cuts nor pads, and its special tokens."""
     path = directory / "tokenizer.json"
-    if not path.is_file():
-        return _convert_with_transformers(directory)
-    try:
-        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:
-        raise ModelBroken(f"cannot read {path}: {first_line(error)}") from error
+    flagged: list[str] = []
+    backend = specials = None
+    if path.is_file():
+        check_not_lfs_pointer(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:
+            raise ModelBroken(f"cannot read {path}: {first_line(error)}") from error
+        added = backend.get_added_tokens_decoder().values()
+        flagged = [token.content for token in added if token.special]
+        specials = specials_if_alike(
+            backend, text, config, options, lambda name: _optional_json(directory / name)
+        )
+    if backend is None or specials is None:
+        backend, specials = _read_with_transformers(directory)
+    backend.no_truncation()
+    backend.no_padding()
+    if not backend.encode_special_tokens:
+        _flag(backend, [*flagged, *specials.texts.values(), *specials.others])
+    _decode_bytes(backend)
+    return backend, specials
 
 
-def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
-    if not any((directory / name).is_file() for name in ("tokenizer.model", "vocab.json")):
+def _read_with_transformers(directory: Path) -> tuple[tokenizers.Tokenizer, Specials]:
+    """What transformers' AutoTokenizer makes of the directory, without running its code."""
+    names = ("tokenizer.json", *VOCABULARIES)
+    if not any((directory / name).is_file() for name in names):
         raise ModelBroken(
             f"{directory} has no tokenizer: tokenizer.json or tokenizer.model is missing"
         )
-    # transformers warns on stderr if PyTorch, which is not needed here, is missing.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
-    from transformers import AutoTokenizer
-
+    for name in (*names, "merges.txt", "added_tokens.json", "special_tokens_map.json"):
+        check_not_lfs_pointer(directory / name)
+    os.environ["TRANSFORMERS_VERBOSITY"] = "critical"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from transformers import AutoTokenizer
+            from transformers.utils.logging import set_verbosity
+
+            # If it has been imported before.
+            set_verbosity(logging.CRITICAL)
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(directory), local_files_only=True, trust_remote_code=False, mistral_format=False
+            )
     except Exception as error:
+        reason = first_line(error).rstrip(" :")
         raise ModelBroken(
-            f"cannot convert the tokenizer in {directory}: {first_line(error)}"
+            f"transformers cannot read the tokenizer in {directory}: {reason}"
         ) from error
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
@@ -80,31 +120,39 @@ def _convert_with_transformers(directory: Path) -> tokenizers.Tokenizer:
             f"the tokenizer in {directory} is custom Python code ({type(tokenizer).__name__}); "
             "mlxchat needs a tokenizer.json"
         )
-    return backend
+    if tokenizer.clean_up_tokenization_spaces and not isinstance(backend.model, models.BPE):
+        _clean_up(backend)
+    return backend, Specials(tokenizer.special_tokens_map, tuple(tokenizer.extra_special_tokens))
 
 
-def _special_texts(options: dict[str, Any], directory: Path) -> dict[str, str]:
-    """The special tokens' texts by name, for templates."""
-    named = _optional_json(directory / "special_tokens_map.json") | options
-    texts: dict[str, str] = {}
-    for name in SPECIAL_TEXTS:
-        value = named.get(name)
-        content = value.get("content") if isinstance(value, dict) else value
-        if isinstance(content, str):
-            texts[name] = content
-    return texts
+def _clean_up(backend: tokenizers.Tokenizer) -> None:
+    """Decode without the spaces that transformers removes after decoding."""
+    spaced = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+    steps = [decoders.Replace(text, text.strip()) for text in spaced]
+    first = [] if backend.decoder is None else [backend.decoder]
+    backend.decoder = decoders.Sequence([*first, decoders.Fuse(), *steps])
 
 
-def _template_source(directory: Path, options: dict[str, Any]) -> str | None:
-    jinja_file = directory / "chat_template.jinja"
-    if jinja_file.is_file():
-        return jinja_file.read_text(encoding="utf-8")
-    template = _optional_json(directory / "chat_template.json").get("chat_template")
-    template = template or options.get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+def _flag(backend: tokenizers.Tokenizer, specials: Iterable[str]) -> None:
+    """Flag as special what any of the files calls special."""
+    added = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    for text in specials:
+        token = added.get(text)
+        if token is not None and not token.special:
+            token.special = True
+            backend.add_special_tokens([token])
+
+
+def _decode_bytes(backend: tokenizers.Tokenizer) -> None:
+    """Give a tokenizer that writes bytes as characters the decoder that reads them, whatever its
+    files say: published conversions have SentencePiece's."""
+    before = (backend.normalizer, backend.pre_tokenizer)
+    if any(_has_bytes(part) for part in before) and not _has_bytes(backend.decoder):
+        backend.decoder = decoders.ByteLevel()
+
+
+def _has_bytes(part: Any) -> bool:
+    return part is not None and b'"ByteLevel"' in part.__getstate__()
 
 
 def _eos_ids(config: dict[str, Any]) -> Iterator[int]:

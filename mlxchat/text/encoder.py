@@ -4,14 +4,17 @@ Cuts are marked with a character that does not occur in the text, so that a temp
 between cutting and encoding.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers.models import Unigram
 
-from mlxchat.errors import InputError
+from mlxchat.errors import InputError, ModelBroken
 from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 
@@ -45,7 +48,7 @@ class Encoder:
     ) -> None:
         self._backend = backend
         # The token for unknown characters is flagged special as well, but text may contain it.
-        unknown = getattr(backend.model, "unk_token", None)
+        unknown = _unknown(backend.model)
         self.control_ids = {
             id_: token.content
             for id_, token in backend.get_added_tokens_decoder().items()
@@ -96,7 +99,10 @@ class Encoder:
     def _encode_now(self, text: str) -> TokenIds:
         # Invalid UTF-8 and JSON can have lone surrogates, which no tokenizer accepts.
         valid = text if text.isascii() else text.encode("utf-8", "replace").decode()
-        return np.array(self._backend.encode(valid, add_special_tokens=False).ids, np.int32)
+        try:
+            return np.array(self._backend.encode(valid, add_special_tokens=False).ids, np.int32)
+        except Exception as error:  # The library raises no narrower one.
+            raise ModelBroken(f"the model's tokenizer cannot encode the text: {error}") from error
 
     def _encode_anchored(self, text: str) -> TokenIds:
         """Encode text that continues other text: some tokenizers prefix the first with a space."""
@@ -114,6 +120,14 @@ class Encoder:
                 "the text contains look-alike characters that the tokenizer turns into one of the "
                 "model's control tokens: remove them"
             )
+
+
+def _unknown(model: Any) -> str | None:
+    """The token for unknown characters, which a Unigram model does not expose."""
+    if not isinstance(model, Unigram):
+        return getattr(model, "unk_token", None)
+    id_ = json.loads(model.__getstate__())["unk_id"]
+    return None if id_ is None else model.id_to_token(id_)
 
 
 class _Literals:
