@@ -78,7 +78,11 @@ def write_tiny_model(
     weights = dict(tree_flatten(network.parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     byte_tokenizer().save(str(directory / "tokenizer.json"))
-    options: dict[str, Any] = {"eos_token": "<|im_end|>"}
+    # Or transformers would build the tokenizer of some families anew.
+    options: dict[str, Any] = {
+        "eos_token": "<|im_end|>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     if chat_template is not None:
         options["chat_template"] = chat_template
     (directory / "tokenizer_config.json").write_text(json.dumps(options))

@@ -348,7 +348,7 @@ def test_a_row_whose_constraint_fails_in_its_answer_fails_alone(
         {"id": 3, "prompt": "c", "max_tokens": 9},
     ]
     results = run_batch(tiny_model, rows, rows=side_by_side)
-    assert results[2]["error"] == "nothing may follow"
+    assert results[2]["error"].endswith("nothing may follow")
     assert "text" in results[1]
     assert "text" in results[3]
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from mlxchat import platform
-from mlxchat.errors import NotEnoughMemory
+from mlxchat.errors import NotEnoughMemory, SnapshotBroken
 from mlxchat.models import catalog, fit
 from mlxchat.models import load as loading
 from mlxchat.models.fit import automatic_window, check_window
@@ -245,17 +245,12 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     time, as if its snapshot were damaged."""
     fake = metal(MAC_16)
     fake.active = 11_453 * 10**6
-    limits: list[int] = []
-
-    def read(path: Path, max_bytes: int) -> Any:
-        limits.append(max_bytes)
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(snapshot.tensor_file, "read", read)
-    nothing: Any = None
-    with pytest.raises(FileNotFoundError):
-        snapshot.restore(tmp_path / "x", nothing, nothing, nothing)
-    assert limits[0] > 900 * 10**6
+    big: Any = SimpleNamespace(bits=SimpleNamespace(nbytes=900 * 10**6))
+    monkeypatch.setattr(snapshot.tensor_file, "read_bits", lambda _: ({"big": big}, {}))
+    monkeypatch.setattr(snapshot.tensor_file, "loaded", lambda _: {"was": "read"}["again"])
+    same: Any = SimpleNamespace(differences=lambda _: [])
+    with pytest.raises(SnapshotBroken, match="inconsistent"):
+        snapshot.restore(tmp_path / "x", same, same, same)
 
 
 def test_the_memory_of_a_process_on_a_gpu_is_mlxs(

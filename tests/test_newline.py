@@ -77,5 +77,9 @@ def test_a_checkpoints_output_is_the_text_alone_whenever_it_is_resumed(
     assert (begun.returncode, begun.stderr) == (0, "")
     assert (tmp_path / "night/output.txt").read_text() == WHOLE[:4]
     resumed = run_mlxchat("generate", "--resume", night, "-n", "-1")
-    assert (resumed.returncode, resumed.stderr) == (0, "")
+    # It ended before its first checkpoint.
+    kept = tmp_path / "night/output.txt.1"
+    notice = f"mlxchat: the text begins again: what there was is kept in {kept}\n"
+    assert (resumed.returncode, resumed.stderr) == (0, notice)
     assert (tmp_path / "night/output.txt").read_text() == WHOLE
+    assert kept.read_text() == WHOLE[:4]

@@ -165,7 +165,7 @@ def test_a_state_too_large_for_memory_leaves_everything_as_it_is(
         list(islice(run, 20))
     before = {path.name: path.read_bytes() for path in night.iterdir()}
     with monkeypatch.context() as patch:
-        memory = SimpleNamespace(free_memory_bytes=lambda: 1_000)
+        memory = SimpleNamespace(free_memory_bytes=lambda: 1_000, shortage_is_certain=lambda: True)
         patch.setattr("mlxchat.store.snapshot.platform", memory)
         with pytest.raises(SnapshotTooLarge) as error, resume(night):
             pass

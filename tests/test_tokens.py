@@ -242,7 +242,7 @@ def test_without_a_system_role_the_system_text_precedes_the_prompt() -> None:
     tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(refusing, {}))
     prompt = tokenizer.prompt("Hello", system="Be brief.")
     assert tokenizer.decode(prompt.ids) == "Be brief.\n\nHello"
-    assert "no system role" in prompt.notices[0]
+    assert "does not accept this system prompt" in prompt.notices[0]
 
 
 def test_a_model_without_a_template_is_refused_with_an_alternative() -> None:

@@ -149,7 +149,8 @@ def load_directory(
     activations = _activation_dtype(network)
     if adapter is not None:
         apply_adapter(adapter, network, activations)
-    _check_first_pass(network, directory, compute=needs_mlx_lms_loader(config))
+    if needs_mlx_lms_loader(config):
+        _check_first_pass(network, directory)
     model = Model(
         name=name,
         network=network,
@@ -363,13 +364,13 @@ def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
     return network
 
 
-def _check_first_pass(network: nn.Module, directory: Path, *, compute: bool) -> None:
-    """Raise ModelBroken if the network's code fails, on shapes that do not match for example.
-    Unless `compute`, which also finds what MLX cannot run here, this takes no time."""
+def _check_first_pass(network: nn.Module, directory: Path) -> None:
+    """Raise ModelBroken if two tokens cannot be computed: MLX cannot run every packing here."""
     try:
         with device_failures(of_model=False):
-            logits = network(mx.zeros((1, 2), mx.int32), cache=make_cache(network))
-            mx.eval(logits if compute else [])
+            mx.eval(network(mx.zeros((1, 2), mx.int32), cache=make_cache(network)))
+        # What the modules keep may not be left unevaluated for another thread.
+        evaluate(network)
     except MlxchatError:
         raise
     except Exception as error:

@@ -10,7 +10,8 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, learned_positions, make_cache
 from mlxchat.cache.side_by_side import RowsTrials
-from mlxchat.failures import device_failures
+from mlxchat.errors import ModelBroken
+from mlxchat.failures import device_failures, first_line
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.text.spans import TokenIds
@@ -115,11 +116,15 @@ class Model:
     def make_cache(self, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP) -> Cache:
         """A cache with a window of `max_kv_size` tokens (None: unbounded). The first `keep` tokens
         are never evicted. Raises CacheError if the model does not support such a window,
-        DeviceError if its code fails."""
+        ModelBroken for a value of a wrong type in config.json, DeviceError if its code fails."""
         if self.peers is not None:
             return self.peers.make_cache(max_kv_size, keep)
-        with device_failures():
-            return make_cache(self.network, max_kv_size, keep)
+        try:
+            with device_failures():
+                return make_cache(self.network, max_kv_size, keep)
+        except TypeError as error:
+            reason = f"config.json does not describe a cache: {first_line(error)}"
+            raise ModelBroken(f"{self.name}: {reason}") from error
 
     def free_memory_bytes(self) -> int:
         """The memory left after loading the weights, on the rank that has the least."""
