@@ -100,7 +100,6 @@ MALFORMED = [
     ('"x"', "must be a JSON object, got 'x'"),
     ("{}", "prompt or messages is missing"),
     ('{"prompt":"a","prompt":"b"}', "invalid JSON: name 'prompt' is given twice"),
-    ('{"prompt":"a","messages":[]}', "prompt and messages cannot be combined"),
     ('{"prompt":" "}', "prompt is empty"),
     ('{"prompt":5}', "prompt must be text, got 5"),
     ('{"prompt":"\\ud800"}', "prompt contains a surrogate, which is not a character"),
@@ -132,7 +131,7 @@ MALFORMED = [
         '{"messages":[{"role":"user","content":"a"}],"prompt":"b"}',
         "prompt and messages cannot be combined",
     ),
-    ('{"messages":[]}', "messages must be a list with at least one message"),
+    ('{"messages":[]}', "prompt or messages is missing"),
     (
         '{"messages":[{"role":"tool","content":"a"}]}',
         "messages[0]: role must be one of system, user, assistant, got 'tool'",
@@ -459,8 +458,8 @@ def test_a_table_may_have_any_line_ends_and_empty_records(end: str) -> None:
 def test_a_table_that_is_not_utf_8_says_so() -> None:
     """It contained a surrogate."""
     rows = read("id,prompt\r\n1,Café\r\n".encode("cp1252"), csv=True)
-    assert [row.error for row in rows] == [
-        "not UTF-8: invalid byte 0xE9; convert the file to UTF-8"
+    assert [(row.id, row.error) for row in rows] == [
+        ("1", "not UTF-8: invalid byte 0xE9; convert the file to UTF-8")
     ]
     with pytest.raises(InputError, match="the header of the table is not UTF-8"):
         read("id,prompt,Café\n1,a,b\n".encode("cp1252"), csv=True)
@@ -477,3 +476,24 @@ def test_the_name_of_a_file_says_that_it_is_a_table(name: str, tmp_path: Path) -
         assert [row.prompt for row in rows] == ["Hello"]
     with Rows(BatchInput(path, lines=True)) as rows:
         assert [row.prompt for row in rows] == ["id\tprompt", "1\tHello"]
+
+
+def test_a_table_in_tabs_may_have_commas_in_its_only_column(tmp_path: Path) -> None:
+    path = tmp_path / "one.tsv"
+    path.write_text("prompt\nhello, world\n")
+    with Rows(BatchInput(path)) as rows:
+        assert [row.prompt for row in rows] == ["hello, world"]
+
+
+def test_lines_that_end_in_carriage_returns_are_read_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table of more than 16 MB with such ends was one line, and silently without rows."""
+    monkeypatch.setattr("mlxchat.rows.lines.MAX_LINE_BYTES", 20)
+    data = b"id,prompt\r" + b"".join(b"%d,Hello\r" % number for number in range(50))
+    assert [row.prompt for row in read(data, csv=True)] == ["Hello"] * 50
+
+
+def test_empty_lists_are_nothing_in_our_own_rows_too() -> None:
+    (row,) = read(b'{"id": 1, "prompt": "a", "messages": [], "choice": []}\n')
+    assert (row.error, row.prompt) == (None, "a")

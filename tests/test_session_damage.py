@@ -204,6 +204,9 @@ def test_a_damaged_database_is_not_set_aside_while_a_chat_is_saved_in_it(
     [
         "DELETE FROM words_data WHERE id > 10",
         "UPDATE words_data SET block = zeroblob(50) WHERE id > 10",
+        # SQLite cannot even drop an index that it cannot open.
+        "UPDATE words_data SET block = x'0011223344' WHERE id = 10",
+        "DELETE FROM words_data",
     ],
 )
 def test_a_damaged_search_index_is_rebuilt_and_nothing_else_changes(

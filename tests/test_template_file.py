@@ -74,6 +74,7 @@ def test_a_model_without_a_template_can_chat_with_one(
         (" \n\ufeff \n"[:2], "--chat-template: bad.jinja is empty"),
         ("a\n{% if %}", "cannot parse bad.jinja, line 2: Expected an expression"),
         ("{{" + "(" * 3_000, "cannot parse bad.jinja"),
+        ("{% break %}", "cannot parse bad.jinja"),
         ("a\n\n{{ 1/0 }}", "bad.jinja, line 3 rejects this: division by zero"),
         ("{{ ''.__class__.__mro__ }}", "bad.jinja, line 1 rejects this: access to attribute"),
         ("{% include '/etc/passwd' %}", "bad.jinja, line 1 rejects this: no loader"),

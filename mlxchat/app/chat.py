@@ -388,7 +388,9 @@ class Chat:
                 for said in reply:
                     if isinstance(said, Token) and sent:
                         self._keeper.show(said)
-                    elif isinstance(said, Token) or (isinstance(said, Compacted) and sent):
+                    elif (isinstance(said, Token) and said.text) or (
+                        isinstance(said, Compacted) and sent
+                    ):
                         self.save()
                         sent = True
                     yield said

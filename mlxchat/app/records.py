@@ -36,7 +36,20 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
         until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
         lasting_s=None,
     )
-    return RunRecord(2, replace(request, setup=setup, overnight=long), loaded.sampling)
+    request = replace(
+        request,
+        prompt=None if request.prompt is None else _readable(request.prompt),
+        files=tuple(map(_readable, request.files)),
+        blocks=tuple(map(_readable, request.blocks)),
+        setup=setup,
+        overnight=long,
+    )
+    return RunRecord(2, request, loaded.sampling)
+
+
+def _readable(text: str) -> str:
+    """Without bytes of the shell that are not UTF-8: what was read of them is in the tokens."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -> Request:

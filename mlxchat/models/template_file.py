@@ -61,7 +61,8 @@ def model_template(directory: Path, options: dict[str, Any]) -> str | None:
     if found is None and json_file.is_file():
         found = read_json(json_file).get("chat_template")
     if isinstance(found, list):
-        found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        named = [each for each in found if isinstance(each, dict)]
+        found = {str(each.get("name")): each.get("template") for each in named}
     if isinstance(found, dict):
         if "default" not in found:
             raise TemplateError(

@@ -19,7 +19,7 @@ from mlxchat.failures import first_line
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import read_generation_config, read_json, text_config
 from mlxchat.models.template_file import GivenTemplate, model_template
-from mlxchat.models.tokenizer_rules import Specials, specials_if_alike
+from mlxchat.models.tokenizer_rules import Specials, known_flags, specials_if_alike
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 
@@ -79,7 +79,7 @@ def _load_backend(
             backend, text, config, options, lambda name: _optional_json(directory / name)
         )
     if backend is None or specials is None:
-        backend, specials = _read_with_transformers(directory)
+        backend, specials = _read_with_transformers(directory, options)
     backend.no_truncation()
     backend.no_padding()
     if not backend.encode_special_tokens:
@@ -88,7 +88,9 @@ def _load_backend(
     return backend, specials
 
 
-def _read_with_transformers(directory: Path) -> tuple[tokenizers.Tokenizer, Specials]:
+def _read_with_transformers(
+    directory: Path, options: dict[str, Any]
+) -> tuple[tokenizers.Tokenizer, Specials]:
     """What transformers' AutoTokenizer makes of the directory, without running its code."""
     names = ("tokenizer.json", *VOCABULARIES)
     if not any((directory / name).is_file() for name in names):
@@ -97,6 +99,11 @@ def _read_with_transformers(directory: Path) -> tuple[tokenizers.Tokenizer, Spec
         )
     for name in (*names, "merges.txt", "added_tokens.json", "special_tokens_map.json"):
         check_not_lfs_pointer(directory / name)
+    cleaned: dict[str, Any] = {}
+    added = options.get("added_tokens_decoder")
+    if isinstance(added, dict) and all(isinstance(each, dict) for each in added.values()):
+        flags = {id_: known_flags(each) for id_, each in added.items()}
+        cleaned["added_tokens_decoder"] = flags
     os.environ["TRANSFORMERS_VERBOSITY"] = "critical"
     try:
         with warnings.catch_warnings():
@@ -107,7 +114,11 @@ def _read_with_transformers(directory: Path) -> tuple[tokenizers.Tokenizer, Spec
             # If it has been imported before.
             set_verbosity(logging.CRITICAL)
             tokenizer: Any = AutoTokenizer.from_pretrained(
-                str(directory), local_files_only=True, trust_remote_code=False, mistral_format=False
+                str(directory),
+                local_files_only=True,
+                trust_remote_code=False,
+                mistral_format=False,
+                **cleaned,
             )
     except Exception as error:
         reason = first_line(error).rstrip(" :")

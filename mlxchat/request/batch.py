@@ -64,6 +64,12 @@ class BatchInput:
         is_called_so = self.path is not None and self.path.suffix.lower() in TABLES
         return self.csv or (is_called_so and not self.lines)
 
+    @property
+    def delimiter(self) -> str | None:
+        """That of the table, if its name says so."""
+        is_tsv = self.path is not None and self.path.suffix.lower() == ".tsv"
+        return "\t" if is_tsv else None
+
     def __post_init__(self) -> None:
         check_options(self)
         forms = [name for name in ("lines", "csv", "pattern") if getattr(self, name)]

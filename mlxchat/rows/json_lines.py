@@ -56,15 +56,16 @@ def json_row(
 
 
 def _own_row(row: Row, record: Mapping[str, Any]) -> Row:
-    given = {name for name in record if record[name] not in NOTHING}
-    others = given - {*OWN_FIELDS, *ROW_OPTIONS}
+    # A schema without keywords allows any value.
+    given = {name: each for name, each in record.items() if name == "schema" or each not in NOTHING}
+    others = given.keys() - {*OWN_FIELDS, *ROW_OPTIONS}
     if others:
         raise unknown(others, (*OWN_FIELDS, *ROW_OPTIONS))
-    prompt, messages = record.get("prompt"), record.get("messages")
+    prompt, messages = given.get("prompt"), given.get("messages")
     if (prompt is None) == (messages is None):
         both = "prompt and messages cannot be combined"
         raise RowError(both if prompt is not None else "prompt or messages is missing")
-    options = check_options({name: record[name] for name in ROW_OPTIONS if name in record})
+    options = check_options({name: given[name] for name in ROW_OPTIONS if name in given})
     if messages is None:
         return replace(row, prompt=check_text("prompt", prompt), options=options)
     system, messages = check_messages(messages)

@@ -22,23 +22,25 @@ TOO_LONG = f"longer than {format_bytes(MAX_LINE_BYTES)}"
 def bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """Yield the numbers and bytes of the lines, with their ends; None for a line that is too
     long, which is read past in pieces. Raises InputError for UTF-16, and if reading fails."""
-    number = 0
-    is_first = True
-    while line := _read_line(stream, MAX_LINE_BYTES + 1):
+    number, rest, is_first, is_long = 0, b"", True, False
+    piece: bytes | None = None
+    while piece != b"":
+        piece = _read_line(stream, MAX_LINE_BYTES)
+        data = rest + piece
         if is_first:
             is_first = False
-            if line.startswith(UTF16_MARKS):
+            if piece.startswith(UTF16_MARKS):
                 raise InputError("the input is UTF-16: convert it to UTF-8 first")
-            line = line.removeprefix(codecs.BOM_UTF8)
-        if len(line) <= MAX_LINE_BYTES:
-            for each in _LINE.findall(line):
-                number += 1
-                yield number, each
-            continue
-        number += 1
-        while line and not line.endswith(b"\n"):
-            line = _read_line(stream, MAX_LINE_BYTES)
-        yield number, None
+            data = piece.removeprefix(codecs.BOM_UTF8)
+        lines = _LINE.findall(data)
+        # Only a line feed ends a line for certain: one may follow a carriage return.
+        rest = lines.pop() if piece and lines and not lines[-1].endswith(b"\n") else b""
+        for each in lines:
+            number += 1
+            yield number, None if is_long or len(each) > MAX_LINE_BYTES else each
+            is_long = False
+        if len(rest) > MAX_LINE_BYTES:
+            is_long, rest = True, rest[-1:]
 
 
 def _read_line(stream: BinaryIO, max_bytes: int) -> bytes:

@@ -72,7 +72,7 @@ class Rows:
             return None
         with suppress(OSError, InputError), path.open("rb") as stream:
             if self._source.is_table:
-                return max(sum(1 for _ in read_records(stream)) - 1, 0)
+                return max(sum(1 for _ in read_records(stream, self._source.delimiter)) - 1, 0)
             return sum(1 for _, line in bounded_lines(stream) if line is None or line.strip())
         return None
 
@@ -117,7 +117,7 @@ class Rows:
         if self._source.lines:
             return line_rows(self._stream, template)
         if self._source.is_table:
-            return table_rows(self._stream, template)
+            return table_rows(self._stream, template, self._source.delimiter)
         return _json_rows(self._stream, template)
 
 

@@ -22,14 +22,16 @@ class _TooLong(Exception):
     """A record is too long, or its line."""
 
 
-def table_rows(stream: BinaryIO, template: RowTemplate | None) -> Iterator[Row]:
+def table_rows(
+    stream: BinaryIO, template: RowTemplate | None, delimiter: str | None
+) -> Iterator[Row]:
     """Yield the rows; a row's number is its place after the header, and its id is in the column
     "id", if any. Without a template, the prompts are in the column "prompt".
 
     Raises UsageError, before the first row, if the header lacks a column.
     """
     template = template or RowTemplate.parse(f"{{{PROMPT}}}")
-    records = read_records(stream)
+    records = read_records(stream, delimiter)
     header = next(records, None)
     if header is None:
         return
@@ -40,12 +42,12 @@ def table_rows(stream: BinaryIO, template: RowTemplate | None) -> Iterator[Row]:
         yield _row(number, record, len(header), columns, template)
 
 
-def read_records(stream: BinaryIO) -> Iterator[Record]:
+def read_records(stream: BinaryIO, delimiter: str | None) -> Iterator[Record]:
     """Yield the records, the header first; an error for one that is malformed. Blank lines and
-    records of empty cells are skipped. The delimiter is the comma, semicolon or tab that the header
-    has most of."""
+    records of empty cells are skipped. The `delimiter` is by default the comma, semicolon or tab
+    that the header has most of. Raises InputError if the header is too long."""
     lines = _Lines(stream)
-    delimiter = lines.guess_delimiter()
+    delimiter = delimiter or lines.guess_delimiter()
     csv.field_size_limit(MAX_LINE_BYTES)
     while True:
         # An error leaves the reader within the record: begin again at the next line.
@@ -77,7 +79,7 @@ class _Lines:
         try:
             first = next(self, "")
         except _TooLong:
-            return DELIMITERS[0]
+            raise InputError(f"the header of the table is {TOO_LONG}") from None
         self._first = first
         outside = "".join(first.split('"')[::2])
         return max(DELIMITERS, key=outside.count)
@@ -131,9 +133,10 @@ def _row(
             raise record
         if len(record) != width:
             raise RowError(f"{count(len(record), 'cell')}, but the header has {width}")
-        _check_utf8(record)
         given = record[columns[ID]] if ID in columns else ""
+        _check_utf8([given])
         row = Row(number, _id(given) if given else number)
+        _check_utf8(record)
         values = {name: record[columns[name]] for name in template.fields}
         for name, value in values.items():
             check_unicode(f"column {shortened(name)}", value)

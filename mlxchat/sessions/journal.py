@@ -122,6 +122,7 @@ class Journal:
         self.recovered, self._in_step = False, False
         self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
         if self._id is None and not turns:
+            self.outage = None
             return
         changes = _Changes(self._written)
         changes.settings(self._settings)
@@ -165,7 +166,7 @@ class Journal:
             waited_s = time.monotonic() - self._saved_s
             is_due = self.outage is None and waited_s >= PIECES_EVERY_S
         except OSError:
-            is_due = True
+            is_due = self.outage is None
         pieces = [piece for piece in self._pieces[self._saved_pieces :] if piece[1]]
         if not is_due or not pieces:
             return
@@ -217,6 +218,9 @@ class Journal:
                 return raised
             self._id, self._written, self._serials = id_, after, None
             self.recovered, self.outage = self.outage is not None, None
+        elif ended:
+            # What could not be saved was taken back.
+            self.outage = None
         return None
 
     def _write(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import cast
@@ -200,6 +201,13 @@ def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, int, Turn]
 def rebuild_indexes(connection: sqlite3.Connection) -> None:
     """From the tables, which do not change."""
     connection.execute("REINDEX")
+    # SQLite drops only an index that it can open: make it empty.
+    with closing(sqlite3.connect(":memory:")) as empty:
+        empty.execute(INDEX)
+        for table in ("words_data", "words_idx", "words_docsize", "words_config"):
+            connection.execute(f"DELETE FROM {table}")
+            for row in empty.execute(f"SELECT * FROM {table}"):
+                connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
     connection.execute("DROP TABLE words")
     connection.execute(INDEX)
     for id_, *columns in connection.execute(selection("turns")):

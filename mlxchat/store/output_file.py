@@ -203,7 +203,7 @@ class OutputFile:
             force_to_disk(self._descriptor)
         following = volume_path(self._path, self._volume + 1)
         with self._failing(following):
-            descriptor = os.open(following, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+            descriptor = os.open(following, os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
         self.close()
         self._descriptor = descriptor
         self._volume += 1

@@ -83,7 +83,7 @@ def _run(
 
         pipe = PipeOptions(shown.events, options.think != "on", shown.stats, answer, constraint)
         texts = [text for _, text in attached]
-        status = PipedChat(chat, pipe, messages).run(_with_attached(texts, turns))
+        status = PipedChat(chat, pipe, messages).run(_with_attached(chat, texts, turns))
     return status or (ExitStatus.OK if chat.not_saved is None else ExitStatus.FAILURE)
 
 
@@ -122,13 +122,15 @@ def _attached(files: Sequence[str], messages: Messages) -> list[tuple[str, str]]
     return [(path, document.text) for path, document in documents]
 
 
-def _with_attached(texts: Sequence[str], turns: Iterable[Spoken]) -> Iterator[Spoken]:
-    """The turns, the first message of the user after the texts."""
+def _with_attached(chat: Chat, texts: Sequence[str], turns: Iterable[Spoken]) -> Iterator[Spoken]:
+    """The turns, the first message that is not rejected after the texts."""
     waiting = list(texts)
     for turn in turns:
         if waiting and turn.role == "user" and turn.error is None:
+            before = len(chat.conversation.turns)
             yield replace(turn, text=SEPARATOR.join([*waiting, turn.text]))
-            waiting.clear()
+            if len(chat.conversation.turns) > before:
+                waiting.clear()
         else:
             yield turn
 

@@ -175,9 +175,18 @@ def _message(line: str, name: str) -> tuple[str, str, dict[str, Any]]:
     if not isinstance(value, dict) or not {"role", "content"} <= value.keys():
         return "user", line, {}
     role, content = value.pop("role"), value.pop("content")
+    # As OpenAI's library writes them.
+    role = "system" if role == "developer" else role
+    if content and isinstance(content, list) and all(map(_is_text_part, content)):
+        content = "\n".join(part["text"] for part in content)
     if role not in ("user", "system") or not isinstance(content, str):
         raise InputError(f"{name}: role must be user or system, and content a string")
     return role, content, value
+
+
+def _is_text_part(part: Any) -> bool:
+    is_text = isinstance(part, dict) and part.get("type") == "text"
+    return is_text and isinstance(part.get("text"), str)
 
 
 def name_of(path: str) -> str:

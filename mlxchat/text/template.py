@@ -51,7 +51,7 @@ class ChatTemplate:
         self._tried_system: tuple[str | None, str] = (None, "")
         try:
             self._template = _environment().from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except (*_FAILURES, SyntaxError) as error:
             place = _place(error, name)
             raise TemplateError(f"cannot parse {name}{place}: {_one_line(error)}") from error
 
