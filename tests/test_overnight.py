@@ -258,7 +258,6 @@ def test_a_run_ends_on_time_and_continues_the_next_night(
     run = night(1_500)
     assert generate_here("--for", "0.4s", *run.checkpointed) == (0, "")
     first = run.written()
-    assert first
     # Its time is up: it does not even load the model unless it gets more.
     with monkeypatch.context() as patch:
         patch.setattr("mlxchat.app.begin.open_model", None)
