@@ -1,4 +1,4 @@
-"""The scripts behind the manual's figures, on a tiny model, in their quickest form."""
+"""The scripts for the manual's figures, on a tiny model, in their quickest form."""
 
 import json
 import sys

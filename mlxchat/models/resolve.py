@@ -88,7 +88,7 @@ def _bring(located: Located, access: _Access) -> ResolvedModel:
 
 
 def _hub_directory(repo_id: str, access: _Access) -> Path:
-    # Without the network, loading tells whether weights are missing.
+    # Without the network, loading reports missing weights.
     snapshot = cached_snapshot(repo_id, guess=not access.offline)
     if snapshot is not None:
         return snapshot

@@ -1,8 +1,8 @@
 """Which tokenizers `tokenizers` reads from tokenizer.json exactly as transformers does.
 
 transformers adds the tokens that other files name, and builds the tokenizers of some classes anew
-from their vocabulary. It takes a second to import, so this tells when it would change nothing: in
-any doubt, it does not.
+from their vocabulary. It takes a second to import, so it is left out if it would change nothing,
+and used in any doubt.
 """
 
 import json

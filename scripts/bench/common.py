@@ -1,4 +1,4 @@
-"""What the scripts behind the manual's figures share. Each writes one JSON line for each figure."""
+"""What the scripts for the manual's figures share. Each writes one JSON line for each figure."""
 
 import argparse
 import gc
