@@ -1,6 +1,6 @@
 """Runs a batch whose rows need no model, and kills it with SIGKILL at random moments.
 
-    python -m tests.batch_program IN OUT KILLS ORDERED SEED
+    python -m tests.batch_program IN OUT KILLS SEED
 
 Exits with a message if a finished line was lost or changed. The last run is not killed.
 """
@@ -29,11 +29,11 @@ def answer(row: Row) -> Result:
     return Result(row, text=text, finish_reason="stop")
 
 
-def run_batch(source: Path, out: Path, *, ordered: bool, seed: int = 0) -> Pending:
+def run_batch(source: Path, out: Path, *, seed: int = 0) -> Pending:
     """Finish every row, several side by side, in a random order."""
     drawn = random.Random(seed)
     with Rows(BatchInput(path=source)) as rows, open_output(out, rows.stream) as output:
-        pending = Pending(rows, output, ordered=ordered)
+        pending = Pending(rows, output)
         running: list[Row] = []
         while True:
             while len(running) < SIDE_BY_SIDE and (row := pending.take()) is not None:
@@ -46,10 +46,10 @@ def run_batch(source: Path, out: Path, *, ordered: bool, seed: int = 0) -> Pendi
             pending.finish(answer(running.pop(drawn.randrange(len(running)))))
 
 
-def _killed(source: Path, out: Path, *, ordered: bool, seed: int) -> None:
+def _killed(source: Path, out: Path, *, seed: int) -> None:
     child = os.fork()
     if child == 0:
-        run_batch(source, out, ordered=ordered, seed=seed)
+        run_batch(source, out, seed=seed)
         os._exit(0)
     time.sleep(random.Random(seed).uniform(0, MAX_S))
     os.kill(child, signal.SIGKILL)
@@ -63,15 +63,15 @@ def _whole_lines(out: Path) -> bytes:
 
 def main() -> None:
     source, out = map(Path, sys.argv[1:3])
-    kills, ordered, seed = (int(each) for each in sys.argv[3:])
+    kills, seed = (int(each) for each in sys.argv[3:])
     before = b""
     for at in range(kills):
-        _killed(source, out, ordered=bool(ordered), seed=seed + at)
+        _killed(source, out, seed=seed + at)
         now = _whole_lines(out)
         if not now.startswith(before):
             sys.exit(f"kill {at}: a finished line was lost")
         before = now
-    pending = run_batch(source, out, ordered=bool(ordered))
+    pending = run_batch(source, out)
     print(before.count(b"\n"), pending.tally.skipped, pending.tally.finished)
 
 

@@ -69,7 +69,7 @@ class BatchRun:
     ) -> None:
         self._request = request
         self._observer = observer
-        self._pending = Pending(rows, output, ordered=request.ordered)
+        self._pending = Pending(rows, output)
         self.figures = Figures(self._pending.tally, rows.count())
         self.can_continue = isinstance(output, ResultFile)
 
@@ -89,7 +89,7 @@ class BatchRun:
         on_progress: OnProgress = lambda _: None,
     ) -> Iterator[Result]:
         """As `run`, but yield the results that are not malformed rows, in the order in which they
-        finish. They are written or, if `ordered`, waiting for earlier rows."""
+        finish."""
         figures, pending = self.figures, self._pending
         try:
             with self._observer.waiting("reading the input …"):

@@ -88,7 +88,7 @@ class BatchRequest:
     """Rows, and the options of each that has not its own.
 
     `output` None is standard output; a file that exists is continued. `rows` run side by side;
-    "auto" means as many as fit in memory. With `ordered`, results have the order of the input.
+    "auto" means as many as fit in memory.
     """
 
     setup: Setup = field(default_factory=Setup)
@@ -98,9 +98,6 @@ class BatchRequest:
         "output",
         help="Write results to a file, or continue it",
         if_unset="stdout",
-    )
-    ordered: bool = option(
-        False, "Write results in the order of the input", Group.OUTPUT, negatable=False
     )
     rows: RowCount = option(
         "auto",

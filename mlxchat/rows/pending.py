@@ -1,6 +1,5 @@
 """The rows that are still to be run, and their results on the way to the output."""
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,10 +11,6 @@ from mlxchat.rows.row import Row
 
 # Between two looks at whether to stop.
 WAIT_S = 0.1
-
-# How far an ordered batch runs ahead of its slowest row.
-MAX_AHEAD_ROWS = 1_000
-MAX_AHEAD_CHARS = 64_000_000
 
 # How many rows that need not run are passed before others continue.
 MAX_PASSED = 256
@@ -48,14 +43,9 @@ class Tally:
 
 
 class Pending:
-    """Yields each row that is to be run, and writes each result as soon as it may be written.
+    """Yields each row that is to be run, and writes the results."""
 
-    With `ordered`, results wait for those of earlier rows, in memory: until they are written, they
-    do not count, and a second run does their rows again. How many may wait is limited, so there may
-    be no room for another row.
-    """
-
-    def __init__(self, rows: Rows, output: Output, *, ordered: bool = False) -> None:
+    def __init__(self, rows: Rows, output: Output) -> None:
         self.tally = Tally()
         self.is_over = False
         # The first row that failed, and why.
@@ -63,35 +53,18 @@ class Pending:
         self._next: Row | None = None
         self._rows = ReadAhead(rows, may_wait=rows.may_wait)
         self._output = output
-        self._ordered = ordered
-        # The numbers of the rows that are not written yet, in order, and results among them.
-        self._order: deque[int] = deque()
-        self._waiting: dict[int, Result] = {}
-        self._waiting_chars = 0
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another row may run."""
-        return len(self._order) < MAX_AHEAD_ROWS and self._waiting_chars < MAX_AHEAD_CHARS
-
-    @property
-    def waiting(self) -> int:
-        """The results that wait for earlier rows."""
-        return len(self._waiting)
 
     def take(self, wait_s: float = WAIT_S) -> Row | None:
         """The next row to run. None if there is no more, which is then `is_over`, if none has come
-        within `wait_s` seconds, if many were passed that need not run, or if there is no room until
-        others have finished. Malformed rows are reported on the way.
+        within `wait_s` seconds, or if many were passed that need not run. Malformed rows are
+        reported on the way.
 
         Raises InputError if the input cannot be read, OutputError.
         """
         if self._next is not None:
             row, self._next = self._next, None
             return row
-        for _ in range(MAX_PASSED):
-            if not self.has_room or self.is_over:
-                break
+        for _ in range(0 if self.is_over else MAX_PASSED):
             row = self._rows.take(wait_s)
             if row is None:
                 self.is_over = self._rows.is_over
@@ -99,7 +72,6 @@ class Pending:
             if row.key in self._output.finished.rows:
                 self.tally.skipped += 1
                 continue
-            self._begin(row)
             if row.error is None:
                 return row
             self.finish(malformed(row))
@@ -114,32 +86,9 @@ class Pending:
 
     def finish(self, result: Result) -> None:
         """Write the result of a row that was taken. Raises OutputError."""
-        if not self._ordered:
-            self._write(result)
-            return
-        number = result.row.number
-        self._waiting[number] = result
-        self._waiting_chars += _chars(result)
-        while self._order and self._order[0] in self._waiting:
-            first = self._waiting.pop(self._order.popleft())
-            self._waiting_chars -= _chars(first)
-            self._write(first)
-
-    def _begin(self, row: Row) -> None:
-        if self._ordered:
-            self._order.append(row.number)
-
-    def _write(self, result: Result) -> None:
         if self.first_error is None and result.error is not None:
             self.first_error = f"row {result.row.number:,}: {result.error}"
         # An error that an earlier run has written is not written again.
         if result.error is None or not self._output.finished.has_reported(result):
             self._output.write(result.line())
         self.tally.add(result)
-
-
-def _chars(result: Result) -> int:
-    """About how much memory a result needs while it waits."""
-    row = result.row
-    prompts = len(row.prompt or "") + sum(len(each["content"]) for each in row.messages or ())
-    return prompts + len(result.text) + len(result.thought or "")
