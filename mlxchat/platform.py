@@ -108,16 +108,16 @@ def import_mlx_lm_lazily() -> None:
         sys.modules[name] = module
 
 
-def import_mlx_lm_utils() -> Any:
-    """Return `mlx_lm.utils`. Importing it takes a second, since it loads transformers, and would
-    lower the process's limit of open files for good."""
+def import_from_mlx_lm(module: str) -> Any:
+    """Return `mlx_lm`'s `module`. Importing "utils" or "tuner.utils" takes a second, since they
+    load transformers, and would lower the process's limit of open files for good."""
     import resource
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     setrlimit = resource.setrlimit
     resource.setrlimit = lambda *_: None
     try:
-        return importlib.import_module("mlx_lm.utils")
+        return importlib.import_module(f"mlx_lm.{module}")
     finally:
         resource.setrlimit = setrlimit
 

@@ -10,14 +10,14 @@ import pytest
 import mlxchat
 from mlxchat.app.chat import Chat
 from mlxchat.app.ranks import check_ranks
-from mlxchat.errors import AdapterError, UsageError
+from mlxchat.errors import UsageError
 from mlxchat.request import ChatOptions, Request, Setup
-from mlxchat.sessions.session import Session
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import build_random_model
 from tests.in_process import run_in_process
 from tests.trained_adapter import rewrite, train
 
+LOUDER = {"rank": 4, "scale": 20.0, "dropout": 0.0}
 LONG = "".join(f"Line {n} tells of the sea. " for n in range(120))
 
 
@@ -33,7 +33,7 @@ SHORT = mlxchat.GenerationSettings(max_tokens=10)
 def louder(lora: Path, tmp_path: Path) -> Path:
     """The same arrays with another scale: only the configuration tells them apart."""
     directory = Path(shutil.copytree(lora, tmp_path / "louder"))
-    return rewrite(directory, lora_parameters={"rank": 4, "scale": 20.0, "dropout": 0.0})
+    return rewrite(directory, lora_parameters=LOUDER)
 
 
 def ask(model: Path, adapter: Path | None, *options: str, prompt: str = LONG) -> dict[str, Any]:
@@ -45,6 +45,12 @@ def ask(model: Path, adapter: Path | None, *options: str, prompt: str = LONG) ->
     )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def applied(chat: Chat) -> str | None:
+    """The name of the adapter in the chat's model."""
+    adapter = chat.conversation.model.adapter
+    return None if adapter is None else adapter.name
 
 
 def test_every_way_in_gives_the_same_text(tiny_model: Path, lora: Path, tmp_path: Path) -> None:
@@ -112,51 +118,25 @@ def test_a_checkpoint_remembers_its_adapter_and_notices_another_one(
     refused = run_in_process("generate", "--resume", str(place), "--adapter", str(lora))
     assert refused.returncode == 2
     assert "--adapter" in refused.stderr
-    rewrite(adapter, lora_parameters={"rank": 4, "scale": 20.0})
+    rewrite(adapter, lora_parameters=LOUDER)
     changed = run_in_process("generate", "--resume", str(place), "--max-bytes", "40")
     assert (changed.returncode, changed.stderr.count("\n")) == (1, 1)
     assert "a different adapter" in changed.stderr
     assert "different weights" not in changed.stderr
 
 
-def test_a_session_keeps_its_adapter_until_it_is_removed(
-    tiny_model: Path, lora: Path, louder: Path
-) -> None:
+def test_a_session_keeps_its_adapter_for_its_model(tiny_model: Path, lora: Path) -> None:
     setup = Setup(str(tiny_model), adapter=str(lora), keep=0, sampling={"temp": 0.0})
-
-    def say(chat: Chat, text: str) -> str:
-        for _ in chat.say(text):
-            pass
-        return chat.conversation.turns[-1].reply
-
     with Chat.open(ChatOptions(setup, generation=SHORT), session="one") as chat:
-        say(chat, "hello")
+        for _ in chat.say("hello"):
+            pass
         held = list(chat.conversation.held_ids)
     with Chat.open(ChatOptions(generation=SHORT), session="one") as chat:
-        assert chat.adapter_name == str(lora)
+        assert applied(chat) == str(lora)
         assert list(chat.conversation.held_ids) == held
         assert chat.notices == []
-        # The same keys and values must not serve another adapter.
-        network = chat.conversation.model.network
-        chat.change_adapter(str(louder))
-        assert chat.conversation.model.network is network
-        say(chat, "more")
-        chat.change_adapter(None)
-        assert chat.adapter_name is None
-        say(chat, "and more")
-    with Chat.open(ChatOptions(generation=SHORT), session="one") as chat:
-        assert chat.adapter_name is None
-        with pytest.raises(AdapterError):
-            chat.change_adapter(str(tiny_model))
-        assert say(chat, "still here")
-    with Chat.open(ChatOptions(Setup(str(tiny_model)), generation=SHORT), session="two") as chat:
-        say(chat, "hello")
-    # Another model does not get the session's adapter.
-    with Session.open("one") as session:
-        journal = session.journal
-        journal.settings({**journal.contents.settings, "adapter": str(lora)})
     with Chat.open(ChatOptions(Setup(str(tiny_model)), generation=SHORT), session="one") as chat:
-        assert chat.adapter_name is None
+        assert applied(chat) is None
 
 
 def test_a_snapshot_with_another_adapter_is_read_again(
@@ -172,22 +152,6 @@ def test_a_snapshot_with_another_adapter_is_read_again(
         assert any("a different adapter" in str(each) for each in chat.notices)
 
 
-def test_whole_weights_are_exchanged_by_loading_the_model_again(
-    tiny_model: Path, lora: Path, tmp_path: Path
-) -> None:
-    full = train(build_random_model(), tmp_path / "full", "full")
-    with Chat.open(
-        ChatOptions(Setup(str(tiny_model), keep=0), generation=SHORT), save=False
-    ) as chat:
-        network = chat.conversation.model.network
-        for name in (str(full), str(lora), None):
-            chat.change_adapter(name)
-            assert chat.adapter_name == name
-            for _ in chat.say("hello"):
-                pass
-        assert chat.conversation.model.network is not network
-
-
 def test_a_model_changed_in_a_chat_has_no_adapter(
     tiny_model: Path, lora: Path, tmp_path: Path
 ) -> None:
@@ -196,8 +160,7 @@ def test_a_model_changed_in_a_chat_has_no_adapter(
     with Chat.open(ChatOptions(setup, generation=SHORT), save=False) as chat:
         chat.conversation  # noqa: B018
         chat.change_model(str(other))
-        assert chat.adapter_name is None
-        assert chat.conversation.model.adapter is None
+        assert applied(chat) is None
 
 
 def test_several_machines_cannot_have_an_adapter(lora: Path) -> None:

@@ -49,7 +49,7 @@ def ours(directory: Path, dtype: str) -> np.ndarray:
 
 
 def theirs(directory: Path) -> np.ndarray:
-    network, _ = platform.import_mlx_lm_utils().load_model(directory)
+    network, _ = platform.import_from_mlx_lm("utils").load_model(directory)
     with mlx_lms_own():
         logits = network(TOKENS, cache=make_prompt_cache(network))
     return np.array(logits.astype(mx.float32))
@@ -421,7 +421,7 @@ def test_mlx_lms_utilities_change_no_limit(monkeypatch: pytest.MonkeyPatch) -> N
     changed: list[object] = []
     monkeypatch.setattr(resource, "setrlimit", lambda *given: changed.append(given))
     monkeypatch.delitem(sys.modules, "mlx_lm.utils", raising=False)
-    assert platform.import_mlx_lm_utils().load_model
+    assert platform.import_from_mlx_lm("utils").load_model
     assert changed == []
 
 

@@ -27,7 +27,6 @@ from mlxchat.app.opening import (
     fit_window,
     load_model,
     start,
-    with_adapter,
 )
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.ranks import Ranks, check_ranks
@@ -243,26 +242,7 @@ class Chat:
         stay. If anything fails, the old model stays."""
         found = self.find(name) if isinstance(name, str) else name
         # In its own thread, because loading cannot be interrupted.
-        self._change(Loading(lambda passed: self._load(found, passed)).wait(), found)
-
-    @property
-    def adapter_name(self) -> str | None:
-        return None if self._found.adapter is None else self._found.adapter.name
-
-    def change_adapter(self, name: str | None) -> None:
-        """Continue the conversation with the adapter of that name, a directory or a Hub ID, or
-        without one. As with another model, the retained turns are read again; if anything fails,
-        the old adapter stays. Low-rank adapters do not need the model to be loaded again."""
-        check_ranks(self._ranks, adapter=name is not None)
-        setup = replace(self._setup, model=self._found.name, adapter=name)
-        found = replace(self._found, adapter=None if name is None else self._find(setup).adapter)
-        model = with_adapter(self.conversation.model, found, self._notify)
-        if model is None:
-            self.change_model(found)
-        else:
-            self._change(model, found)
-
-    def _change(self, model: Model, found: ResolvedModel) -> None:
+        model = Loading(lambda passed: self._load(found, passed)).wait()
         sampling = self._sampling_for(model)
         window = fit_window(self._setup, model, self._notify)
         drafter = make_drafter(model, self.conversation.generation, self._notify)

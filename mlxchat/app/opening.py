@@ -11,10 +11,7 @@ from mlxchat.cache import check_bound
 from mlxchat.distributed.load import lead_loading
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError
-from mlxchat.models.adapters.adapter import Adapter
-from mlxchat.models.adapters.apply import exchange
-from mlxchat.models.adapters.find import FoundAdapter, are_different_models, find_adapter
-from mlxchat.models.adapters.read import read_adapter
+from mlxchat.models.adapter import find_adapter
 from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Check, load_directory
 from mlxchat.models.model import Model
@@ -108,27 +105,9 @@ def load_model(
         dtype=setup.dtype,
         notify=notify,
         check=check_all,
-        adapter=None if found.adapter is None else _read(found, found.adapter, notify),
+        adapter=found.adapter,
         template=found.template,
     )
-
-
-def with_adapter(model: Model, found: ResolvedModel, notify: Notify) -> Model | None:
-    """The model with the adapter of `found` instead of its own, in the same network; None if an
-    adapter has replaced weights, or would. Raises what loading raises; then nothing changes."""
-    adapter = None if found.adapter is None else _read(found, found.adapter, notify)
-    if not all(each is None or each.is_low_rank for each in (model.adapter, adapter)):
-        return None
-    exchange(adapter, model.network, model.dtype)
-    return replace(model, adapter=None if adapter is None else adapter.applied())
-
-
-def _read(found: ResolvedModel, adapter: FoundAdapter, notify: Notify) -> Adapter:
-    """The adapter; a notice if it was trained on a model of another name."""
-    read = read_adapter(adapter)
-    if read.trained_on is not None and are_different_models(read.trained_on, found.name):
-        notify(f"the adapter was trained on {read.trained_on}, and this is {found.name}")
-    return read
 
 
 def fit_window(setup: Setup, model: Model, notify: Notify) -> CacheSettings:

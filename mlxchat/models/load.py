@@ -18,11 +18,7 @@ from mlxchat.cache import make_cache
 from mlxchat.cache.powers import install_powers
 from mlxchat.errors import MlxchatError, ModelBroken, NotEnoughMemory
 from mlxchat.failures import device_failures, first_line
-from mlxchat.models.adapters.adapter import Adapter
-from mlxchat.models.adapters.apply import apply as apply_adapter
-from mlxchat.models.adapters.apply import check as check_adapter
-from mlxchat.models.adapters.find import find_adapter
-from mlxchat.models.adapters.read import read_adapter
+from mlxchat.models.adapter import Adapter, apply_adapter, find_adapter
 from mlxchat.models.arrays import evaluate
 from mlxchat.models.dequantize import dequantize
 from mlxchat.models.experts import check_experts
@@ -32,7 +28,7 @@ from mlxchat.models.half_precision import (
     overflows_float16,
     turn_into_bfloat16,
 )
-from mlxchat.models.model import Model
+from mlxchat.models.model import AppliedAdapter, Model
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
     build_skeleton,
@@ -94,8 +90,7 @@ def load(
     resolved = resolve_model(name, offline=offline, ask=None, notify=_silent, show_progress=False)
     added = None
     if adapter is not None:
-        found = find_adapter(adapter, offline=offline, notify=_silent, show_progress=False)
-        added = read_adapter(found)
+        added = find_adapter(adapter, offline=offline, notify=_silent, show_progress=False)
     return load_directory(
         resolved.directory, resolved.name, dtype=dtype, notify=_silent, adapter=added
     )
@@ -135,7 +130,7 @@ def load_directory(
     files = weight_files(directory)
     arrays = arrays_of(network, config, directory, files)
     if adapter is not None:
-        check_adapter(adapter, network)
+        apply_adapter(adapter, build_skeleton(config))
     target = _target_dtype(
         dtype,
         parameter_count(network, arrays),
@@ -149,7 +144,7 @@ def load_directory(
     activations = _activation_dtype(network)
     if adapter is not None:
         apply_adapter(adapter, network, activations)
-    if needs_mlx_lms_loader(config):
+    if adapter is not None or needs_mlx_lms_loader(config):
         _check_first_pass(network, directory)
     model = Model(
         name=name,
@@ -159,7 +154,7 @@ def load_directory(
         context_length=context_length(config),
         generation_config=read_generation_config(directory, notify),
         config=config,
-        adapter=None if adapter is None else adapter.applied(),
+        adapter=None if adapter is None else AppliedAdapter(adapter.name, adapter.digest()),
     )
     return model if sharding is not None else without_overflow(model, dtype, notify)
 
@@ -355,7 +350,7 @@ def _in_dtype(
 
 
 def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
-    utils = platform.import_mlx_lm_utils()
+    utils = platform.import_from_mlx_lm("utils")
     network, _ = utils.load_model(directory, lazy=True)
     if target is not None:
         network = utils.dequantize_model(network)

@@ -73,12 +73,10 @@ class Peers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppliedAdapter:
-    """The adapter in a network. `digest` identifies its contents. Unless it `is_low_rank`, it has
-    replaced weights, and cannot be removed."""
+    """The adapter in a network. `digest` identifies its contents."""
 
     name: str
     digest: str
-    is_low_rank: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from mlxchat import paths, platform
 from mlxchat.config.file import read_user_config
 from mlxchat.config.layers import Setting, read_config
 from mlxchat.errors import HubError, ModelError, ModelNotFound
-from mlxchat.models.adapters.find import FoundAdapter
+from mlxchat.models.adapter import Adapter
 from mlxchat.models.catalog import KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, locate
@@ -29,7 +29,7 @@ class ResolvedModel:
 
     name: str
     directory: Path
-    adapter: FoundAdapter | None = None
+    adapter: Adapter | None = None
     template: GivenTemplate | None = None
 
 

@@ -377,15 +377,6 @@ def _model(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
-@command("/adapter [NAME|off]", "show, change or remove the adapter")
-def _adapter(shown: ChatScreen, argument: str) -> None:
-    chat = shown.ready_chat()
-    if argument:
-        with shown.screen.waiting("changing the adapter …"):
-            chat.change_adapter(None if argument == "off" else argument)
-    shown.screen.say(f"adapter: {chat.adapter_name or 'none'}")
-
-
 def _in_order(option: Option) -> tuple[bool, bool, bool]:
     """Sampling first, potentially long values last."""
     return option.group is not Group.SAMPLING, option.group is not Group.END, option.many

@@ -39,7 +39,7 @@ from mlxchat.terminal.plain_input import (
 )
 
 REFRESH_S = 0.5
-_FILE_COMMANDS = ("/file", "/load", "/save", "/export", "/model", "/adapter")
+_FILE_COMMANDS = ("/file", "/load", "/save", "/export", "/model")
 
 
 class Editor:

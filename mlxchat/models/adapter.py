@@ -1,0 +1,116 @@
+"""Adapters: what mlx-lm's fine-tuning changed, kept apart from the weights of the model.
+
+mlx-lm adds their arrays to the network and refuses those that do not fit. PEFT's are refused here.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlxchat import platform
+from mlxchat.errors import AdapterError, HubError, MlxchatError, ModelNotFound
+from mlxchat.failures import device_failures
+from mlxchat.models.hub_cache import ADAPTER_CONFIG, cached_adapter, offline_by_environment
+from mlxchat.models.locate import is_hub_id
+from mlxchat.progress import Notify
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+    from mlx import nn
+
+WEIGHTS = "adapters.safetensors"
+# What a low-rank module adds: two factors, and DoRA's magnitude.
+FACTORS = ("lora_a", "lora_b", "m")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter on this disk. `name` finds it again from any directory."""
+
+    name: str
+    directory: Path
+
+    def digest(self) -> str:
+        """Identifies the contents of its files, in hexadecimal."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name in (ADAPTER_CONFIG, WEIGHTS):
+            with (self.directory / name).open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "blake2b").digest())
+        return digest.hexdigest()
+
+
+def find_adapter(name: str, *, offline: bool, notify: Notify, show_progress: bool) -> Adapter:
+    """Download the adapter called `name`, a directory or a Hub ID, if need be.
+
+    A name that exists on this disk is never sent to the Hub. Raises AdapterError, ModelNotFound or
+    HubError.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        found = Adapter(str(path.absolute()), path.absolute())
+    elif path.exists():
+        raise AdapterError(f"{name} is a file: name the directory of the adapter")
+    elif not is_hub_id(name):
+        raise ModelNotFound(f"no adapter named {name!r}: give a directory or a Hub ID")
+    else:
+        here = cached_adapter(name)
+        found = Adapter(name, here or _download(name, offline, notify, show_progress))
+    _require_mlx_lms(found)
+    return found
+
+
+def _download(repo_id: str, offline: bool, notify: Notify, show_progress: bool) -> Path:
+    if offline or offline_by_environment():
+        raise HubError(f"adapter {repo_id} is not downloaded, and the network is off")
+    from mlxchat.models import hub
+
+    return hub.download_adapter(repo_id, show_progress=show_progress, notify=notify)
+
+
+def _require_mlx_lms(adapter: Adapter) -> None:
+    names = {path.name for path in adapter.directory.iterdir()}
+    if {ADAPTER_CONFIG, WEIGHTS} <= names:
+        return
+    if any(name.startswith("adapter_model.") for name in names):
+        raise AdapterError(
+            f"{adapter.name} is a PEFT adapter: fuse it into its model, or train with mlx_lm.lora"
+        )
+    raise AdapterError(f"{adapter.name} is not an adapter: it needs {ADAPTER_CONFIG} and {WEIGHTS}")
+
+
+def apply_adapter(adapter: Adapter, network: "nn.Module", dtype: "mx.Dtype | None" = None) -> None:
+    """Add the adapter to the network and, unless `dtype` is None, read its arrays. In float32, all
+    of them are converted; so are whole weights in any `dtype`, while low-rank ones keep theirs, as
+    in mlx-lm.
+
+    Raises AdapterError if it does not fit, ModelBroken if its file is damaged.
+    """
+    import mlx.core as mx
+
+    from mlxchat.models.skeleton import named_parameters
+    from mlxchat.models.weights import check_safetensors
+
+    stored = check_safetensors(adapter.directory / WEIGHTS).keys() - {"__metadata__"}
+    try:
+        with device_failures():
+            utils = platform.import_from_mlx_lm("tuner.utils")
+            utils.load_adapters(network, str(adapter.directory))
+            parameters = dict(named_parameters(network))
+            # mlx-lm leaves missing factors at their random or zero start.
+            expected = {name for name in parameters if name.rpartition(".")[2] in FACTORS}
+            if not stored or expected - stored:
+                raise ValueError(f"{WEIGHTS} is incomplete")
+            if dtype is not None:
+                arrays = [(name, parameters[name]) for name in stored]
+                if dtype == mx.float32 or not expected:
+                    arrays = [(n, a.astype(dtype)) for n, a in arrays if a.dtype != mx.uint32]
+                    network.load_weights(arrays, strict=False)
+                mx.eval(arrays)
+    except MlxchatError:
+        raise
+    except Exception as error:  # whatever a configuration from elsewhere causes in mlx-lm
+        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = name + " ".join(map(str.strip, str(error).splitlines()[:2]))
+        raise AdapterError(f"cannot use adapter {adapter.name}: {reason}") from error
+    network.eval()
