@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 # Enough for a prefix to be kept: a byte is a token of the tiny model.
 DOCUMENT_BYTES = 1500
 DOCUMENT = re.compile(r"[\w./*-]+\.(?:txt|md|rst|log|csv|html|json|jsonl)")
-WRITTEN = ("-o", "--output", "--json", "--metrics", ">", ">>", "tee")
+WRITTEN = ("-o", "--output", "--json", ">", ">>", "tee")
 
 MAX_TOKENS = 8
 

@@ -102,7 +102,7 @@ def test_a_full_disk_surfaces_and_leaves_the_file_as_it_was(mac: Calls, tmp_path
 
 
 def _output(directory: Path) -> None:
-    with OutputFile.open(directory / "output", None, None) as output:
+    with OutputFile.open(directory / "output") as output:
         output.write("text")
         output.sync()
 

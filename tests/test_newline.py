@@ -56,17 +56,6 @@ def test_events_have_only_the_models_own_newlines(run_mlxchat: RunMlxchat, tmp_p
     assert json.loads(done.stdout.splitlines()[-1])["text"] == WHOLE
 
 
-def test_the_files_of_a_rotated_output_end_with_one_newline_together(
-    run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.txt"
-    arguments = ["-m", model_saying(WHOLE, tmp_path), "--rotate", "7", "-o", str(out)]
-    assert run_mlxchat("generate", *arguments, "Hello").returncode == 0
-    parts = [out, *sorted(tmp_path.glob("out.0*.txt"))]
-    assert "".join(each.read_text() for each in parts) == f"{WHOLE}\n"
-    assert all(each.stat().st_size <= 7 for each in parts)
-
-
 def test_a_checkpoints_output_is_the_text_alone_whenever_it_is_resumed(
     run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:

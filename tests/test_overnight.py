@@ -60,7 +60,7 @@ def uninterrupted(*begin: str) -> bytes:
         whole = Path(directory, "whole")
         done = run_in_process("generate", "-o", str(whole), "--no-newline", *begin, TEXT)
         assert done.returncode == 0, done.stderr
-        return _parts(whole)
+        return whole.read_bytes()
 
 
 class Night:
@@ -91,7 +91,7 @@ class Night:
         return uninterrupted(*self.begin)
 
     def written(self) -> bytes:
-        return _parts(self.directory / "output.txt")
+        return (self.directory / "output.txt").read_bytes()
 
     def grows_to(self, size_bytes: int) -> None:
         deadline = time.monotonic() + 60
@@ -107,12 +107,6 @@ class Night:
         known = r"(.*(the text begins again|has already ended).*\n)?"
         assert re.fullmatch(known, done.stderr)
         assert json.loads((self.directory / "run.json").read_text())["ended"] == "length"
-
-
-def _parts(path: Path) -> bytes:
-    """The file and its further volumes."""
-    others = sorted(path.parent.glob(f"{path.stem}.[0-9]*{path.suffix}"))
-    return b"".join(each.read_bytes() for each in [path, *others])
 
 
 @pytest.fixture
@@ -136,11 +130,10 @@ def kill_at_random_moments(night: Night, times: int, chance: random.Random) -> N
 
 
 def test_a_run_killed_again_and_again_writes_the_same_text(night: Callable[..., Night]) -> None:
-    run = night(600, "--dry-multiplier", "0.8", "--rotate", "300")
+    run = night(600, "--dry-multiplier", "0.8")
     kill_at_random_moments(run, 4, random.Random(1))
     run.ends()
     assert run.written() == run.expected()
-    assert len(list(run.directory.glob("output*.txt"))) > 2
 
 
 @pytest.mark.slow
@@ -373,18 +366,10 @@ def monotonous(tmp_path: Path) -> list[str]:
     return [*("-m", str(model), "--raw", "--ignore-eos", "--temp", "0"), "--max-kv-size", "64"]
 
 
-def test_metrics_and_a_loop_that_ends_it(monotonous: list[str], tmp_path: Path) -> None:
-    metrics, out = tmp_path / "metrics.jsonl", tmp_path / "out"
-    code, stderr = generate_here(
-        *("--on-loop", "stop", "--metrics", str(metrics), "-o", str(out)), *monotonous, TEXT
-    )
+def test_a_loop_ends_a_run(monotonous: list[str]) -> None:
+    code, stderr = generate_here("--on-loop", "stop", *monotonous, TEXT)
     assert code == 3
     assert stderr.startswith("mlxchat: the text repeats itself at token ")
-    line = json.loads(metrics.read_text().splitlines()[0])
-    assert set(line) == {
-        *("time", "tokens", "tokens_per_s", "memory_bytes", "mlx_bytes", "kv_bytes", "offset"),
-        *("total", "repetition"),
-    }
 
 
 def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
@@ -437,7 +422,6 @@ def test_a_loop_names_what_prevents_it(monotonous: list[str], tmp_path: Path) ->
         (["--for", "8"], "--for must be a positive duration"),
         (["--for", "8h", "--until", "07:00"], "cannot be combined"),
         (["--max-bytes", "lots"], "--max-bytes must be a size in bytes"),
-        (["--rotate", "1MB"], "--rotate needs a file"),
         (["--checkpoint", "x", "--checkpoint-every", "0"], "at least 1 token"),
         (
             ["--checkpoint", "x", "--json"],

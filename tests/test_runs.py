@@ -83,11 +83,6 @@ def test_a_long_document_does_not_evict_the_system_prompt(
         assert kept_text(run) == kept
 
 
-def sorted_volumes(checkpoint: Path) -> list[bytes]:
-    others = sorted(checkpoint.glob("output.[0-9]*.txt"))
-    return [path.read_bytes() for path in [checkpoint / "output.txt", *others]]
-
-
 def text_of(checkpoint: Path) -> str:
     """The output, with the line ends that the model wrote."""
     return (checkpoint / "output.txt").read_bytes().decode()
@@ -137,24 +132,22 @@ def remove(state: Path) -> None:
     state.unlink()
 
 
-@pytest.mark.parametrize(("spoil", "rotate"), [(damage, None), (remove, None), (damage, 16)])
+@pytest.mark.parametrize("spoil", [damage, remove])
 def test_an_unusable_state_leaves_the_text_of_the_run(
-    spoil: Callable[[Path], None], rotate: int | None, request_for: Make, tmp_path: Path
+    spoil: Callable[[Path], None], request_for: Make, tmp_path: Path
 ) -> None:
     """The text of a night was overwritten."""
     night, warned = tmp_path / "night", list[str]()
-    long = Overnight(checkpoint=night, checkpoint_every=10, rotate_bytes=rotate)
-    with begin(request_for(long)) as run:
+    with begin(request_for(Overnight(checkpoint=night, checkpoint_every=10))) as run:
         list(islice(run, 30))
     spoil(night / "state.safetensors")
-    before = {path.name: path.read_bytes() for path in night.glob("output*")}
+    before = (night / "output.txt").read_bytes()
     with resume(night, Observer(warn=warned.append)) as run:
         run.write()
-    for name, text in before.items():
-        kept = night / f"{name}.1"
-        assert kept.read_bytes() == text
-        assert f"the text begins again: what there was is kept in {kept}" in warned
-    assert b"".join(sorted_volumes(night)).decode() == whole(request_for())
+    kept = night / "output.txt.1"
+    assert kept.read_bytes() == before
+    assert f"the text begins again: what there was is kept in {kept}" in warned
+    assert text_of(night) == whole(request_for())
 
 
 def test_a_state_too_large_for_memory_leaves_everything_as_it_is(
@@ -209,7 +202,7 @@ def test_a_checkpoint_has_every_option_of_the_run(request_for: Make, tmp_path: P
     """Options were copied one by one, and one that the text depends on was forgotten."""
     sampling = SamplingSettings(temp=0.5, top_k=9, logit_bias=("1=2", "3=-1.5"), seed=3)
     request = request_for(
-        Overnight(None, 60.0, 900, OnLoop.STOP, tmp_path / "o", 99, None, tmp_path, 7),
+        Overnight(None, 60.0, 900, OnLoop.STOP, tmp_path / "o", tmp_path, 7),
         system="Be brief.",
         raw=False,
         think="hide",
@@ -392,7 +385,6 @@ def test_an_invalid_run_json_is_refused(
         lambda: Request(events=True, overnight=Overnight(max_bytes=9)),
         lambda: Request(blocks=("a",), setup=Setup(prefix_cache=False)),
         lambda: Request(setup=Setup(window=2, keep=4)),
-        lambda: Overnight(rotate_bytes=100),
         lambda: Overnight(checkpoint_every=0),
     ],
 )

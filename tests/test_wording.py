@@ -183,11 +183,6 @@ REQUESTS: list[tuple[Callable[[], object], str, str]] = [
         "until and lasting_s cannot be combined",
         "--until and --for cannot be combined",
     ),
-    (
-        lambda: Overnight(rotate_bytes=100),
-        "rotate_bytes needs a file to write to: output or checkpoint",
-        "--rotate needs a file to write to: --output or --checkpoint",
-    ),
 ]
 
 
@@ -221,7 +216,7 @@ def named_fields() -> set[str]:
 
 
 def test_every_field_named_in_a_message_is_an_option() -> None:
-    """`rotate_bytes` would be `--rotate-bytes`, which no command takes."""
+    """`lasting_s` would be `--lasting-s`, which no command takes."""
     typed = options(typer.main.get_command(cli.app)) | {"PROMPT"}
     assert len(named_fields()) > 20
     assert {as_flags(Field(name)) for name in named_fields()} <= typed

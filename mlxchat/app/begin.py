@@ -20,7 +20,7 @@ from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import Reader, SectionReader
-from mlxchat.app.sinks import FileSink, NoSink, Sink
+from mlxchat.app.sinks import NoSink, Sink
 from mlxchat.passages.document import Document
 from mlxchat.passages.quote import Read, left_out
 from mlxchat.request import Request
@@ -39,7 +39,6 @@ class Changes(TypedDict, total=False):
     max_bytes: int | None
     max_tokens: int
     on_loop: OnLoop
-    metrics: Path | None
     offline: bool
     device: str
     kept: Mapping[str, bool | None]
@@ -139,20 +138,20 @@ class SavedRun:
         path = request.overnight.output_path()
         assert path is not None
         observer.note(f"the text continues in {path}")
-        rotate_bytes, position = request.overnight.rotate_bytes, begun.position
+        position = begun.position
         if position == START:
-            for kept in set_aside(path, rotate_bytes):
+            position, kept = None, set_aside(path)
+            if kept is not None:
                 observer.warn(f"the text begins again: what there was is kept in {kept}")
-            position = None
         with ExitStack() as stack:
-            file = stack.enter_context(OutputFile.open(path, position, rotate_bytes))
+            file = stack.enter_context(OutputFile.open(path, position))
             checkpoint.change(record_of(request, loaded))
             return Run(
                 request,
                 loaded,
                 prompt,
                 begun,
-                sink=FileSink(file),
+                sink=file,
                 checkpoint=checkpoint,
                 observer=observer,
                 open_files=stack.pop_all(),
@@ -223,9 +222,8 @@ def _prompt(
     return prompt, passages, None
 
 
-def _new_file(request: Request, stack: ExitStack) -> FileSink | None:
+def _new_file(request: Request, stack: ExitStack) -> OutputFile | None:
     path = request.overnight.output_path()
     if path is None:
         return None
-    file = OutputFile.open(path, None, request.overnight.rotate_bytes)
-    return FileSink(stack.enter_context(file))
+    return stack.enter_context(OutputFile.open(path))

@@ -32,7 +32,6 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
     long = replace(
         long,
         output=path.resolve(),
-        metrics=None if long.metrics is None else long.metrics.resolve(),
         until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
         lasting_s=None,
     )

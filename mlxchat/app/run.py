@@ -22,7 +22,7 @@ from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sections import Reader
-from mlxchat.app.sinks import FileSink, Sink
+from mlxchat.app.sinks import Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
@@ -36,6 +36,7 @@ from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.store.output_file import OutputFile
 from mlxchat.template_args import allows_thinking
 from mlxchat.text.documents import name_of
 from mlxchat.text.extract import extract_code, is_settled
@@ -346,13 +347,13 @@ class Run:
         written = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.in_thought)
         checkpointer = None
         if self._checkpoint is not None:
-            assert isinstance(self._sink, FileSink)
+            assert isinstance(self._sink, OutputFile)
             checkpointer = Checkpointer(
                 self._checkpoint,
                 loaded.model,
                 loaded.fingerprint(),
                 begun,
-                file=self._sink.file,
+                file=self._sink,
                 watch=watch,
                 written=written,
                 warn=observer.warn,

@@ -6,18 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import mlx.core as mx
-
 from mlxchat import platform
 from mlxchat.app.loop import Loop
 from mlxchat.cache import Cache, bytes_held, tokens_held
-from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.request import Overnight
 from mlxchat.settings import OnLoop, SamplingSettings
-from mlxchat.store.metrics import MetricsFile
 from mlxchat.store.output_file import Position
 from mlxchat.wording import Field, Message
 
@@ -90,10 +86,9 @@ class Watch:
         deadline_s = overnight.deadline_s(time.time())
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._max_bytes = overnight.max_bytes
-        self._metrics = None if overnight.metrics is None else MetricsFile(overnight.metrics)
         self._tokens = 0 if begun.resume_point is None else begun.resume_point.generated
         self._tokens_before = self._tokens
-        self._bytes = 0 if begun.position is None else begun.position.total_bytes
+        self._bytes = 0 if begun.position is None else begun.position.bytes
         self._started_s = time.monotonic()
         self._reading: tuple[int, int] | None = None
         self.saved: Saved | None = None
@@ -101,9 +96,8 @@ class Watch:
 
     def should_stop(self) -> bool:
         """Whether the caller, the wall clock or a loop ends the run."""
-        # Wall-clock time, because a machine may sleep.
-        self._measure()
         asked = self._is_asked_to_stop()
+        # Wall-clock time, because a machine may sleep.
         if self.ended is None and time.time() >= self._deadline_s:
             self.ended = "time"
         return self.ended is not None or asked
@@ -163,25 +157,5 @@ class Watch:
         if self.loop.stops:
             self.ended = "loop"
 
-    def _measure(self) -> None:
-        now_s = time.monotonic()
-        if self._metrics is not None and self._metrics.due(now_s):
-            error = self._metrics.write(self._figures(now_s), now_s)
-            if error is not None:
-                self._warn(error)
-
     def _rate(self, now_s: float) -> float:
         return (self._tokens - self._tokens_before) / max(now_s - self._started_s, 1e-9)
-
-    def _figures(self, now_s: float) -> dict[str, Any]:
-        widest = max(windows(self._cache), key=lambda window: window.total, default=None)
-        return {
-            "tokens": self._tokens,
-            "tokens_per_s": round(self._rate(now_s), 3),
-            "memory_bytes": platform.process_memory_bytes(),
-            "mlx_bytes": mx.get_active_memory(),
-            "kv_bytes": bytes_held(self._cache),
-            "offset": 0 if widest is None else widest.offset,
-            "total": 0 if widest is None else widest.total,
-            "repetition": round(self.loop.detector.share, 4),
-        }

@@ -17,7 +17,7 @@ class Overnight:
 
     The run ends at `until`, or `lasting_s` seconds after generation begins, or before the text
     exceeds `max_bytes`. The text goes to the new file `output`; with `checkpoint`, a new directory,
-    the default is output.txt in it. Every `rotate_bytes`, the text continues in another file.
+    the default is output.txt in it.
     """
 
     until: datetime | None = option(
@@ -59,22 +59,6 @@ class Overnight:
         parse=Path,
         if_unset="stdout, or output.txt in the checkpoint",
     )
-    rotate_bytes: int | None = option(
-        None,
-        "Start another file every SIZE, such as 50MB",
-        Group.OUTPUT,
-        name="rotate",
-        metavar="SIZE",
-        parse=parse_bytes,
-        if_unset="never",
-    )
-    metrics: Path | None = option(
-        None,
-        "Append a line of JSON figures every minute",
-        Group.OUTPUT,
-        metavar="FILE",
-        parse=Path,
-    )
     checkpoint: Path | None = option(
         None,
         "Save checkpoints to a new directory, to resume from",
@@ -99,14 +83,6 @@ class Overnight:
                 " and ",
                 Field("lasting_s"),
                 " cannot be combined",
-            )
-        if self.rotate_bytes is not None and self.output_path() is None:
-            raise UsageError(
-                Field("rotate_bytes"),
-                " needs a file to write to: ",
-                Field("output"),
-                " or ",
-                Field("checkpoint"),
             )
 
     @property
