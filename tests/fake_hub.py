@@ -6,7 +6,6 @@ It has no Xet storage: files are sent over plain HTTP.
 
 import hashlib
 import json
-import re
 import struct
 import threading
 import time
@@ -51,8 +50,6 @@ class FakeRepo:
 
     files: dict[str, bytes]
     gated_status: int | None = None
-    # Files in large-file storage, which have another checksum.
-    large: tuple[str, ...] = ()
     claimed_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -63,11 +60,6 @@ class FakeRepo:
         return self.claimed_bytes.get(name, len(self.files[name]))
 
     def etag(self, name: str) -> str:
-        if name in self.large:
-            return hashlib.sha256(self.files[name]).hexdigest()
-        return self.blob_id(name)
-
-    def blob_id(self, name: str) -> str:
         return git_sha1(self.files[name])
 
 
@@ -81,11 +73,6 @@ class FakeHub:
     always_answer: tuple[int, bytes] | None = None
     requests: list[str] = field(default_factory=list)
     sent_names: list[str] = field(default_factory=list)
-    # The beginnings of the parts of files that were asked for; whether they are sent as such.
-    ranges: list[tuple[str, int]] = field(default_factory=list)
-    sends_ranges: bool = True
-    # Large files are on another server.
-    redirects: bool = False
 
     def __enter__(self) -> "FakeHub":
         handler = type("Handler", (_Handler,), {"hub": self})
@@ -133,8 +120,6 @@ class _Handler(BaseHTTPRequestHandler):
         parts = path.strip("/").split("/")
         if parts[:2] == ["api", "models"] and len(parts) >= 4:
             self._answer_api("/".join(parts[2:4]), parts[4:])
-        elif parts[0] == "cdn" and len(parts) == 4:
-            self._send_file(self.hub.repos["/".join(parts[1:3])], parts[3])
         elif len(parts) >= 5 and parts[2] == "resolve":
             self._answer_file("/".join(parts[:2]), "/".join(parts[4:]))
         else:
@@ -152,26 +137,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _sibling(self, repo: FakeRepo, name: str) -> dict[str, object]:
         size_bytes = repo.size_bytes(name)
-        entry: dict[str, object] = {
+        return {
             "rfilename": name,
             "size": size_bytes,
-            "blobId": repo.blob_id(name),
+            "blobId": repo.etag(name),
         }
-        if name in repo.large:
-            entry["lfs"] = {"sha256": repo.etag(name), "size": size_bytes, "pointerSize": 134}
-        return entry
 
     def _tree_entry(self, repo: FakeRepo, name: str) -> dict[str, object]:
         size_bytes = repo.size_bytes(name)
-        entry: dict[str, object] = {
+        return {
             "type": "file",
             "path": name,
             "size": size_bytes,
-            "oid": repo.blob_id(name),
+            "oid": repo.etag(name),
         }
-        if name in repo.large:
-            entry["lfs"] = {"oid": repo.etag(name), "size": size_bytes, "pointerSize": 134}
-        return entry
 
     def _answer_file(self, repo_id: str, name: str) -> None:
         repo = self.hub.repos.get(repo_id)
@@ -181,14 +160,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(repo.gated_status, b"{}", {"X-Error-Code": "GatedRepo"})
         elif name not in repo.files:
             self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
-        elif name in repo.large and self.hub.redirects:
-            headers = {
-                "Location": f"{self.hub.endpoint}/cdn/{repo_id}/{name}",
-                "X-Repo-Commit": repo.commit,
-                "X-Linked-Etag": f'"{repo.etag(name)}"',
-                "X-Linked-Size": str(len(repo.files[name])),
-            }
-            self._send(302, b"", headers)
         else:
             self._send_file(repo, name)
 
@@ -196,14 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": repo.commit, "ETag": f'"{repo.etag(name)}"'}
         if self.command == "GET":
             self.hub.sent_names.append(name)
-        data, status = repo.files[name], 200
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if wanted is not None and self.hub.sends_ranges:
-            start = int(wanted[1])
-            self.hub.ranges.append((name, start))
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            data, status = data[start:], 206
-        self._send(status, data, headers, self.hub.cut_off_after_bytes.get(name))
+        self._send(200, repo.files[name], headers, self.hub.cut_off_after_bytes.get(name))
 
     def _send_json(self, value: object) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})

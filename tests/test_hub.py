@@ -135,7 +135,7 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     assert time.monotonic() - interrupted_s < 15
     assert (process.returncode, out, err) == (130, b"", b"")
     assert cached_snapshot("org/tiny") is None
-    assert list(repo_dir("org/tiny").glob("blobs/*.incomplete")) == []
+    assert leftovers("org/tiny") == []
 
     listed = json.loads(run_program("models", "list", "--json").stdout.splitlines()[0])
     assert listed["name"] == "org/tiny"
@@ -146,6 +146,30 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     assert run_program("models", "pull", "org/tiny").returncode == 0
     assert cached_snapshot("org/tiny") is not None
     assert fake_hub.sent_names == ["model.safetensors"]
+
+
+def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written(
+    fake_hub: FakeHub, run_program: RunMlxchat
+):
+    fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
+    fake_hub.seconds_per_chunk = 0.1
+    pull = [sys.executable, "-m", "mlxchat", "models", "pull", "org/tiny"]
+    process = subprocess.Popen(pull, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: leftovers("org/tiny") != [])
+    process.kill()
+    process.wait()
+    assert len(leftovers("org/tiny")) == 1
+
+    fake_hub.seconds_per_chunk = 0.005
+    fake_hub.sent_names.clear()
+    both = [subprocess.Popen(pull, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(timeout=100) for process in both] == [0, 0]
+    assert fake_hub.sent_names.count("model.safetensors") == 1
+    assert leftovers("org/tiny") == []
+
+
+def leftovers(repo_id: str) -> list[Path]:
+    return list(repo_dir(repo_id).glob("blobs/*.incomplete"))
 
 
 def cached_file_count(repo_id: str) -> int:
@@ -173,7 +197,7 @@ def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_sna
     message = done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
     assert message.startswith("the download of org/tiny failed: ")
     assert message.endswith(
-        "; what has arrived is kept: run `mlxchat models pull org/tiny` to resume"
+        "; complete files are kept: run `mlxchat models pull org/tiny` to resume"
     )
     assert cached_snapshot("org/tiny") is None
 
@@ -290,7 +314,7 @@ def test_a_repository_without_safetensors_is_refused_before_downloading(
     [
         (
             errno.ENOSPC,
-            "{cache} is full: make space, or set HF_HOME to a larger disk; what has arrived is "
+            "{cache} is full: make space, or set HF_HOME to a larger disk; complete files are "
             "kept: download it again to resume",
         ),
         (errno.EACCES, "cannot write to {cache}: Permission denied"),

@@ -4,16 +4,13 @@ The library is imported only in the functions that need it; `hub_cache` finds do
 without it, and `hub_errors` puts its errors into words.
 """
 
-import glob
-import inspect
-import os
-import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -22,9 +19,7 @@ from mlxchat.errors import AdapterError, HubError, ModelNotFound, ModelUnsupport
 from mlxchat.models.hub_cache import (
     ADAPTER_PATTERNS,
     ALLOW_PATTERNS,
-    cached_repos,
     cached_size_bytes,
-    cached_snapshot,
     holds_adapter,
     holds_model,
     hub_cache_dir,
@@ -33,14 +28,10 @@ from mlxchat.models.hub_cache import (
     snapshot_dir,
 )
 from mlxchat.models.hub_errors import one_line_errors
-from mlxchat.models.partial import Fetch, LargeFile, StoppedError, fetch_all, kept_bytes
 from mlxchat.models.skeleton import read_config
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
 
-__all__ = ["cached_repos", "cached_snapshot", "download", "remove", "repo_size_bytes"]
-
-SHA256 = re.compile(r"[0-9a-f]{64}")
 QUICK_TIMEOUT_S = 3.0
 PATIENT_TIMEOUT_S = 10.0
 # A download that would leave less than this on the disk is refused.
@@ -53,33 +44,6 @@ class _RemoteFiles:
 
     commit: str
     size_bytes: dict[str, int]
-    large: tuple[LargeFile, ...] = ()
-
-
-def _reports_progress() -> bool:
-    """Whether this version of the library reports the progress of a single file."""
-    from huggingface_hub.file_download import http_get
-
-    return "tqdm_class" in inspect.signature(http_get).parameters
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is to be downloaded: the `large` files first, then all that match the patterns."""
-
-    repo_id: str
-    commit: str
-    large: list[LargeFile]
-    missing_bytes: int
-    patterns: tuple[str, ...]
-
-
-def repo_size_bytes(repo_id: str) -> int:
-    """Ask the Hub for the download size of `repo_id`, for a few seconds at most.
-
-    Raises ModelNotFound for an unknown id and HubError if the Hub does not answer.
-    """
-    return sum(_remote_files(repo_id, QUICK_TIMEOUT_S, ALLOW_PATTERNS).size_bytes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +53,18 @@ class RemoteModel:
     config: dict[str, Any]
     size_bytes: int
     weight_bytes: int
+
+
+class _StoppedError(Exception):
+    """Stops a worker thread of a download after Ctrl-C."""
+
+
+def repo_size_bytes(repo_id: str) -> int:
+    """Ask the Hub for the download size of `repo_id`, for a few seconds at most.
+
+    Raises ModelNotFound for an unknown id and HubError if the Hub does not answer.
+    """
+    return sum(_remote_files(repo_id, QUICK_TIMEOUT_S, ALLOW_PATTERNS).size_bytes.values())
 
 
 def look_up(repo_id: str) -> RemoteModel:
@@ -142,7 +118,7 @@ def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Pa
 
 
 def remove(repo_id: str) -> int:
-    """Delete every revision of `repo_id` from the cache; return the bytes freed.
+    """Delete `repo_id` from the cache with all its revisions; return the bytes freed.
 
     Raises ModelNotFound if it is not cached, HubError if it cannot be deleted.
     """
@@ -151,36 +127,16 @@ def remove(repo_id: str) -> int:
         raise ModelNotFound(f"{repo_id} is not in the cache at {hub_cache_dir()}")
     size_bytes = cached_size_bytes(repo_id)
     with one_line_errors(repo_id):
-        _delete_revisions(repo_id)
-        # The library ignores the remains of an interrupted download.
-        if directory.exists():
-            shutil.rmtree(directory)
+        shutil.rmtree(directory)
     return size_bytes
-
-
-def _delete_revisions(repo_id: str) -> None:
-    # The library knows which blobs are shared. It assumes unique commits, but a copied repository
-    # has those of the original, so only this one is passed.
-    cache = _library().scan_cache_dir(hub_cache_dir())
-    ours = [repo for repo in cache.repos if (repo.repo_type, repo.repo_id) == ("model", repo_id)]
-    commits = [revision.commit_hash for repo in ours for revision in repo.revisions]
-    replace(cache, repos=frozenset(ours)).delete_revisions(*commits).execute()
 
 
 def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> _RemoteFiles:
     with one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-    large = (
-        LargeFile(file.rfilename, file.lfs.size, file.lfs.sha256)
-        for file in info.siblings or []
-        if file.lfs is not None and SHA256.fullmatch(file.lfs.sha256)
-    )
-    return _RemoteFiles(
-        commit=info.sha or "",
-        size_bytes={name: size for name, size in sizes.items() if is_wanted(name, patterns)},
-        large=tuple(file for file in large if is_wanted(file.name, patterns) and file.can_resume),
-    )
+    wanted = {name: size for name, size in sizes.items() if is_wanted(name, patterns)}
+    return _RemoteFiles(info.sha or "", wanted)
 
 
 def _require_safetensors(repo_id: str, files: _RemoteFiles) -> None:
@@ -214,81 +170,47 @@ def _download(
     show_progress: bool,
     notify: Notify,
 ) -> Path:
-    large = _missing_large_files(repo_id, files)
-    kept = kept_bytes(repo_id, large)
-    missing_bytes = _missing_bytes(repo_id, files) - kept
-    _require_disk_space(repo_id, missing_bytes)
-    if kept:
-        notify(f"resuming the download of {repo_id}, {format_bytes(missing_bytes)} left")
-    elif missing_bytes:
-        notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
-    plan = _Plan(repo_id, files.commit, large, missing_bytes, tuple(patterns))
-    return _fetch(plan, show_progress)
-
-
-def _missing_large_files(repo_id: str, files: _RemoteFiles) -> list[LargeFile]:
-    """Those to be fetched so that they can resume; none if the user asked for the library's fastest
-    way, which cannot."""
-    if os.environ.get("HF_XET_HIGH_PERFORMANCE") or not _reports_progress():
-        return []
-    snapshot = snapshot_dir(repo_id, files.commit)
-    return [file for file in files.large if not (snapshot / file.name).is_file()]
-
-
-def _fetch(plan: _Plan, show_progress: bool) -> Path:
     """Run the library's download in a thread, so that Ctrl-C can stop its workers.
 
     Alone, the library would finish the files in progress, gigabytes each.
     """
+    missing_bytes = _missing_bytes(repo_id, files)
+    if missing_bytes:
+        _remove_leftovers(repo_id)
+        _require_disk_space(repo_id, missing_bytes)
+        notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
     stop = Event()
-    pool = ThreadPoolExecutor(max_workers=1)
     with (
-        one_line_errors(plan.repo_id, downloading=True),
-        _bar(plan.repo_id, plan.missing_bytes, show_progress) as bar,
+        ThreadPoolExecutor(max_workers=1) as pool,
+        one_line_errors(repo_id, downloading=True),
+        _bar(repo_id, missing_bytes, show_progress) as bar,
     ):
-        reporter = _reporter_class(bar, stop)
-        fetch = _large_files_fetch(plan.repo_id, plan.commit, reporter, stop)
-
-        def download(but: Collection[str] = ()) -> str:
-            return _library().snapshot_download(
-                plan.repo_id,
-                cache_dir=hub_cache_dir(),
-                allow_patterns=list(plan.patterns),
-                ignore_patterns=[glob.escape(name) for name in but],
-                tqdm_class=reporter,
-            )
-
-        def download_all() -> str:
-            if plan.large:
-                # First the small files: they say what the model is, should this be interrupted.
-                download(but=[file.name for file in plan.large])
-                fetch_all(fetch, plan.large)
-            return download()
-
-        future = pool.submit(download_all)
+        future = pool.submit(
+            _library().snapshot_download,
+            repo_id,
+            cache_dir=hub_cache_dir(),
+            allow_patterns=list(patterns),
+            tqdm_class=_reporter_class(bar, stop),
+        )
         try:
             return Path(future.result())
         except BaseException:
             _stop_workers(stop)
             raise
-        finally:
-            pool.shutdown()
 
 
-def _large_files_fetch(repo_id: str, commit: str, reporter: Any, stop: Event) -> Fetch:
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+def _remove_leftovers(repo_id: str) -> None:
+    """Remove what the library left of files when it was killed: it starts them again.
 
-    library = _library()
-    return Fetch(
-        repo_id=repo_id,
-        get=http_get,
-        lock=WeakFileLock,
-        url_of=lambda name: library.hf_hub_url(repo_id, name, revision=commit),
-        headers=build_hf_headers(),
-        reporter=reporter,
-        stop=stop,
-    )
+    A file that another process is writing keeps its lock, so that process is not disturbed.
+    """
+    from huggingface_hub.utils import WeakFileLock
+
+    locks = hub_cache_dir() / ".locks" / repo_dir(repo_id).name
+    for path in (repo_dir(repo_id) / "blobs").glob("*.incomplete"):
+        lock = locks / f"{path.name.partition('.')[0]}.lock"
+        with suppress(OSError, TimeoutError), WeakFileLock(lock, timeout=0.1):
+            path.unlink()
 
 
 def _bar(repo_id: str, missing_bytes: int, show_progress: bool) -> Any:
@@ -322,7 +244,7 @@ def _reporter_class(bar: Any, stop: Event) -> Any:
 
         def update(self, n: float | None = 1) -> bool | None:
             if stop.is_set():
-                raise StoppedError
+                raise _StoppedError
             if self._counts:
                 bar.update(n)
             return super().update(n)

@@ -136,7 +136,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _how_to_resume(repo_id: str) -> tuple[object, ...]:
-    return "what has arrived is kept: ", Action("pull", "download it again", repo_id), " to resume"
+    return "complete files are kept: ", Action("pull", "download it again", repo_id), " to resume"
 
 
 def _endpoint() -> str:
