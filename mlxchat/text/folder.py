@@ -4,15 +4,13 @@ As in a shell, hidden files have to be named. Links to folders are not followed,
 them is ever entered. Reading the files is left to `documents`.
 """
 
-import fnmatch
 import os
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from mlxchat.errors import InputError, UsageError
 
 SPECIAL = frozenset("*?[")
-ANY_DEPTH = "**"
 
 
 def files_in(path: str) -> list[str] | None:
@@ -24,9 +22,9 @@ def files_in(path: str) -> list[str] | None:
     if path.startswith("~") and not os.path.lexists(path):
         # The shell does not expand it in a quoted pattern.
         path = os.path.expanduser(path)  # noqa: PTH111
-    if os.path.isdir(path):  # noqa: PTH112
+    if Path(path).is_dir():
         _check_readable(path)
-        found, problem = _below("" if path == "." else path, [ANY_DEPTH]), "the folder has no files"
+        found, problem = _below(path), "the folder has no files"
     elif not os.path.lexists(path) and not SPECIAL.isdisjoint(path):
         found, problem = _matches(path), "no file matches"
     else:
@@ -60,69 +58,22 @@ def _check_readable(folder: str) -> None:
         raise InputError(f"cannot read {readable_name(folder)}: {error.strerror}") from error
 
 
+def _below(root: str) -> Iterator[str]:
+    """Yield the files in the folder, and the folders in it that cannot be read, so that reading
+    them fails."""
+    unreadable: list[OSError] = []
+    for folder, folders, names in os.walk(root, onerror=unreadable.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (str(Path(folder, name)) for name in names if not name.startswith("."))
+    yield from (error.filename for error in unreadable)
+
+
 def _matches(pattern: str) -> Iterator[str]:
-    root = "/" if pattern.startswith("/") else ""
-    parts = [part for part in pattern.split("/") if part]
-    # Twice any depth is any depth.
-    once = [part for at, part in enumerate(parts) if parts[at : at + 2] != [ANY_DEPTH] * 2]
-    return _below(root, once)
-
-
-def _below(folder: str, parts: list[str]) -> Iterator[str]:
-    """Yield the files below the folder whose path matches the parts of a pattern, and the folders
-    that cannot be read, so that reading them fails."""
-    # A folder may be deeper than Python can recurse.
-    waiting = [(folder, parts)]
-    while waiting:
-        folder, (part, *rest) = waiting.pop()
-        if part != ANY_DEPTH and SPECIAL.isdisjoint(part):
-            path = _join(folder, part)
-            if not rest and os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112
-                yield path
-            elif rest and os.path.isdir(path):  # noqa: PTH112
-                waiting.append((path, rest))
-            continue
-        if part == ANY_DEPTH:
-            waiting.append((folder, rest or ["*"]))
-            rest = [part, *rest]
-        try:
-            entries = _entries(folder, part)
-        except OSError:
-            yield folder
-            continue
-        for path, is_folder in entries:
-            if not is_folder and not rest:
-                yield path
-            elif is_folder and rest:
-                waiting.append((path, rest))
-
-
-def _entries(folder: str, part: str) -> list[tuple[str, bool]]:
-    """The entries that match a part of a pattern, and whether they are folders. Any depth has no
-    links to folders. Raises OSError."""
-    found: list[tuple[str, bool]] = []
-    with os.scandir(folder or ".") as entries:
-        for entry in entries:
-            if not _is_match(entry.name, part):
-                continue
-            is_folder = _is_folder(entry)
-            if not (part == ANY_DEPTH and is_folder and entry.is_symlink()):
-                found.append((_join(folder, entry.name), is_folder))
-    return found
-
-
-def _is_match(name: str, part: str) -> bool:
-    if name.startswith(".") and not part.startswith("."):
-        return False
-    return fnmatch.fnmatchcase(name, part)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a circle of links
-        return False
-
-
-def _join(folder: str, name: str) -> str:
-    return os.path.join(folder, name)  # noqa: PTH118
+    parts = PurePath(pattern).parts
+    if parts[-1] == "**":
+        parts = (*parts, "*")
+    root = Path(parts[0]) if parts[0] == "/" else Path()
+    names_hidden = any(part.startswith(".") for part in parts)
+    for path in root.glob(os.path.join(*parts[root != Path() :])):  # noqa: PTH118
+        if not path.is_dir() and (names_hidden or not any(p.startswith(".") for p in path.parts)):
+            yield str(path)
