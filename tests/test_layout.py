@@ -34,16 +34,16 @@ CEILINGS = {
     "cache": 2_866,
     "models": 5_249,
     "engine": 2_946,
-    "chat": 2_421,
+    "chat": 2_396,
     "store": 2_273,
-    "sessions": 3_526,
+    "sessions": 2_467,
     "rows": 1_703,
     "distributed": 1_265,
     "app": 4_804,
     "bench": 1_994,
-    "terminal": 5_896,
+    "terminal": 5_841,
     "doctor": 429,
-    "cli": 2_784,
+    "cli": 2_767,
 }
 
 # The package's entry points come after everything else.

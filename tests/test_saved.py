@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from mlxchat import paths
 from mlxchat.chat import transcript
-from mlxchat.chat.transcript import as_markdown, from_markdown
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
@@ -268,65 +267,26 @@ def test_names_that_differ_only_in_case_are_kept_apart() -> None:
 
 def test_a_conversation_is_the_same_after_export_and_import(tmp_path: Path) -> None:
     turns = [Turn("one\ntwo", "yes\n\n> quoted", thought="hm"), Turn("", "no"), Turn("last")]
-    for suffix in (".jsonl", ".md"):
-        file = tmp_path / f"talk{suffix}"
-        if suffix == ".md":
-            transcript.export_markdown(file, "Be kind.", turns)
-        else:
-            transcript.save(file, "Be kind.", turns)
-        name = f"from {suffix[1:]}"
-        assert import_messages(file, name) == 3
-        saved = read_session(name)
-        assert saved.system == "Be kind."
-        assert [(each.user, each.reply, each.thought) for each in saved.turns] == [
-            (each.user, each.reply, each.thought) for each in turns
-        ]
-        with pytest.raises(SessionError, match=f"session '{name}' already exists"):
-            import_messages(file, name.upper())
+    file = tmp_path / "talk.jsonl"
+    transcript.save(file, "Be kind.", turns)
+    assert import_messages(file, "talk") == 3
+    saved = read_session("talk")
+    assert saved.system == "Be kind."
+    assert [(each.user, each.reply, each.thought) for each in saved.turns] == [
+        (each.user, each.reply, each.thought) for each in turns
+    ]
+    with pytest.raises(SessionError, match="session 'talk' already exists"):
+        import_messages(file, "TALK")
 
 
 def test_a_file_that_cannot_be_imported_makes_no_session(tmp_path: Path) -> None:
-    for name, text in (("a.md", "Just a text."), ("b.jsonl", "nonsense\n"), ("c.md", "")):
-        (tmp_path / name).write_text(text)
-    for name, reason in (
-        ("a.md", "not an exported conversation"),
-        ("b.jsonl", "line 1"),
-        ("d.md", "No such file"),
-        ("d.jsonl", "does not exist"),
-    ):
+    (tmp_path / "a.jsonl").write_text("nonsense\n")
+    for name, reason in (("a.jsonl", "line 1"), ("b.jsonl", "does not exist")):
         with pytest.raises(SessionError, match=reason):
             import_messages(tmp_path / name, "mine")
     with pytest.raises(SessionError, match="invalid session name"):
-        import_messages(tmp_path / "c.md", "a/b")
+        import_messages(tmp_path / "a.jsonl", "a/b")
     assert names_by_use() == []
-    assert import_messages(tmp_path / "c.md", "empty") == 0
-
-
-markdown = st.text(st.sampled_from("a>* \n`<"), max_size=20)
-
-
-@given(
-    st.none() | markdown,
-    st.none() | markdown,
-    st.lists(st.tuples(markdown, markdown, markdown), max_size=3),
-)
-@hypothesis_settings(deadline=None)
-def test_markdown_is_read_back_except_for_space_around_texts(
-    system: str | None, note: str | None, said: list[tuple[str, str, str]]
-) -> None:
-    def normal(text: str) -> list[str]:
-        lines = "\n".join(text.splitlines()).strip("\n").split("\n")
-        return [line.lstrip() if line.lstrip().startswith(">") else line for line in lines]
-
-    turns = [
-        Turn(user, reply.strip("\n"), thought=thought.strip()) for user, reply, thought in said
-    ]
-    _, noted, found = from_markdown(as_markdown(system, turns, note=note))
-    assert normal((noted or "").strip()) == normal((note or "").strip())
-    for name in ("user", "reply"):
-        assert [normal(getattr(each, name)) for each in found] == [
-            normal(getattr(each, name)) for each in turns
-        ]
 
 
 # Hostile files

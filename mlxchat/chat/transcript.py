@@ -15,11 +15,8 @@ THOUGHTS_BEGIN = "<details><summary>Thoughts</summary>\n\n"
 THOUGHTS_END = "\n\n</details>\n\n"
 NOTE_BEGINS = "<details><summary>Note on forgotten turns</summary>\n\n"
 NOTE_ENDS = "\n\n</details>\n"
-# A line of a reply that quotes something, and one that was indented.
+# A line of a reply that quotes something.
 QUOTATION = re.compile("^( {0,2}>)", re.MULTILINE)
-INDENTED = re.compile("^ ( {0,2}>)", re.MULTILINE)
-# The lines of a message.
-MESSAGE = re.compile(r"\n((?:>.*\n?)+)")
 
 
 def save(
@@ -86,28 +83,6 @@ def as_markdown(
         answer = QUOTATION.sub(r" \1", f"{folded}{turn.reply}")
         parts.append(f"{quoted}\n\n{answer}\n")
     return "\n".join(parts)
-
-
-def from_markdown(text: str) -> tuple[str | None, str | None, list[Turn]]:
-    """The system prompt, the note and the turns of what `as_markdown` wrote. Thoughts become one.
-
-    Raises ValueError if the text is something else.
-    """
-    first, *messages = MESSAGE.split(f"\n{text}")
-    system, note = INDENTED.sub(r"\1", first).strip(), ""
-    if system.endswith(NOTE_ENDS.strip()):
-        system, _, note = system.removesuffix(NOTE_ENDS.strip()).rpartition(NOTE_BEGINS.strip())
-        system, note = system.strip(), note.strip()
-    if system and (len(system) < 2 or system[0] != "*" or system[-1] != "*"):
-        raise ValueError("it begins with neither a message nor a system prompt")
-    turns: list[Turn] = []
-    for quoted, answer in zip(messages[::2], messages[1::2], strict=True):
-        user = "\n".join(line[1:].removeprefix(" ") for line in quoted.splitlines())
-        reply, thought = INDENTED.sub(r"\1", answer).strip("\n"), ""
-        if reply.startswith(THOUGHTS_BEGIN):
-            thought, _, reply = reply.removeprefix(THOUGHTS_BEGIN).partition(THOUGHTS_END)
-        turns.append(Turn(user, reply, thought=thought))
-    return system[1:-1] if system else None, note or None, turns
 
 
 def _refuse_to_overwrite(path: Path) -> None:

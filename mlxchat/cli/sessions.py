@@ -120,38 +120,21 @@ def export(
 
 @session_app.command(
     "import",
-    epilog="""\
-Examples:
-  mlxchat session import holidays.jsonl
-  mlxchat session import chatgpt-export.zip
-  mlxchat session import "$(llm logs path)"
-""",
+    epilog="Example: mlxchat session import holidays.jsonl",
 )
 def import_(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help=".jsonl or .md file, ChatGPT's export, or llm's logs"),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Exported .jsonl file")],
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the session, instead of the file's")
     ] = None,
 ) -> None:
-    """Make sessions of an exported file.
+    """Make a session of a file that `/save` or `session export` wrote."""
+    from mlxchat.sessions.listing import import_messages
+    from mlxchat.units import count
 
-    Files that `/save` writes, the archive or conversations.json that ChatGPT exports, and the
-    database of llm. What cannot be imported, such as images, is listed.
-    """
-    from mlxchat.errors import SessionError
-    from mlxchat.sessions.imports import import_file
-    from mlxchat.terminal.import_report import ImportReport
-    from mlxchat.terminal.progress import waiting
-
-    report = ImportReport()
-    with waiting(f"importing {file} …", quiet=False):
-        imported = import_file(file, name, report.left_out)
-    write(report.ended(imported))
-    if imported.problem:
-        raise SessionError(imported.problem)
+    name = file.stem if name is None else name
+    turns = import_messages(file, name)
+    write(f"imported {count(turns, 'turn')} as {name}\n")
 
 
 @session_app.command(epilog='Example: sqlite3 "$(mlxchat session path)" "SELECT user FROM turns"')

@@ -26,10 +26,9 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from mlxchat.chat.transcript import from_markdown
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
-from mlxchat.files import open_to_read, reported_as
+from mlxchat.files import open_to_read
 from mlxchat.sessions.unfinished import NAME, read_unfinished
 
 FORMAT = "mlxchat session"
@@ -86,10 +85,8 @@ def read_earlier(path: Path) -> Saved:
 
 
 def read_messages(path: Path) -> Saved:
-    """Read a conversation for a new one, from JSON Lines or, if the file's name ends in .md, from
-    Markdown: only texts, without tokens and the old window. Raises SessionError."""
-    if path.suffix == ".md":
-        return _read_markdown(path)
+    """Read a conversation for a new one from JSON Lines: only texts, without tokens and the old
+    window. Raises SessionError."""
     saved = _read(path)
     saved.turns = [
         Turn(
@@ -114,18 +111,6 @@ def add_unfinished(saved: Saved, serial: int, thought: str, reply: str) -> None:
     turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"
     turn.ids, turn.exact = None, False
     saved.notices += ("the last reply was interrupted: kept what had been shown",)
-
-
-def _read_markdown(path: Path) -> Saved:
-    with reported_as(SessionError, f"read {path}"), open_to_read(path) as file:
-        text = file.read(MAX_BYTES).decode(errors="replace")
-    try:
-        system, note, turns = from_markdown(text)
-    except ValueError as error:
-        raise SessionError(f"{path} is not an exported conversation: {error}") from error
-    serials = list(range(1, len(turns) + 1))
-    settings: dict[str, Scalar] = {} if note is None else {NOTE: note}
-    return Saved(system, turns, serials, settings, last_serial=len(turns))
 
 
 def _read(path: Path) -> Saved:
