@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from mlxchat.files import exclusive, force_to_disk, write_atomically
-from mlxchat.models.gguf import convert, weights
+from mlxchat.models.gguf import import_gguf
 from mlxchat.store import tensor_file
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.tensor_file import Tensor
+from tests.gguf_files import tiny_gguf
 
 F_FULLFSYNC = 51
 
@@ -112,17 +113,16 @@ def _snapshot(directory: Path) -> None:
     tensor_file.write(directory / "tensors", {"ones": Tensor("F32", (3,), ones)}, {})
 
 
-def _weights(directory: Path) -> None:
-    with weights.SafetensorsWriter(directory / "weights", {"ones": ("F32", (3,))}) as writer:
-        writer.append("ones", np.ones(3, np.float32))
+def _conversion(directory: Path) -> None:
+    source = tiny_gguf("llama").write(directory / "tiny.gguf")
+    import_gguf(source, directory / "models", lambda _: None)
 
 
 DURABLE: dict[str, Callable[[Path], None]] = {
     "a configuration": lambda directory: write_atomically(directory / "file", b"data"),
     "a long run's text": _output,
     "a snapshot": _snapshot,
-    "a converted model": _weights,
-    "a converted model's configuration": lambda directory: convert._write(directory / "x", "{}"),
+    "a converted model": _conversion,
 }
 
 

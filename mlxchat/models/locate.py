@@ -78,9 +78,9 @@ def embedded_model() -> Located | None:
 
 def conversion_dir(gguf_file: Path) -> Path:
     """The directory for the file's conversion; it may not exist yet."""
-    from mlxchat.models.gguf.store import identify
+    from mlxchat.models.gguf.store import directory_name
 
-    return paths.imported_models_dir() / identify(gguf_file).directory_name()
+    return paths.imported_models_dir() / directory_name(gguf_file)
 
 
 def _follow_aliases(name: str, aliases: Mapping[str, str]) -> str:

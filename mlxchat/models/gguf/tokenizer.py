@@ -1,11 +1,14 @@
-"""Turns a GGUF file's tokenizer into Hugging Face's: byte-level BPE, or SentencePiece's BPE.
+"""Turns a GGUF file's vocabulary into Hugging Face's tokenizer: byte-level BPE, or SentencePiece's.
 
+transformers reads GGUF only with PyTorch, and splits the text of some models as GPT-2 does.
 Control tokens become special tokens, so that encoding a text can never produce one.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from gguf.constants import TokenType
+from gguf import TokenType
 from tokenizers import (
     AddedToken,
     Regex,
@@ -18,27 +21,146 @@ from tokenizers import (
 from tokenizers.models import BPE
 
 from mlxchat.errors import ModelUnsupported
-from mlxchat.models.gguf.pretokenize import SPLITTINGS, Splitting
 from mlxchat.models.gguf.read import GgufFile
-from mlxchat.models.gguf.vocabulary import PREFIX, Vocabulary
 
+PREFIX = "tokenizer.ggml"
 SPACE = "\u2581"  # SentencePiece's space
 
+# How a byte-level vocabulary splits text before merging: patterns applied one after another, each
+# to what the previous ones left unmatched, by llama.cpp's names. A wrong split would run but give
+# worse text, so unknown names are refused. The patterns come from the models' own tokenizer.json
+# files. Source of the names: src/llama-vocab.cpp of ggml-org/llama.cpp.
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITTINGS = {
+    "gpt-2": (_GPT2,),
+    "smaug-bpe": (_LLAMA3,),
+    "tekken": (_TEKKEN,),
+    **dict.fromkeys(("falcon3", "llama-bpe", "llama-v3", "llama3"), (_LLAMA3,)),
+    **dict.fromkeys(("minerva-7b", "refact", "smollm", "starcoder"), (r"\p{N}", _GPT2)),
+    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "qwen2"), (_QWEN2,)),
+}
+# Models that begin a text with a token, and for which a piece that is a token becomes that token.
+LIKE_LLAMA3 = ("falcon3", "llama-bpe", "llama-v3", "llama3", "tekken")
 
-def build_tokenizer(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
-    """Build the tokenizer. Raises ModelUnsupported, naming the kind, if it is another one."""
-    model = file.text(f"{PREFIX}.model")
-    if model == "gpt2":
-        tokenizer = _byte_level(file, vocabulary)
-    elif model == "llama":
-        tokenizer = _sentencepiece(file, vocabulary)
-    else:
-        raise ModelUnsupported(
-            f"{file.path}: unsupported kind of tokenizer {model!r}; supported: gpt2, llama"
-        )
-    _add_tokens(tokenizer, vocabulary)
-    _add_frame(file, tokenizer, vocabulary)
-    return tokenizer
+# Control tokens that end a turn even if the metadata does not list them; older files name only one.
+# Source: src/llama-vocab.cpp of ggml-org/llama.cpp.
+END_OF_TURN = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<｜end▁of▁sentence｜>",
+    "<EOT>",
+    "</s>",
+)
+
+# generation_config.json's names for the metadata.
+SAMPLING_KEYS = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "top_k": "general.sampling.top_k",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Tokens by id, their types, and the ids of special tokens (None if the model has none)."""
+
+    tokens: list[str]
+    kinds: list[int]
+    bos: int | None
+    eos: int | None
+    unknown: int | None
+    padding: int | None
+    ends: list[int]  # every token that ends generation, eos first
+
+    def of_kind(self, *kinds: TokenType) -> list[str]:
+        return [token for token, kind in zip(self.tokens, self.kinds, strict=True) if kind in kinds]
+
+    def text(self, index: int | None) -> str | None:
+        return None if index is None else self.tokens[index]
+
+    def ids(self) -> dict[str, Any]:
+        """The ids of special tokens, by Hugging Face's names."""
+        ids = {
+            "bos_token_id": self.bos,
+            "eos_token_id": self.ends or None,
+            "pad_token_id": self.padding,
+        }
+        return {name: value for name, value in ids.items() if value is not None}
+
+
+def read_vocabulary(file: GgufFile, embedded_tokens: int) -> Vocabulary:
+    """Read the vocabulary of a model with `embedded_tokens` embeddings.
+
+    Raises ModelBroken if its lists do not match each other or the model.
+    """
+    # As in llama.cpp: two empty tokens would be indistinguishable.
+    tokens = [
+        token or f"[EMPTY_{index}]" for index, token in enumerate(_texts(file, f"{PREFIX}.tokens"))
+    ]
+    if not 1 <= len(tokens) <= embedded_tokens:
+        raise file.broken(f"{len(tokens)} tokens but {embedded_tokens} embeddings")
+    if len(set(tokens)) != len(tokens):
+        raise file.broken("the vocabulary contains a token twice")
+    kinds = file.get(f"{PREFIX}.token_type", list, [int(TokenType.NORMAL)] * len(tokens))
+    if len(kinds) != len(tokens):
+        raise file.broken(f"{len(tokens)} tokens but {len(kinds)} token types")
+
+    def find(name: str, default: int | None = None) -> int | None:
+        # For a token the model lacks, files have -1 or 2^32 - 1, or no key.
+        candidates = (file.get(f"{PREFIX}.{name}_token_id", int, -1), default)
+        known = (index for index in candidates if index is not None and 0 <= index < len(tokens))
+        return next(known, None)
+
+    # llama.cpp's defaults, which only SentencePiece files rely on.
+    llama = file.get(f"{PREFIX}.model", str) == "llama"
+    eos = find("eos", 2 if llama else None)
+    ends = [index for index in (eos, find("eot"), find("eom")) if index is not None]
+    ends += [
+        index
+        for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind == TokenType.CONTROL and token in END_OF_TURN
+    ]
+    return Vocabulary(
+        tokens=tokens,
+        kinds=kinds,
+        bos=find("bos", 1 if llama else None),
+        eos=eos,
+        unknown=find("unknown", 0 if llama else None),
+        padding=find("padding"),
+        ends=list(dict.fromkeys(ends)),
+    )
+
+
+def _texts(file: GgufFile, key: str) -> list[str]:
+    texts = file.get(key, list)
+    if not all(isinstance(each, str) for each in texts):
+        raise file.broken(f"{key} is not a list of strings")
+    return texts
+
+
+def recommended_sampling(file: GgufFile) -> dict[str, Any]:
+    """What the model's makers recommend, if the file has it."""
+    values = {name: file.metadata.get(key) for name, key in SAMPLING_KEYS.items()}
+    # Stored in float32, in which 0.95 is 0.949999988.
+    numbers = {name: each for name, each in values.items() if isinstance(each, int | float)}
+    return {name: round(each, 6) for name, each in numbers.items()}
 
 
 def tokenizer_config(file: GgufFile, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -54,12 +176,30 @@ def tokenizer_config(file: GgufFile, vocabulary: Vocabulary) -> dict[str, Any]:
         "pad_token": vocabulary.text(vocabulary.padding),
     }
     if "tokenizer.chat_template" in file.metadata:
-        config["chat_template"] = file.text("tokenizer.chat_template")
+        config["chat_template"] = file.get("tokenizer.chat_template", str)
     return config
 
 
-def _splitting(file: GgufFile) -> Splitting:
-    name = file.text(f"{PREFIX}.pre", "")
+def build_tokenizer(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+    """Build the tokenizer. Raises ModelUnsupported, naming the kind, if it is another one."""
+    model = file.get(f"{PREFIX}.model", str)
+    if model not in ("gpt2", "llama"):
+        raise ModelUnsupported(
+            f"{file.path}: unsupported kind of tokenizer {model!r}; supported: gpt2, llama"
+        )
+    build = _byte_level if model == "gpt2" else _sentencepiece
+    tokenizer = build(file, vocabulary)
+    special = vocabulary.of_kind(TokenType.CONTROL, TokenType.UNKNOWN)
+    tokenizer.add_tokens([AddedToken(each, special=True, normalized=False) for each in special])
+    # Matched anywhere in a text.
+    others = vocabulary.of_kind(TokenType.USER_DEFINED)
+    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in others])
+    _add_frame(file, tokenizer, vocabulary)
+    return tokenizer
+
+
+def _splitting(file: GgufFile) -> str:
+    name = file.get(f"{PREFIX}.pre", str, "")
     if not name:
         raise ModelUnsupported(
             f"{file.path} does not specify how its tokenizer splits text: it was made before "
@@ -67,58 +207,56 @@ def _splitting(file: GgufFile) -> Splitting:
         )
     if name not in SPLITTINGS:
         raise ModelUnsupported(
-            f"{file.path}: unknown pre-tokenizer {name!r}; known: {', '.join(SPLITTINGS)}"
+            f"{file.path}: unknown pre-tokenizer {name!r}; known: {', '.join(sorted(SPLITTINGS))}"
         )
-    return SPLITTINGS[name]
+    return name
 
 
 def _adds_bos(file: GgufFile) -> bool:
-    sentencepiece = file.text(f"{PREFIX}.model") == "llama"
-    return file.flag(f"{PREFIX}.add_bos_token", sentencepiece or _splitting(file).add_bos)
+    sentencepiece = file.get(f"{PREFIX}.model", str) == "llama"
+    default = sentencepiece or _splitting(file) in LIKE_LLAMA3
+    return file.get(f"{PREFIX}.add_bos_token", bool, default)
 
 
 def _adds_eos(file: GgufFile) -> bool:
-    return file.flag(f"{PREFIX}.add_eos_token", False)
-
-
-def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
-    splitting = _splitting(file)
-    model = BPE(
-        vocab=_ids(vocabulary),
-        merges=_stored_merges(file, vocabulary),
-        ignore_merges=splitting.ignore_merges,
-    )
-    tokenizer = Tokenizer(model)
-    if splitting.nfc:
-        tokenizer.normalizer = normalizers.NFC()
-    split = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splitting.patterns]
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*split, to_bytes])
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
+    return file.get(f"{PREFIX}.add_eos_token", bool, False)
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
     return {token: index for index, token in enumerate(vocabulary.tokens)}
 
 
-def _stored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
+def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+    name = _splitting(file)
+    model = BPE(
+        vocab=_ids(vocabulary),
+        merges=list(_stored_merges(file, vocabulary)),
+        ignore_merges=name in LIKE_LLAMA3,
+    )
+    tokenizer = Tokenizer(model)
+    if name == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    split = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITTINGS[name]]
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*split, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _stored_merges(file: GgufFile, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
     """The file's merges, each stored as `left right`. Raises ModelBroken for an invalid one."""
-    tokens = set(vocabulary.tokens)
-    control = {vocabulary.tokens[index] for index in vocabulary.of_kind(TokenType.CONTROL)}
-    merges: list[tuple[str, str]] = []
-    for merge in file.texts(f"{PREFIX}.merges"):
+    tokens, control = set(vocabulary.tokens), set(vocabulary.of_kind(TokenType.CONTROL))
+    for merge in _texts(file, f"{PREFIX}.merges"):
         left, _, right = merge.partition(" ")
-        if left not in tokens or right not in tokens or left + right not in tokens:
+        if not {left, right, left + right} <= tokens:
             raise file.broken(f"merge {merge!r} uses unknown tokens")
         if left + right not in control:  # else plain text could become a control token
-            merges.append((left, right))
-    return merges
+            yield left, right
 
 
 def _sentencepiece(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     # Like llama.cpp, put a space before each stretch of text, also after special tokens.
-    prefixed = file.flag(f"{PREFIX}.add_space_prefix", True)
+    prefixed = file.get(f"{PREFIX}.add_space_prefix", bool, True)
     model = BPE(
         vocab=_ids(vocabulary),
         merges=_scored_merges(file, vocabulary),
@@ -127,10 +265,8 @@ def _sentencepiece(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
         byte_fallback=True,
     )
     tokenizer = Tokenizer(model)
-    to_marks = normalizers.Replace(" ", SPACE)
-    tokenizer.normalizer = (
-        normalizers.Sequence([normalizers.Prepend(SPACE), to_marks]) if prefixed else to_marks
-    )
+    prefix = [normalizers.Prepend(SPACE)] if prefixed else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
     from_marks = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     strip = [decoders.Strip(" ", 1, 0)] if prefixed else []
     tokenizer.decoder = decoders.Sequence([*from_marks, *strip])
@@ -143,15 +279,15 @@ def _scored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, st
     SentencePiece merges the neighbours that form the best token. On a tie, the longer left part
     wins. Source: `generate_merges` of transformers, which made such models' tokenizer.json files.
     """
-    scores = file.numbers(f"{PREFIX}.scores").tolist()
-    if len(scores) != len(vocabulary.tokens):
+    scores = file.get(f"{PREFIX}.scores", list)
+    if len(scores) != len(vocabulary.tokens) or not all(isinstance(x, float) for x in scores):
         raise file.broken(f"{len(vocabulary.tokens)} tokens but {len(scores)} scores")
+    score_of = dict(zip(vocabulary.tokens, scores, strict=True))
     # Leave out merges into control tokens, or plain text could become one.
-    indices = vocabulary.of_kind(TokenType.NORMAL, TokenType.USER_DEFINED)
-    tokens = {vocabulary.tokens[index]: scores[index] for index in indices}
+    tokens = dict.fromkeys(vocabulary.of_kind(TokenType.NORMAL, TokenType.USER_DEFINED))
     merges = [
-        (-score, -cut, token)
-        for token, score in tokens.items()
+        (-score_of[token], -cut, token)
+        for token in tokens
         for cut in range(1, len(token))
         if token[:cut] in tokens and token[cut:] in tokens
     ]
@@ -159,29 +295,16 @@ def _scored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, st
     return [(token[:-cut], token[-cut:]) for _, cut, token in merges]
 
 
-def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Make control tokens special, and match user-defined tokens anywhere in a text."""
-    for special, kinds in (
-        (True, (TokenType.CONTROL, TokenType.UNKNOWN)),
-        (False, (TokenType.USER_DEFINED,)),
-    ):
-        tokenizer.add_tokens(
-            [
-                AddedToken(vocabulary.tokens[index], special=special, normalized=False)
-                for index in vocabulary.of_kind(*kinds)
-            ]
-        )
-
-
 def _add_frame(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     """Make `encode(…, add_special_tokens=True)` add the model's begin and end tokens."""
-    bos = vocabulary.text(vocabulary.bos) if _adds_bos(file) else None
-    eos = vocabulary.text(vocabulary.eos) if _adds_eos(file) else None
-    if (_adds_bos(file) and bos is None) or (_adds_eos(file) and eos is None):
+    bos, eos = vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos)
+    before = [bos] if _adds_bos(file) else []
+    after = [eos] if _adds_eos(file) else []
+    frame = [token for token in (*before, *after) if token is not None]
+    if len(frame) < len(before) + len(after):
         raise file.broken("the tokenizer adds a begin or end token that it does not define")
-    frame = [token for token in (bos, eos) if token is not None]
-    if not frame:
-        return
-    single = [token for token in (bos, "$A", eos) if token is not None]
-    ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(frame)]
-    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=ids)
+    if frame:
+        ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(frame)]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*map(str, before), "$A", *map(str, after)], special_tokens=ids
+        )

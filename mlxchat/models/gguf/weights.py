@@ -1,77 +1,128 @@
-"""Write a model's weights into one safetensors file, a few rows at a time.
+"""Turns a GGUF file's tensors into the arrays of mlx-lm's model, in MLX's affine form.
 
-Only a piece of one tensor is in memory at a time. Norms, biases and unquantized matrices keep their
-type; `pack` converts the others.
+`value = scale * code + bias` in groups of 32. Q4_0, Q4_1, Q4_K and Q8_0 keep their codes; all other
+quantizations are dequantized and packed in 8 bits. Plain tensors keep their type.
 """
 
-import json
-import math
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from types import TracebackType
+from typing import Any
 
+import mlx.core as mx
 import numpy as np
-from gguf.constants import GGMLQuantizationType as Kind
+from gguf import MODEL_ARCH, get_tensor_name_map, quants
+from gguf import GGMLQuantizationType as Kind
 
-from mlxchat.files import force_to_disk
-from mlxchat.models.gguf.pack import GROUP_SIZE, is_packed, pack, packed_bits
-from mlxchat.models.gguf.read import GgufFile, Tensor
-from mlxchat.models.gguf.tensors import Parameter
+from mlxchat.errors import ModelUnsupported
+from mlxchat.models.gguf.config import ROPE_FACTORS
+from mlxchat.models.gguf.read import GgufFile, StoredTensor
+from mlxchat.models.skeleton import build_skeleton, named_parameters
 
+GROUP_SIZE = 32
+BLOCK_BYTES = {Kind.Q4_0: 18, Kind.Q4_1: 20, Kind.Q4_K: 144, Kind.Q8_0: 34}
+FOUR_BITS = (Kind.Q4_0, Kind.Q4_1, Kind.Q4_K)
+PLAIN = {Kind.F32: "float32", Kind.F16: "float16", Kind.BF16: "bfloat16"}
+# Dequantized values in memory at a time.
 CHUNK_VALUES = 4 * 1024 * 1024
 
-ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
+# Architectures whose activations can overflow float16.
+TRAINED_IN_BFLOAT16 = {"gemma3"}
 
-BF16 = np.dtype("<u2")  # numpy has no bfloat16; these are its bits
-STORED_AS = {Kind.F32: np.dtype("<f4"), Kind.F16: np.dtype("<f2"), Kind.BF16: BF16}
-
-# Name → type and shape of each array in a safetensors file.
-Layout = dict[str, tuple[str, tuple[int, ...]]]
+# Parameter of mlx-lm's model, such as model.norm.weight → its tensor.
+Matched = dict[str, StoredTensor]
 
 
-def layout_of(matched: list[tuple[Tensor, Parameter]]) -> Layout:
-    """The arrays that the tensors are converted to."""
-    layout: Layout = {}
-    for tensor, parameter in matched:
-        if is_packed(tensor.kind):
-            rows, columns = tensor.shape
-            words = columns * packed_bits(tensor.kind) // 32
-            layout[f"{parameter.module}.weight"] = ("U32", (rows, words))
-            layout[f"{parameter.module}.scales"] = ("F16", (rows, columns // GROUP_SIZE))
-            layout[f"{parameter.module}.biases"] = ("F16", (rows, columns // GROUP_SIZE))
-        else:
-            kind = "F32" if parameter.plus_one else tensor.kind.name
-            layout[parameter.name] = (kind, tensor.shape)
-    return layout
+def match_tensors(file: GgufFile, config: dict[str, Any]) -> Matched:
+    """Pair the model's parameters with the file's tensors.
 
-
-def layout_bytes(layout: Layout) -> int:
-    return sum(ELEMENT_BYTES[kind] * math.prod(shape) for kind, shape in layout.values())
-
-
-def write_weights(file: GgufFile, matched: list[tuple[Tensor, Parameter]], path: Path) -> None:
-    """Convert all tensors into the safetensors file `path`.
-
-    Raises ModelBroken for values that are not finite.
+    Raises ModelBroken if a tensor is missing or has the wrong shape, ModelUnsupported if the model
+    has no such parameter.
     """
-    with SafetensorsWriter(path, layout_of(matched)) as writer:
-        for tensor, parameter in matched:
-            for rows in _row_chunks(file, tensor, parameter):
-                pieces = _packed(rows, tensor, parameter) or _plain(rows, tensor, parameter)
-                if not all(_is_finite(piece) for piece in pieces.values()):
-                    raise file.broken(f"tensor {tensor.name!r} contains infinite or NaN values")
-                for name, piece in pieces.items():
-                    writer.append(name, piece)
+    network = build_skeleton(config)
+    if config["tie_word_embeddings"] and "lm_head" in network:
+        network.pop("lm_head")  # gemma3 makes one and drops it on loading
+    arch = MODEL_ARCH[file.metadata["general.architecture"].upper()]
+    names = get_tensor_name_map(arch, config["num_hidden_layers"])
+    matched: Matched = {}
+    for name, parameter in named_parameters(network):
+        stored_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        tensor = file.tensors.get(stored_name or name)
+        if tensor is None:
+            raise file.broken(f"tensor {stored_name!r} is missing")
+        if tensor.shape != parameter.shape:
+            raise file.broken(
+                f"tensor {tensor.name!r} has shape {tensor.shape}, not {parameter.shape}"
+            )
+        if tensor.data.ndim == 1 and tensor.kind not in PLAIN:
+            raise _unreadable(file, tensor)
+        matched[name] = tensor
+    known = {ROPE_FACTORS, *(tensor.name for tensor in matched.values())}
+    if unknown := file.tensors.keys() - known:
+        raise ModelUnsupported(
+            f"{file.path}: mlx-lm's {config['model_type']} has no parameter for tensor "
+            f"{min(unknown)!r}"
+        )
+    return matched
 
 
-def _row_chunks(file: GgufFile, tensor: Tensor, parameter: Parameter) -> Iterator[np.ndarray]:
-    """Read a tensor's raw rows in the model's order; interleaved ones in whole heads."""
-    unit = parameter.interleaved_rows
-    columns = math.prod(tensor.shape[1:])
-    step = max(CHUNK_VALUES // (columns * unit), 1) * unit
-    for start in range(0, tensor.shape[0], step):
-        rows = file.read_rows(tensor, start, min(start + step, tensor.shape[0]))
-        yield _undo_interleaving(rows, unit)
+def _unreadable(file: GgufFile, tensor: StoredTensor) -> ModelUnsupported:
+    return ModelUnsupported(
+        f"{file.path}: tensor {tensor.name!r} stored as {tensor.kind.name} is not supported"
+    )
+
+
+def storage_config(file: GgufFile, matched: Matched) -> dict[str, Any]:
+    """The dtype to run the model in, and the bit widths of quantized modules.
+
+    The most common width is the default; modules with another are listed by name. Scales stay in
+    float16 in the file, and become bfloat16 if float16 would overflow or the file shows that the
+    model was trained in bfloat16.
+    """
+    packed = {name: each.kind for name, each in matched.items() if each.kind not in PLAIN}
+    bits = {name.removesuffix(".weight"): _bits(kind) for name, kind in packed.items()}
+    dtype = "float16" if bits else PLAIN[matched["model.embed_tokens.weight"].kind]
+    from_bfloat16 = any(tensor.kind == Kind.BF16 for tensor in matched.values())
+    wide = from_bfloat16 or file.metadata["general.architecture"] in TRAINED_IN_BFLOAT16
+    stored: dict[str, Any] = {"torch_dtype": "bfloat16" if dtype == "float16" and wide else dtype}
+    if bits:
+        usual = Counter(bits.values()).most_common(1)[0][0]
+        others = {name: _packing(each) for name, each in bits.items() if each != usual}
+        stored["quantization"] = _packing(usual) | others
+    return stored
+
+
+def _bits(kind: Kind) -> int:
+    return 4 if kind in FOUR_BITS else 8
+
+
+def _packing(bits: int) -> dict[str, Any]:
+    return {"group_size": GROUP_SIZE, "bits": bits, "mode": "affine"}
+
+
+def convert_weights(
+    file: GgufFile, config: dict[str, Any], matched: Matched
+) -> Iterator[tuple[str, mx.array]]:
+    """The model's arrays by name, evaluated. Raises ModelBroken for values that are not finite,
+    ModelUnsupported if the gguf package cannot read a tensor's kind."""
+    arch = file.metadata["general.architecture"]
+    for name, tensor in matched.items():
+        rows = tensor.data
+        if arch == "llama" and (".q_proj." in name or ".k_proj." in name):
+            rows = _undo_interleaving(rows, config["head_dim"])
+        if tensor.kind in PLAIN:
+            arrays = {name: _plain(rows, tensor.kind)}
+            if arch == "gemma3" and name.endswith("norm.weight"):
+                # llama.cpp adds one.
+                arrays[name] = arrays[name].astype(mx.float32) - 1
+        else:
+            try:
+                arrays = _packed(rows, tensor.kind, name.removesuffix("weight"))
+            except NotImplementedError as error:
+                raise _unreadable(file, tensor) from error
+        for array in arrays.values():
+            if array.dtype != mx.uint32 and not mx.isfinite(array).all().item():
+                raise file.broken(f"tensor {tensor.name!r} contains infinite or NaN values")
+        yield from arrays.items()
 
 
 def _undo_interleaving(rows: np.ndarray, head_rows: int) -> np.ndarray:
@@ -79,81 +130,62 @@ def _undo_interleaving(rows: np.ndarray, head_rows: int) -> np.ndarray:
 
     llama.cpp rotates adjacent pairs, mlx-lm's llama the two halves. rows: (n * head_rows, …).
     """
-    if head_rows == 1:
-        return rows
-    pairs = rows.reshape(-1, head_rows // 2, 2, rows.shape[-1])
+    pairs = rows.reshape(-1, head_rows // 2, 2, *rows.shape[1:])
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _packed(rows: np.ndarray, tensor: Tensor, parameter: Parameter) -> dict[str, np.ndarray]:
-    """Codes, scales and biases of a quantized tensor's rows; empty for other tensors."""
-    if not is_packed(tensor.kind):
-        return {}
-    leaves = zip(("weight", "scales", "biases"), pack(rows, tensor.kind), strict=True)
-    return {f"{parameter.module}.{leaf}": piece for leaf, piece in leaves}
+def _plain(rows: np.ndarray, kind: Kind) -> mx.array:
+    if kind == Kind.BF16:  # numpy has none, so it comes as bytes
+        return mx.array(np.ascontiguousarray(rows).view(np.uint16)).view(mx.bfloat16)
+    return mx.array(rows)
 
 
-def _plain(rows: np.ndarray, tensor: Tensor, parameter: Parameter) -> dict[str, np.ndarray]:
-    """Unquantized values as stored, minus the one that llama.cpp adds to some norms."""
-    values = rows.view(STORED_AS[tensor.kind])
-    if parameter.plus_one:
-        with np.errstate(invalid="ignore"):
-            values = _float32(values) - np.float32(1)
-    return {parameter.name: values}
+def _packed(rows: np.ndarray, kind: Kind, prefix: str) -> dict[str, mx.array]:
+    """Codes, scales and biases of a quantized tensor's rows, a few of them at a time."""
+    step = max(CHUNK_VALUES // (2 * rows.shape[1]), 1)
+    pieces: list[tuple[mx.array, ...]] = []
+    for start in range(0, len(rows), step):
+        pieces.append(_packed_piece(np.ascontiguousarray(rows[start : start + step]), kind))
+        mx.eval(pieces[-1])
+    whole = [mx.concatenate(list(each)) for each in zip(*pieces, strict=True)]
+    names = (f"{prefix}weight", f"{prefix}scales", f"{prefix}biases")
+    return dict(zip(names, whole, strict=True))
 
 
-def _is_finite(piece: np.ndarray) -> bool:
-    """Whether a piece of values, scales or codes has only finite values."""
-    if piece.dtype == BF16:
-        return not ((piece & 0x7F80) == 0x7F80).any()
-    return bool(np.isfinite(piece).all())
+def _packed_piece(rows: np.ndarray, kind: Kind) -> tuple[mx.array, ...]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind not in BLOCK_BYTES:
+            values = mx.array(quants.dequantize(rows, kind))
+            weight, scales, biases = mx.quantize(values, GROUP_SIZE, 8)
+        else:
+            codes, *factors = _groups(rows.reshape(-1, BLOCK_BYTES[kind]), kind)
+            if kind in FOUR_BITS:
+                codes = codes[:, ::2] | (codes[:, 1::2] << 4)
+            weight = mx.array(np.ascontiguousarray(codes).view(np.uint32).reshape(len(rows), -1))
+            scales, biases = (mx.array(each.reshape(len(rows), -1)) for each in factors)
+        return weight, scales.astype(mx.float16), biases.astype(mx.float16)
 
 
-def _float32(values: np.ndarray) -> np.ndarray:
-    if values.dtype == BF16:
-        return (values.astype("<u4") << 16).view("<f4")
-    return values.astype(np.float32)
+def _groups(blocks: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes (groups, 32) uint8, scales and biases (groups,) of blocks in an affine kind."""
+    scales = np.ascontiguousarray(blocks[:, :2]).view(np.float16)[:, 0]
+    if kind == Kind.Q8_0:
+        return blocks[:, 2:] ^ 0x80, scales, scales * np.float16(-128)
+    if kind == Kind.Q4_0:
+        return _nibbles(blocks[:, 2:]), scales, scales * np.float16(-8)
+    second = np.ascontiguousarray(blocks[:, 2:4]).view(np.float16)[:, 0]
+    if kind == Kind.Q4_1:
+        return _nibbles(blocks[:, 4:]), scales, second
+    # Q4_K: the scales and minima of eight groups are 6-bit multiples of two numbers. float16 rounds
+    # their products by at most one part in 2,048.
+    multiples, minima = quants.Q4_K.get_scale_min(np.ascontiguousarray(blocks[:, 4:16]))
+    scales = scales.astype(np.float32)[:, None] * multiples
+    biases = -second.astype(np.float32)[:, None] * minima
+    # 32 bytes have one group in their low nibbles, the next one in the high ones.
+    codes = _nibbles(blocks[:, 16:].reshape(-1, GROUP_SIZE)).reshape(-1, GROUP_SIZE)
+    return codes, scales.reshape(-1), biases.reshape(-1)
 
 
-class SafetensorsWriter:
-    """A safetensors file whose arrays are written in pieces, in any order.
-
-    Source of the layout: https://github.com/huggingface/safetensors#format
-    """
-
-    def __init__(self, path: Path, layout: Layout) -> None:
-        self._stream = path.open("wb")
-        header: dict[str, object] = {"__metadata__": {"format": "mlx"}}
-        self._next: dict[str, int] = {}  # byte offset of each array's next piece
-        self._end: dict[str, int] = {}
-        end = 0
-        for name, (kind, shape) in layout.items():
-            start, end = end, end + ELEMENT_BYTES[kind] * math.prod(shape)
-            header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
-            self._next[name], self._end[name] = start, end
-        encoded = json.dumps(header).encode()
-        encoded += b" " * (-len(encoded) % 8)
-        self._data_offset = 8 + len(encoded)
-        self._stream.write(len(encoded).to_bytes(8, "little") + encoded)
-
-    def append(self, name: str, piece: np.ndarray) -> None:
-        """Write the next elements of array `name`."""
-        assert self._next[name] + piece.nbytes <= self._end[name], name
-        self._stream.seek(self._data_offset + self._next[name])
-        self._stream.write(np.ascontiguousarray(piece).data)
-        self._next[name] += piece.nbytes
-
-    def __enter__(self) -> "SafetensorsWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._stream:
-            if error is None:
-                assert self._next == self._end
-                self._stream.flush()
-                force_to_disk(self._stream.fileno())
+def _nibbles(packed: np.ndarray) -> np.ndarray:
+    """The low nibbles of each row, then the high ones."""
+    return np.concatenate((packed & 0x0F, packed >> 4), axis=1)
