@@ -16,7 +16,7 @@ from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
-from mlxchat.rows.output import Output, ResultFile, StreamOutput, open_output
+from mlxchat.rows.output import Output, ResultFile, open_output
 from mlxchat.rows.pending import Pending, Tally
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
@@ -154,7 +154,7 @@ def open_batch(
         observer.warn(notice)
     with Rows(request.input, piped, request.output) as rows:
         if request.output is None:
-            output = StreamOutput(write)
+            output = Output(write)
         else:
             with observer.waiting(f"reading {request.output} …"):
                 output = open_output(request.output, rows.stream)

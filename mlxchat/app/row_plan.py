@@ -13,7 +13,7 @@ from mlxchat.engine.reply import check_min_tokens
 from mlxchat.errors import UsageError
 from mlxchat.options import options_of
 from mlxchat.request import BatchRequest
-from mlxchat.rows.fields import CONSTRAINTS
+from mlxchat.rows.json_lines import CONSTRAINTS
 from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.template_args import allows_thinking, thinking_variables

@@ -10,7 +10,7 @@ from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
 from mlxchat.request import BatchInput, BatchRequest, Setup
-from mlxchat.rows.output import StreamOutput
+from mlxchat.rows.output import Output
 from mlxchat.rows.pending import Pending
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
@@ -54,7 +54,7 @@ def run_rows(
     )
     lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     source = Rows(BatchInput(), io.BytesIO(lines.encode()))
-    pending = Pending(source, StreamOutput(lambda line: None))
+    pending = Pending(source, Output(lambda line: None))
     for result in runner.results(pending):
         if result.error is not None:
             raise ModelError(result.error)

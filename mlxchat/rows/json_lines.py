@@ -1,78 +1,309 @@
-"""Rows in JSON Lines: one object per line, in our own form or OpenAI's."""
+"""Rows in JSON Lines: one object per line, in our own form or that of OpenAI's batch files.
+
+In OpenAI's form, `model`, `user` and `metadata` are ignored, and every other field that is not
+supported makes the row an error that names it.
+Source: https://platform.openai.com/docs/guides/batch
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated, Any, Literal
 
-from mlxchat.errors import UsageError
-from mlxchat.row_template import RowTemplate
-from mlxchat.rows.fields import (
-    NOTHING,
-    ROW_OPTIONS,
-    check_id,
-    check_messages,
-    check_options,
-    check_text,
-    check_unicode,
-    shortened,
-    unknown,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
 )
-from mlxchat.rows.openai import is_openai, openai_id, openai_row
-from mlxchat.rows.row import Form, Row, RowError
-from mlxchat.wording import Field
+from pydantic_core import from_json
 
+from mlxchat import wording
+from mlxchat.errors import UsageError
+from mlxchat.options import Option, options_of
+from mlxchat.request import Answer, Request
+from mlxchat.row_template import RowTemplate
+from mlxchat.rows.row import TOO_LONG, Form, Row, RowError, RowId, check_text, shortened
+from mlxchat.settings import SamplingSettings
+from mlxchat.template_args import check_template_args
+from mlxchat.text.template import Message
+
+CONSTRAINTS = ("schema", "regex", "choice", "grammar")
+_OF_REQUEST = (
+    *("max_tokens", "min_tokens", "stop", "ignore_eos", "logprobs", "system", "think"),
+    "template_args",
+)
+
+# The options that a row may have, by field.
+ROW_OPTIONS: Mapping[str, Option] = {
+    **options_of(SamplingSettings),
+    **{name: options_of(Request)[name] for name in _OF_REQUEST},
+    **{name: options_of(Answer)[name] for name in (*CONSTRAINTS, "prefill")},
+}
 OWN_FIELDS = ("id", "prompt", "messages")
 
+# Values that ask for nothing.
+NOTHING: tuple[Any, ...] = (None, [], {})
 
-def json_row(
-    number: int, line: bytes, template: RowTemplate | None, form: Form, *, is_first: bool = False
-) -> Row:
-    """The row of a line; `form` is assumed if the line is not even an object.
 
-    With a `template`, the row is in our own form, and fields that are no options are only data.
+def _given(value: Any) -> Any:
+    """Without the fields that ask for nothing. A schema without keywords allows any value."""
+    if not isinstance(value, dict):
+        return value
+    return {k: each for k, each in value.items() if each not in NOTHING or k == "schema"}
+
+
+def _parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _texts(value: Any) -> Any:
+    """One text as a list, and an object as the texts NAME=VALUE."""
+    if isinstance(value, dict):
+        return [f"{name}={of_it}" for name, of_it in value.items()]
+    return [value] if isinstance(value, str) else value
+
+
+_Texts = Annotated[list[str], BeforeValidator(_texts)]
+
+
+class _Fields(BaseModel):
+    """An object in a line. What a library writes besides may be there if it is empty."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    _given = model_validator(mode="before")(_given)
+
+
+class _Part(_Fields):
+    type: Literal["text"]
+    text: str
+
+
+class _Said(_Fields):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[list[_Part], BeforeValidator(_parts)] = []
+    reasoning_content: Any = None
+
+
+class _JsonSchema(_Fields):
+    wanted: dict[str, Any] = Field(alias="schema")
+    name: Any = None
+    description: Any = None
+    strict: Any = None
+
+
+class _ResponseFormat(_Fields):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    def schema_wanted(self) -> dict[str, Any]:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise RowError("body.response_format.json_schema is missing")
+        wanted = {"type": "object"} if self.json_schema is None else self.json_schema.wanted
+        return {} if self.type == "text" else {"schema": wanted}
+
+
+class _Body(_Fields):
+    messages: list[_Said]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = None
+    seed: int | None = None
+    stop: _Texts | None = None
+    logit_bias: _Texts | None = None
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    response_format: _ResponseFormat = _ResponseFormat(type="text")
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=20)
+    n: Literal[1] = 1
+    stream: Literal[False] = False
+    store: Literal[False] = False
+    model: Any = None
+    user: Any = None
+    metadata: Any = None
+
+    def options(self) -> dict[str, Any]:
+        """The options, by their names in a row of ours."""
+        same = {"top_p", "seed", "stop", "logit_bias", "frequency_penalty", "presence_penalty"}
+        limits = (self.max_tokens, self.max_completion_tokens)
+        if None not in limits and limits[0] != limits[1]:
+            raise RowError("max_tokens and max_completion_tokens differ")
+        if self.top_logprobs and not self.logprobs:
+            raise RowError("body.top_logprobs needs logprobs: true")
+        return {
+            **self.model_dump(include=same),
+            **self.response_format.schema_wanted(),
+            "temp": self.temperature,
+            "max_tokens": limits[1] if limits[0] is None else limits[0],
+            "logprobs": self.top_logprobs if self.logprobs else None,
+        }
+
+
+class _Line(_Fields):
+    custom_id: str
+    body: _Body
+    method: Literal["POST"] = "POST"
+    url: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+
+
+# The options whose values in JSON have not the option's own type.
+_KINDS: Mapping[str, Any] = {
+    "stop": _Texts,
+    "choice": _Texts,
+    "logit_bias": _Texts,
+    "schema": str | dict[str, Any] | bool,
+    "grammar": str,
+    "template_args": Annotated[dict[str, Any], AfterValidator(check_template_args)],
+}
+
+
+def json_rows(
+    lines: Iterable[tuple[int, str | None]], template: RowTemplate | None
+) -> Iterator[Row]:
+    """Yield a row for each line that is not blank. A line that is not even an object has the form
+    of the one before.
+
+    With a `template`, rows are in our own form, and fields that are no options are only data.
     Raises UsageError if not even the first row has the template's fields.
     """
-    row = Row(number, None, form=form)
+    form, is_first = Form.OURS, True
+    for number, line in lines:
+        if line is None or line.strip():
+            row = _row(Row(number, None, form=form), line, template, is_first=is_first)
+            form, is_first = row.form, False
+            yield row
+
+
+def _row(row: Row, line: str | None, template: RowTemplate | None, *, is_first: bool) -> Row:
     try:
         record = _parse(line)
-        if template is None and is_openai(record):
-            row = replace(row, form=Form.OPENAI)
-            row = replace(row, id=openai_id(record))
-            assert row.id is not None
-            return openai_row(number, row.id, record)
-        row = replace(row, form=Form.OURS)
-        given = record.get("id")
-        row = row if given is None else replace(row, id=check_id(given))
+        is_openais = template is None and ("custom_id" in record or "body" in record)
+        name = "custom_id" if is_openais else "id"
+        row = replace(row, form=Form.OPENAI if is_openais else Form.OURS)
+        row = replace(row, id=_id(name, record.get(name)))
+        if is_openais:
+            body = _valid(_Line, record).body
+            system, messages = _conversation(body.messages)
+            return replace(row, messages=messages, options=_options(body.options()) | system)
         if template is None:
-            return _own_row(row, record)
+            return _own_row(row, _given(record))
         if is_first:
             _check_fields(record, template)
         return _filled(row, record, template)
     except RowError as error:
         return row.broken(error)
-    except RecursionError:
-        return row.broken("nested too deeply")
+
+
+def _parse(line: str | None) -> dict[str, Any]:
+    if line is None:
+        raise RowError(f"the line is {TOO_LONG}")
+    try:
+        record = from_json(check_text("the line", line), allow_inf_nan=False)
+    except ValueError as error:
+        raise RowError(f"invalid JSON: {str(error).replace(' line 1', '')}") from error
+    return _valid(dict[str, Any], record, "the line")
+
+
+def _id(name: str, value: Any) -> RowId | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise RowError(f"{name} must be text or a whole number, got {shortened(value)}")
+    return value
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _valid(kind: Any, value: Any, name: str = "") -> Any:
+    """The value, checked. Raises RowError naming the field."""
+    try:
+        return _adapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    where = ".".join(str(each) for each in (name, *first["loc"]) if each != "")
+    match first["type"]:
+        case "extra_forbidden":
+            raise _unknown(where)
+        case "missing":
+            raise RowError(f"{where} is missing")
+    words = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    raise RowError(f"{where} {words}, got {shortened(first['input'])}")
+
+
+def _unknown(name: str) -> RowError:
+    known = (*OWN_FIELDS, *ROW_OPTIONS)
+    near = [] if "." in name else get_close_matches(name, known, n=1)
+    return RowError(
+        f"unknown field {shortened(name)}" + (f"; did you mean {near[0]}?" if near else "")
+    )
 
 
 def _own_row(row: Row, record: Mapping[str, Any]) -> Row:
-    # A schema without keywords allows any value.
-    given = {name: each for name, each in record.items() if name == "schema" or each not in NOTHING}
-    others = given.keys() - {*OWN_FIELDS, *ROW_OPTIONS}
-    if others:
-        raise unknown(others, (*OWN_FIELDS, *ROW_OPTIONS))
-    prompt, messages = given.get("prompt"), given.get("messages")
-    if (prompt is None) == (messages is None):
+    for name in record.keys() - {*OWN_FIELDS, *ROW_OPTIONS}:
+        raise _unknown(name)
+    if ("prompt" in record) == ("messages" in record):
         both = "prompt and messages cannot be combined"
-        raise RowError(both if prompt is not None else "prompt or messages is missing")
-    options = check_options({name: given[name] for name in ROW_OPTIONS if name in given})
-    if messages is None:
-        return replace(row, prompt=check_text("prompt", prompt), options=options)
-    system, messages = check_messages(messages)
-    if system is not None and "system" in options:
+        raise RowError(both if "prompt" in record else "prompt or messages is missing")
+    options = _options({name: each for name, each in record.items() if name in ROW_OPTIONS})
+    if "prompt" in record:
+        prompt = check_text("prompt", _valid(str, record["prompt"], "prompt"))
+        return replace(row, prompt=prompt, options=options)
+    system, messages = _conversation(_valid(list[_Said], record["messages"], "messages"))
+    if system and "system" in options:
         raise RowError("system and a system message cannot be combined")
-    options |= {} if system is None else {"system": system}
-    return replace(row, messages=messages, options=options)
+    return replace(row, messages=messages, options=options | system)
+
+
+def _conversation(said: Sequence[_Said]) -> tuple[dict[str, str], tuple[Message, ...]]:
+    """The system prompt, if any, as an option, and the messages after it, of which the last is the
+    user's."""
+    messages: list[Message] = []
+    for at, each in enumerate(said):
+        # Newer models call the system's role developer.
+        role = "system" if each.role == "developer" else each.role
+        text = "\n".join(part.text for part in each.content)
+        if text or role != "assistant":
+            check_text(f"messages.{at}.content", text)
+        messages.append({"role": role, "content": text})
+    system: list[str] = []
+    while messages and messages[0]["role"] == "system":
+        system.append(messages.pop(0)["content"])
+    if any(each["role"] == "system" for each in messages):
+        raise RowError("a system message must come before all others")
+    if not messages or messages[-1]["role"] != "user":
+        raise RowError("the last message must be the user's")
+    return ({"system": "\n\n".join(system)} if system else {}), tuple(messages)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as values of their fields; null means not given."""
+    options = {name: _option(name, value) for name, value in given.items() if value is not None}
+    constraints = [name for name in CONSTRAINTS if name in options]
+    if len(constraints) > 1:
+        raise RowError(f"{constraints[0]} and {constraints[1]} cannot be combined")
+    return options
+
+
+def _option(name: str, value: Any) -> Any:
+    option = ROW_OPTIONS[name]
+    checked = _valid(_KINDS.get(name, option.type), value, name)
+    if name in ("schema", "template_args"):
+        return checked
+    checked = tuple(checked) if isinstance(checked, list) else checked
+    try:
+        option.check(checked)
+    except UsageError as error:
+        raise RowError(str(error)) from error
+    return checked
 
 
 def _check_fields(record: Mapping[str, Any], template: RowTemplate) -> None:
@@ -81,59 +312,18 @@ def _check_fields(record: Mapping[str, Any], template: RowTemplate) -> None:
             known = ", ".join(shortened(each) for each in list(record)[:20])
             raise UsageError(
                 f"the first row has no field {shortened(name)}, only {known}: use them in ",
-                Field("template"),
+                wording.Field("template"),
             )
 
 
 def _filled(row: Row, record: Mapping[str, Any], template: RowTemplate) -> Row:
+    values: dict[str, str] = {}
     for name in template.fields:
-        if name not in record:
-            raise RowError(f"the template's field {shortened(name)} is missing")
-    values = {name: _as_text(name, record[name]) for name in template.fields}
+        value = record.get(name)
+        if value is None:
+            raise RowError(f"the template's field {shortened(name)} is missing or null")
+        values[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     # An answer of an earlier batch is data as a whole.
     own = {} if "finish_reason" in record else record
-    mine = [name for name in ROW_OPTIONS if name in own and name not in values]
-    options = check_options({name: record[name] for name in mine})
+    options = _options({k: own[k] for k in ROW_OPTIONS if k in own and k not in values})
     return replace(row, prompt=check_text("prompt", template.fill(values)), options=options)
-
-
-def _as_text(name: str, value: Any) -> str:
-    """A value in a prompt: text as it is, anything else as JSON."""
-    if value is None:
-        raise RowError(f"the template's field {shortened(name)} is null")
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    check_unicode(f"field {shortened(name)}", text)
-    return text
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(
-            line.decode(), object_pairs_hook=_without_repeats, parse_constant=_refuse
-        )
-    except UnicodeDecodeError as error:
-        raise RowError(f"not UTF-8: invalid byte at position {error.start:,}") from error
-    except json.JSONDecodeError as error:
-        raise RowError(f"invalid JSON: {error.msg} at column {error.colno:,}") from error
-    except RecursionError as error:
-        raise RowError("invalid JSON: nested too deeply") from error
-    except ValueError as error:
-        # Python's message on numbers of thousands of digits names a function.
-        words = "a number has too many digits" if "digits" in str(error) else str(error)
-        raise RowError(f"invalid JSON: {words}") from error
-    if not isinstance(record, dict):
-        raise RowError(f"must be a JSON object, got {shortened(record)}")
-    return record
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"name {shortened(repeated)} is given twice")
-    return found
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON value")

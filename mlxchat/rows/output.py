@@ -5,117 +5,217 @@ so a power cut loses at most the lines of that second, which a second run does a
 """
 
 import errno
+import json
 import os
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Self
 
 from mlxchat.errors import ClosedPipe, OutputError, UsageError
 from mlxchat.files import (
     force_to_disk,
     is_at,
+    open_locked,
     reported_as,
     sync_directory,
-    try_lock,
     write_all,
 )
-from mlxchat.rows.finished import Finished, read_finished
+from mlxchat.rows.results import ROW_ID
+from mlxchat.rows.row import key_of
 
 MODE = 0o644  # of a new file, before the umask
 SYNC_EVERY_S = 1.0
 
+# How the line of a result begins, by which what a crash left of it is recognized.
+BEGINNING = b'{"id": '
 
-class Output(Protocol):
-    """Where the lines go; as a context, which closes it."""
-
-    finished: Finished
-
-    def write(self, line: str, /) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, kind: object, error: object, trace: object) -> None: ...
+# How many damaged lines are named.
+NAMED = 3
 
 
-class StreamOutput:
+@dataclass
+class Finished:
+    """What an output already has: the keys of answered `rows`, hashes of the lines of failed ones,
+    and the numbers of `damaged` lines. The file is good up to `good_bytes`."""
+
+    rows: set[bytes] = field(default_factory=set[bytes])
+    failures: set[bytes] = field(default_factory=set[bytes])
+    damaged: list[int] = field(default_factory=list[int])
+    good_bytes: int = 0
+
+    def has(self, line: str) -> bool:
+        """Whether the output has this line of a failed row."""
+        return _hash(line.encode("utf-8", "replace")) in self.failures
+
+    def notice(self, path: Path) -> str | None:
+        """What to report about damaged lines, if any."""
+        if not self.damaged:
+            return None
+        numbers = ", ".join(f"{number:,}" for number in self.damaged[:NAMED])
+        more = ", …" if len(self.damaged) > NAMED else ""
+        if len(self.damaged) == 1:
+            return f"{path}: line {numbers} is damaged, and stays; its row runs again"
+        return f"{path}: lines {numbers}{more} are damaged, and stay; their rows run again"
+
+
+def read_finished(file: BinaryIO, path: Path) -> Finished:
+    """Read the lines of an output. Raises OutputError if the file is something else, which a
+    batch must not change, and OSError."""
+    finished = Finished()
+    cut_short = b""
+    for number, line in enumerate(file, 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+            if not line.endswith(b"\n"):
+                cut_short = line
+                break
+        try:
+            _take(record, line, finished)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            finished.damaged += [number] if line.strip() else []
+        finished.good_bytes += len(line)
+    is_ours = not cut_short or cut_short.startswith(BEGINNING[: len(cut_short)])
+    if not finished.rows and not finished.failures and (finished.damaged or not is_ours):
+        raise OutputError(f"{path} is not the output of a batch: choose another name")
+    return finished
+
+
+def _take(record: Any, line: bytes, finished: Finished) -> None:
+    """Add the row of a line. Raises one of several errors if it is not the line of a result."""
+    if record.get("error") is not None:
+        finished.failures.add(_hash(line))
+        return
+    if "custom_id" in record:
+        id_, number = record["custom_id"], int(record["id"].removeprefix(ROW_ID))
+        record["response"]["body"]["choices"]
+    else:
+        id_, number = record["id"], record.get("row")
+        record["finish_reason"]
+        # The number is the name of a row without an id.
+        id_ = id_ if number is None else None
+    if isinstance(id_, bool) or not isinstance(id_, int | str | None):
+        raise TypeError(id_)
+    finished.rows.add(key_of(id_, number))
+
+
+def _hash(line: bytes) -> bytes:
+    return blake2b(line.rstrip(b"\n"), digest_size=16).digest()
+
+
+class Output:
     """Standard output, a pipe, a device: there is nothing to continue."""
 
-    def __init__(self, write: Callable[[str], None], close: Callable[[], None] = lambda: None):
+    def __init__(self, write: Callable[[str], None]) -> None:
         self.finished = Finished()
-        self.write = write
-        self._close = close
+        self._write = write
+
+    def write(self, line: str) -> None:
+        self._write(line)
+
+    def close(self) -> None:
+        pass
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._close()
+        # Report the first error, not one that follows from it.
+        with suppress(*([OutputError] if error is not None else [])):
+            self.close()
 
 
-class ResultFile:
-    """A file that this process alone appends to. `finished` is what it had at the beginning.
+class DeviceOutput(Output):
+    """A pipe, a terminal or a device at a path. Raises OutputError."""
 
-    Raises OutputError if the file is not the output of a batch, or cannot be read or written.
+    def __init__(self, path: Path) -> None:
+        super().__init__(self._written)
+        self._path = path
+        # A pipe or a terminal may be open for writing only.
+        with reported_as(OutputError, f"write {path}"):
+            self._descriptor = os.open(path, os.O_WRONLY)
+
+    def _written(self, line: str) -> None:
+        with reported_as(OutputError, f"write {self._path}"):
+            try:
+                write_all(self._descriptor, line.encode("utf-8", "replace"))
+            except BrokenPipeError as error:
+                raise ClosedPipe from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class ResultFile(Output):
+    """A file that this process alone appends to. `finished` is what it had at the beginning: an
+    unfinished last line is cut off.
+
+    Raises OutputError if another process writes it, if it is not the output of a batch, or cannot
+    be read or written, and UsageError if it is `source`, the file that is read.
     """
 
     def __init__(
         self,
         path: Path,
-        descriptor: int,
-        *,
-        is_new: bool = False,
+        source: BinaryIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(self._append)
         self.path = path
-        self._descriptor = descriptor
-        self._is_new = is_new
         self._clock = clock
         self._synced_s = clock()
         self._is_synced = True
-        self.finished = self._repaired()
+        self._is_new = not os.path.lexists(path)
+        with reported_as(OutputError, f"write {path}"):
+            descriptor = open_locked(path, os.O_RDWR | os.O_CREAT, MODE)
+        if descriptor is None:
+            raise OutputError(f"{path} is being written by another process")
+        self._descriptor = descriptor
+        try:
+            if source is not None and _is_same(descriptor, source):
+                raise UsageError(f"{path} is the input: write the results to another file")
+            self.finished = self._repaired()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
 
-    def write(self, line: str) -> None:
+    def _append(self, line: str) -> None:
         """Append the line. If the disk is full, nothing of it stays. Raises OutputError, also if
         the file has been deleted."""
-        data = line.encode("utf-8", "replace")
         with reported_as(OutputError, f"write {self.path}"):
             status = os.fstat(self._descriptor)
             if not status.st_nlink:
                 raise FileNotFoundError(errno.ENOENT, "it has been deleted")
-            before = status.st_size
             try:
-                write_all(self._descriptor, data, before)
+                write_all(self._descriptor, line.encode("utf-8", "replace"), status.st_size)
             except BaseException:
                 with suppress(OSError):
-                    os.ftruncate(self._descriptor, before)
+                    os.ftruncate(self._descriptor, status.st_size)
                 raise
             self._is_synced = False
             if self._clock() - self._synced_s >= SYNC_EVERY_S:
                 self._sync(full=False)
 
     def close(self) -> None:
-        """Sync and close; a second call does nothing. Raises OutputError."""
-        if self._descriptor < 0:
-            return
+        """Sync and close. Raises OutputError."""
         try:
             if not self._is_synced:
                 with reported_as(OutputError, f"write {self.path}"):
                     self._sync(full=True)
         finally:
             os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Close it. If nothing came of the run, a new file does not stay behind empty."""
-        if kind is not None and self._is_new and os.fstat(self._descriptor).st_size == 0:
-            _remove(self._descriptor, self.path)
-        # Report the first error, not one that follows from it.
-        with suppress(*([OutputError] if error is not None else [])):
-            self.close()
+        is_empty = os.fstat(self._descriptor).st_size == 0
+        if error is not None and self._is_new and is_empty and is_at(self._descriptor, self.path):
+            self.path.unlink()
+        super().__exit__(kind, error, trace)
 
     def _sync(self, *, full: bool) -> None:
         # Set first: a failed sync is not repeated, because the system reports it only once.
@@ -129,86 +229,26 @@ class ResultFile:
         with reported_as(OutputError, f"read {self.path}"):
             with os.fdopen(os.dup(self._descriptor), "rb") as file:
                 finished = read_finished(file, self.path)
-            size = os.fstat(self._descriptor).st_size
+            size = finished.good_bytes
+            lacks_end = size and os.pread(self._descriptor, 1, size - 1) != b"\n"
         with reported_as(OutputError, f"write {self.path}"):
-            if finished.good_bytes < size:
-                os.ftruncate(self._descriptor, finished.good_bytes)
-            if finished.lacks_end:
+            os.ftruncate(self._descriptor, size)
+            if lacks_end:
                 write_all(self._descriptor, b"\n", size)
         return finished
 
 
-def open_output(path: Path, source: BinaryIO | None = None) -> StreamOutput | ResultFile:
-    """Open the output, to be continued if it is a file that exists.
-
-    Raises UsageError if it is `source`, the file that is read, and OutputError if another process
-    writes it, or it cannot be opened or continued.
-    """
+def open_output(path: Path, source: BinaryIO | None = None) -> DeviceOutput | ResultFile:
+    """Open the output, to be continued if it is a file that exists. Raises as `ResultFile` does."""
     path = path.expanduser()
-    descriptor, is_new = _open(path)
-    is_ours = False
+    if path.exists() and not path.is_file():
+        return DeviceOutput(path)
+    return ResultFile(path, source)
+
+
+def _is_same(descriptor: int, stream: BinaryIO) -> bool:
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return _stream(path, descriptor)
-        _check_other(path, status, source)
-        if not try_lock(descriptor):
-            raise OutputError(f"{path} is being written by another process")
-        is_ours = is_new
-        if is_at(descriptor, path):
-            return ResultFile(path, descriptor, is_new=is_new)
-    except BaseException:
-        if is_ours:
-            _remove(descriptor, path)
-        os.close(descriptor)
-        raise
-    # Another process that had created it removed it before it was locked here.
-    os.close(descriptor)
-    return open_output(path, source)
-
-
-def _open(path: Path) -> tuple[int, bool]:
-    """The descriptor, and whether the file was created."""
-    with reported_as(OutputError, f"write {path}"):
-        if path.exists() and not path.is_file():
-            # A pipe or a terminal may be open for writing only.
-            return os.open(path, os.O_WRONLY), False
-        flags = os.O_RDWR | os.O_CREAT
-        try:
-            return os.open(path, flags | os.O_EXCL, MODE), True
-        except FileExistsError:
-            return os.open(path, flags, MODE), False
-
-
-def _remove(descriptor: int, path: Path) -> None:
-    """Remove the locked file, unless another one has its name by now."""
-    if is_at(descriptor, path):
-        path.unlink()
-
-
-def _stream(path: Path, descriptor: int) -> StreamOutput:
-    def write(line: str) -> None:
-        try:
-            write_all(descriptor, line.encode("utf-8", "replace"))
-        except BrokenPipeError as error:
-            raise ClosedPipe from error
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-
-    return StreamOutput(write, lambda: os.close(descriptor))
-
-
-def _check_other(path: Path, status: os.stat_result, source: BinaryIO | None) -> None:
-    """Raise UsageError if the output is also the input."""
-    if source is None or not _has_descriptor(source):
-        return
-    if os.path.samestat(status, os.fstat(source.fileno())):
-        raise UsageError(f"{path} is the input: write the results to another file")
-
-
-def _has_descriptor(stream: BinaryIO) -> bool:
-    try:
-        stream.fileno()
+        return os.path.samestat(os.fstat(descriptor), os.fstat(stream.fileno()))
     except (OSError, ValueError):
+        # The stream is no file of the system.
         return False
-    return True

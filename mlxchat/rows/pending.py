@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mlxchat.rows.ahead import ReadAhead
 from mlxchat.rows.output import Output
 from mlxchat.rows.read import Rows
-from mlxchat.rows.results import Result, malformed
+from mlxchat.rows.results import Result
 from mlxchat.rows.row import Row
 
 # Between two looks at whether to stop.
@@ -32,31 +31,25 @@ class Tally:
     def done(self) -> int:
         return self.skipped + self.finished + self.failed
 
-    def add(self, result: Result) -> None:
-        if result.is_failure:
-            self.failed += 1
-            self.malformed += result.row.error is not None
-            self.invalid += result.complete is False
-        else:
-            self.finished += 1
-            self.incomplete += result.complete is False
-
 
 class Pending:
-    """Yields each row that is to be run, and writes the results."""
+    """Yields each row that is to be run, and writes the results. `first_error` is that of the first
+    row that failed."""
 
     def __init__(self, rows: Rows, output: Output) -> None:
         self.tally = Tally()
-        self.is_over = False
-        # The first row that failed, and why.
         self.first_error: str | None = None
         self._next: Row | None = None
-        self._rows = ReadAhead(rows, may_wait=rows.may_wait)
+        self._rows = rows
         self._output = output
 
+    @property
+    def is_over(self) -> bool:
+        return self._rows.is_over
+
     def take(self, wait_s: float = WAIT_S) -> Row | None:
-        """The next row to run. None if there is no more, which is then `is_over`, if none has come
-        within `wait_s` seconds, or if many were passed that need not run. Malformed rows are
+        """The next row to run. None if there is no more, which `is_over` then says, if none has
+        come within `wait_s` seconds, or if many were passed that need not run. Malformed rows are
         reported on the way.
 
         Raises InputError if the input cannot be read, OutputError.
@@ -67,14 +60,13 @@ class Pending:
         for _ in range(0 if self.is_over else MAX_PASSED):
             row = self._rows.take(wait_s)
             if row is None:
-                self.is_over = self._rows.is_over
                 return None
             if row.key in self._output.finished.rows:
                 self.tally.skipped += 1
-                continue
-            if row.error is None:
+            elif row.error is None:
                 return row
-            self.finish(malformed(row))
+            else:
+                self.finish(Result(row, error=row.error))
         return None
 
     def has_more(self, should_stop: Callable[[], bool]) -> bool:
@@ -86,9 +78,17 @@ class Pending:
 
     def finish(self, result: Result) -> None:
         """Write the result of a row that was taken. Raises OutputError."""
-        if self.first_error is None and result.error is not None:
+        line, tally = result.line(), self.tally
+        if result.error is None:
+            self._output.write(line)
+            tally.finished += 1
+            tally.incomplete += result.complete is False
+            return
+        if self.first_error is None:
             self.first_error = f"row {result.row.number:,}: {result.error}"
         # An error that an earlier run has written is not written again.
-        if result.error is None or not self._output.finished.has_reported(result):
-            self._output.write(result.line())
-        self.tally.add(result)
+        if not self._output.finished.has(line):
+            self._output.write(line)
+        tally.failed += 1
+        tally.malformed += result.row.error is not None
+        tally.invalid += result.complete is False

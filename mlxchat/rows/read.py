@@ -3,40 +3,48 @@
 Only a hash of each id is kept, about 100 bytes per row, to find ids that are used twice.
 """
 
+import io
 import json
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from queue import Empty, Queue
 from typing import BinaryIO, Self
 
 from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.request import BatchInput
-from mlxchat.row_template import RowTemplate
-from mlxchat.rows.ahead import may_wait
-from mlxchat.rows.documents import (
+from mlxchat.rows.json_lines import json_rows
+from mlxchat.rows.row import MAX_CHARS, Row
+from mlxchat.rows.text_rows import (
     FILE_FIELDS,
     LINE_FIELDS,
     check_fields,
     file_rows,
     find_files,
     line_rows,
+    read_records,
+    table_rows,
 )
-from mlxchat.rows.json_lines import json_row
-from mlxchat.rows.lines import TOO_LONG, bounded_lines
-from mlxchat.rows.row import Form, Row
-from mlxchat.rows.table import read_records, table_rows
 from mlxchat.wording import Field
 
 # Larger files are not counted: reading them twice would take too long.
 MAX_COUNTED_BYTES = 500_000_000
 
+# Read ahead of the rows that run, from input that may be slow to come.
+ROWS_AHEAD = 64
+
+# How text in UTF-16 begins, its bytes read as UTF-8.
+UTF16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")
+
 
 class Rows:
     """The rows of an input, as an iterator, and a context that closes the input; malformed ones are
-    among them. The `output` is not a row even if the pattern matches it.
+    among them. The `output` is not a row even if the pattern matches it. `stream` is the file that
+    is read, if it is a single one.
 
     Raises UsageError, before anything is read, for a template whose fields cannot be there, and
     for a pattern that no file matches; InputError if the input cannot be opened or read.
@@ -45,23 +53,15 @@ class Rows:
     def __init__(
         self, source: BatchInput, stdin: BinaryIO | None = None, output: Path | None = None
     ) -> None:
+        self.is_over = False
         self._source = source
         self._paths = None if source.pattern is None else find_files(source.pattern, output)
-        self._stream = self._open(stdin)
         if source.lines or source.pattern is not None:
             check_fields(source.template, LINE_FIELDS if source.lines else FILE_FIELDS)
-        self._seen: set[bytes] = set()
-        self._rows = _closing(self._unchecked(), self._stream if self.may_wait else None)
-
-    @property
-    def stream(self) -> BinaryIO | None:
-        """The file that is read, if it is a single one."""
-        return self._stream
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether the next row may be long in coming."""
-        return may_wait(self._stream)
+        self.stream = self._open(stdin)
+        self._may_wait = _may_wait(self.stream)
+        self._queue: Queue[Row | Exception | None] | None = None
+        self._rows = self._unique()
 
     def count(self) -> int | None:
         """The number of rows, if that is quickly known."""
@@ -71,21 +71,28 @@ class Rows:
         if path is None or not path.is_file() or path.stat().st_size > MAX_COUNTED_BYTES:
             return None
         with suppress(OSError, InputError), path.open("rb") as stream:
+            lines = read_lines(stream)
             if self._source.is_table:
-                return max(sum(1 for _ in read_records(stream, self._source.delimiter)) - 1, 0)
-            return sum(1 for _, line in bounded_lines(stream) if line is None or line.strip())
+                return max(sum(1 for _ in read_records(lines, self._source.delimiter)) - 1, 0)
+            return sum(1 for _, line in lines if line is None or line.strip())
         return None
 
     def __iter__(self) -> Iterator[Row]:
-        return self
+        return self._rows
 
-    def __next__(self) -> Row:
-        row = next(self._rows)
-        if row.id is None:
-            return row
-        if row.key in self._seen:
-            return row.broken(f"id {json.dumps(row.id)} is used by an earlier row", id=None)
-        self._seen.add(row.key)
+    def take(self, wait_s: float) -> Row | None:
+        """The next row. None if there is no more, which `is_over` then says, or if none has come
+        within `wait_s` seconds. Raises InputError if the input cannot be read."""
+        if not self._may_wait:
+            row = next(self._rows, None)
+        else:
+            try:
+                row = self._read_ahead().get(timeout=wait_s)
+            except Empty:
+                return None
+        if isinstance(row, Exception):
+            raise row
+        self.is_over = row is None
         return row
 
     def __enter__(self) -> Self:
@@ -93,8 +100,25 @@ class Rows:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         # Closing a stream waits for a thread that reads it, and that may wait for input.
-        if self._stream is not None and self._source.path is not None and not self.may_wait:
-            self._stream.close()
+        if self.stream is not None and not self._may_wait:
+            self.stream.close()
+
+    def _read_ahead(self) -> "Queue[Row | Exception | None]":
+        """The queue of a thread that reads the rows."""
+        if self._queue is None:
+            self._queue = Queue(ROWS_AHEAD)
+            # A daemon, because nothing can interrupt its wait for input.
+            threading.Thread(target=self._read, args=(self._queue,), daemon=True).start()
+        return self._queue
+
+    def _read(self, queue: "Queue[Row | Exception | None]") -> None:
+        try:
+            with self.stream or nullcontext():
+                for row in self._rows:
+                    queue.put(row)
+        except Exception as error:  # noqa: BLE001  (raised by `take`, in the other thread)
+            queue.put(error)
+        queue.put(None)
 
     def _open(self, stdin: BinaryIO | None) -> BinaryIO | None:
         path = self._source.path
@@ -106,36 +130,66 @@ class Rows:
             raise UsageError(
                 "nothing to read: name a file of rows, pipe them in, or use ", Field("pattern")
             )
+        if isinstance(stdin, io.BytesIO):
+            return stdin
         # A thread that still waits in sys.stdin's own reader at the exit would crash Python.
-        return os.fdopen(os.dup(stdin.fileno()), "rb") if may_wait(stdin) else stdin
+        return os.fdopen(os.dup(stdin.fileno()), "rb")
 
-    def _unchecked(self) -> Iterator[Row]:
+    def _unique(self) -> Iterator[Row]:
+        seen: set[bytes] = set()
+        for row in self._in_form():
+            if row.id is not None and row.key in seen:
+                yield row.broken(f"id {json.dumps(row.id)} is used by an earlier row", id=None)
+                continue
+            if row.id is not None:
+                seen.add(row.key)
+            yield row
+
+    def _in_form(self) -> Iterator[Row]:
         template = self._source.template
         if self._paths is not None:
             return file_rows(self._paths, template)
-        assert self._stream is not None
+        assert self.stream is not None
+        lines = read_lines(self.stream)
         if self._source.lines:
-            return line_rows(self._stream, template)
+            return line_rows(lines, template)
         if self._source.is_table:
-            return table_rows(self._stream, template, self._source.delimiter)
-        return _json_rows(self._stream, template)
+            return table_rows(lines, template, self._source.delimiter)
+        return json_rows(lines, template)
 
 
-def _closing(rows: Iterator[Row], stream: BinaryIO | None) -> Iterator[Row]:
-    """The rows; after the last one, the stream is closed, in the thread that reads it."""
-    with stream or nullcontext():
-        yield from rows
+def read_lines(stream: BinaryIO) -> Iterator[tuple[int, str | None]]:
+    """Yield the numbers and texts of the lines, with their ends, as they arrive; None for a line
+    that is too long, which is read past in pieces. Bytes that are not UTF-8 become surrogates.
+    Closes the stream in the end. Raises InputError for UTF-16, and if reading fails."""
+    number = 0
+    with io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
+        while line := _read_line(text):
+            if number == 0 and line.startswith(UTF16_MARKS):
+                raise InputError("the input is UTF-16: convert it to UTF-8 first")
+            number += 1
+            is_long = _is_cut(line)
+            while _is_cut(line):
+                line = _read_line(text)
+            yield number, None if is_long else line
 
 
-def _json_rows(stream: BinaryIO, template: RowTemplate | None) -> Iterator[Row]:
-    form, is_first = Form.OURS, True
-    for number, line in bounded_lines(stream):
-        if line is None:
-            yield Row(number, None, form=form).broken(f"the line is {TOO_LONG}")
-        elif line.strip():
-            row = json_row(number, line, template, form, is_first=is_first)
-            form, is_first = row.form, False
-            yield row
+def _is_cut(line: str) -> bool:
+    return len(line) > MAX_CHARS and not line.endswith(("\n", "\r"))
+
+
+def _read_line(text: io.TextIOWrapper) -> str:
+    with reported_as(InputError, "read the input"):
+        return text.readline(MAX_CHARS + 1)
+
+
+def _may_wait(stream: BinaryIO | None) -> bool:
+    """Whether reading may wait for another program or a person: not from a file."""
+    try:
+        return stream is not None and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        # Not a file of the system, but in memory.
+        return False
 
 
 def _open(path: Path) -> BinaryIO:

@@ -1,7 +1,4 @@
-"""The result of a row, and its line in the output: in our form, or in OpenAI's for its rows.
-
-A line begins with `{"id": `, by which `finished` recognizes what a crash left of it.
-"""
+"""The result of a row, and its line in the output: in our form, or in OpenAI's for its rows."""
 
 import json
 import math
@@ -56,10 +53,6 @@ class Result:
     notices: tuple[str, ...] = ()
     error: str | None = None
 
-    @property
-    def is_failure(self) -> bool:
-        return self.error is not None
-
     def line(self, created_s: float | None = None) -> str:
         """The line for the output, with its end. `created_s` is for tests."""
         if self.row.form is Form.OPENAI:
@@ -68,12 +61,6 @@ class Result:
             record = _ours(self)
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         return text.translate(ESCAPED) + "\n"
-
-
-def malformed(row: Row) -> Result:
-    """The result of a row that has an error."""
-    assert row.error is not None
-    return Result(row, error=row.error)
 
 
 def _ours(result: Result) -> dict[str, Any]:

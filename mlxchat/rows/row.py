@@ -1,4 +1,4 @@
-"""One row of a batch, and the form of its line."""
+"""One row of a batch, and the checks of its texts."""
 
 import json
 from collections.abc import Mapping
@@ -13,6 +13,11 @@ from mlxchat.units import beginning
 RowId = str | int
 
 MAX_ERROR_CHARS = 1_000
+QUOTED_CHARS = 60
+
+# A longer line, record or file is an error.
+MAX_CHARS = 16_000_000
+TOO_LONG = f"longer than {MAX_CHARS:,} characters"
 
 
 class Form(StrEnum):
@@ -60,3 +65,26 @@ def key_of(id_: RowId | None, number: int | None) -> bytes:
     """The key of a row with this id, or if it has none, this number."""
     named = ["id", id_] if id_ is not None else ["row", number]
     return blake2b(json.dumps(named).encode(), digest_size=16).digest()
+
+
+def check_text(name: str, text: str) -> str:
+    """The text, if it is not blank. Raises RowError, also for bytes that were not UTF-8, which are
+    surrogates in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) - 0xDC00
+        raise RowError(f"not UTF-8: invalid byte 0x{byte:02X}; convert the file to UTF-8") from None
+    if "\0" in text:
+        raise RowError(f"{name} contains a NUL character")
+    if not text.strip():
+        raise RowError(f"{name} is empty")
+    return text
+
+
+def shortened(value: Any) -> str:
+    """The value in one short line."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value) if isinstance(value, bool | None) else repr(value)
+    return beginning(text, QUOTED_CHARS)

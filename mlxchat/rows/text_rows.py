@@ -1,0 +1,171 @@
+"""Rows of which each is a line of text, a record of a CSV table, or a whole file."""
+
+import csv
+import glob
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from mlxchat.errors import InputError, UsageError
+from mlxchat.files import open_to_read
+from mlxchat.row_template import RowTemplate
+from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_text, shortened
+from mlxchat.text.documents import UTF16_MARKS
+from mlxchat.units import count
+from mlxchat.wording import Field
+
+# The numbers of lines, and their texts with their ends; None for one that is too long.
+Lines = Iterable[tuple[int, str | None]]
+
+DELIMITERS = ",;\t"
+ID = "id"
+
+LINE_TEMPLATE = RowTemplate.parse("{text}")
+TABLE_TEMPLATE = RowTemplate.parse("{prompt}")
+
+# The fields that a template can have.
+LINE_FIELDS: Sequence[str] = ("text", "line")
+FILE_FIELDS: Sequence[str] = ("text", "file")
+
+
+def check_fields(template: RowTemplate | None, known: Sequence[str]) -> None:
+    """Raise UsageError for a field that such rows do not have."""
+    for name in template.fields if template else ():
+        if name not in known:
+            fields = " and ".join(f"{{{each}}}" for each in known)
+            raise UsageError(
+                Field("template"), f" has a field {shortened(name)}; rows have {fields}"
+            )
+
+
+def _filled(row: Row, template: RowTemplate, values: Mapping[str, str]) -> Row:
+    return Row(row.number, row.id, prompt=check_text("prompt", template.fill(values)))
+
+
+def line_rows(lines: Lines, template: RowTemplate | None) -> Iterator[Row]:
+    """Yield a row for each line that is not blank."""
+    for number, line in lines:
+        if line is not None and not line.strip():
+            continue
+        row = Row(number, number)
+        try:
+            values = dict.fromkeys(LINE_FIELDS, _whole((number, line)).rstrip("\r\n"))
+            yield _filled(row, template or LINE_TEMPLATE, values)
+        except RowError as error:
+            yield row.broken(error)
+
+
+def find_files(pattern: str, output: Path | None = None) -> list[str]:
+    """The files that match the pattern, sorted, without directories and the `output` of an earlier
+    run. Raises UsageError if nothing matches."""
+    pattern = str(Path(pattern).expanduser())
+    found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
+    mine = None if output is None else output.expanduser().resolve()
+    paths = [each for each in found if not Path(each).is_dir() and Path(each).resolve() != mine]
+    if not paths:
+        raise UsageError(Field("pattern"), f": no file matches {pattern}")
+    return paths
+
+
+def file_rows(paths: Sequence[str], template: RowTemplate | None) -> Iterator[Row]:
+    """Yield a row for each file, with its path as the id."""
+    for number, path in enumerate(paths, 1):
+        row = Row(number, None)
+        try:
+            row = Row(number, check_text("the path", path))
+            values = {"text": check_text("the file", _read(path)), "file": path}
+            yield _filled(row, template or LINE_TEMPLATE, values)
+        except RowError as error:
+            yield row.broken(error)
+
+
+def _read(path: str) -> str:
+    try:
+        with open_to_read(Path(path)) as file:
+            data = file.read(MAX_CHARS + 1)
+    except OSError as error:
+        raise RowError(f"cannot read the file: {error.strerror or error}") from error
+    if len(data) > MAX_CHARS:
+        raise RowError(f"the file is {TOO_LONG}")
+    if data.startswith(UTF16_MARKS):
+        raise RowError("the file is UTF-16: convert it to UTF-8 first")
+    return data.decode("utf-8-sig", "surrogateescape")
+
+
+def table_rows(lines: Lines, template: RowTemplate | None, delimiter: str | None) -> Iterator[Row]:
+    """Yield the rows; a row's number is its place after the header, and its id is in the column
+    "id", if any. Without a template, the prompts are in the column "prompt".
+
+    Raises UsageError, before the first row, if the header lacks a column.
+    """
+    template = template or TABLE_TEMPLATE
+    records = read_records(lines, delimiter)
+    header = next(records, None)
+    if header is None:
+        return
+    names = _names(header, template)
+    for number, record in enumerate(records, 1):
+        row = Row(number, None)
+        try:
+            if isinstance(record, RowError):
+                raise record
+            if len(record) != len(names):
+                raise RowError(f"{count(len(record), 'cell')}, but the header has {len(names)}")
+            values = dict(zip(names, record, strict=True))
+            # Cells are text: an id 7 in a table is not the number 7.
+            row = Row(number, check_text(ID, values[ID]) if values.get(ID) else number)
+            yield _filled(row, template, values)
+        except RowError as error:
+            yield row.broken(error)
+
+
+def read_records(lines: Lines, delimiter: str | None) -> Iterator[list[str] | RowError]:
+    """Yield the records, the header first; an error for one that is malformed. Records of empty
+    cells are skipped. The `delimiter` is by default the comma, semicolon or tab that the header has
+    most of."""
+    csv.field_size_limit(MAX_CHARS)
+    # Unlike a generator, `map` and `chain` continue after an error.
+    texts = map(_whole, lines)
+    try:
+        first = next(texts, "")
+    except RowError as error:
+        yield error
+        return
+    texts = chain([first], texts)
+    delimiter = delimiter or max(DELIMITERS, key="".join(first.split('"')[::2]).count)
+    while True:
+        try:
+            for record in csv.reader(texts, delimiter=delimiter, strict=True):
+                if any(map(str.strip, record)):
+                    yield record
+            return
+        except (csv.Error, RowError) as error:
+            # The reader is within the record: begin again at the next line.
+            yield RowError(f"malformed CSV: {error}")
+
+
+def _whole(line: tuple[int, str | None]) -> str:
+    if line[1] is None:
+        raise RowError(f"the line is {TOO_LONG}")
+    return line[1]
+
+
+def _names(header: list[str] | RowError, template: RowTemplate) -> list[str]:
+    """The names of the columns, among them those of the template, each once."""
+    try:
+        if isinstance(header, RowError):
+            raise header
+        check_text("empty", "".join(header))
+    except RowError as error:
+        raise InputError(f"the header of the table is {error}") from error
+    names = [name.strip() for name in header]
+    for name in (*template.fields, ID):
+        if names.count(name) > 1:
+            raise UsageError(f"the table has two columns named {shortened(name)}")
+        if name not in names and name != ID:
+            known = ", ".join(shortened(each) for each in names[:20])
+            raise UsageError(
+                f"the table has no column {shortened(name)}, only {known}: use them in ",
+                Field("template"),
+            )
+    return names
