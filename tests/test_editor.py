@@ -5,7 +5,6 @@ import re
 import signal
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from mlxchat.terminal.plain_input import (
     message_of,
 )
 from mlxchat.terminal.typeahead import held_typeahead
-from mlxchat.terminal.typed_lines import PASTE_PAUSE_S
 from tests.pseudo_terminal import PseudoTerminal
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")
@@ -424,66 +422,6 @@ def test_the_end_of_plain_input_leaves_the_chat(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(PlainInput())")
     terminal.shows(PROMPT)
     terminal.send(CTRL_D)
-    terminal.ends()
-
-
-def test_a_paste_is_one_message_also_on_a_dumb_terminal(tmp_path: Path) -> None:
-    """There, a paste looks like typing, so each line of a paragraph became a turn."""
-    terminal = Terminal(tmp_path, "chat(PlainInput())")
-    terminal.shows(PROMPT)
-    # Without a newline at its end, it is sent with Enter, however much later.
-    terminal.send("one\r\rgröße 😀")
-    terminal.shows("^> one\n\ngröße 😀")
-    time.sleep(4 * PASTE_PAUSE_S)
-    terminal.send(" and more\r")
-    terminal.shows(f"^got {re.escape(ascii('one' + chr(10) * 2 + 'größe 😀 and more'))}\n>$")
-    # With one, it needs no Enter.
-    terminal.send("two\rthree\r")
-    terminal.shows(r"^got 'two\\nthree'\n>$")
-    # Within quotes, no prompt is shown for lines that have already arrived.
-    terminal.send('"""four\rfive\r"""\r')
-    terminal.shows(r'^> """four\nfive\n"""\ngot .four\\nfive.\n>$')
-    terminal.send(CTRL_D)
-    terminal.ends()
-    assert "\x1b" not in terminal.written
-
-
-def test_a_paste_right_after_the_prompt_is_one_message(tmp_path: Path) -> None:
-    """If it arrived before the program read the input, it was treated as lines typed ahead."""
-    body = """
-from mlxchat.terminal import plain_input
-def write_and_dawdle(self, text):
-    write(self, text)
-    if text == plain_input.PROMPT:
-        wait_for_bytes(8)
-write, PlainInput._write = PlainInput._write, write_and_dawdle
-chat(PlainInput(), once=True)
-"""
-    terminal = Terminal(tmp_path, body)
-    terminal.shows(PROMPT)
-    terminal.send("one\rtwo\r")
-    terminal.shows(r"^got 'one\\ntwo'$")
-    terminal.ends()
-
-
-def test_ctrl_c_discards_an_unsent_paste(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "chat(PlainInput())")
-    terminal.shows(PROMPT)
-    terminal.send("one\rtwo\rthree")
-    terminal.shows("^three$")
-    terminal.send(CTRL_C)
-    terminal.shows(f"^{LEAVING_HINT}\n>$")
-    terminal.send("four\r")
-    terminal.shows("^got 'four'\n>$")
-
-
-def test_ctrl_d_during_a_reply_leaves_a_dumb_terminal_after_typed_lines(tmp_path: Path) -> None:
-    """The terminal, which was not in line mode, passed it to the model as text."""
-    body = "with held_typeahead(): print('busy'); wait_for_bytes(4)\nchat(PlainInput())"
-    terminal = Terminal(tmp_path, body)
-    terminal.shows("^busy$")
-    terminal.send(f"hi\r{CTRL_D}")
-    terminal.shows("^> got 'hi'$")
     terminal.ends()
 
 

@@ -45,11 +45,6 @@ def set_to(terminal: int, settings: Settings) -> Iterator[None]:
         apply(terminal, before)
 
 
-def unedited(terminal: int) -> Settings:
-    """Keys can be read one by one; echo and signals are unchanged."""
-    return _changed(terminal, clear_local=termios.ICANON)
-
-
 def held(terminal: int) -> Settings:
     """Keys are kept without echo until they are read; Ctrl-C still interrupts."""
     # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding

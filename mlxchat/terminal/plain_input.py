@@ -14,11 +14,11 @@ from typing import TextIO
 from mlxchat.errors import InputError
 from mlxchat.handlers import handled_by
 from mlxchat.terminal import visible
-from mlxchat.terminal.typed_lines import TypedLines
 
 PROMPT = "> "
 CONTINUATION = "  "
 MESSAGE_FILE = "message.md"
+CTRL_D = b"\x04"
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 
 _QUOTES = '"""'
@@ -36,7 +36,6 @@ class PlainInput:
 
     def __init__(self, terminal: TextIO | None = None) -> None:
         self._terminal = terminal
-        self._lines = TypedLines()
 
     def read(self, draft: str = "") -> str:
         """Return the next message. A `draft` is shown, and an empty line sends it.
@@ -67,14 +66,9 @@ class PlainInput:
         return edit(text, terminal=self._terminal)
 
     def _typed_message(self) -> str:
-        # Lines typed ahead are separate messages; a paste is one message, sent by Enter on its last
-        # line. It may arrive as soon as the prompt is visible, before anything waits for input.
-        has_typed_ahead = self._lines.has_more
         typed = self._line(PROMPT)
-        may_be_pasted = self._lines.was_awaited or not has_typed_ahead
-        while is_open(typed) or (may_be_pasted and self._lines.is_pasted_on()):
-            # Input that has already arrived is already echoed.
-            typed += "\n" + self._line("" if self._lines.has_more else CONTINUATION)
+        while is_open(typed):
+            typed += "\n" + self._line(CONTINUATION)
         return typed
 
     def _line(self, prompt: str) -> str:
@@ -82,12 +76,17 @@ class PlainInput:
         # Ctrl-Z has discarded the line, and the prompt is far above.
         before = signal.signal(signal.SIGCONT, lambda *_: self._write(prompt))
         try:
-            return self._lines.read()
-        except EOFError:
-            self._write("\n")
-            raise EndOfInput from None
+            line = sys.stdin.buffer.readline()
+        except OSError:
+            # A closed terminal counts as end of input.
+            line = b""
         finally:
             signal.signal(signal.SIGCONT, before)
+        # Ctrl-D arrives as a key if the terminal was not editing lines when it was pressed.
+        if not line or line.startswith(CTRL_D):
+            self._write("\n")
+            raise EndOfInput
+        return line.decode("utf-8", "replace").removesuffix("\n")
 
     def _write(self, text: str) -> None:
         terminal = self._terminal or sys.stdout
