@@ -86,37 +86,6 @@ def test_a_recalled_turn_is_an_event_and_a_line(tiny_model: Path) -> None:
     assert "recalled" not in {event["event"] for event in events_of(off.stdout)}
 
 
-def test_a_compacted_window_is_an_event_and_two_lines(tiny_model: Path) -> None:
-    given = "".join(f"{letter * 150}\n" for letter in "abcdefghij")
-    options = ("chat", "-m", str(tiny_model), "--max-kv-size", "1200", "-n", "8", "--compact")
-    done = run_in_process(*options, "--json", stdin=given)
-    events = events_of(done.stdout)
-    for event in events:
-        jsonschema.validate(event, schema())
-    compacted = next(event for event in events if event["event"] == "compacted")
-    assert compacted["turns"][0] == 1
-    assert compacted["note"]
-    assert min(compacted[name] for name in ("tokens", "seconds", "generated_tokens")) > 0
-    # It comes before the answer that it makes room for.
-    after = events[events.index(compacted) + 1]
-    assert (after["event"], after["turn"]) == ("token", compacted["turn"])
-    assert done.stderr == ""
-    text = run_in_process(*options, stdin=given)
-    assert "compacted turns 1 to " in text.stderr
-    assert " tokens (read " in text.stderr
-    assert "note: " in text.stderr
-    assert "compacted" not in text.stdout
-
-
-def test_compact_and_roll_stop_exclude_each_other(tiny_model: Path) -> None:
-    done = run_in_process("chat", "-m", str(tiny_model), "--compact", "--roll", "stop", stdin="a\n")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "mlxchat: error: --compact forgets turns when the window is full, and --roll stop forgets "
-        "nothing: use one of them\n"
-    )
-
-
 def test_a_resumed_session_continues_its_turn_numbers(tiny_model: Path) -> None:
     """Each process started from turn 1, in its events and in its figures."""
     options = ("chat", "-m", str(tiny_model), "-n", "2", "--session", "mine", "--stats", "--json")

@@ -6,20 +6,17 @@ import pytest
 
 from mlxchat.cache import tokens_held
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.note import NOTE_SHARE
 from mlxchat.chat.rendering import NOTE_BEGINS
-from mlxchat.chat.turn import Compacted, Forgot, Recalled
-from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.reply import Token
-from mlxchat.errors import DeviceError, UsageError, WindowFull
+from mlxchat.chat.turn import Compacted, Recalled
+from mlxchat.errors import DeviceError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
 from mlxchat.text.spans import TokenIds
 from scripts.families import build_family
 from tests import chat_templates
 from tests.failing_device import FailingDevice
 from tests.scripted_model import Scripted
-from tests.test_conversation import END_IDS, check_in_step, make_conversation, make_model, say
+from tests.test_conversation import END_IDS, check_in_step, make_conversation, say
 
 WINDOW = 1600
 NOTE = "Ada has a cat. Bo is at sea."
@@ -155,24 +152,6 @@ def test_undo_after_another_turn_takes_back_the_turn_and_not_the_note() -> None:
     check_in_step(conversation)
 
 
-def test_retry_after_a_note_answers_with_the_note_in_view() -> None:
-    conversation = talked()
-    conversation.compact()
-    list(conversation.retry())
-    assert [turn.forgotten for turn in conversation.turns] == [True, True, True, False]
-    assert NOTE_BEGINS in shown(conversation)
-    check_in_step(conversation)
-
-
-def test_continue_after_a_note_continues_the_last_reply() -> None:
-    conversation = talked()
-    conversation.compact()
-    reply = conversation.turns[-1].reply
-    list(conversation.continue_reply())
-    assert conversation.turns[-1].reply.startswith(reply)
-    check_in_step(conversation)
-
-
 @pytest.mark.parametrize("calls", [0, 1, 2, 4, 8, 16])
 def test_a_note_that_is_stopped_changes_nothing(calls: int) -> None:
     conversation = talked()
@@ -240,15 +219,6 @@ def test_a_note_says_nothing_twice() -> None:
     assert done.note == note.strip()
     # It was not written to the end.
     assert done.generated_tokens < len(note) + 60
-
-
-def test_thoughts_are_not_part_of_the_note() -> None:
-    conversation = writing(
-        f"<think>Hm.</think>{NOTE}<|im_end|>", template=chat_templates.FORGETS_THOUGHTS
-    )
-    done = compacted(conversation)
-    assert done.note == NOTE
-    assert done.generated_tokens > len(NOTE)
 
 
 def test_a_note_never_becomes_a_control_token() -> None:
@@ -354,24 +324,6 @@ def test_a_conversation_without_a_window_can_be_compacted() -> None:
     check_in_step(conversation)
 
 
-def test_removing_the_note_leaves_its_turns_forgotten() -> None:
-    conversation = talked()
-    conversation.compact()
-    conversation.set_note(None)
-    assert len(conversation.retained) == 1
-    say(conversation, "go on")
-    assert NOTE_BEGINS not in shown(conversation)
-
-
-def test_starting_over_removes_the_note() -> None:
-    conversation = talked()
-    conversation.compact()
-    conversation.clear()
-    assert conversation.note is None
-    say(conversation, "hello")
-    assert NOTE_BEGINS not in shown(conversation)
-
-
 def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:
     conversation = talked(recalls=2)
     conversation.sampling = SamplingSettings()
@@ -381,15 +333,6 @@ def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:
     assert next(each.turn for each in conversation.recall("my cat")) == 1
 
 
-def test_another_model_gets_the_note() -> None:
-    conversation = talked()
-    conversation.compact()
-    other = conversation.with_model(make_model(), CacheSettings(WINDOW), SamplingSettings())
-    assert other.note == conversation.note
-    say(other, "go on")
-    assert NOTE_BEGINS in shown(other)
-
-
 def test_the_system_prompt_can_change_without_the_note() -> None:
     conversation = talked(system="Be kind.")
     conversation.set_note(NOTE)
@@ -397,151 +340,3 @@ def test_the_system_prompt_can_change_without_the_note() -> None:
     assert (conversation.system, conversation.note) == ("Be brief.", NOTE)
     say(conversation, "go on")
     assert f"Be brief.\n\n{NOTE_BEGINS}\n{NOTE}" in shown(conversation)
-
-
-# When the window is full
-
-
-def filled(**options: Any) -> Conversation:
-    """A conversation that compacts, with a window that is nearly full."""
-    conversation = make_conversation(1200, **{"max_tokens": 8, "compacts": True, **options})
-    letters = iter("abcdef")
-    while conversation.tokens + 180 + RESERVE <= 1200:
-        say(conversation, next(letters) * 150)
-    assert not conversation.forgotten
-    return conversation
-
-
-def changes(conversation: Conversation, text: str, **how: Any) -> list[Any]:
-    return [x for x in conversation.say(text, **how) if not isinstance(x, Token)]
-
-
-@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
-@pytest.mark.parametrize("template", sorted(chat_templates.ALL))
-def test_a_full_window_is_compacted_before_anything_is_forgotten(template: str, roll: Roll) -> None:
-    conversation = filled(template=chat_templates.ALL[template], roll=roll)
-    (event,) = changes(conversation, "g" * 250)
-    assert len(conversation.model.tokenizer.encode(event.note)) <= 1200 // NOTE_SHARE
-    count = len(conversation.turns)
-    assert (event.numbers, event.problem) == (tuple(range(1, count - 1)), "")
-    assert event.note == conversation.note
-    assert min(event.tokens, event.prefilled_tokens, event.generated_tokens) > 0
-    assert [turn.forgotten for turn in conversation.turns] == [True] * (count - 2) + [False] * 2
-    text = shown(conversation)
-    assert conversation.turns[-2].user in text
-    assert conversation.turns[-3].user not in text
-    check_in_step(conversation)
-
-
-def test_a_long_chat_keeps_one_note_and_covers_every_forgotten_turn() -> None:
-    conversation = filled()
-    noted: set[int] = set()
-    for number in range(24):
-        for each in changes(conversation, f"{number:02}" * 75):
-            assert isinstance(each, Compacted)
-            assert each.problem == ""
-            noted |= set(each.numbers)
-        assert shown(conversation).count(NOTE_BEGINS) == (conversation.note is not None)
-        assert len(conversation.held_ids) <= 1200
-        check_in_step(conversation)
-    assert noted == {n for n, turn in enumerate(conversation.turns, 1) if turn.forgotten}
-
-
-def test_turns_forgotten_during_a_reply_are_part_of_the_next_note() -> None:
-    conversation = filled()
-    last = conversation.turns[-1]
-    # It still fits, but not its reply.
-    conversation.undo()
-    conversation.generation = GenerationSettings(max_tokens=500, ignore_eos=True)
-    (forgot,) = [x for x in changes(conversation, last.user) if isinstance(x, Forgot)][:1]
-    assert forgot.numbers == (1,)
-    conversation.generation = GenerationSettings(max_tokens=8)
-    (event,) = changes(conversation, "go on")
-    assert event.numbers[0] == 1
-    assert conversation.retained[0] is conversation.turns[event.numbers[-1]]
-
-
-def test_turns_forgotten_before_compact_was_switched_on_are_not_read_again() -> None:
-    conversation = filled(compacts=False)
-    changes(conversation, "g" * 250)
-    forgotten = {n for n, turn in enumerate(conversation.turns, 1) if turn.forgotten}
-    conversation.compacts = True
-    while conversation.note is None:
-        for event in changes(conversation, "h" * 150):
-            assert isinstance(event, Compacted)
-            assert forgotten.isdisjoint(event.numbers)
-
-
-def test_a_chat_that_does_not_compact_writes_no_note() -> None:
-    conversation = filled(compacts=False)
-    assert [type(each) for each in changes(conversation, "g" * 150)] == [Forgot]
-    assert conversation.note is None
-
-
-def test_undo_and_retry_of_a_turn_keep_the_note_that_was_written_for_it() -> None:
-    conversation = filled()
-    count = len(conversation.turns)
-    changes(conversation, "g" * 150)
-    note = conversation.note
-    assert [x for x in conversation.retry() if not isinstance(x, Token)] == []
-    assert conversation.note == note
-    check_in_step(conversation)
-    assert not conversation.take_back_note()
-    conversation.undo()
-    assert conversation.note == note
-    assert [turn.forgotten for turn in conversation.turns] == [True] * (count - 1) + [False]
-    say(conversation, "go on")
-    check_in_step(conversation)
-
-
-@pytest.mark.parametrize("calls", [0, 1, 3, 9, 40])
-def test_stopping_the_note_takes_back_the_message(calls: int) -> None:
-    conversation = filled()
-    before, left = state(conversation), iter(range(calls))
-    count = len(conversation.turns)
-    list(conversation.say("g" * 150, should_stop=lambda: next(left, None) is None))
-    assert len(conversation.turns) == count
-    assert state(conversation) == before
-    assert conversation.stats is not None
-    assert conversation.stats.finish_reason == "interrupted"
-    say(conversation, "go on")
-    check_in_step(conversation)
-
-
-def test_without_a_useful_note_turns_are_forgotten_as_ever() -> None:
-    conversation = writing("<|im_end|>", 700)
-    conversation.compacts = True
-    for number in range(3):
-        changes(conversation, f"{number}" * 150)
-    found = changes(conversation, "3" * 150)
-    assert [type(each) for each in found] == [Compacted, Forgot]
-    assert found[0].problem in ("the note is empty", "no room in the window to write a note")
-    assert (found[0].note, found[0].numbers, conversation.note) == ("", (), None)
-
-
-def test_the_reply_of_a_constrained_turn_is_constrained_and_its_note_is_not() -> None:
-    conversation = filled()
-    conversation.generation = GenerationSettings(max_tokens=40)
-    constraint = Constraint.from_schema('{"const": "yes"}')
-    (event,) = changes(conversation, "g" * 150, constraint=constraint)
-    assert event.note not in ('"yes"', "")
-    assert conversation.turns[-1].reply == '"yes"'
-    assert conversation.is_complete
-
-
-def test_a_message_that_fits_nowhere_takes_the_note_no_further() -> None:
-    conversation = filled()
-    count = len(conversation.turns)
-    conversation.pin(count)
-    with pytest.raises(WindowFull, match="next to the pinned turns"):
-        list(conversation.say("g" * 1100))
-    assert len(conversation.turns) == count
-    assert conversation.turns[-1].pinned
-    say(conversation, "go on")
-    check_in_step(conversation)
-
-
-def test_a_conversation_without_a_window_never_compacts_by_itself() -> None:
-    conversation = talked(None, compacts=True)
-    assert changes(conversation, "go on") == []
-    assert conversation.note is None

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -10,12 +9,10 @@ import pytest
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.rendering import NOTE_BEGINS
-from mlxchat.chat.turn import Compacted
 from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.listing import import_messages, read_session
-from mlxchat.settings import GenerationSettings, Roll
-from mlxchat.terminal import chat_screen
+from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
 from mlxchat.terminal.commands import KNOWN, run_command
 from mlxchat.terminal.messages import Messages
@@ -198,68 +195,3 @@ def test_exports_have_the_note_and_imports_restore_it(
         "name": "note",
     }
     assert "Note on forgotten turns" in run_in_process("session", "show", "mine").stdout
-
-
-# When the window is full
-
-
-def test_a_note_for_a_full_window_is_saved_before_it_is_shown(tiny_model: Path) -> None:
-    options = replace(options_of(tiny_model, 1200), compacts=True)
-    with Chat.open(options, session="mine") as chat:
-        for letter in "abcdefghij":
-            for said in chat.say(letter * 150):
-                if isinstance(said, Compacted):
-                    saved = read_session("mine")
-                    assert saved.note == said.note
-                    assert [n for n, turn in enumerate(saved.turns, 1) if turn.forgotten] == [
-                        *said.numbers
-                    ]
-                    return
-    pytest.fail("no note was written")
-
-
-def test_a_session_resumes_with_compact_and_its_command_line_overrides_it(tiny_model: Path) -> None:
-    options = replace(options_of(tiny_model), compacts=True)
-    with Chat.open(options, session="mine") as chat:
-        list(chat.say("hello"))
-    with Chat.open(options_of(tiny_model), session="mine") as chat:
-        assert chat.conversation.compacts
-    off = replace(options_of(tiny_model), chosen=frozenset({"compacts"}))
-    with Chat.open(off, session="mine") as chat:
-        assert not chat.conversation.compacts
-
-
-def test_set_switches_compact_and_refuses_it_with_roll_stop(shown: ChatScreen, run: Run) -> None:
-    assert "compact on" in run("/set compact on")
-    assert shown.conversation.compacts
-    with pytest.raises(UsageError, match="use one of them"):
-        run("/set roll stop")
-    assert shown.conversation.roll is Roll.SHIFT
-    run("/set compact off")
-    run("/set roll stop")
-    with pytest.raises(UsageError, match="use one of them"):
-        run("/set compact on")
-    assert not shown.conversation.compacts
-
-
-def test_compact_without_a_window_is_reported(tiny_model: Path) -> None:
-    options = ChatOptions(Setup(str(tiny_model), window=None), compacts=True)
-    with Chat.open(options, save=False) as chat:
-        chat.begin()
-        assert chat.notices == ["the window has no limit, so compacts never writes a note"]
-
-
-def test_a_terminal_shows_the_note_above_the_answer(
-    shown: ChatScreen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = StringIO()
-    monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
-    monkeypatch.setattr(chat_screen, "wait_for_pipe", lambda: None)
-    shown.chat.set(compacts=True)
-    for letter in "abcdefghij":
-        shown.say(letter * 150)
-        if shown.conversation.note is not None:
-            break
-    written = answer.getvalue()
-    assert "compacted turns 1 to " in written
-    assert written.index(" s) --") < written.rindex("stopped at 6 tokens")

@@ -141,7 +141,6 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
         roll=Roll.SHIFT,
         recalls=0,
         recalls_sessions=False,
-        compacts=False,
         template_args={},
     )
     shown: Any = SimpleNamespace(
@@ -152,7 +151,6 @@ def test_every_option_spelled_as_set_in_chat_can_be_set(option: str) -> None:
     values = {
         "roll": "shift",
         "lookup": "on",
-        "compact": "on",
         "recall-sessions": "on",
         "xtc-threshold": "0.2",
         "logit-bias": "5=1",

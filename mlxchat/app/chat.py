@@ -43,7 +43,6 @@ from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.request import CHAT, ChatOptions, Setup
-from mlxchat.request.chat import check_compacts
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.names import already_exists, check_name, folded
 from mlxchat.sessions.recalling import earlier_turns
@@ -67,9 +66,7 @@ LOOP = Message(
     ")",
 )
 
-NEVER_FULL = Message("the window has no limit, so ", Field("compacts"), " never writes a note")
-
-OWN = frozenset({"roll", "recalls", "recalls_sessions", "compacts", "template_args"})
+OWN = frozenset({"roll", "recalls", "recalls_sessions", "template_args"})
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
@@ -285,7 +282,6 @@ class Chat:
             drafter=make_drafter(model, options.generation, self._notify),
             recalls=options.recalls,
             earlier=self._earlier_turns if options.recalls_sessions else None,
-            compacts=options.compacts,
         )
         self._report(conversation)
         return conversation
@@ -316,8 +312,6 @@ class Chat:
         bounded = conversation.settings.max_kv_size is not None
         if bounded and not positions_bounded(conversation.cache):
             self._notify(POSITIONS_RUN_ON)
-        if conversation.compacts and not bounded:
-            self._notify(NEVER_FULL)
 
     # Turns
 
@@ -368,9 +362,7 @@ class Chat:
                 for said in reply:
                     if isinstance(said, Token) and sent:
                         self._keeper.show(said)
-                    elif (isinstance(said, Token) and said.text) or (
-                        isinstance(said, Compacted) and sent
-                    ):
+                    elif isinstance(said, Token) and said.text:
                         self.save()
                         sent = True
                     yield said
@@ -403,7 +395,7 @@ class Chat:
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
-        GenerationSettings, `roll`, `recalls`, `recalls_sessions`, `compacts`, and `template_args`;
+        GenerationSettings, `roll`, `recalls`, `recalls_sessions`, and `template_args`;
         template arguments that are not named stay.
 
         Raises UsageError for an unknown option or an invalid value, TemplateError if the template
@@ -415,8 +407,6 @@ class Chat:
             raise UsageError(f"unknown option {name!r}")
         roll = CHAT["roll"].value_of(options.get("roll", conversation.roll))
         recalls = CHAT["recalls"].value_of(options.get("recalls", conversation.recalls))
-        compacts = CHAT["compacts"].value_of(options.get("compacts", conversation.compacts))
-        check_compacts(compacts, roll)
         sampling = {name: value for name, value in options.items() if name in SAMPLING}
         new_sampling = replace(conversation.sampling, **sampling)
         generation = {name: value for name, value in options.items() if name in GENERATION}
@@ -437,9 +427,6 @@ class Chat:
         if "recalls_sessions" in options:
             searches = CHAT["recalls_sessions"].value_of(options["recalls_sessions"])
             conversation.earlier = self._earlier_turns if searches else None
-        if compacts and not conversation.compacts and conversation.settings.max_kv_size is None:
-            self._notify(NEVER_FULL)
-        conversation.compacts = compacts
         seed = sampling.pop("seed", self._setup.seed)
         chosen = {**self._setup.sampling, **sampling}
         setup = replace(self._setup, sampling=chosen, seed=seed)

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
+from mlxchat.chat.turn import Change, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import Token
 from mlxchat.passages.quote import Place, Read
@@ -48,9 +48,7 @@ class EventWriter:
 
     def change(self, change: Change) -> str:
         """What has left the window, or is back in it."""
-        if isinstance(change, Forgot):
-            return self.forgot(change)
-        return self.recalled(change) if isinstance(change, Recalled) else self.compacted(change)
+        return self.recalled(change) if isinstance(change, Recalled) else self.forgot(change)
 
     def forgot(self, forgot: Forgot) -> str:
         figures = {"turns": forgot.turns, "tokens": forgot.tokens}
@@ -68,12 +66,6 @@ class EventWriter:
         figures = {"turns": list(recalled.numbers), "tokens": recalled.tokens}
         sessions = {"sessions": earlier} if earlier else {}
         return _line({"event": "recalled"} | self._turn | figures | sessions)
-
-    def compacted(self, compacted: Compacted) -> str:
-        figures = asdict(compacted)
-        problem = figures.pop("problem")
-        event = {"event": "compacted", **self._turn, "turns": list(figures.pop("numbers"))}
-        return _line(event | figures | ({"problem": problem} if problem else {}))
 
     def token(self, token: Token) -> str:
         self._texts[token.thought].write(token.text)

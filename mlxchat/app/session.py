@@ -157,7 +157,6 @@ class Keeper:
             "roll": str(conversation.roll),
             "recalls": conversation.recalls,
             "recalls_sessions": conversation.recalls_sessions,
-            "compacts": conversation.compacts,
             "template_args": json.dumps(conversation.template_args),
         }
         self._guarded(lambda: journal.settings(settings))

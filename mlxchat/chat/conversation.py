@@ -77,9 +77,6 @@ class Conversation:
     turns that `earlier` finds in other conversations. The quote is not part of the turn and leaves
     the window after the reply.
 
-    If it `compacts`, the model writes a note about the turns in view when the window is full, and
-    only then forgets them: see `compact`.
-
     Raises TemplateError if the model has no template, CacheError if the pinned tokens leave no
     room in the window.
     """
@@ -99,13 +96,9 @@ class Conversation:
         drafter: Drafter | None = None,
         recalls: int = 0,
         earlier: Earlier | None = None,
-        compacts: bool = False,
     ) -> None:
         self.recalls = recalls
         self.earlier = earlier
-        self.compacts = compacts
-        # The numbers of turns that were forgotten since the last note, and are not part of it.
-        self._not_noted: set[int] = set()
         self._memory = Memory()
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
@@ -153,7 +146,6 @@ class Conversation:
         """Replace everything with a saved conversation. The next turn prefills as much of it as
         fits. Raises CacheError if its pinned tokens leave no room."""
         self.view.begin_with(system, note)
-        self._not_noted.clear()
         self.turns.become(turns)
         for turn in self.turns:
             # Transcripts of other programs have the thought and the reply in one text.
@@ -221,10 +213,7 @@ class Conversation:
         turns = may_be_forgotten(self.turns.retained)
         if not turns:
             raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
-        compacted = self._compact(turns, words, Watch(**watching))
-        if compacted is not None and compacted.problem:
-            raise UsageError(f"{compacted.problem}: nothing has changed")
-        return compacted
+        return self._compact(turns, words, Watch(**watching))
 
     def set_note(self, text: str | None) -> None:
         """Change the note, or remove it; the turns it was written about stay forgotten. Raises
@@ -242,7 +231,6 @@ class Conversation:
         """Forget all turns, pinned ones and the note included, and start over. The transcript keeps
         the turns."""
         self.turns.clear_away()
-        self._not_noted.clear()
         self.view.begin_with(self.system, None)
 
     def set_system(self, text: str | None) -> None:
@@ -401,11 +389,9 @@ class Conversation:
             drafter=drafter,
             recalls=self.recalls,
             earlier=self.earlier,
-            compacts=self.compacts,
         )
         other.resume(self.system, self.turns, self.note)
         other.turns.cleared = self.turns.cleared
-        other._not_noted = self._not_noted
         other._any_seed, other._retries = self._any_seed, self._retries
         for turn in other.turns:
             # Another tokenizer produces other ids.
@@ -436,35 +422,19 @@ class Conversation:
             self.view.drop()
             raise
         cost = note.prefilled_tokens, note.generated_tokens, note.seconds
-        problem, numbers = note.problem, tuple[int, ...]()
+        problem = note.problem
         if note.text:
             try:
                 self.view.set_note(note.text, turns)
             except (UsageError, *Rejected) as error:
                 problem = str(error)
-            else:
-                noted = {id(turn) for turn in turns}
-                numbers = tuple(n for n, turn in enumerate(self.turns, 1) if id(turn) in noted)
         if problem:
-            return Compacted("", (), 0, *cost, problem)
-        return Compacted(note.text, numbers, self.view.note_tokens, *cost) if numbers else None
-
-    def _compact_if_full(self, watch: Watch) -> Generator[Compacted]:
-        """Have a note written before turns are forgotten for the last one. Raises
-        StoppedEncoding."""
-        limit = note_limit(self.settings.max_kv_size, self.view.room_for_note())
-        turns = self.view.turns_to_note(limit, watch.count_encoding)
-        if not turns:
-            return
-        forgotten = {n for n in self._not_noted if n <= len(self.turns)}
-        missed = [self.turns[n - 1] for n in sorted(forgotten) if self.turns[n - 1].forgotten]
-        compacted = self._compact([*missed, *turns], "", watch)
-        if compacted is None:
-            raise StoppedEncoding
-        self._not_noted.clear()
-        if not compacted.problem:
-            self.view.note_precedes_turn()
-        yield compacted
+            raise UsageError(f"{problem}: nothing has changed")
+        if not note.text:
+            return None
+        noted = {id(turn) for turn in turns}
+        numbers = tuple(n for n, turn in enumerate(self.turns, 1) if id(turn) in noted)
+        return Compacted(note.text, numbers, self.view.note_tokens, *cost)
 
     def _next_stream(self, written: int = 0) -> int:
         return stream_of(self.seed, len(self.turns), self._retries, written)
@@ -486,8 +456,6 @@ class Conversation:
             return bool(turn.thought) or turn.reply not in ("", watch.prefill)
 
         try:
-            if self.compacts:
-                yield from self._compact_if_full(watch)
             yield from self.view.make_room(watch.count_encoding, recall)
             yield from self._answer(turn, NOTHING, watch)
         except StoppedEncoding:
@@ -561,10 +529,7 @@ class Conversation:
         and its contents cannot be trusted."""
         try:
             with device_failures(), closing(reply):
-                for said in reply:
-                    if self.compacts and isinstance(said, Forgot) and said.turns:
-                        self._not_noted.update(said.numbers)
-                    yield said
+                yield from reply
         except DeviceError:
             self.view.drop()
             raise

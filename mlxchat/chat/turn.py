@@ -114,7 +114,6 @@ class Compacted:
     """A note about the turns `numbers`, counted from 1, which have left the window for it.
 
     `tokens` are the note's. Writing it took `prefilled_tokens`, `generated_tokens` and `seconds`.
-    If there is a `problem`, there is no note, and nothing has changed.
     """
 
     note: str
@@ -123,16 +122,10 @@ class Compacted:
     prefilled_tokens: int
     generated_tokens: int
     seconds: float
-    problem: str = ""
-
-    @property
-    def text(self) -> str:
-        """Empty: it is not part of the reply."""
-        return ""
 
 
 # What has left the window, or is back in it.
-Change = Forgot | Recalled | Compacted
+Change = Forgot | Recalled
 # What `say`, `retry` and `continue_reply` yield. Joined, the texts are the reply and its thought.
 Said = Token | Change
 

@@ -255,12 +255,6 @@ class View:
             turn.forgotten = True
         self._before_note = before
 
-    def note_precedes_turn(self) -> None:
-        """The note was set for the turn that is about to be answered: without that turn, the note
-        stays."""
-        self.forget_past()
-        self._before = Before.of(self._turns[:-1], self._held)
-
     def take_back_note(self) -> bool:
         """Restore the note of before `set_note` and the turns that it made the window forget; False
         if the last action was something else."""
@@ -317,18 +311,6 @@ class View:
         return self.rendering.beginning_of(first, start, stop)
 
     # A turn: make room, fill in its prompt, evict while it is answered
-
-    def turns_to_note(self, note_tokens: int, on_encode: Progress) -> list[Turn]:
-        """If the turns do not fit, those that a note of that many tokens should replace: all but
-        pinned ones, the last, and the one before it, if that would fit next to the note."""
-        window, retained = self.settings.max_kv_size, self._turns.retained
-        if window is None or not is_too_long(self.render(retained, on_encode), window):
-            return []
-        candidates = may_be_forgotten(retained)
-        leave = {id(turn) for turn in candidates[:-1]}
-        rest = self.render([turn for turn in retained if id(turn) not in leave])
-        room = window - note_tokens + self.note_tokens
-        return candidates if is_too_long(rest, room) else candidates[:-1]
 
     def make_room(
         self, on_encode: Progress, recall: Callable[[], Sequence[Quoted]] = tuple

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlxchat.errors import UsageError
 from mlxchat.options import Group, check_options, option, options_of, same_as
 from mlxchat.request.generate import Request
 from mlxchat.request.setup import Setup
 from mlxchat.settings import GenerationSettings, Roll
-from mlxchat.wording import Field
 
 # Turns that "auto" recalls at most: a fact and its change.
 AUTO_RECALL = 2
@@ -23,17 +21,6 @@ def parse_recall(written: str | int) -> int:
     if not 0 <= number <= AUTO_RECALL:
         raise ValueError(f"must be auto, off or at most {AUTO_RECALL} turns, got {text!r}")
     return number
-
-
-def check_compacts(compacts: bool, roll: Roll) -> None:
-    """Raises UsageError for options that exclude each other."""
-    if compacts and roll is Roll.STOP:
-        raise UsageError(
-            Field("compacts"),
-            " forgets turns when the window is full, and ",
-            Field("roll", roll),
-            " forgets nothing: use one of them",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +67,12 @@ class ChatOptions:
         in_chat=True,
         saved=True,
     )
-    compacts: bool = option(
-        False,
-        "When the window is full, replace turns with a note",
-        Group.WINDOW,
-        name="compact",
-        in_chat=True,
-        saved=True,
-    )
     think: str = same_as(Request, "think", default="on", if_unset=None)
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     chosen: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_compacts(self.compacts, self.roll)
 
     def chosen_fields(self) -> frozenset[str]:
         """The fields that override those of a session."""

@@ -13,11 +13,11 @@ from typing import Any
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Change, Compacted, Said, Turn
+from mlxchat.chat.turn import Change, Said, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.generate import Stats
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, OutputError
-from mlxchat.terminal.figures import incomplete, turn_line, window_line
+from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress, waiting
@@ -241,7 +241,8 @@ class ChatScreen:
             if compacted is None:
                 self.screen.say("stopped: nothing has changed")
             else:
-                self._show_change(compacted)
+                self.screen.rule(compacted_line(compacted))
+                self.screen.say(compacted.note)
                 self.screen.say("/compact edit changes the note, /undo takes it back")
             if stop.status not in (None, ExitStatus.INTERRUPTED):
                 raise Terminated(stop.status)
@@ -301,7 +302,6 @@ class ChatScreen:
         reply = answer(
             on_encode=bar.counting("tokenizing", "characters"),
             on_prefill=bar.counting("reading", "tokens"),
-            on_note=bar.counting("writing a note", "tokens"),
             should_stop=stop.requested,
             on_end=on_end,
         )
@@ -336,8 +336,6 @@ class ChatScreen:
 
     def _show_change(self, change: Change) -> None:
         self.screen.rule(window_line(change))
-        if isinstance(change, Compacted) and change.note:
-            self.screen.say(change.note)
 
     def _view(self) -> Any:
         # "off" hides the thoughts of models that think regardless.

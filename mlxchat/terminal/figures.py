@@ -89,8 +89,6 @@ def compacted_line(compacted: Compacted) -> str:
         f"read {compacted.prefilled_tokens:,}, wrote {count(compacted.generated_tokens, 'token')}, "
         f"{compacted.seconds:.1f} s"
     )
-    if compacted.problem:
-        return f"nothing compacted: {compacted.problem} ({cost})"
     turns = "turn" if len(compacted.numbers) == 1 else "turns"
     note = f"a note of {count(compacted.tokens, 'token')}"
     return f"compacted {turns} {_ranges(compacted.numbers)} into {note} ({cost})"
@@ -98,9 +96,7 @@ def compacted_line(compacted: Compacted) -> str:
 
 def window_line(change: Change) -> str:
     """What has left the window, or is back in it."""
-    if isinstance(change, Forgot):
-        return forgotten_line(change)
-    return recalled_line(change) if isinstance(change, Recalled) else compacted_line(change)
+    return recalled_line(change) if isinstance(change, Recalled) else forgotten_line(change)
 
 
 def first_words(message: str) -> str:

@@ -11,7 +11,7 @@ from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
-from mlxchat.chat.turn import Change, Compacted, Said
+from mlxchat.chat.turn import Change, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.generate import nothing_done
 from mlxchat.errors import (
@@ -145,7 +145,6 @@ class PipedChat:
                 spoken.text,
                 on_encode=bar.counting("tokenizing", "characters"),
                 on_prefill=bar.counting("reading", "tokens"),
-                on_note=bar.counting("writing a note", "tokens"),
                 should_stop=lambda: self._has_code or stop.requested(),
                 constraint=constraint,
                 prefill=_prefill_in(spoken) or self._options.answer.prefill,
@@ -233,8 +232,6 @@ class PipedChat:
 
     def _warn(self, change: Change) -> None:
         self._messages.warn(window_line(change))
-        if isinstance(change, Compacted) and change.note:
-            self._messages.warn(f"note: {change.note}")
 
     def _done(
         self,
