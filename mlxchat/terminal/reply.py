@@ -1,7 +1,7 @@
 """Shows a model's reply while it streams: plain, or as Markdown on a terminal.
 
-The caller knows which text is a thought; `reply_segments` decides which rows are final. Text from
-the model is made visible here, so that the terminal obeys none of its control characters.
+The caller knows which text is a thought. Text from the model is made visible here, so that the
+terminal obeys none of its control characters.
 """
 
 import os
@@ -9,22 +9,29 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import takewhile
+from operator import eq
 from typing import Any, Literal, Protocol, Self
 
 from rich.console import Console
+from rich.text import Text
 
 from mlxchat.errors import OutputError
 from mlxchat.handlers import undisturbed
 from mlxchat.terminal import visible
 from mlxchat.terminal.continued import when_continued
-from mlxchat.terminal.live_rows import LiveRows
-from mlxchat.terminal.reply_segments import Answer, HiddenThoughts, Renderer, Thoughts
+from mlxchat.terminal.markdown import Cut, Renderer, find_cuts
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.thinking import OuterWhitespace
 
 Thinking = Literal["on", "hide"]
 
 REFRESH_S = 1 / 12
+# While the terminal is resized, nothing is drawn for this time after each change.
+SETTLED_S = 0.25
+THINKING = Text("thinking …", "dim")
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_ERASE_BELOW = "\r\x1b[J"
 # Drawing takes at most a fifth of the time, however long the unfinished part is.
 REST_PER_DRAWING = 4
 
@@ -42,10 +49,6 @@ def reply_view(
     if plain or not moves_cursor or not os.environ.get("TERM"):
         return PlainView(stdout, thinking)
     return MarkdownView(console, thinking)
-
-
-# While the terminal is resized, nothing is drawn for this time after each change.
-SETTLED_S = 0.25
 
 
 class TextSink(Protocol):
@@ -119,6 +122,10 @@ class MarkdownView(_View):
     is redrawn no more often than every REFRESH_S. Between calls the cursor is visible and below the
     text, so that an exception leaves the terminal sane wherever it is raised; `finish`, or leaving
     the context, prints all that is left. Raises OutputError.
+
+    What is drawn stands once it may have moved: the terminal has been resized, in which some
+    terminals wrap rows again and others do not, or a shell has written below it. What follows goes
+    below, so that nothing is shown twice.
     """
 
     def __init__(
@@ -128,17 +135,23 @@ class MarkdownView(_View):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._renderer = Renderer(console)
-        self._screen = LiveRows(console)
         self._console, self._size = console, console.size
+        self._renderer = Renderer(console)
+        self._hides_thoughts = thinking == "hide"
         self._trim = OuterWhitespace()
-        self._thinking: Thinking = thinking
-        self._part: Thoughts | HiddenThoughts | Answer = self._thoughts()
-        self._is_apart = False
+        self._is_thought = self._is_apart = False
+        # The text that is not printed for good, how much of it is drawn, and in which rows: only
+        # the last ones if it `_is_cropped`.
+        self._source, self._drawn_chars = "", 0
+        self._rows: list[str] = []
+        self._is_cropped = False
+        # Whether the text goes right below what is above it, and begins inside a line.
+        self._goes_on, self._is_in_line = True, False
+        self._has_printed = self._may_have_moved = False
         self._due_s = 0.0
 
     def __enter__(self) -> Self:
-        self._continued = when_continued(self._screen.stand)
+        self._continued = when_continued(self._stand)
         self._continued.__enter__()
         return self
 
@@ -147,12 +160,11 @@ class MarkdownView(_View):
         super().__exit__(*raised)
 
     def add(self, text: str, thought: bool = False) -> None:
-        if thought and text:
-            self._begin_thought()
-            self._part = self._part.more(visible(self._trim.add(text)))
-        elif text:
-            self._begin_answer()
-            self._part = self._part.more(visible(text))
+        if text and (thought is not self._is_thought or (thought and self._is_apart)):
+            self.finish()
+            self._is_thought, self._is_apart, self._trim = thought, False, OuterWhitespace()
+            self._goes_on = not self._has_printed
+        self._source += visible(self._trim.add(text) if thought else text)
         begun_s = self._clock()
         if begun_s >= self._due_s:
             self._draw()
@@ -166,33 +178,98 @@ class MarkdownView(_View):
     def finish(self) -> None:
         self._draw(is_done=True)
 
-    def _thoughts(self, above: str = "") -> Thoughts | HiddenThoughts:
-        return Thoughts(above) if self._thinking == "on" else HiddenThoughts()
-
-    def _begin_thought(self) -> None:
-        if isinstance(self._part, Answer) or self._is_apart:
-            self._draw(is_done=True)
-            above = "\n" if self._screen.has_printed else ""
-            self._part, self._trim = self._thoughts(above), OuterWhitespace()
-            self._is_apart = False
-
-    def _begin_answer(self) -> None:
-        if not isinstance(self._part, Answer):
-            self._draw(is_done=True)
-            self._part = Answer(follows_text=self._screen.has_printed)
+    def _stand(self) -> None:
+        """From now on, leave what is drawn in place. Callable from any thread."""
+        self._may_have_moved = True
 
     def _draw(self, is_done: bool = False) -> None:
-        if self._console.size != self._size and not is_done:
-            # Wait until it has stopped changing.
-            self._size, self._due_s = self._console.size, self._clock() + SETTLED_S
-            return
-        step = self._part.step(self._renderer, is_done)
+        if self._console.size != self._size:
+            self._size = self._console.size
+            # A row as short as that of hidden thoughts stays one.
+            self._may_have_moved = self._may_have_moved or not self._is_hidden
+            if not is_done:
+                # Wait until it has stopped changing.
+                self._due_s = self._clock() + SETTLED_S
+                return
         # No signal may separate what is written from the record of it.
         with undisturbed():
-            if self._renderer.width != self._console.width and (step.final or not step.live):
-                # What follows has the terminal's new width.
-                self._screen.draw(step.final, [])
-                self._part, self._renderer.width = step.rest, self._console.width
-                step = self._part.step(self._renderer, is_done)
-            self._screen.draw(step.final, step.live)
-            self._part = step.rest
+            if self._may_have_moved:
+                self._let_stand()
+            if self._is_hidden:
+                self._source = "" if is_done else self._source
+                self._write([], self._renderer.rows(THINKING) if self._source else [])
+                return
+            cut = Cut(len(self._source)) if is_done else self._next_cut()
+            final = self._rendered(self._source[: cut.at])
+            self._go_on_after(cut, bool(final or (self._is_in_line and cut.at)))
+            live = [] if is_done else self._rendered(self._source)
+            self._write(final, live)
+            self._drawn_chars = len(self._source)
+
+    def _let_stand(self) -> None:
+        self._may_have_moved = False
+        rows, self._rows = self._rows, []
+        if not rows or self._is_hidden:
+            return
+        drawn = self._source[: self._drawn_chars]
+        end = Cut(len(drawn)) if self._is_thought else find_cuts(drawn).end
+        if self._is_cropped:
+            # Some rows were left out for lack of room: only here are rows repeated.
+            self._write(self._rendered(drawn[: end.at]), [])
+        self._go_on_after(end, True)
+        self._is_in_line = not (end.fence or self._is_thought)
+
+    def _next_cut(self) -> Cut:
+        """Where to cut the text: what is before it can no longer change."""
+        source = self._source
+        if self._is_thought:
+            return Cut(source.rfind("\n") + 1)
+        if self._is_in_line:
+            # The rest of a line is a block of its own.
+            at = source.find("\n") + 1
+            return Cut(at, goes_on=source[at] != "\n") if 0 < at < len(source) else Cut(0)
+        cuts = find_cuts(source)
+        # Rather print a long list or code in parts than only its end.
+        is_long = cuts.item.at and len(self._rendered(source[cuts.block.at :])) > self._room
+        return cuts.item if is_long else cuts.block
+
+    def _go_on_after(self, cut: Cut, has_printed: bool) -> None:
+        fence = f"{cut.fence}\n" if cut.fence else ""
+        self._source = fence + self._source[cut.at :]
+        if has_printed:
+            self._goes_on, self._is_in_line = cut.goes_on or self._is_thought, False
+
+    @property
+    def _is_hidden(self) -> bool:
+        return self._is_thought and self._hides_thoughts
+
+    @property
+    def _room(self) -> int:
+        """How many rows can be replaced."""
+        return max(self._size.height - 2, 1)
+
+    def _rendered(self, source: str) -> list[str]:
+        """The rows of the text, after an empty one if it has to be apart."""
+        if self._is_thought:
+            rows = self._renderer.rows(Text(source.removesuffix("\n"), "dim")) if source else []
+        else:
+            rows = self._renderer.markdown(source.lstrip(" ") if self._is_in_line else source)
+        return rows if self._goes_on or not rows else ["", *rows]
+
+    def _write(self, final: list[str], live: list[str]) -> None:
+        """Replace the rows by `final`, which stays, and the last ones of `live`. Unchanged rows are
+        not written again."""
+        shown = live[-self._room :]
+        rows, before = [*final, *shown], self._rows
+        same = sum(1 for _ in takewhile(lambda pair: eq(*pair), zip(rows, before, strict=False)))
+        if rows != before:
+            up = len(before) - same
+            text = "".join(f"{row}\n" for row in rows[same:])
+            move = f"\x1b[{up}A" if up else ""
+            try:
+                self._console.file.write(f"{_HIDE_CURSOR}{move}{_ERASE_BELOW}{text}{_SHOW_CURSOR}")
+                self._console.file.flush()
+            except OSError as error:
+                raise OutputError(f"cannot write to the terminal: {error.strerror}") from error
+        self._rows, self._is_cropped = shown, len(live) > len(shown)
+        self._has_printed = self._has_printed or bool(final)
