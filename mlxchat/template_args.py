@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mlxchat.strict_json import finite
+
 # Names that templates are given anyway.
 RESERVED = frozenset(
     {
@@ -66,13 +68,9 @@ def _as_written(value: Any) -> str:
 
 def _value(written: str) -> Any:
     try:
-        value = json.loads(written, parse_constant=_refuse)
+        value = json.loads(written, parse_constant=finite)
         # JSON can encode a lone surrogate, which no tokenizer takes.
         json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError):
         return written
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(constant)

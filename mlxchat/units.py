@@ -1,4 +1,4 @@
-"""Format numbers for people."""
+"""Format numbers and texts for people."""
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -27,3 +27,10 @@ def and_rate(tokens_per_s: float) -> str:
 def beginning(text: str, max_chars: int) -> str:
     """The text, or its first `max_chars` characters and its total length."""
     return text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text):,} characters)"
+
+
+def printable(text: str) -> str:
+    """The text on one line, with escapes for what cannot be printed."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

@@ -159,25 +159,13 @@ def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
     assert all(t.logprob == 0 for t in tokens[1:])
 
 
-@pytest.mark.parametrize("count", range(1, 12))
+@pytest.mark.parametrize("count", [1, 11])
 def test_an_answer_cut_off_is_not_complete(count: int) -> None:
     constraint = Constraint.from_regex("[ab]{12}")
     generation = answer(constraint, max_tokens=count)
     assert re.fullmatch(f"[ab]{{{count}}}", text_of(generation))
     assert generation.is_complete is False
     assert generation.stats.finish_reason == "length"
-
-
-def test_an_answer_that_may_continue_is_complete_whenever_it_may_end() -> None:
-    constraint = Constraint.from_regex("a{3,}")
-    assert answer_complete(constraint, 2) is False
-    assert answer_complete(constraint, 3) is True
-
-
-def answer_complete(constraint: Constraint, max_tokens: int) -> bool | None:
-    generation = answer(constraint, max_tokens=max_tokens)
-    text_of(generation)
-    return generation.is_complete
 
 
 def test_a_stop_text_leaves_the_answer_incomplete() -> None:

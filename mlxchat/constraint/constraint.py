@@ -10,10 +10,11 @@ from typing import Any, Literal, NoReturn, Self
 
 from mlxchat.constraint.lark import GrammarError, compile_lark
 from mlxchat.constraint.library import examined, json_grammar, lark_grammar
-from mlxchat.constraint.schema import Schema, SchemaError, finite, without_repeats
+from mlxchat.constraint.schema import Schema, SchemaError
 from mlxchat.errors import UsageError
 from mlxchat.request.shorthand import ShorthandError, list_of, parse_shorthand
-from mlxchat.units import format_bytes
+from mlxchat.strict_json import parse_strictly
+from mlxchat.units import format_bytes, printable
 from mlxchat.wording import Field
 
 Kind = Literal["schema", "regex", "choice", "grammar"]
@@ -65,7 +66,7 @@ class Constraint:
         if found is not None:
             _refuse("schema", found)
         notices = [*check.misspelled, *_not_enforced(check, warnings)]
-        return cls("schema", grammar, given, check, tuple(map(_printable, notices)))
+        return cls("schema", grammar, given, check, tuple(map(printable, notices)))
 
     @classmethod
     def from_regex(cls, pattern: str) -> Self:
@@ -94,8 +95,7 @@ class Constraint:
             seen.add(choice)
         if any("\ud800" <= char < "\ue000" for choice in choices for char in choice):
             _refuse("choice", "half of a surrogate pair is no character")
-        expression = "|".join(map(_literal, choices))
-        return cls._of_text("choice", lark_grammar(f"start: /(?:{expression})/"))
+        return cls._of_text("choice", lark_grammar(f"start: /{'|'.join(map(_literal, choices))}/"))
 
     @classmethod
     def from_grammar(cls, text: str) -> Self:
@@ -180,7 +180,7 @@ def _parse_json(text: str) -> Any:
     if len(text.encode(errors="replace")) > MAX_SCHEMA_BYTES:
         _refuse("schema", f"larger than {format_bytes(MAX_SCHEMA_BYTES)}")
     try:
-        return json.loads(text, object_pairs_hook=without_repeats, parse_constant=finite)
+        return parse_strictly(text)
     except RecursionError:
         _refuse("schema", _TOO_DEEP)
     except ValueError as error:
@@ -221,11 +221,4 @@ def _shortened(text: str) -> str:
 
 
 def _refuse(kind: Kind, reason: str, cause: Exception | None = None) -> NoReturn:
-    raise UsageError(Field(kind), f": {_printable(reason)}") from cause
-
-
-def _printable(text: str) -> str:
-    """The text in one line: messages quote what users and files contain."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+    raise UsageError(Field(kind), f": {printable(reason)}") from cause

@@ -3,7 +3,7 @@ finished answer, by jsonschema, for what a grammar cannot enforce.
 
 Answers become narrower than llguidance would have them: numbers are bounded, so that digits cannot
 repeat without end; an object with `properties` gets no others unless the schema asks for them;
-excluded bounds are moved inwards. jsonschema is imported when a schema is first used.
+excluded bounds are moved inwards. jsonschema is imported only when it is needed.
 """
 
 import json
@@ -14,11 +14,12 @@ from contextlib import suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
 
 from mlxchat.constraint.library import FORMATS, has_format, matches_others, may_match_together
+from mlxchat.strict_json import finite, parse_strictly
 
 # Beyond this, programs that read numbers as doubles, and llguidance, round integers.
 MAX_INTEGER = 2**53 - 1
@@ -54,6 +55,8 @@ _WIDEST = {"minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
 _DEFINITION = {"type": _TYPES, "items": _ANYTHING, "additionalProperties": _ANYTHING}
 _DEFINITION |= {**_WIDEST, "multipleOf": FINEST}
 
+_PLAIN = frozenset(("type", "properties", "required", "items"))
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 _closest = lru_cache(get_close_matches)
 
@@ -67,17 +70,17 @@ class Schema:
     `left_out` names what the grammar lacks. Raises SchemaError."""
 
     def __init__(self, schema: Any) -> None:
-        from jsonschema import FormatChecker
-        from referencing import Registry
+        self.keywords, self.formats, named = _PLAIN, frozenset[str](), _DRAFT
+        if not _is_plain(schema):
+            from referencing import Registry
 
-        draft = _draft_of(schema)
-        metaschema = draft(_metaschema(draft), registry=Registry())
-        if (problem := _problem(metaschema, schema)) is not None:
-            raise SchemaError(problem)
-        formats = FormatChecker(())
-        own = {name: (partial(_has_format, name), ValueError) for name in FORMATS.split()}
-        formats.checkers = own | draft.FORMAT_CHECKER.checkers
-        self.keywords, self.formats = frozenset(draft.VALIDATORS), frozenset(formats.checkers)
+            draft = _draft_of(schema)
+            valid = draft(_metaschema(draft), registry=Registry())
+            if (problem := _problem(valid, schema)) is not None:
+                raise SchemaError(problem)
+            self.keywords = frozenset(draft.VALIDATORS)
+            self.formats = frozenset(_formats(draft).checkers)
+            named = draft.META_SCHEMA.get("$id", draft.META_SCHEMA.get("id"))
         self.misspelled: dict[str, None] = {}
         self.left_out: dict[str, None] = {}
         self._root = schema
@@ -88,25 +91,24 @@ class Schema:
             written = self._written(schema, "#", closed=True)
         grammar: dict[str, Any] = {"allOf": [written]} if isinstance(written, bool) else written
         definitions = {**grammar.get("$defs", {}), _ANY: _DEFINITION}
-        named = draft.META_SCHEMA.get("$id", draft.META_SCHEMA.get("id"))
         self.grammar = grammar | {"$schema": named, "$defs": definitions}
+
+    @cached_property
+    def _validator(self) -> Any:
+        from referencing import Registry
+
+        draft, schema = _draft_of(self._root), self._root
         if isinstance(schema, dict):
             # With it, the library would choose a validator without our extensions.
             schema = {key: value for key, value in schema.items() if key != "$schema"}
-        self._validator = _extended(draft)(schema, registry=Registry(), format_checker=formats)
+        return _extended(draft)(schema, registry=Registry(), format_checker=_formats(draft))
 
     def problem(self, answer: str) -> str | None:
         """Why a text is no valid answer, with the place; None if it is one."""
         from referencing.exceptions import Unresolvable
 
         try:
-            value = json.loads(
-                answer,
-                object_pairs_hook=without_repeats,
-                parse_float=finite,
-                parse_constant=finite,
-            )
-            return _problem(self._validator, value)
+            return _problem(self._validator, parse_strictly(answer, parse_float=finite))
         except RecursionError:
             return "nested too deeply to be checked"
         except Unresolvable as error:
@@ -267,21 +269,16 @@ def _with_anything(written: dict[str, Any], exact: bool) -> dict[str, Any]:
     return {**defaults, **written}
 
 
-def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError if a name is repeated."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"name {name!r} is given twice")
-        found[name] = value
-    return found
-
-
-def finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value
+def _is_plain(schema: Any) -> bool:
+    """Whether it is as the short form has it, and so valid: jsonschema is slow to import."""
+    match schema:
+        case {"type": "object", "properties": dict(fields), "required": list(names), **others}:
+            return not others and names == [*fields] and all(map(_is_plain, fields.values()))
+        case {"type": "array", "items": each, **others}:
+            return not others and _is_plain(each)
+        case {"type": "string" | "integer" | "number" | "boolean", **others}:
+            return others in ({}, {"description": str(others.get("description"))})
+    return False
 
 
 def _finds(pattern: str, text: str) -> bool:
@@ -356,6 +353,17 @@ def _multiple_of(validator: Any, factor: Any, value: Any, schema: Any) -> Iterat
 
     if validator.is_type(value, "number") and Decimal(str(value)) % Decimal(str(factor)):
         yield ValidationError(f"{value!r} is not a multiple of {factor}")
+
+
+@lru_cache
+def _formats(draft: Any) -> Any:
+    """The draft's format checker, with what llguidance knows."""
+    from jsonschema import FormatChecker
+
+    formats = FormatChecker(())
+    own = {name: (partial(_has_format, name), ValueError) for name in FORMATS.split()}
+    formats.checkers = own | draft.FORMAT_CHECKER.checkers
+    return formats
 
 
 def _has_format(name: str, value: object) -> bool:

@@ -5,10 +5,12 @@ them is ever entered. Reading the files is left to `documents`.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 from mlxchat.errors import InputError, UsageError
+from mlxchat.units import printable
 
 SPECIAL = frozenset("*?[")
 
@@ -37,18 +39,7 @@ def files_in(path: str) -> list[str] | None:
 
 def readable_name(path: str) -> str:
     """The path on one line: a name may contain anything but NUL and a slash."""
-    return "".join(
-        each if each.isprintable() else "\ufffd" if _is_undecoded(each) else _escaped(each)
-        for each in path
-    )
-
-
-def _is_undecoded(character: str) -> bool:
-    return "\ud800" <= character <= "\udfff"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return printable(re.sub("[\ud800-\udfff]", "\ufffd", path))
 
 
 def _check_readable(folder: str) -> None:
