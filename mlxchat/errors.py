@@ -26,13 +26,11 @@
     └── OutputError        1   stdout or a file cannot be written
         └── ClosedPipe   141   the reader closed stdout, as `head` does: reported by status only
 
-Each message is one line that names the field and the value and says what to do. `cli` spells fields
-as flags, prints the message and exits.
+Each message is one line that names the flag and the value and says what to do. `cli` prints it and
+exits.
 """
 
 from enum import IntEnum
-
-from mlxchat.wording import Message
 
 
 class ExitStatus(IntEnum):
@@ -48,12 +46,12 @@ class ExitStatus(IntEnum):
 
 
 class MlxchatError(Exception):
-    """Base of all errors users can cause or fix: `UsageError(Field("keep"), " must …")`."""
+    """Base of all errors users can cause or fix: `UsageError("--keep must …")`."""
 
     exit_status = ExitStatus.FAILURE
 
-    def __init__(self, *words: object) -> None:
-        super().__init__(Message(*words))
+    def __init__(self, message: object = "") -> None:
+        super().__init__(str(message))
 
 
 class UsageError(MlxchatError):

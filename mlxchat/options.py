@@ -15,7 +15,6 @@ from types import MappingProxyType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mlxchat.errors import UsageError
-from mlxchat.wording import Field as Name
 
 
 class Group(StrEnum):
@@ -93,10 +92,15 @@ class Option:
     type: Any = None
     default: Any = None
 
+    @property
+    def flag(self) -> str:
+        """As messages name it: `--max-kv-size`."""
+        return f"--{self.name}"
+
     def value_of(self, written: Any) -> Any:
         """The field's value, from a value of its type or, with `parse`, from text.
 
-        Raises UsageError naming the field.
+        Raises UsageError naming the flag.
         """
         if written is None:
             return None
@@ -105,7 +109,7 @@ class Option:
             try:
                 value = self.parse(written)
             except ValueError as error:
-                raise UsageError(Name(self.field), f" {error}") from error
+                raise UsageError(f"{self.flag} {error}") from error
         elif self.many:
             value = tuple(written)
         elif isinstance(self.type, EnumType) and written in list(self.type):
@@ -127,24 +131,24 @@ class Option:
             return self.value_of([text] if self.many else text)
         if self.type is bool:
             if text not in SWITCH:
-                raise UsageError(Name(self.field), f" must be on or off, got {text!r}")
+                raise UsageError(f"{self.flag} must be on or off, got {text!r}")
             return text == "on"
         try:
             return self.value_of(self.type(text) if self.type in (int, float) else text)
         except ValueError:
             wanted = {int: "a whole number", float: "a number"}[self.type]
-            raise UsageError(Name(self.field), f" must be {wanted}, got {text!r}") from None
+            raise UsageError(f"{self.flag} must be {wanted}, got {text!r}") from None
 
     def check(self, value: Any) -> None:
-        """Raise UsageError naming the field if the value is invalid."""
+        """Raise UsageError naming the flag if the value is invalid."""
         if value is None:
             return
         for each in value if isinstance(value, tuple) else (value,):
             if self.choices and each not in self.choices:
-                wanted = f" must be one of {', '.join(self.choices)}"
-                raise UsageError(Name(self.field), f"{wanted}, got {each!r}")
+                wanted = f"must be one of {', '.join(self.choices)}"
+                raise UsageError(f"{self.flag} {wanted}, got {each!r}")
             if self.must is not None and not self.must.holds(each):
-                raise UsageError(Name(self.field), f" must {self.must.words}, got {each!r}")
+                raise UsageError(f"{self.flag} must {self.must.words}, got {each!r}")
 
 
 def option(
@@ -196,6 +200,11 @@ def check_options(value: Any) -> None:
     """Raise UsageError for the first field with an invalid value."""
     for name, each in options_of(type(value)).items():
         each.check(getattr(value, name))
+
+
+def flag(field_name: str) -> str:
+    """The flag of a field that is named like it."""
+    return f"--{field_name.replace('_', '-')}"
 
 
 def _fields(kind: type) -> dict[str, Field[Any]]:

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mlxchat.errors import ModelUnsupported, UsageError
-from mlxchat.wording import Field
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -182,12 +181,12 @@ def select_device(choice: str) -> str:
         mx.set_default_device(mx.cpu)
     elif choice == "gpu":
         if not gpu_available():
-            raise UsageError(Field("device"), " gpu: this build of MLX has no GPU; use cpu or auto")
+            raise UsageError("--device gpu: this build of MLX has no GPU; use cpu or auto")
         mx.set_default_device(mx.gpu)
     elif choice == "auto":
         mx.set_default_device(mx.gpu if gpu_available() else mx.cpu)
     else:
-        raise UsageError(Field("device"), f" must be auto, cpu or gpu, got {choice!r}")
+        raise UsageError(f"--device must be auto, cpu or gpu, got {choice!r}")
     return "gpu" if on_gpu() else "cpu"
 
 

@@ -18,10 +18,10 @@ from mlxchat.options import (
     between,
     check_options,
     finite,
+    flag,
     option,
     options_of,
 )
-from mlxchat.wording import Field, Message
 
 # Options that choose among likely tokens, and those that only adjust another one.
 _FILTERS = ("top_p", "top_k", "min_p", "xtc_probability")
@@ -82,10 +82,8 @@ class CacheSettings:
         check_options(self)
         if self.max_kv_size is not None and self.max_kv_size <= self.keep:
             raise UsageError(
-                Field("max_kv_size"),
-                f" {self.max_kv_size} leaves no room for more than the {self.keep} kept tokens: "
-                "it must be larger than ",
-                Field("keep"),
+                f"--max-kv-size {self.max_kv_size} leaves no room for more than the "
+                f"{self.keep} kept tokens: it must be larger than --keep"
             )
 
 
@@ -188,16 +186,16 @@ class SamplingSettings:
         pairs = (each.split("=") for each in self.logit_bias)
         return {int(id_): float(bias) for id_, bias in pairs}
 
-    def without_effect(self, names: Iterable[str]) -> Iterator[Message]:
+    def without_effect(self, names: Iterable[str]) -> Iterator[str]:
         """What to say of the fields `names` that change nothing because of the others."""
         for name in names:
             if getattr(self, name) == options_of(SamplingSettings)[name].default:
                 continue
             adjusted = _ADJUSTS.get(name)
             if adjusted is not None and getattr(self, adjusted) == 0:
-                yield Message(Field(name), " has no effect without ", Field(adjusted))
+                yield f"{flag(name)} has no effect without {flag(adjusted)}"
             elif self.temp == 0 and name in _FILTERS:
-                yield Message(Field(name), " has no effect at temperature 0: set ", Field("temp"))
+                yield f"{flag(name)} has no effect at temperature 0: set --temp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +267,7 @@ class GenerationSettings:
         because only the constraint decides where it ends."""
         for name in ("ignore_eos", "min_tokens"):
             if getattr(self, name):
-                raise UsageError(Field(constraint), " and ", Field(name), " cannot be combined")
+                raise UsageError(f"{flag(constraint)} and {flag(name)} cannot be combined")
 
     @property
     def wants_drafts(self) -> bool:

@@ -165,7 +165,7 @@ def test_a_model_changed_in_a_chat_has_no_adapter(
 
 def test_several_machines_cannot_have_an_adapter(lora: Path) -> None:
     ranks: Any = object()
-    with pytest.raises(UsageError, match=r"adapter cannot be used under mlx\.launch"):
+    with pytest.raises(UsageError, match=r"--adapter cannot be used under mlx\.launch"):
         check_ranks(ranks, adapter=True)
     with pytest.raises(UsageError, match="adapter cannot be used"):
         Chat.open(ChatOptions(Setup(adapter=str(lora))), save=False, ranks=ranks)

@@ -144,6 +144,6 @@ def test_python(unthinking_model: Path) -> None:
 def test_several_machines_refuse_it_by_name() -> None:
     """As a checkpoint does: see test_answer_command."""
     ranks: Any = object()
-    with pytest.raises(UsageError, match=r"schema cannot be used under mlx\.launch"):
+    with pytest.raises(UsageError, match=r"--schema cannot be used under mlx\.launch"):
         check_ranks(ranks, constraint="schema")
     check_ranks(None, constraint="schema")

@@ -386,7 +386,7 @@ def test_a_window_too_small_for_the_template_is_refused_before_any_weights_are_r
     setup = Setup(str(model), window=150, keep=0)
     with Chat.open(options(setup=setup, system="x" * 50), session="mine") as chat:
         chat.load_in_background()
-        with pytest.raises(WindowTooSmall, match=r"max_kv_size=150 is too small .* or more"):
+        with pytest.raises(WindowTooSmall, match=r"--max-kv-size 150 is too small .* or more"):
             chat.wait_for_checks()
         assert chat.has_failed
 

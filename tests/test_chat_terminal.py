@@ -185,7 +185,7 @@ def test_commands_work_and_unknown_ones_suggest_the_nearest(
         ("/system Be long.", "^system prompt: Be long.$"),
         ("/file notes.txt", r"^attached notes.txt \(22 characters\)$"),
         ("/set temp 0.5", "^temp 0.5 "),
-        ("/set temp hot", "^temp must be a number, got 'hot'$"),
+        ("/set temp hot", "^--temp must be a number, got 'hot'$"),
         ("/set heat 1", "^unknown option 'heat'"),
         ("/think so", r"^usage: /think on\|off\|hide$"),
         ("/think hide", "^thoughts: hide$"),

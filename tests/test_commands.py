@@ -50,7 +50,7 @@ def run(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(line: str) -> str:
         answer = StringIO()
-        monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
+        monkeypatch.setattr(shown, "screen", Screen(answer))
         run_command(shown, line)
         return answer.getvalue()
 
@@ -249,7 +249,7 @@ def test_a_command_typed_after_a_draft_is_a_command(typed: str, meant: str) -> N
 def test_an_empty_reply_is_reported(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing at all appeared, as if the chat had not understood."""
     answer = StringIO()
-    monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
+    monkeypatch.setattr(shown, "screen", Screen(answer))
     tokenizer = shown.conversation.model.tokenizer
     monkeypatch.setattr(tokenizer, "eos_ids", frozenset(range(1000)))
     shown.say("hello")
@@ -292,7 +292,7 @@ def test_what_is_stopped_before_it_begins_changes_nothing_and_says_so(
     constraint = shown.constraint
     shown.attach("notes", "some notes")
     answer = StringIO()
-    monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
+    monkeypatch.setattr(shown, "screen", Screen(answer))
     assert not shown.say("how many?")
     assert answer.getvalue() == (
         "stopped: edit your message below, or send it again with 1 attachment\n"

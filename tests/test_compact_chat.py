@@ -50,7 +50,7 @@ def run(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(line: str) -> str:
         answer = StringIO()
-        monkeypatch.setattr(shown, "screen", Screen(KNOWN.settable, answer))
+        monkeypatch.setattr(shown, "screen", Screen(answer))
         run_command(shown, line)
         return answer.getvalue()
 

@@ -242,7 +242,7 @@ def test_nothing_is_forgotten_with_roll_stop() -> None:
     conversation = make_conversation(300, roll=Roll.STOP)
     for _ in range(3):
         say(conversation, "question " + "x" * 20)
-    with pytest.raises(WindowFull, match="roll='shift'"):
+    with pytest.raises(WindowFull, match="--roll shift"):
         say(conversation, "question " + "x" * 80)
     assert conversation.forgotten == []
     assert all(turn.reply for turn in conversation.turns)
@@ -384,10 +384,10 @@ def test_user_input_never_becomes_a_control_token() -> None:
 
 def test_a_system_prompt_that_leaves_no_room_is_refused_and_the_old_one_stays() -> None:
     conversation = make_conversation(200, system="Be brief.")
-    with pytest.raises(CacheError, match="max_kv_size=200 is too small for a system prompt"):
+    with pytest.raises(CacheError, match="--max-kv-size 200 is too small for a system prompt"):
         conversation.set_system("x" * 150)
     assert conversation.system == "Be brief."
-    with pytest.raises(CacheError, match=r"max_kv_size=64 is too small .*: use 134 or more"):
+    with pytest.raises(CacheError, match=r"--max-kv-size 64 is too small .*: use 134 or more"):
         make_conversation(RESERVE)
 
 

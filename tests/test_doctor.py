@@ -18,7 +18,6 @@ from mlxchat.doctor.finding import found_by
 from mlxchat.models.catalog import RECOMMENDED
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.terminal.report import format_line
-from mlxchat.terminal.spelling import as_flags
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo
 from tests.pseudo_terminal import PseudoTerminal
@@ -106,7 +105,7 @@ def test_a_wrong_value_in_the_configuration_is_a_problem(run_mlxchat: RunMlxchat
     paths.config_file().write_text("[chat]\ntemp = -1\n")
     found = findings(run_mlxchat, "--offline", status=1)["configuration"]
     assert found[0]["found"] == (
-        f"{paths.config_file()}: chat.temp: temp must be 0 or more, got -1.0"
+        f"{paths.config_file()}: chat.temp: --temp must be 0 or more, got -1.0"
     )
 
 
@@ -285,7 +284,7 @@ def test_the_default_model_is_reported(
     monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
     assert only(hub.model()) == Finding("model", Verdict.OK, f"{tiny_model}, set by MLXCHAT_MODEL")
     monkeypatch.setenv("MLXCHAT_MODEL", "org/absent")
-    assert as_flags(only(hub.model()).fix) == "run `mlxchat models pull org/absent`"
+    assert only(hub.model()).fix == "run `mlxchat models pull org/absent`"
     monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")
     finding = only(hub.model())
     assert finding.verdict is Verdict.PROBLEM
@@ -294,7 +293,7 @@ def test_the_default_model_is_reported(
 
 def test_without_any_model_it_shows_how_to_get_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hub, "embedded_model", lambda: None)
-    assert as_flags(only(hub.model()).fix) == "run `mlxchat models pull NAME`"
+    assert only(hub.model()).fix == "run `mlxchat models pull NAME`"
 
 
 # The terminal

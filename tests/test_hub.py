@@ -315,7 +315,7 @@ def test_a_repository_without_safetensors_is_refused_before_downloading(
         (
             errno.ENOSPC,
             "{cache} is full: make space, or set HF_HOME to a larger disk; complete files are "
-            "kept: download it again to resume",
+            "kept: run `mlxchat models pull org/tiny` to resume",
         ),
         (errno.EACCES, "cannot write to {cache}: Permission denied"),
         (errno.EROFS, "cannot write to {cache}: Read-only file system"),

@@ -4,7 +4,6 @@ Every import counts, at the top of a file, in a function and under TYPE_CHECKING
 """
 
 import ast
-import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -13,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.terminal.commands import COMMANDS
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mlxchat"
 
@@ -22,28 +19,28 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_951,
+    "": 1_872,
     "files": 409,
-    "request": 972,
+    "request": 924,
     "manual": 132,
-    "config": 514,
-    "text": 2_872,
+    "config": 513,
+    "text": 2_860,
     "recall": 526,
     "passages": 732,
     "constraint": 850,
-    "cache": 2_866,
-    "models": 4_504,
-    "engine": 2_946,
-    "chat": 2_336,
-    "store": 2_273,
+    "cache": 2_862,
+    "models": 4_484,
+    "engine": 2_944,
+    "chat": 2_326,
+    "store": 2_267,
     "sessions": 2_467,
-    "rows": 1_294,
-    "distributed": 1_265,
-    "app": 4_782,
-    "bench": 1_994,
-    "terminal": 5_434,
-    "doctor": 429,
-    "cli": 2_767,
+    "rows": 1_286,
+    "distributed": 1_260,
+    "app": 4_732,
+    "bench": 1_992,
+    "terminal": 5_310,
+    "doctor": 426,
+    "cli": 2_757,
 }
 
 # The package's entry points come after everything else.
@@ -70,21 +67,6 @@ SOLE_IMPORTERS = {
     "termios": ("terminal.modes",),
     "fcntl": ("files", "terminal.modes"),
 }
-
-
-# A flag, one of our command lines, a command in chat.
-TYPED = re.compile(
-    r"(^|(?<=[\s`'\"(]))"
-    r"(--?[a-zA-Z]|mlxchat (chat|generate|models|session|cache|bench|config|doctor)\b"
-    rf"|({'|'.join(map(re.escape, COMMANDS))})\b)"
-)
-
-# Allowed all the same: other programs' command lines, file names, a format.
-NOT_OURS = [
-    *("iconv -f UTF-16 -t UTF-8", "to --help"),
-    *("uv pip install --no-deps --python", "-m pip install --no-deps", "pip install --no-deps"),
-    *("-wal", "-shm", "-i", "-w", "mlxchat session"),
-]
 
 
 def name_of(path: Path, package: Path = PACKAGE) -> str:
@@ -199,82 +181,6 @@ def test_only_modules_that_open_a_model_import_distributed() -> None:
         return [each for each in names if each.startswith("mlxchat.distributed")]
 
     assert offenders(known) == {}
-
-
-def texts(source: str) -> Iterator[str]:
-    """Every string in the source except docstrings; f-strings as one, with `0` for each value."""
-    skipped: set[ast.AST] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            skipped.add(node.value)
-        elif isinstance(node, ast.JoinedStr):
-            skipped.update(node.values)
-            values = (each.value if isinstance(each, ast.Constant) else 0 for each in node.values)
-            yield "".join(map(str, values))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in skipped:
-            yield node.value
-
-
-def typed_words(source: str) -> list[str]:
-    """Strings that tell the user what to type on the command line or in chat."""
-    found: list[str] = []
-    for text in texts(source):
-        rest = text
-        for each in NOT_OURS:
-            rest = rest.replace(each, "")
-        if TYPED.search(rest):
-            found.append(text)
-    return found
-
-
-# Modules that show chat commands or run programs.
-SPELL_THEM = {
-    *("terminal.chat_screen", "terminal.clipboard", "terminal.commands", "terminal.editor"),
-    *(
-        "terminal.help_text",
-        "terminal.repl",
-        "terminal.spelling",
-        *("bench.startup", "bench.theirs", "bench.batch_prefix"),
-        "bench.subject",
-    ),
-}
-
-
-def test_messages_of_the_library_name_fields_not_flags_or_commands() -> None:
-    def typed(name: str, path: Path) -> list[str]:
-        spells_them = name in SPELL_THEM or name in ABOVE or name.startswith("cli")
-        return [] if spells_them else typed_words(path.read_text())
-
-    assert offenders(typed) == {}
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        'raise UsageError("--keep must not be negative")',
-        'raise UsageError(f"{path}: give it with -m")',
-        'WindowFull("the window is full: /clear, or shift")',
-        'notify(f"run `mlxchat models pull {name}` once")',
-        'def wrong():\n    return {"why": ["leave --raw out"]}',
-        '"""A docstring."""\nNOTICE = "under mlx.launch -n 2"',
-    ],
-)
-def test_a_flag_or_a_command_in_a_message_is_found(planted: str) -> None:
-    assert typed_words(planted) != []
-
-
-@pytest.mark.parametrize(
-    "harmless",
-    [
-        '"""What `--keep` sets."""',
-        'f"{bits}-bit, group {size}"',
-        '("/dev/fd", "</think>", "a-b", "read/write", "1/2")',
-        '"mlxchat does not delete it"',
-        'raise UsageError(Field("keep"), f" must not be negative, got {keep}")',
-    ],
-)
-def test_other_strings_are_not_taken_for_flags_or_commands(harmless: str) -> None:
-    assert typed_words(harmless) == []
 
 
 # Functions that only `files` may call, so that all durable writing goes through it.

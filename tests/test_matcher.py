@@ -87,7 +87,7 @@ def test_an_empty_answer_may_be_complete(vocabulary: Vocabulary) -> None:
 def test_a_token_that_is_not_allowed_raises_and_keeps_raising(vocabulary: Vocabulary) -> None:
     """llguidance's mask allows the end once a token has failed, as if the answer were complete."""
     matcher = Matcher(vocabulary, PERSON)
-    with pytest.raises(ConstraintError, match="schema: "):
+    with pytest.raises(ConstraintError, match="--schema: "):
         matcher.accept(ord("x"))
     for act in (
         matcher.mask,
@@ -112,7 +112,7 @@ def test_a_constraint_that_becomes_too_complex_raises(vocabulary: Vocabulary) ->
             assert len(allowed(matcher)) > 1
             matcher.accept(ord(rng.choice("abc")))
 
-    with pytest.raises(ConstraintError, match="regex: too large or too complex to enforce"):
+    with pytest.raises(ConstraintError, match="--regex: too large or too complex to enforce"):
         write()
 
 

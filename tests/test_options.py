@@ -16,12 +16,10 @@ from mlxchat.app.session import resumed
 from mlxchat.cli.options import COMMANDS, build, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, at_least, check_options, option, options_of, same_as
-from mlxchat.request import CHAT, GENERATE, ChatOptions, Overnight, Request, Setup
+from mlxchat.request import CHAT, ChatOptions, Overnight, Request, Setup
 from mlxchat.sessions.session import Session
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
 from mlxchat.terminal.commands import SETTABLE
-from mlxchat.terminal.spelling import as_flags
-from mlxchat.wording import Field
 
 ROOT: Any = typer.main.get_command(cli.app)
 DECLARED = [
@@ -91,11 +89,11 @@ def test_an_invalid_value_is_refused_in_python_and_on_the_command_line(
     if value is not None:
         with pytest.raises(UsageError) as refused:
             Planted(**{field: value})
-        assert str(refused.value) == f"{field} {wrong}"
+        assert str(refused.value) == f"{options_of(Planted)[field].flag} {wrong}"
     if written is not None:
         with pytest.raises(UsageError) as refused:
             planted(written)
-        assert str(refused.value) == f"{field} {wrong}"
+        assert str(refused.value) == f"{options_of(Planted)[field].flag} {wrong}"
 
 
 def test_a_string_is_read_as_the_fields_type() -> None:
@@ -104,7 +102,7 @@ def test_a_string_is_read_as_the_fields_type() -> None:
     assert options["colour"].value_of_text("blue") is Colour.BLUE
     assert options["labels"].value_of_text("x") == ("x",)
     for name, text in (("length_m", "long"), ("colour", "green")):
-        with pytest.raises(UsageError, match=f"^{name} must be "):
+        with pytest.raises(UsageError, match=f"^{options[name].flag} must be "):
             options[name].value_of_text(text)
 
 
@@ -124,11 +122,6 @@ def test_a_declared_option_becomes_a_flag_with_help_and_heading() -> None:
         assert f"--{declared.name}" in parameter.opts
         assert {f"-{declared.short}"} - {"-"} <= {*parameter.opts}
         assert (parameter.help, parameter.rich_help_panel) == (declared.help, str(declared.group))
-
-
-def test_a_message_spells_a_field_as_its_flag() -> None:
-    for name, declared in (CHAT | GENERATE).items():
-        assert as_flags(Field(name)) == f"--{declared.name}"
 
 
 @pytest.mark.parametrize(

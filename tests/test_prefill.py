@@ -96,7 +96,7 @@ def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
     replies = conversation.say("Which?", prefill=BEGUN, should_stop=lambda: True)
     list(replies)
     assert not conversation.turns
-    with pytest.raises(UsageError, match="prefill is not a beginning that choice allows"):
+    with pytest.raises(UsageError, match="--prefill is not a beginning that --choice allows"):
         said(conversation, prefill="may", constraint=Constraint.from_choices(["yes", "no"]))
     assert not conversation.turns
     assert said(conversation, prefill="yes", constraint=Constraint.from_choices(["yes"])) == "yes"
@@ -220,15 +220,15 @@ def test_rows_of_a_batch_have_their_own_beginnings(
     assert answers[0]["text"] == generate("--prefill", BEGUN, "Which?").stdout.rstrip("\n")
     assert answers[1]["text"] == generate("--prefill", "No, ", "Which?").stdout.rstrip("\n")
     assert answers[2]["text"] == "yesterday"
-    assert "prefill is not a beginning that choice allows" in answers[3]["error"]
+    assert "--prefill is not a beginning that --choice allows" in answers[3]["error"]
     assert "prefill must be text" in answers[4]["error"]
 
 
 def test_raw_text_checkpoints_and_nothing_are_refused(tmp_path: Path) -> None:
     answer = Answer(prefill="So")
-    with pytest.raises(UsageError, match="prefill needs the chat template, which raw bypasses"):
+    with pytest.raises(UsageError, match="--prefill needs the chat template, which --raw bypasses"):
         Request(prompt="a", raw=True, answer=answer)
-    with pytest.raises(UsageError, match="prefill and checkpoint cannot be combined"):
+    with pytest.raises(UsageError, match="--prefill and --checkpoint cannot be combined"):
         Request(prompt="a", answer=answer, overnight=Overnight(checkpoint=tmp_path / "night"))
-    with pytest.raises(UsageError, match="prefill must not be empty"):
+    with pytest.raises(UsageError, match="--prefill must not be empty"):
         Answer(prefill="")

@@ -105,10 +105,10 @@ MALFORMED = [
     ('{"id":[1],"prompt":"a"}', "id must be text or a whole number, got a list"),
     ('{"prompt":"a","tmep":1}', "unknown field 'tmep'; did you mean temp?"),
     ('{"prompt":"a","temp":"0.5"}', "temp must be a valid number, got '0.5'"),
-    ('{"prompt":"a","temp":1e999}', "temp must be 0 or more, got inf"),
+    ('{"prompt":"a","temp":1e999}', "--temp must be 0 or more, got inf"),
     ('{"prompt":"a","seed":true}', "seed must be a valid integer, got true"),
     ('{"prompt":"a","stop":["a",1]}', "stop.1 must be a valid string, got 1"),
-    ('{"prompt":"a","think":"x"}', "think must be one of on, off, hide, got 'x'"),
+    ('{"prompt":"a","think":"x"}', "--think must be one of on, off, hide, got 'x'"),
     ('{"prompt":"a","regex":"x","choice":["a"]}', "regex and choice cannot be combined"),
     (
         '{"messages":[{"role":"user","content":"a"}],"prompt":"b"}',
@@ -205,7 +205,7 @@ def test_a_line_in_openais_form() -> None:
         (chat(temperature=3), "body.temperature must be less than or equal to 2, got 3"),
         (
             chat(logit_bias={"a": 1}),
-            "logit_bias must be a token's id, =, and a number, got 'a=1'",
+            "--logit-bias must be a token's id, =, and a number, got 'a=1'",
         ),
         (
             chat(max_tokens=1, max_completion_tokens=2),
@@ -276,7 +276,7 @@ def test_without_a_template_a_table_needs_a_column_of_prompts() -> None:
     with pytest.raises(UsageError) as error:
         read("a,b\nhi,1\n", csv=True)
     assert str(error.value) == (
-        "the table has no column 'prompt', only 'a', 'b': use them in template"
+        "the table has no column 'prompt', only 'a', 'b': use them in --template"
     )
     with pytest.raises(UsageError, match="two columns named 'a'"):
         read("a,a\nhi,1\n", "{a}", csv=True)
@@ -345,7 +345,7 @@ def test_what_can_be_known_before_reading_is_a_usage_error(tmp_path: Path) -> No
         Rows(BatchInput(pattern=f"{tmp_path}/*.md"))
     with pytest.raises(UsageError) as error:
         read("a", "{txt}", lines=True)
-    assert str(error.value) == "template has a field 'txt'; rows have {text} and {line}"
+    assert str(error.value) == "--template has a field 'txt'; rows have {text} and {line}"
     with pytest.raises(UsageError, match="nothing to read"):
         Rows(BatchInput())
     with pytest.raises(InputError, match="No such file"):
@@ -357,10 +357,10 @@ def test_what_can_be_known_before_reading_is_a_usage_error(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lines": True, "csv": True}, "lines and csv cannot be combined"),
+        ({"lines": True, "csv": True}, "--lines and --csv cannot be combined"),
         (
             {"path": Path("a.txt"), "pattern": "*.txt"},
-            "a.txt and pattern cannot be combined: quote the pattern, so that the shell leaves it "
+            "a.txt and --files cannot be combined: quote the pattern, so that the shell leaves it "
             "alone",
         ),
     ],

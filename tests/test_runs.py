@@ -105,8 +105,8 @@ def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) ->
     with pytest.raises(WindowTooSmall) as refused:
         begin(request_for(raw=False, system="Be brief. " * 10))
     assert str(refused.value) == (
-        "max_kv_size=64 is too small for a system prompt and chat template of 116 tokens: use 117 "
-        "or more"
+        "--max-kv-size 64 is too small for a system prompt and chat template of 116 tokens: "
+        "use 117 or more"
     )
     assert refused.value.exit_status == ExitStatus.USAGE
 
@@ -359,7 +359,7 @@ def test_a_run_reports_to_its_observer(request_for: Make) -> None:
         ),
         ({"request": {"raw": 1}}, "request.raw: Input should be a valid boolean"),
         ({"request": {"overnight": {"on_loop": "dance"}}}, "on_loop: Input should be"),
-        ({"request": {"setup": {"window": 0}}}, "window must be"),
+        ({"request": {"setup": {"window": 0}}}, "--max-kv-size must be"),
         ({"request": {"setup": {"strange": 1}}}, "unknown field request.setup.strange"),
         ({"request": None}, "request: Input should be an object"),
         ({"steps": [["many", 1]]}, "steps.0.0: Input should be a valid integer"),

@@ -152,13 +152,13 @@ def test_a_marker_that_may_end_a_reply_or_a_thought_cannot_be_delayed(model: Mod
     settings = GenerationSettings(min_tokens=5)
     check_min_tokens(settings, model.tokenizer.reader())
     channels = SimpleNamespace(ends_by_marker=True)
-    with pytest.raises(UsageError, match="min_tokens cannot be used with this model"):
+    with pytest.raises(UsageError, match="--min-tokens cannot be used with this model"):
         check_min_tokens(settings, cast("Reader", channels))
 
 
 def test_a_minimum_and_a_constraint_exclude_each_other() -> None:
     settings = GenerationSettings(min_tokens=5)
-    with pytest.raises(UsageError, match="regex and min_tokens cannot be combined"):
+    with pytest.raises(UsageError, match="--regex and --min-tokens cannot be combined"):
         settings.check_constraint("regex")
     for command in ("generate", "batch"):
         done = run_in_process(command, "--regex", "a+", "--min-tokens", "5", "x")

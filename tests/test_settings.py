@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mlxchat.errors import UsageError
+from mlxchat.options import flag
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
 
 
@@ -34,7 +35,7 @@ from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 def test_an_invalid_value_is_refused_naming_its_field(kind: Any, values: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as error:
         kind(**values)
-    assert str(error.value).split()[0] in values
+    assert str(error.value).split()[0] in {flag(name) for name in values}
 
 
 def test_only_a_models_own_settings_are_recommended() -> None:
@@ -51,16 +52,19 @@ def test_only_a_models_own_settings_are_recommended() -> None:
 @pytest.mark.parametrize(
     ("values", "messages"),
     [
-        ({"top_p": 0.9}, ["top_p has no effect at temperature 0: set temp"]),
-        ({"xtc_probability": 0.5}, ["xtc_probability has no effect at temperature 0: set temp"]),
+        ({"top_p": 0.9}, ["--top-p has no effect at temperature 0: set --temp"]),
+        (
+            {"xtc_probability": 0.5},
+            ["--xtc-probability has no effect at temperature 0: set --temp"],
+        ),
         ({"top_p": 0.9, "temp": 0.7}, []),
         # Off, as by default.
         ({"top_p": 1.0, "top_k": 0, "temp": 0.0}, []),
         (
             {"xtc_threshold": 0.2, "temp": 1},
-            ["xtc_threshold has no effect without xtc_probability"],
+            ["--xtc-threshold has no effect without --xtc-probability"],
         ),
-        ({"dry_base": 2.0}, ["dry_base has no effect without dry_multiplier"]),
+        ({"dry_base": 2.0}, ["--dry-base has no effect without --dry-multiplier"]),
         ({"dry_base": 2.0, "dry_multiplier": 0.8}, []),
         ({"repetition_penalty": 1.1, "seed": 7, "logit_bias": ("1=2",)}, []),
     ],

@@ -126,7 +126,7 @@ def test_files_that_cannot_be_templates_are_refused(tmp_path: Path) -> None:
         "pipe.jinja": "cannot read pipe.jinja: not a regular file",
         str(tmp_path): "cannot read",
     }.items():
-        with pytest.raises(UsageError, match=f"chat_template: {error}"):
+        with pytest.raises(UsageError, match=f"--chat-template: {error}"):
             read_template(Path(name))
 
 
@@ -180,13 +180,13 @@ def test_another_model_of_a_chat_has_its_own_template(unthinking_model: Path) ->
 
 def test_raw_text_checkpoints_and_several_machines_are_refused(tmp_path: Path) -> None:
     setup = Setup(chat_template=Path("turns.jinja"))
-    with pytest.raises(UsageError, match="chat_template is not used with raw=True"):
+    with pytest.raises(UsageError, match="--chat-template is not used with --raw"):
         Request(setup, "a", raw=True)
-    with pytest.raises(UsageError, match="chat_template needs the chat template"):
+    with pytest.raises(UsageError, match="--chat-template needs the chat template"):
         BatchRequest(setup, raw=True)
-    with pytest.raises(UsageError, match="chat_template and checkpoint cannot be combined"):
+    with pytest.raises(UsageError, match="--chat-template and --checkpoint cannot be combined"):
         Request(setup, "a", overnight=Overnight(checkpoint=tmp_path / "night"))
-    with pytest.raises(UsageError, match="chat_template cannot be used under"):
+    with pytest.raises(UsageError, match="--chat-template cannot be used under"):
         check_ranks(object(), template=True)  # type: ignore[arg-type]
 
 

@@ -246,7 +246,7 @@ def test_without_a_system_role_the_system_text_precedes_the_prompt() -> None:
 
 
 def test_a_model_without_a_template_is_refused_with_an_alternative() -> None:
-    with pytest.raises(TemplateError, match="raw=True"):
+    with pytest.raises(TemplateError, match="--raw"):
         Tokenizer(byte_tokenizer()).prompt("Hello")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from mlxchat.constraint.constraint import GBNF, NOT_GBNF, Constraint
 from mlxchat.errors import UsageError
+from mlxchat.options import flag
 from mlxchat.request import Answer
 from mlxchat.text.extract import is_settled
-from mlxchat.wording import Field
 
 MAX_GRAMMAR_BYTES = 1 << 20
 
@@ -40,7 +40,7 @@ def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
     if not given:
         return None
     if len(given) > 1:
-        raise UsageError(Field(given[0]), " and ", Field(given[1]), " cannot be combined")
+        raise UsageError(f"{flag(given[0])} and {flag(given[1])} cannot be combined")
     (name,) = given
     match name, fields[name]:
         case "schema", str() | dict() | bool() as schema:
@@ -52,7 +52,7 @@ def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
         case "choice", list(choices) if all(isinstance(each, str) for each in choices):
             return Constraint.from_choices(choices)
         case _:
-            raise UsageError(Field(name), " has a value of the wrong type")
+            raise UsageError(f"{flag(name)} has a value of the wrong type")
 
 
 def with_schema(system: str | None, constraint: Constraint) -> str:
@@ -88,12 +88,12 @@ def _read(path: Path) -> str:
         with path.expanduser().open("rb") as file:
             data = file.read(MAX_GRAMMAR_BYTES + 1)
         if len(data) > MAX_GRAMMAR_BYTES:
-            raise UsageError(Field("grammar"), f" {path}: larger than {MAX_GRAMMAR_BYTES:,} bytes")
+            raise UsageError(f"--grammar {path}: larger than {MAX_GRAMMAR_BYTES:,} bytes")
         return data.decode("utf-8-sig")
     except OSError as error:
         # llama.cpp's option takes the grammar itself.
         if GBNF.search(str(path)):
-            raise UsageError(Field("grammar"), f" must be a file; {NOT_GBNF}") from error
-        raise UsageError(Field("grammar"), f" cannot read {path}: {error.strerror}") from error
+            raise UsageError(f"--grammar must be a file; {NOT_GBNF}") from error
+        raise UsageError(f"--grammar cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(Field("grammar"), f" {path} is not UTF-8 text") from error
+        raise UsageError(f"--grammar {path} is not UTF-8 text") from error

@@ -14,7 +14,6 @@ from mlxchat.request import Setup
 from mlxchat.store.block_store import DiskBlocks
 from mlxchat.store.prefix_cache import has_room
 from mlxchat.text.tokens import Prompt, Tokenizer
-from mlxchat.wording import Field, Message
 
 
 def block_reader(
@@ -59,15 +58,11 @@ def refused() -> Iterator[None]:
         yield
     except CacheError as error:
         raise CacheError(
-            Field("blocks"),
-            " cannot be used: ",
-            error,
-            "; give the documents with ",
-            Field("files"),
+            f"--block cannot be used: {error}; give the documents with --file"
         ) from error
 
 
 def _close(store: DiskBlocks, notify: Callable[[str], None]) -> None:
     store.close()
     if store.error is not None:
-        notify(Message("cannot save a block: ", store.error))
+        notify(f"cannot save a block: {store.error}")

@@ -52,19 +52,12 @@ from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.background import Written
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.tokens import Tokenizer
-from mlxchat.wording import Action, Field, Message
 
 Find = Callable[[Setup], ResolvedModel]
 
-HOTTER = Message(Field("temp", 0.8), " gives other replies")
-GREEDY_BY_MAKERS = Message("this model's generation_config.json asks for greedy decoding: ", HOTTER)
-LOOP = Message(
-    "stopped: the reply repeats itself (",
-    Action("retry", "answer again"),
-    " or ",
-    Action("continue", "continue"),
-    ")",
-)
+HOTTER = "--temp 0.8 gives other replies"
+GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"
+LOOP = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
 
 OWN = frozenset({"roll", "recalls", "recalls_sessions", "template_args"})
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
@@ -292,7 +285,7 @@ class Chat:
         try:
             return earlier_turns(message, at_most, but=None if session is None else session.name)
         except SessionError as error:
-            self._notify(Message("earlier sessions are not searched: ", error))
+            self._notify(f"earlier sessions are not searched: {error}")
             return ()
 
     def _sampling_for(self, model: Model) -> SamplingSettings:
@@ -380,7 +373,7 @@ class Chat:
         new = self.conversation.turns[-1]
         if (new.thought, new.reply) == (old.thought, old.reply) and new is not old:
             temp = self.conversation.sampling.temp
-            self._notify(Message(f"the same reply again at a temperature of {temp:g}: ", HOTTER))
+            self._notify(f"the same reply again at a temperature of {temp:g}: {HOTTER}")
 
     # Options
 
@@ -490,7 +483,7 @@ class Chat:
         try:
             conversation.set_template_args(conversation.template_args if args is None else args)
         except (CacheError, TemplateError) as error:
-            self._notify(Message("this session's template arguments were ignored: ", error))
+            self._notify(f"this session's template arguments were ignored: {error}")
         self._keeper.begin(conversation, self._found, self._setup.dtype)
 
     def _describe(self) -> None:

@@ -31,7 +31,6 @@ from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.text.thinking import ThoughtsAsText
-from mlxchat.wording import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ class Checkpointer:
         try:
             self._checkpoint.record_steps(self._steps)
         except OutputError as error:
-            self._warn(Message(error))
+            self._warn(str(error))
 
     def _save_reading(self) -> None:
         self._latest = self._prefilled
@@ -175,7 +174,7 @@ class Checkpointer:
     def _failed(self, reason: object) -> None:
         directory = self._checkpoint.directory
         self._outage.lasts(
-            f"cannot write a checkpoint to {directory}: ", reason, "; the previous one stays valid"
+            f"cannot write a checkpoint to {directory}: {reason}; the previous one stays valid"
         )
 
 
@@ -196,10 +195,10 @@ def continued(
         restored = checkpoint.state.restore(model, fresh.cache, fingerprint)
         return fresh if restored is None else _begun(restored, fresh.sampling)
     except SnapshotBroken as error:
-        warn(Message(error, ": starting again from the prompt"))
+        warn(f"{error}: starting again from the prompt")
         return fresh
     except SnapshotTooLarge as error:
-        raise SnapshotTooLarge(error, ": close other programs, then resume again") from error
+        raise SnapshotTooLarge(f"{error}: close other programs, then resume again") from error
     except OSError as error:
         path, why = checkpoint.state.path, error.strerror or error
         raise OutputError(f"cannot read {path}: {why}") from error

@@ -16,7 +16,6 @@ from mlxchat.engine.row_costs import ROWS, RowCosts
 from mlxchat.files import exclusive, make_private_directory, open_to_read, write_atomically
 from mlxchat.models.model import Model
 from mlxchat.settings import MAX_DRAFT, GenerationSettings
-from mlxchat.wording import Message
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -33,7 +32,7 @@ def make_drafter(
         try:
             _write(key, context, costs)
         except OSError as error:
-            notify(Message(f"cannot write {paths.row_costs_file()}: {error.strerror}"))
+            notify(f"cannot write {paths.row_costs_file()}: {error.strerror}")
 
     limit = generation.num_draft_tokens or MAX_DRAFT
     return Drafter(History(), limit, _read(paths.row_costs_file()).get(key, {}), keep)

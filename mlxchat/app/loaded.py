@@ -24,7 +24,6 @@ from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.text.tokens import Tokenizer
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,7 @@ def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
         return settings
     if window <= pinned:
         raise WindowTooSmall(
-            Field("max_kv_size", window),
-            f" is too small for a system prompt and chat template of {pinned} tokens: use "
-            f"{pinned + 1} or more",
+            f"--max-kv-size {window} is too small for a system prompt and chat template "
+            f"of {pinned} tokens: use {pinned + 1} or more"
         )
     return replace(settings, keep=pinned)

@@ -18,14 +18,12 @@ def _unseen(*_: str) -> Iterator[Progress]:
 @dataclass(frozen=True, slots=True)
 class Observer:
     """`warn` gets messages that change the meaning of the output, `note` those worth knowing. `ask`
-    answers yes or no before a download; without it there is no question. `spell` writes out an
-    error's message, by default with Python's names for settings. `waiting` is a context with a text
-    for long operations, `counting` one with a description and a unit."""
+    answers yes or no before a download; without it there is no question. `waiting` is
+    a context with a text for long operations, `counting` one with a description and a unit."""
 
     warn: Callable[[str], None] = _log.warning
     note: Callable[[str], None] = _log.info
     ask: Callable[[str], bool] | None = None
     show_progress: bool = False
-    spell: Callable[[object], str] = str
     waiting: Callable[[str], AbstractContextManager[object]] = _unseen
     counting: Callable[[str, str], AbstractContextManager[Progress]] = _unseen

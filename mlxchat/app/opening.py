@@ -20,7 +20,6 @@ from mlxchat.models.template_file import read_template
 from mlxchat.request import Setup
 from mlxchat.settings import CacheSettings
 from mlxchat.text.tokens import Tokenizer
-from mlxchat.wording import Message
 
 Notify = Callable[[str], None]
 
@@ -123,6 +122,6 @@ def fit_window(setup: Setup, model: Model, notify: Notify) -> CacheSettings:
     try:
         check_bound(model.shard, fitting.max_kv_size, fitting.keep)
     except CacheError as error:
-        notify(Message("memory grows with the text: ", error))
+        notify(f"memory grows with the text: {error}")
         return settings
     return fitting

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from mlxchat.wording import Message
-
 
 class Outage:
     """`over` is the message when an outage ends."""
@@ -13,10 +11,10 @@ class Outage:
         self._over = over
         self._lasts = False
 
-    def lasts(self, *words: object) -> None:
-        """Saving failed; `words` are the message if it is the first failure."""
+    def lasts(self, message: str) -> None:
+        """Saving failed; `message` is shown if it is the first failure."""
         if not self._lasts:
-            self._notify(Message(*words))
+            self._notify(message)
         self._lasts = True
 
     def ends(self) -> None:

@@ -17,7 +17,6 @@ from mlxchat.request import Request
 from mlxchat.settings import Overflow
 from mlxchat.text.documents import SEPARATOR, Input, has_headings, heading
 from mlxchat.text.tokens import Prompt
-from mlxchat.wording import Field, Message
 
 # At most this share of the window is left for the answer.
 ANSWER_SHARE = 4
@@ -65,28 +64,19 @@ def check_overflow(request: Request, prompt: Prompt, loaded: Loaded, observer: O
     if request.overflow is Overflow.STOP and tokens > room_for_prompt(request, window):
         raise InputError(
             f"the prompt has {tokens:,} tokens, and the window of {window:,} has room for "
-            f"{room_for_prompt(request, window):,} and an answer: enlarge ",
-            Field("max_kv_size"),
-            ", or use ",
-            *_alternatives(Overflow.ROLL),
+            f"{room_for_prompt(request, window):,} and an answer: enlarge --max-kv-size, or use "
+            f"{_alternatives(Overflow.ROLL)}"
         )
     if tokens > window:
         observer.warn(
-            Message(
-                f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and "
-                f"the latest stay, {tokens - window:,} are evicted; see ",
-                *_alternatives(),
-            )
+            f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and "
+            f"the latest stay, {tokens - window:,} are evicted; see {_alternatives()}"
         )
 
 
-def _alternatives(*first: Overflow) -> list[str | Field]:
-    ways = [*first, Overflow.PASSAGES, Overflow.MAP]
-    words: list[str | Field] = []
-    for way in ways:
-        words += [" or " if way is ways[-1] else ", "] if words else []
-        words.append(Field("overflow", str(way)))
-    return words
+def _alternatives(*first: Overflow) -> str:
+    *others, last = [f"--overflow {way}" for way in (*first, Overflow.PASSAGES, Overflow.MAP)]
+    return f"{', '.join(others)} or {last}"
 
 
 def _whole(request: Request, documents: Sequence[Document]) -> Input:

@@ -26,7 +26,6 @@ from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.tokens import Prompt, Tokenizer
-from mlxchat.wording import Field, Message
 
 # Text that is encoded in pieces may have more tokens than in one.
 SPARE_TOKENS = 2
@@ -64,10 +63,9 @@ def _with_passages(
         found = search.find(question, room, lambda each: _cost(each, tokenizer))
         if not found.passages:
             raise CacheError(
-                f"the question and the template take {len(bare.ids):,} tokens, so the window's "
-                f"{window:,} have no room for passages: ",
-                Field("max_kv_size"),
-                " must be larger",
+                f"the question and the template take {len(bare.ids):,} tokens, so the "
+                f"window's {window:,} have no room for passages: --max-kv-size must be "
+                "larger"
             )
         prompt = _prompt(request, quoted(found.passages) + SEPARATOR + question, tokenizer)
         if len(prompt.ids) <= limit:
@@ -75,11 +73,8 @@ def _with_passages(
         room -= len(prompt.ids) - limit
     if not found.fit:
         observer.warn(
-            Message(
-                "no passage has a word of the question: reading the first ones; ",
-                Field("overflow", "map"),
-                " reads everything",
-            )
+            "no passage has a word of the question: reading the first ones; --overflow "
+            "map reads everything"
         )
     return prompt, _read(found, indexes)
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 from mlxchat import platform
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import UsageError
-from mlxchat.wording import Field
+from mlxchat.options import flag
 
 T = TypeVar("T")
 
@@ -60,20 +60,16 @@ def check_ranks(
 ) -> None:
     """Raises UsageError for options that need several processes, or exactly one."""
     if pipeline and ranks is None:
-        raise UsageError(Field("pipeline"), " needs several ranks: start it with mlx.launch")
+        raise UsageError("--pipeline needs several ranks: start it with mlx.launch")
     if drafts and ranks is not None:
-        raise UsageError(Field("lookup", True), " cannot be used under mlx.launch")
+        raise UsageError("--lookup cannot be used under mlx.launch")
     if adapter and ranks is not None:
-        raise UsageError(Field("adapter"), " cannot be used under mlx.launch")
+        raise UsageError("--adapter cannot be used under mlx.launch")
     if template and ranks is not None:
-        raise UsageError(Field("chat_template"), " cannot be used under mlx.launch")
+        raise UsageError("--chat-template cannot be used under mlx.launch")
     if constraint is not None and ranks is not None:
-        raise UsageError(Field(constraint), " cannot be used under mlx.launch")
+        raise UsageError(f"{flag(constraint)} cannot be used under mlx.launch")
     if overflow == "map" and ranks is not None:
-        raise UsageError(Field("overflow", overflow), " cannot be used under mlx.launch")
+        raise UsageError(f"--overflow {overflow} cannot be used under mlx.launch")
     if blocks and ranks is not None:
-        raise UsageError(
-            Field("blocks"),
-            " cannot be used under mlx.launch: give the documents with ",
-            Field("files"),
-        )
+        raise UsageError("--block cannot be used under mlx.launch: give the documents with --file")

@@ -11,7 +11,7 @@ from mlxchat.app.answer import constraint_in, constraint_of, with_schema
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import check_min_tokens
 from mlxchat.errors import UsageError
-from mlxchat.options import options_of
+from mlxchat.options import flag, options_of
 from mlxchat.request import BatchRequest
 from mlxchat.rows.json_lines import CONSTRAINTS
 from mlxchat.rows.row import Row
@@ -20,7 +20,6 @@ from mlxchat.template_args import allows_thinking, thinking_variables
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Prompt, Tokenizer
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +144,4 @@ def _check_raw(row: Row) -> None:
     if row.messages is not None:
         wrong = ["messages"]
     if wrong:
-        raise UsageError(
-            Field(wrong[0]), " needs the chat template, which ", Field("raw"), " bypasses"
-        )
+        raise UsageError(f"{flag(wrong[0])} needs the chat template, which --raw bypasses")

@@ -171,7 +171,7 @@ class Run:
         """Write the last event, if events are written and there was a first one."""
         if self._has_events:
             seed = self._request.setup.seed
-            error = self.problem if self._error is None else self._observer.spell(self._error)
+            error = self.problem if self._error is None else str(self._error)
             self._sink.write(
                 self._events.done(
                     self.stats,

@@ -24,7 +24,6 @@ from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import count
-from mlxchat.wording import Field
 
 # The share of the window that the answer from a section may have, and its tokens.
 ANSWER_SHARE = 8
@@ -86,9 +85,8 @@ class SectionReader:
         if self._room < max(MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS)):
             raise CacheError(
                 f"the question and the template take {bare:,} tokens, so the window's "
-                f"{self._window:,} have no room for a section of the document: ",
-                Field("max_kv_size"),
-                " must be larger",
+                f"{self._window:,} have no room for a section of the document: "
+                "--max-kv-size must be larger"
             )
 
     def read(self, should_stop: ShouldStop, on_progress: Progress) -> Iterator[Answered]:

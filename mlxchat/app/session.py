@@ -27,7 +27,6 @@ from mlxchat.store.background import Written
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.state_file import StateFile
 from mlxchat.template_args import check_template_args
-from mlxchat.wording import Field, Message
 
 # Turns between snapshots, and how many sessions keep a snapshot.
 SNAPSHOT_EVERY = 4
@@ -243,7 +242,7 @@ class Keeper:
         except (SnapshotError, DeviceError) as error:
             if self._exact:
                 raise
-            self._notify(Message(error, ": your next message reads the transcript again"))
+            self._notify(f"{error}: your next message reads the transcript again")
             return
         except OSError as error:
             if self._exact:
@@ -253,9 +252,7 @@ class Keeper:
         if restored is None:
             if self._exact and conversation.turns:
                 raise SnapshotError(
-                    f"{path} is missing: resume without ",
-                    Field("exact"),
-                    " to read the transcript again",
+                    f"{path} is missing: resume without --exact to read the transcript again"
                 )
             return
         conversation.view.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))
@@ -282,7 +279,7 @@ class Keeper:
         try:
             save()
         except SessionError as error:
-            self._notify(Message(error))
+            self._notify(str(error))
 
     def _see_result(self) -> None:
         """Report the result of the last snapshot, once it is known."""
@@ -298,4 +295,4 @@ class Keeper:
             self._outage.ends()
 
     def _failed(self, reason: object) -> None:
-        self._outage.lasts("cannot save the cache: ", reason)
+        self._outage.lasts(f"cannot save the cache: {reason}")

@@ -44,8 +44,8 @@ def verify_session(name: str, observer: Observer | None = None) -> Verified:
             conversation = chat.conversation
         held, model = conversation.held_ids, conversation.model
         if len(held) == 0:
-            joined = [word for notice in chat.notices for word in ("; ", notice)][1:]
-            raise SnapshotError(*joined or [f"the snapshot of session {name!r} is empty"])
+            reasons = "; ".join(chat.notices)
+            raise SnapshotError(reasons or f"the snapshot of session {name!r} is empty")
         for notice in chat.notices:
             shown.warn(notice)
         ledger = conversation.ledger

@@ -15,7 +15,6 @@ from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.request import Overnight
 from mlxchat.settings import OnLoop, SamplingSettings
 from mlxchat.store.output_file import Position
-from mlxchat.wording import Field, Message
 
 # With it, no text of the measurements looped: scripts/bench/loops.py.
 USUAL_MULTIPLIER = 0.4
@@ -147,13 +146,12 @@ class Watch:
     def _watch_loop(self, id_: int) -> None:
         if self.loop.add(id_):
             share = f"{self.loop.detector.share:.0%} of the latest tokens repeat earlier ones"
-            words: list[object] = [f"the text repeats itself at token {self._tokens:,}: {share}"]
+            text = f"the text repeats itself at token {self._tokens:,}: {share}"
             if self.loop.stops:
-                words += ["; stopped (", Field("on_loop", "warn"), " continues)"]
+                text += "; stopped (--on-loop warn continues)"
             if not self._penalized:
-                remedy = f" {USUAL_MULTIPLIER} prevents that from the start"
-                words += ["; ", Field("dry_multiplier"), remedy]
-            self._warn(Message(*words))
+                text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
+            self._warn(text)
         if self.loop.stops:
             self.ended = "loop"
 

@@ -26,7 +26,6 @@ from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import format_bytes
-from mlxchat.wording import Field
 
 NAME = "mlx-lm"
 DEFAULT_STEP_SIZE = 2_048
@@ -139,7 +138,7 @@ def same_weights(subject: Subject) -> Path:
     """A directory from which mlx-lm loads the weights in mlxchat's dtype: the model's own, or a
     copy in `scratch`. Raises UsageError if there is an adapter."""
     if subject.adapter is not None:
-        raise UsageError("startup is compared only without ", Field("adapter"))
+        raise UsageError("startup is compared only without --adapter")
     if platform.on_gpu() and subject.dtype in ("auto", "stored"):
         return subject.directory
     weights = dict(named_parameters(subject.load_apart().network))
@@ -148,9 +147,8 @@ def same_weights(subject: Subject) -> Path:
     size_bytes = sum(array.nbytes for array in weights.values())
     if shutil.disk_usage(subject.scratch).free < size_bytes + DISK_RESERVE_BYTES:
         raise OutputError(
-            f"a copy of the weights for mlx-lm takes {format_bytes(size_bytes)}, more than is free "
-            f"in {subject.scratch}: set TMPDIR, or omit ",
-            Field("against"),
+            f"a copy of the weights for mlx-lm takes {format_bytes(size_bytes)}, more "
+            f"than is free in {subject.scratch}: set TMPDIR, or omit --against"
         )
     target = subject.scratch / "same-weights"
     target.mkdir(exist_ok=True)

@@ -27,7 +27,6 @@ from mlxchat.cache.trial import Stored, alike, find_key_shifts, without_sinks
 from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from mlxchat.settings import DEFAULT_KEEP
-from mlxchat.wording import Field
 
 # Offsets stay below this, or below twice the window if that is more. Angles in float32 are more
 # precise near zero, and a key still moves back at most twice in its life.
@@ -118,9 +117,8 @@ def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> Cache:
     module = _module_name(model)
     if max_kv_size is not None and module in UNBOUNDABLE:
         raise CacheError(
-            Field("max_kv_size"),
-            f" cannot bound a {module} model: {UNBOUNDABLE[module]}; run it with ",
-            Field("max_kv_size", None),
+            f"--max-kv-size cannot bound a {module} model: {UNBOUNDABLE[module]}; run "
+            "it with --max-kv-size none"
         )
     layers = Cache(
         _bounded(f"layer {layer}", native, max_kv_size, keep)
@@ -157,10 +155,8 @@ def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) 
         return ChunkCache(native.chunk_size, *_narrower(native.chunk_size, max_kv_size, keep))
     if kind is not ArraysCache and max_kv_size is not None:
         raise CacheError(
-            f"this model's {name} uses a {kind.__name__}, which ",
-            Field("max_kv_size"),
-            " cannot bound; run it with ",
-            Field("max_kv_size", None),
+            f"this model's {name} uses a {kind.__name__}, which --max-kv-size cannot "
+            "bound; run it with --max-kv-size none"
         )
     return native
 

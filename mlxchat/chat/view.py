@@ -29,7 +29,6 @@ from mlxchat.models.model import Model
 from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings, Roll
 from mlxchat.text.spans import TokenIds
-from mlxchat.wording import Action, Field
 
 # A quote's maximum share of the window, and its maximum tokens if there is no window.
 QUOTE_SHARE = 8
@@ -58,16 +57,13 @@ def check_room(rendering: Rendering, settings: CacheSettings) -> int:
     if window is not None and window < kept + 2 * RESERVE:
         texts = "system prompt and" if rendering.note is None else "system prompt, note and"
         needed_for = (
-            [f"a {texts} chat template of {kept} tokens"]
+            f"a {texts} chat template of {kept} tokens"
             if pinned == kept
-            else [f"{kept} kept tokens (", Field("keep"), ")"]
+            else f"{kept} kept tokens (--keep)"
         )
-        minimum = kept + 2 * RESERVE
         raise WindowTooSmall(
-            Field("max_kv_size", window),
-            " is too small for ",
-            *needed_for,
-            f": use {minimum} or more",
+            f"--max-kv-size {window} is too small for {needed_for}: use {kept + 2 * RESERVE} or "
+            "more"
         )
     return pinned
 
@@ -182,9 +178,8 @@ class View:
                 f"{max(room, 0):,}"
             )
         raise UsageError(
-            f"too large to pin: the turn has {own:,} tokens, and the turns already pinned leave "
-            f"room for {max(room - others, 0):,}: ",
-            Action("unpin", "unpin them first"),
+            f"too large to pin: the turn has {own:,} tokens, and the turns already "
+            f"pinned leave room for {max(room - others, 0):,}: unpin them first (/unpin)"
         )
 
     def room_for_note(self) -> int | None:
@@ -428,9 +423,8 @@ class View:
         )
         if is_too_long(ids, window) and self._pinned_turns():
             raise WindowFull(
-                f"this message does not fit next to the pinned turns in a window of {window:,} "
-                "tokens: shorten it, or ",
-                Action("unpin", "unpin them"),
+                "this message does not fit next to the pinned turns in a window of "
+                f"{window:,} tokens: shorten it, or unpin them (/unpin)"
             )
         return ids
 
@@ -450,14 +444,10 @@ class View:
         """The error for a reply that has no room left to continue in."""
         window = f"the window of {self.settings.max_kv_size:,} tokens is full"
         if self.roll is not Roll.STOP:
-            return WindowFull(f"{window} next to the pinned turns: ", Action("unpin", "unpin them"))
+            return WindowFull(f"{window} next to the pinned turns: unpin them (/unpin)")
         return WindowFull(
-            f"{window}, and ",
-            Field("roll"),
-            " stop forgets nothing: ",
-            Action("clear", "start a new conversation"),
-            ", or use ",
-            Field("roll", Roll.SHIFT),
+            f"{window}, and --roll stop forgets nothing: start a new conversation "
+            "(/clear), or use --roll shift"
         )
 
     def begin(self, ids: TokenIds) -> tuple[int, OnHeld]:

@@ -10,9 +10,8 @@ from mlxchat.cli.named_prompt import PromptName, prompt_fields, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
-from mlxchat.options import options_of
+from mlxchat.options import flag, options_of
 from mlxchat.request.shown import ChatShown
-from mlxchat.wording import Field
 
 # The arguments, if they do not name `chat`.
 IMPLIED = f"{__name__}.implied"
@@ -95,7 +94,7 @@ def _no_answer(given: Collection[str]) -> Any:
 
     for name in options_of(Answer):
         if name in given:
-            raise UsageError(Field(name), " needs a QUESTION")
+            raise UsageError(f"{flag(name)} needs a QUESTION")
     return Answer()
 
 

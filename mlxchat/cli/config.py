@@ -29,8 +29,6 @@ from mlxchat.config.file import (
 from mlxchat.config.layers import Level, Setting, layer_of, read_config
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.terminal.listing import write, write_json_lines, write_table
-from mlxchat.terminal.spelling import as_keys
-from mlxchat.wording import Message
 
 config_app = App(
     help="Show and change the configuration.",
@@ -294,7 +292,7 @@ def _checked(context: typer.Context, key: tuple[str, ...], values: Sequence[str]
     try:
         value = option_value(option, key[1], written, context)
     except UsageError as error:
-        raise UsageError(f"{dotted}: {as_keys(error)}") from error
+        raise UsageError(f"{dotted}: {error}") from error
     if key[1] == "max-kv-size" and value.isdecimal():
         return int(value)
     # TOML stores an enumeration's member as text.
@@ -317,7 +315,7 @@ def _report_what_comes_before(context: typer.Context, path: Path, dotted: str) -
     try:
         row = next((row for row in _rows(context) if row.key == dotted), None)
     except ConfigError as error:
-        Messages().warn(Message(f"set in {path}, but: ", error))
+        Messages().warn(f"set in {path}, but: {error}")
         return
     Messages().note(f"set in {path}")
     if row is not None and row.where != str(path):

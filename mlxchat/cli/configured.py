@@ -15,7 +15,6 @@ from mlxchat.cli.options import COMMANDS
 from mlxchat.cli.usage_errors import in_words, refuse_run_together
 from mlxchat.config.layers import Config, Layer, Setting, read_config
 from mlxchat.errors import ConfigError, UsageError
-from mlxchat.terminal.spelling import as_keys
 
 
 class Configured(Command):
@@ -97,7 +96,7 @@ def read_setting(option: TyperOption, name: str, setting: Setting, context: Any)
     try:
         return option_value(option, name, setting.value, context)
     except UsageError as error:
-        raise setting.wrong(as_keys(error)) from error
+        raise setting.wrong(str(error)) from error
 
 
 def option_value(option: TyperOption, name: str, written: Any, context: Any) -> Any:

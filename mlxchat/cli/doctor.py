@@ -1,7 +1,7 @@
 """`mlxchat doctor`: checks the installation and suggests fixes."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,11 +57,8 @@ def _show(finding: "Finding", as_json: bool) -> None:
     import sys
 
     from mlxchat.terminal.report import format_line
-    from mlxchat.terminal.spelling import as_flags
     from mlxchat.terminal.table import format_table
 
-    fix = None if finding.fix is None else as_flags(finding.fix)
-    finding = replace(finding, found=as_flags(finding.found), fix=fix)
     cells = (str(finding.verdict), finding.topic, finding.found, finding.fix)
     if as_json:
         write_json_lines([asdict(finding)])
@@ -74,7 +71,6 @@ def _show(finding: "Finding", as_json: bool) -> None:
 def _configuration(context: typer.Context) -> Iterator["Finding"]:
     from mlxchat import paths
     from mlxchat.doctor import ok, problem
-    from mlxchat.wording import Message
 
     root: Any = context.find_root().command
     path = paths.config_file()
@@ -82,11 +78,11 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
         check_layer(layer_of(read_user_config()), root, context)
         yield ok(CONFIGURATION, str(path) if path.exists() else f"none at {path}")
     except ConfigError as error:
-        yield problem(CONFIGURATION, Message(error), "mlxchat config edit")
+        yield problem(CONFIGURATION, str(error), "mlxchat config edit")
     try:
         check_layer(environment(), root, context)
     except ConfigError as error:
-        yield problem(CONFIGURATION, Message(error), "unset the variable, or give it another value")
+        yield problem(CONFIGURATION, str(error), "unset the variable, or give it another value")
 
 
 def _prefix_cache_bytes(context: typer.Context) -> int:

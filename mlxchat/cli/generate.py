@@ -9,7 +9,6 @@ from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, options_of
 from mlxchat.request.shown import Shown
-from mlxchat.wording import Field
 
 EPILOG = """\
 Examples:
@@ -98,6 +97,6 @@ def _given_again(context: typer.Context) -> tuple[dict[str, Any], Any]:
         elif name in Changes.__annotations__:
             changes[name] = options[name].value_of(context.params[name])
         else:
-            wrong = Field(name) if name in options else "the prompt"
-            raise UsageError("--resume uses the options of the run: omit ", wrong)
+            wrong = f"--{options[name].name}" if name in options else "the prompt"
+            raise UsageError(f"--resume uses the options of the run: omit {wrong}")
     return shown, changes

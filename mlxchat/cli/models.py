@@ -211,7 +211,6 @@ def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
     from mlxchat.models.inventory import known_choice
     from mlxchat.terminal.messages import Messages
     from mlxchat.terminal.model_table import write_choice, write_model
-    from mlxchat.wording import Message
 
     try:
         facts = describe_remote(hub_id)
@@ -219,7 +218,7 @@ def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
         choice = known_choice(hub_id)
         if choice is None:
             raise
-        Messages().warn(Message(error))
+        Messages().warn(str(error))
         write_choice(choice, as_json=as_json)
         return
     hint = f"no: `mlxchat models pull {hub_id}` downloads it"

@@ -14,12 +14,11 @@ from mlxchat import paths
 from mlxchat.config.file import parse, read_text
 from mlxchat.errors import ConfigError, OutputError
 from mlxchat.files import exclusive, write_atomically
-from mlxchat.wording import Action
 
 # A key as a path through tables: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
 Key = tuple[str, ...]
 
-EDIT = Action("edit config", "edit the file")
+EDIT = "run `mlxchat config edit`"
 
 OWNER_ONLY = 0o600  # permission bits of a new file
 
@@ -92,7 +91,7 @@ def _change(path: Path, key: Key, change: Callable[[MutableMapping[str, Any]], N
         changed = tomlkit.dumps(document)
         if _said(changed) != meant:
             raise ConfigError(
-                f"{path}: {'.'.join(key)} is written in a form that cannot be edited: ", EDIT
+                f"{path}: {'.'.join(key)} is written in a form that cannot be edited: {EDIT}"
             )
         _write(path, changed)
 
@@ -127,7 +126,7 @@ def _within(
             table[name] = new_table()
         table = table[name]
         if not isinstance(table, MutableMapping):
-            raise ConfigError(f"{path}: {name} must be a table, [{name}]: ", EDIT)
+            raise ConfigError(f"{path}: {name} must be a table, [{name}]: {EDIT}")
     change(table)
 
 

@@ -12,10 +12,10 @@ from mlxchat.constraint.lark import GrammarError, compile_lark
 from mlxchat.constraint.library import examined, json_grammar, lark_grammar
 from mlxchat.constraint.schema import Schema, SchemaError
 from mlxchat.errors import UsageError
+from mlxchat.options import flag
 from mlxchat.request.shorthand import ShorthandError, list_of, parse_shorthand
 from mlxchat.strict_json import parse_strictly
 from mlxchat.units import format_bytes, printable
-from mlxchat.wording import Field
 
 Kind = Literal["schema", "regex", "choice", "grammar"]
 
@@ -221,4 +221,4 @@ def _shortened(text: str) -> str:
 
 
 def _refuse(kind: Kind, reason: str, cause: Exception | None = None) -> NoReturn:
-    raise UsageError(Field(kind), f": {printable(reason)}") from cause
+    raise UsageError(f"{flag(kind)}: {printable(reason)}") from cause

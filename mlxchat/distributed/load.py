@@ -19,7 +19,6 @@ from mlxchat.models.load import Check, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.progress import Notify
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +121,9 @@ def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify)
     ranks.is_in_step = False
     if others:
         raise RanksError(
-            f"rank {others[0]} has a different model of that name, a different dtype, or different "
-            "versions of mlxchat, mlx or mlx-lm: make them the same, and set ",
-            Field("dtype"),
+            f"rank {others[0]} has a different model of that name, a different dtype, "
+            "or different versions of mlxchat, mlx or mlx-lm: make them the same, and "
+            "set --dtype"
         )
     # Finish everything here, since another thread computes from now on.
     platform.synchronize()

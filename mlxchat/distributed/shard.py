@@ -11,7 +11,6 @@ from mlx import nn
 
 from mlxchat.cache import is_uniform
 from mlxchat.errors import ModelUnsupported
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +38,13 @@ class Sharding:
             )
         if self.pipeline and obstacle:
             raise ModelUnsupported(
-                f"a {name} model cannot be pipelined: {obstacle}; use ",
-                Field("pipeline", False),
-                " to divide each layer",
+                f"a {name} model cannot be pipelined: {obstacle}; use --no-pipeline to "
+                "divide each layer"
             )
         if not self.pipeline and not by_tensor:
             raise ModelUnsupported(
-                f"mlx-lm cannot divide the layers of a {name} model: use ",
-                Field("pipeline", True),
-                " to give each rank whole layers",
+                f"mlx-lm cannot divide the layers of a {name} model: use --pipeline to "
+                "give each rank whole layers"
             )
         layers = len(_layers(network))
         if self.pipeline and layers < self.ranks:
@@ -79,11 +76,10 @@ class Sharding:
             if now != then and now * self.ranks != then:
                 what = name.removeprefix("n_").replace("_", " ")
                 can_pipeline = _obstacle_to_pipelining(network) is None
-                pipeline = (", or ", Field("pipeline", True)) if can_pipeline else ()
+                pipeline = ", or --pipeline" if can_pipeline else ""
                 raise ModelUnsupported(
                     f"this model's {then} {what} cannot be divided by {self.ranks}: use a number "
-                    "of ranks that divides them",
-                    *pipeline,
+                    f"of ranks that divides them{pipeline}"
                 )
 
 

@@ -10,7 +10,6 @@ from mlxchat import paths
 from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.units import format_bytes
-from mlxchat.wording import Field, Message
 
 MIN_FREE_BYTES = 1_000_000_000
 
@@ -35,7 +34,7 @@ def prefix_cache(limit_bytes: int) -> Iterator[Finding]:
         yield warning(
             "prefix cache",
             f"{finding.found}: disabled, since it may grow to {format_bytes(limit_bytes)}",
-            Message("free some space, or lower ", Field("prefix_cache_size")),
+            "free some space, or lower --prefix-cache-size",
         )
     else:
         yield finding

@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `fix` is what to do, if anything. Both may be `Message`s."""
+    """One line. `fix` is what to do, if anything."""
 
     topic: str
     verdict: Verdict

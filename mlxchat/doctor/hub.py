@@ -10,7 +10,6 @@ from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, token_place
 from mlxchat.models.locate import embedded_model, locate
-from mlxchat.wording import Action, Message
 
 # The library's timeouts apply to each step of a connection; resolving a name can take far longer.
 PATIENCE_S = 5.0
@@ -29,11 +28,11 @@ def model() -> Iterator[Finding]:
     try:
         located = locate(chosen.value, config.aliases)
     except (ModelError, ConfigError) as error:
-        yield problem("model", Message(error, f" (set by {chosen.where})"), _fix(chosen))
+        yield problem("model", f"{error} (set by {chosen.where})", _fix(chosen))
         return
     if located.path is None and cached_snapshot(located.name) is None:
         found = f"{located.name}, set by {chosen.where}, is not downloaded"
-        yield warning("model", found, Message(Action("pull", "download it", located.name)))
+        yield warning("model", found, f"run `mlxchat models pull {located.name}`")
     else:
         yield ok("model", f"{located.name}, set by {chosen.where}")
 
@@ -70,9 +69,9 @@ def _asked(endpoint: str) -> Finding:
     except ModelNotFound as error:
         if token_place() is None:
             return ok("hub", f"{endpoint} answers")
-        return warning("hub", Message(error), "run hf auth login: the token may have expired")
+        return warning("hub", str(error), "run hf auth login: the token may have expired")
     except HubError as error:
-        return warning("hub", Message(error), "downloaded models work without it")
+        return warning("hub", str(error), "downloaded models work without it")
     return ok("hub", f"{endpoint} answers")
 
 
@@ -83,13 +82,13 @@ def _unnamed() -> Finding:
     if here:
         found = f"no default: one that fits is chosen; downloaded: {', '.join(here)}"
         return ok("model", found)
-    fix = Message(Action("pull", "download one", "NAME"))
+    fix = "run `mlxchat models pull NAME`"
     return warning("model", "no default, and none downloaded", fix)
 
 
 def _fix(chosen: Setting) -> str:
     match chosen.level:
         case Level.USER:
-            return Message(Action("set default", "configure another default"))
+            return "run `mlxchat models default NAME`"
         case _:
             return f"give {chosen.where} another value"

@@ -10,7 +10,6 @@ from mlxchat.doctor.finding import Finding, ok, problem, warning
 from mlxchat.errors import ModelUnsupported
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE
 from mlxchat.units import format_bytes
-from mlxchat.wording import Field, Message
 
 # With less memory, not even the embedded model has room for its weights and a window.
 MIN_MEMORY_BYTES = 1_000_000_000
@@ -71,8 +70,8 @@ def prefill() -> Iterator[Finding]:
     """The best prefill step, as far as it is known without measuring a model."""
     default = f"steps of {DEFAULT_PREFILL_STEP_SIZE} tokens"
     if platform.on_gpu():
-        auto = Field("prefill_step_size", "auto")
-        yield ok("prefill", Message(f"{default}; ", auto, " tries larger ones on long prompts"))
+        auto = "--prefill-step-size auto"
+        yield ok("prefill", f"{default}; {auto} tries larger ones on long prompts")
         return
     with platform.prefill_streams() as streams:
         cores = "two cores" if len(streams) > 1 else "one core"

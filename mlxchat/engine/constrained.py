@@ -16,11 +16,11 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.matcher import Matcher
 from mlxchat.engine.vocabulary import Vocabulary
 from mlxchat.errors import ModelError, UsageError
+from mlxchat.options import flag
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tag_tokens import TagTokens
 from mlxchat.text.tokens import Beginning, Tokenizer
-from mlxchat.wording import Field
 
 BITS = 32
 
@@ -89,7 +89,7 @@ class Constrained:
         if beginning is not None:
             if matcher.accepts(beginning.answer_ids) < len(beginning.answer_ids):
                 raise UsageError(
-                    Field("prefill"), " is not a beginning that ", Field(constraint.kind), " allows"
+                    f"--prefill is not a beginning that {flag(constraint.kind)} allows"
                 )
             for id_ in beginning.ids.tolist():
                 begun.accept(id_)

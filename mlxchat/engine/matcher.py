@@ -8,7 +8,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.library import failure, new_matcher
 from mlxchat.engine.vocabulary import Vocabulary
 from mlxchat.errors import ConstraintError
-from mlxchat.wording import Field
+from mlxchat.options import flag
 
 # Forced tokens are verified in one step, in which each costs time.
 MAX_FORCED = 64
@@ -115,4 +115,4 @@ class Matcher:
         reason = failure(self._inner)
         if reason is not None:
             after = f", after {self.text[-SHOWN_CHARS:]!r}" if self._ids else ""
-            raise ConstraintError(Field(self._kind), f": {reason}{after}")
+            raise ConstraintError(f"{flag(self._kind)}: {reason}{after}")

@@ -16,7 +16,6 @@ from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.stop import StopTexts
 from mlxchat.text.thinking import Piece
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ def check_min_tokens(settings: GenerationSettings, reader: Reader) -> None:
     """Raise UsageError if the settings cannot delay the end of replies that `reader` reads."""
     if settings.min_tokens and reader.ends_by_marker:
         raise UsageError(
-            Field("min_tokens"),
-            " cannot be used with this model: the marker that ends a reply also ends its thoughts",
+            "--min-tokens cannot be used with this model: the marker that ends a reply "
+            "also ends its thoughts"
         )
 
 

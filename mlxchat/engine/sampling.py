@@ -14,7 +14,6 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlxchat.engine.dry import RANGE, make_dry
 from mlxchat.errors import UsageError
 from mlxchat.settings import SamplingSettings
-from mlxchat.wording import Field
 
 REPETITION_CONTEXT = 20  # tokens; mlx-lm's default
 
@@ -107,8 +106,8 @@ def make_penalty(
         vocabulary_size = logits.shape[-1]
         if biases and max(biases) >= vocabulary_size:
             raise UsageError(
-                Field("logit_bias"),
-                f" has the id {max(biases)}, but the model has only {vocabulary_size:,} tokens",
+                f"--logit-bias has the id {max(biases)}, but the model has only "
+                f"{vocabulary_size:,} tokens"
             )
         for process in processors:
             logits = process(latest, logits)

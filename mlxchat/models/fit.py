@@ -6,7 +6,6 @@ from mlxchat.errors import NotEnoughMemory
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
-from mlxchat.wording import Field, Message
 
 # Keys and values may take this share of the memory left by the weights.
 CACHE_SHARE = 0.7
@@ -48,12 +47,9 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
     free_bytes = model.free_memory_bytes()
     if needed_bytes > free_bytes:
         _report_shortage(
-            Message(
-                f"a window of {max_kv_size:,} tokens needs {format_bytes(needed_bytes)} with this "
-                f"model, but only {format_bytes(free_bytes)} is free: use ",
-                Field("max_kv_size", "auto"),
-                " or a smaller window",
-            ),
+            f"a window of {max_kv_size:,} tokens needs {format_bytes(needed_bytes)} with "
+            f"this model, but only {format_bytes(free_bytes)} is free: use --max-kv-size "
+            "auto or a smaller window",
             notify,
         )
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from mlxchat.errors import HubError, MlxchatError, ModelNotFound
 from mlxchat.models.hub_cache import hub_cache_dir
-from mlxchat.wording import Action
 
 _REASONS: dict[type[OSError], str] = {
     socket.gaierror: "its name cannot be resolved",
@@ -96,8 +95,8 @@ def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
         return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HubError(
-            f"{hub_cache_dir()} is full: make space, or set HF_HOME to a larger disk; ",
-            *_how_to_resume(repo_id),
+            f"{hub_cache_dir()} is full: make space, or set HF_HOME to a larger disk; "
+            f"{_how_to_resume(repo_id)}"
         )
     if error.errno in _NO_PERMISSION:
         return HubError(f"cannot write to {hub_cache_dir()}: {error.strerror}")
@@ -107,10 +106,10 @@ def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
 def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> HubError:
     reason = _reason(error)
     if downloading:
-        return HubError(f"the download of {repo_id} failed: {reason}; ", *_how_to_resume(repo_id))
+        return HubError(f"the download of {repo_id} failed: {reason}; {_how_to_resume(repo_id)}")
     return HubError(
-        f"cannot reach {_endpoint()}: {reason}; check the network, or ",
-        Action("list models", "use a downloaded model"),
+        f"cannot reach {_endpoint()}: {reason}; check the network, or use a "
+        "downloaded model (`mlxchat models list`)"
     )
 
 
@@ -135,8 +134,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     yield from reversed(found)
 
 
-def _how_to_resume(repo_id: str) -> tuple[object, ...]:
-    return "complete files are kept: ", Action("pull", "download it again", repo_id), " to resume"
+def _how_to_resume(repo_id: str) -> str:
+    return f"complete files are kept: run `mlxchat models pull {repo_id}` to resume"
 
 
 def _endpoint() -> str:

@@ -21,7 +21,6 @@ from mlxchat.models.hub_cache import (
 )
 from mlxchat.models.locate import Located, conversion_dir, embedded_model, is_hub_id
 from mlxchat.models.skeleton import architectures, module_name, read_config
-from mlxchat.wording import Action, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +154,8 @@ def _from_hub() -> Iterator[Entry]:
 
 
 def _unfinished(repo: CachedRepo) -> Entry:
-    pull = Action("pull", "download it again", repo.repo_id)
-    problem = Message("partly downloaded: ", pull, " to resume")
+    pull = f"run `mlxchat models pull {repo.repo_id}`"
+    problem = f"partly downloaded: {pull} to resume"
     return Entry(repo.repo_id, repo.size_bytes, problem=problem)
 
 
@@ -185,7 +184,7 @@ def _entry(name: str, directory: Path, size_bytes: int) -> Entry:
     try:
         return Entry(name, size_bytes, facts=describe(name, directory))
     except MlxchatError as error:
-        return Entry(name, size_bytes, problem=Message(error))
+        return Entry(name, size_bytes, problem=str(error))
 
 
 def is_language_model(directory: Path) -> bool:

@@ -15,7 +15,6 @@ from typing import Literal
 from mlxchat import paths
 from mlxchat.errors import ConfigError, MlxchatError, ModelBroken, ModelNotFound, ModelUnsupported
 from mlxchat.models.catalog import BUILT_IN_ALIASES, EMBEDDED_ALIAS, HUB_ALIASES
-from mlxchat.wording import Action
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -144,8 +143,8 @@ def _explain(name: str, aliases: Mapping[str, str]) -> MlxchatError:
     if _looks_like_path(name):
         return ModelNotFound(f"{name} does not exist")
     near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
-    hint = f"did you mean {near[0]}?" if near else Action("list catalog", "see the catalogue")
-    return ModelNotFound(f"no model named {name!r}; ", hint)
+    hint = f"did you mean {near[0]}?" if near else "see `mlxchat models list --all`"
+    return ModelNotFound(f"no model named {name!r}; {hint}")
 
 
 def _explain_directory(name: str, path: Path) -> ModelBroken:

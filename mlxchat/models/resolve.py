@@ -19,7 +19,6 @@ from mlxchat.models.locate import Located, embedded_model, locate
 from mlxchat.models.template_file import GivenTemplate
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
-from mlxchat.wording import Action, Field, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def _naming_its_source(chosen: Setting) -> Iterator[None]:
     try:
         yield
     except (ModelError, HubError) as error:
-        raise type(error)(error, f" (model from {chosen.where})") from error
+        raise type(error)(f"{error} (model from {chosen.where})") from error
 
 
 def _bring(located: Located, access: _Access) -> ResolvedModel:
@@ -95,9 +94,7 @@ def _hub_directory(repo_id: str, access: _Access) -> Path:
     if access.offline:
         state = "is only partly downloaded" if repo_dir(repo_id).is_dir() else "is not downloaded"
         raise HubError(
-            f"{repo_id} {state}, and the network is off: ",
-            Action("pull", "download it", repo_id),
-            " once",
+            f"{repo_id} {state}, and the network is off: run `mlxchat models pull {repo_id}` once"
         )
     return _download(repo_id, access)
 
@@ -150,7 +147,7 @@ def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
     try:
         return hub.repo_size_bytes(repo_id)
     except (HubError, ModelNotFound) as error:
-        access.notify(Message("cannot look up a recommended model: ", error))
+        access.notify(f"cannot look up a recommended model: {error}")
         return None
 
 
@@ -159,11 +156,8 @@ def _embedded_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel:
     if embedded is None:
         raise _no_model(fitting, access)
     access.notify(
-        Message(
-            f"using the small embedded model {embedded.name}; ",
-            Action("set default", "configure a default"),
-            " to use another",
-        )
+        f"using the small embedded model {embedded.name}; run `mlxchat models default "
+        "NAME` to use another"
     )
     return _bring(embedded, access)
 
@@ -171,19 +165,14 @@ def _embedded_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel:
 def _no_model(fitting: list[KnownModel], access: _Access) -> ModelNotFound:
     from mlxchat.models.gguf import how_to_install
 
-    catalogue = Action("list catalog", "see the catalogue")
+    catalogue = "see `mlxchat models list --all`"
     if fitting and not access.offline:
         best = fitting[0]
         return ModelNotFound(
-            "no model on this disk: ",
-            Action("pull", f"download {best.alias}", best.alias),
-            f" ({format_bytes(best.download_bytes)}, fits this machine), or ",
-            catalogue,
+            f"no model on this disk: run `mlxchat models pull {best.alias}` "
+            f"({format_bytes(best.download_bytes)}, fits this machine), or {catalogue}"
         )
     return ModelNotFound(
-        "no model on this disk: ",
-        catalogue,
-        " and name one with ",
-        Field("model"),
-        f", or install a small one: {how_to_install()}",
+        f"no model on this disk: {catalogue} and name one with --model, or install a "
+        f"small one: {how_to_install()}"
     )

@@ -23,7 +23,6 @@ from mlxchat.failures import first_line
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.progress import Notify
 from mlxchat.settings import unusable
-from mlxchat.wording import Message
 
 # Model types that mlx-lm runs with another type's module, some of them only with one of the
 # `architectures`. Copies of the tables in `mlx_lm.utils`, whose import loads transformers and takes
@@ -103,7 +102,7 @@ def read_generation_config(directory: Path, notify: Notify) -> dict[str, Any]:
     try:
         found = read_json(path) if path.exists() else {}
     except ModelBroken as error:
-        notify(Message("ignoring the model's sampling and end tokens: ", error))
+        notify(f"ignoring the model's sampling and end tokens: {error}")
         return {}
     if names := unusable(found):
         notify(f"ignoring invalid values of {', '.join(names)} in {path}")

@@ -9,7 +9,6 @@ from mlxchat.files import check_not_lfs_pointer, open_to_read
 from mlxchat.models.skeleton import read_json
 from mlxchat.text.folder import readable_name
 from mlxchat.text.template import ChatTemplate
-from mlxchat.wording import Field
 
 # The largest of a model is a thirtieth of this.
 MAX_BYTES = 1_000_000
@@ -26,20 +25,20 @@ class GivenTemplate:
 def read_template(path: Path) -> GivenTemplate:
     """Read the file, and try the template. Raises UsageError if it cannot be read, TemplateError if
     it is no template for a chat."""
-    field, name = Field("chat_template"), readable_name(str(path))
+    option, name = "--chat-template", readable_name(str(path))
     try:
         with open_to_read(path.expanduser()) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(field, f": cannot read {name}: {error.strerror}") from error
+        raise UsageError(f"{option}: cannot read {name}: {error.strerror}") from error
     if len(data) > MAX_BYTES:
-        raise UsageError(field, f": {name} is larger than {MAX_BYTES:,} bytes")
+        raise UsageError(f"{option}: {name} is larger than {MAX_BYTES:,} bytes")
     try:
         source = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(field, f": {name} is not UTF-8 text") from error
+        raise UsageError(f"{option}: {name} is not UTF-8 text") from error
     if not source.strip():
-        raise UsageError(field, f": {name} is empty")
+        raise UsageError(f"{option}: {name} is empty")
     given = GivenTemplate(source, name)
     # Some templates need the special tokens' texts, which are not known yet.
     ChatTemplate(source, {}, given.name)
@@ -66,8 +65,8 @@ def model_template(directory: Path, options: dict[str, Any]) -> str | None:
     if isinstance(found, dict):
         if "default" not in found:
             raise TemplateError(
-                "the model has several chat templates but none named default: give one with ",
-                Field("chat_template"),
+                "the model has several chat templates but none named default: give one "
+                "with --chat-template"
             )
         found = found["default"]
     if found is not None and not isinstance(found, str):

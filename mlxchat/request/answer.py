@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, Must, check_options, option
-from mlxchat.wording import Field
+from mlxchat.options import Group, Must, check_options, flag, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +57,12 @@ class Answer:
         check_options(self)
         given = self.constraints()
         if len(given) > 1:
-            raise UsageError(Field(given[0]), " and ", Field(given[1]), " cannot be combined")
+            raise UsageError(f"{flag(given[0])} and {flag(given[1])} cannot be combined")
         if self.schema_prompt and not {"schema", "schema_multi"} & set(given):
-            raise UsageError(Field("schema_prompt"), " needs ", Field("schema"))
+            raise UsageError("--schema-prompt needs --schema")
         if self.extracts and given:
             name = "extract" if self.extract else "extract_last"
-            raise UsageError(Field(name), " and ", Field(given[0]), " cannot be combined")
+            raise UsageError(f"{flag(name)} and {flag(given[0])} cannot be combined")
 
     def constraints(self) -> list[str]:
         """The fields that constrain the answer."""

@@ -7,14 +7,13 @@ from typing import Any, Literal
 
 from mlxchat.amounts import parse_rows
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, Must, check_options, option, same_as
+from mlxchat.options import Group, Must, check_options, flag, option, same_as
 from mlxchat.request.answer import Answer
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.setup import Setup
 from mlxchat.row_template import RowTemplate
 from mlxchat.settings import GenerationSettings
-from mlxchat.wording import Field
 
 RowCount = int | Literal["auto"]
 
@@ -74,12 +73,11 @@ class BatchInput:
         check_options(self)
         forms = [name for name in ("lines", "csv", "pattern") if getattr(self, name)]
         if len(forms) > 1:
-            raise UsageError(Field(forms[0]), " and ", Field(forms[1]), " cannot be combined")
+            raise UsageError(f"{flag(forms[0])} and {flag(forms[1])} cannot be combined")
         if self.pattern is not None and self.path is not None:
             raise UsageError(
-                f"{self.path} and ",
-                Field("pattern"),
-                " cannot be combined: quote the pattern, so that the shell leaves it alone",
+                f"{self.path} and --files cannot be combined: quote the pattern, so "
+                "that the shell leaves it alone"
             )
 
 
@@ -131,10 +129,10 @@ class BatchRequest:
     def __post_init__(self) -> None:
         check_options(self)
         if self.setup.pipeline:
-            raise UsageError(Field("pipeline"), " is not available in a batch")
+            raise UsageError("--pipeline is not available in a batch")
         if self.answer.extracts:
             name = "extract" if self.answer.extract else "extract_last"
-            raise UsageError(Field(name), " is not available in a batch")
+            raise UsageError(f"{flag(name)} is not available in a batch")
         if self.raw:
             self._check_raw()
         given = self.answer.constraints()
@@ -154,9 +152,7 @@ class BatchRequest:
         }
         for name, is_given in given.items():
             if is_given:
-                raise UsageError(
-                    Field(name), " needs the chat template, which ", Field("raw"), " bypasses"
-                )
+                raise UsageError(f"{flag(name)} needs the chat template, which --raw bypasses")
 
     def generation_settings(self) -> GenerationSettings:
         return GenerationSettings(

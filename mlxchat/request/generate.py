@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, check_options, option, same_as
+from mlxchat.options import Group, check_options, flag, option, same_as
 from mlxchat.request.answer import Answer
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.setup import Setup
 from mlxchat.settings import GenerationSettings, Overflow
 from mlxchat.template_args import parse_template_args, thinking_variables
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,42 +101,23 @@ class Request:
     def __post_init__(self) -> None:
         check_options(self)
         if self.logprobs is not None and not self.events:
-            raise UsageError(
-                Field("logprobs"),
-                " needs ",
-                Field("events", True),
-                ": plain text cannot include log-probabilities",
-            )
+            raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
         if self.raw and self.system is not None:
-            raise UsageError(
-                Field("system"), " needs the chat template, which ", Field("raw"), " bypasses"
-            )
+            raise UsageError("--system needs the chat template, which --raw bypasses")
         if self.raw and self.variables():
             raise UsageError(
-                Field("think"),
-                " and ",
-                Field("template_args"),
-                " need the chat template, which ",
-                Field("raw"),
-                " bypasses",
+                "--think and --template-arg need the chat template, which --raw bypasses"
             )
         long = self.overnight
         if self.events and (long.checkpoint is not None or long.max_bytes is not None):
             raise UsageError(
-                Field("events"),
-                " cannot be combined with ",
-                Field("checkpoint"),
-                " or ",
-                Field("max_bytes"),
-                ", which need text",
+                "--json cannot be combined with --checkpoint or --max-bytes, which need text"
             )
         if self.generation_settings().wants_drafts and long.checkpoint is not None:
-            name = "lookup" if self.lookup else "num_draft_tokens"
+            name = "--lookup" if self.lookup else "--num-draft-tokens"
             raise UsageError(
-                Field(name, True if self.lookup else self.num_draft_tokens),
-                " and ",
-                Field("checkpoint"),
-                " cannot be combined: a resumed run must write the same bytes",
+                f"{name} and --checkpoint cannot be combined: a resumed run must write the same "
+                "bytes"
             )
         if self.blocks:
             self._check_blocks()
@@ -153,61 +133,45 @@ class Request:
         extract = "extract" if self.answer.extract else "extract_last"
         first = constraint or (extract if self.answer.extracts else None)
         if first is not None and self.overnight.checkpoint is not None:
-            raise UsageError(Field(first), " and ", Field("checkpoint"), " cannot be combined")
+            raise UsageError(f"{flag(first)} and --checkpoint cannot be combined")
         if self.answer.extracts and self.events:
-            raise UsageError(Field(extract), " and ", Field("events"), " cannot be combined")
+            raise UsageError(f"{flag(extract)} and --json cannot be combined")
         if constraint is not None:
             self.generation_settings().check_constraint(constraint)
         if self.setup.chat_template is not None and self.overnight.checkpoint is not None:
-            raise UsageError(
-                Field("chat_template"), " and ", Field("checkpoint"), " cannot be combined"
-            )
+            raise UsageError("--chat-template and --checkpoint cannot be combined")
         if self.setup.chat_template is not None and self.raw:
-            raise UsageError(Field("chat_template"), " is not used with ", Field("raw", True))
+            raise UsageError("--chat-template is not used with --raw")
         if self.answer.prefill is not None and self.overnight.checkpoint is not None:
-            raise UsageError(Field("prefill"), " and ", Field("checkpoint"), " cannot be combined")
+            raise UsageError("--prefill and --checkpoint cannot be combined")
         for name in ("schema_prompt", "prefill"):
             if getattr(self.answer, name) and self.raw:
-                raise UsageError(
-                    Field(name), " needs the chat template, which ", Field("raw"), " bypasses"
-                )
+                raise UsageError(f"{flag(name)} needs the chat template, which --raw bypasses")
 
     def _check_blocks(self) -> None:
         if self.overnight.checkpoint is not None:
             raise UsageError(
-                Field("blocks"),
-                " and ",
-                Field("checkpoint"),
-                " cannot be combined: pass the documents with ",
-                Field("files"),
+                "--block and --checkpoint cannot be combined: pass the documents with --file"
             )
         if not self.setup.prefix_cache:
-            raise UsageError(
-                Field("blocks"), " needs the prefix cache: use ", Field("prefix_cache", True)
-            )
+            raise UsageError("--block needs the prefix cache: use --prefix-cache")
 
     def _check_overflow(self) -> None:
-        way = Field("overflow", str(self.overflow))
+        way = f"--overflow {self.overflow}"
         if self.raw:
-            raise UsageError(way, " needs the chat template, which ", Field("raw"), " bypasses")
+            raise UsageError(f"{way} needs the chat template, which --raw bypasses")
         if self.blocks:
             raise UsageError(
-                way,
-                " and ",
-                Field("blocks"),
-                " cannot be combined: pass the documents with ",
-                Field("files"),
+                f"{way} and --block cannot be combined: pass the documents with --file"
             )
         if self.template:
-            raise UsageError(way, " cannot be combined with a prompt of the configuration")
+            raise UsageError(f"{way} cannot be combined with a prompt of the configuration")
         if self.prompt is None or self.prompt == "-" or not self.prompt.strip():
-            raise UsageError(way, " needs a question as the prompt, after the documents")
+            raise UsageError(f"{way} needs a question as the prompt, after the documents")
         if self.overflow is Overflow.MAP and self.overnight.checkpoint is not None:
             raise UsageError(
-                way,
-                " and ",
-                Field("checkpoint"),
-                " cannot be combined: the same command continues a reading that was stopped",
+                f"{way} and --checkpoint cannot be combined: the same command continues "
+                "a reading that was stopped"
             )
 
     @property

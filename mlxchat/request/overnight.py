@@ -8,7 +8,6 @@ from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, at_least, check_options, option
 from mlxchat.settings import OnLoop
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +77,7 @@ class Overnight:
     def __post_init__(self) -> None:
         check_options(self)
         if self.until is not None and self.lasting_s is not None:
-            raise UsageError(
-                Field("until"),
-                " and ",
-                Field("lasting_s"),
-                " cannot be combined",
-            )
+            raise UsageError("--until and --for cannot be combined")
 
     @property
     def keeps_awake(self) -> bool:

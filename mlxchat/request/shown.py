@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from mlxchat import request
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, option, same_as
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,9 @@ class ChatShown:
     )
 
     def __post_init__(self) -> None:
-        chosen = [Field("latest")] if self.latest else []
-        chosen += [Field("session")] if self.session is not None else []
+        chosen = ["--continue"] if self.latest else []
+        chosen += ["--session"] if self.session is not None else []
         if not self.save:
-            chosen.append(Field("save", False))
+            chosen.append("--no-save")
         if len(chosen) > 1:
-            raise UsageError(chosen[0], " cannot be combined with ", chosen[1])
+            raise UsageError(f"{chosen[0]} cannot be combined with {chosen[1]}")

@@ -24,7 +24,6 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from mlxchat import wording
 from mlxchat.errors import UsageError
 from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
@@ -311,8 +310,8 @@ def _check_fields(record: Mapping[str, Any], template: RowTemplate) -> None:
         if name not in record:
             known = ", ".join(shortened(each) for each in list(record)[:20])
             raise UsageError(
-                f"the first row has no field {shortened(name)}, only {known}: use them in ",
-                wording.Field("template"),
+                f"the first row has no field {shortened(name)}, only {known}: use them in "
+                "--template"
             )
 
 

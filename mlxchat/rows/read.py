@@ -29,7 +29,6 @@ from mlxchat.rows.text_rows import (
     read_records,
     table_rows,
 )
-from mlxchat.wording import Field
 
 # Larger files are not counted: reading them twice would take too long.
 MAX_COUNTED_BYTES = 500_000_000
@@ -127,9 +126,7 @@ class Rows:
         if path is not None:
             return _open(path)
         if stdin is None:
-            raise UsageError(
-                "nothing to read: name a file of rows, pipe them in, or use ", Field("pattern")
-            )
+            raise UsageError("nothing to read: name a file of rows, pipe them in, or use --files")
         if isinstance(stdin, io.BytesIO):
             return stdin
         # A thread that still waits in sys.stdin's own reader at the exit would crash Python.

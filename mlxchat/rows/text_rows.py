@@ -12,7 +12,6 @@ from mlxchat.row_template import RowTemplate
 from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_text, shortened
 from mlxchat.text.documents import UTF16_MARKS
 from mlxchat.units import count
-from mlxchat.wording import Field
 
 # The numbers of lines, and their texts with their ends; None for one that is too long.
 Lines = Iterable[tuple[int, str | None]]
@@ -33,9 +32,7 @@ def check_fields(template: RowTemplate | None, known: Sequence[str]) -> None:
     for name in template.fields if template else ():
         if name not in known:
             fields = " and ".join(f"{{{each}}}" for each in known)
-            raise UsageError(
-                Field("template"), f" has a field {shortened(name)}; rows have {fields}"
-            )
+            raise UsageError(f"--template has a field {shortened(name)}; rows have {fields}")
 
 
 def _filled(row: Row, template: RowTemplate, values: Mapping[str, str]) -> Row:
@@ -63,7 +60,7 @@ def find_files(pattern: str, output: Path | None = None) -> list[str]:
     mine = None if output is None else output.expanduser().resolve()
     paths = [each for each in found if not Path(each).is_dir() and Path(each).resolve() != mine]
     if not paths:
-        raise UsageError(Field("pattern"), f": no file matches {pattern}")
+        raise UsageError(f"--files: no file matches {pattern}")
     return paths
 
 
@@ -165,7 +162,6 @@ def _names(header: list[str] | RowError, template: RowTemplate) -> list[str]:
         if name not in names and name != ID:
             known = ", ".join(shortened(each) for each in names[:20])
             raise UsageError(
-                f"the table has no column {shortened(name)}, only {known}: use them in ",
-                Field("template"),
+                f"the table has no column {shortened(name)}, only {known}: use them in --template"
             )
     return names

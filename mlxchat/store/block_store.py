@@ -23,7 +23,6 @@ from mlxchat.store.fingerprint import made_by
 from mlxchat.store.prefix_index import BLOCK, ROOT, PrefixIndex
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
-from mlxchat.wording import Field, Message
 
 # How much of a block's text lists show.
 LABEL_TOKENS = 24
@@ -65,9 +64,7 @@ class DiskBlocks:
     def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None:
         """Store the block, and enforce the limit."""
         if not self._has_room:
-            self.error = OSError(
-                Message("the disk has less free space than ", Field("prefix_cache_size"))
-            )
+            self.error = OSError("the disk has less free space than --prefix-cache-size")
             return
         key = self._key(head, ids)
         facts = {"model": self._made_by, "position": block.position}

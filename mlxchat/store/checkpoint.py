@@ -9,6 +9,7 @@ The caller interprets the state's facts.
 """
 
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -33,7 +34,6 @@ from mlxchat.store.run_record import RunRecord
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
-from mlxchat.wording import Field
 
 MAX_PROMPT_BYTES = 1 << 34
 
@@ -56,8 +56,8 @@ class Checkpoint:
             make_private_directory(directory)
             if (directory / "run.json").exists():
                 raise UsageError(
-                    f"{directory} already contains a checkpoint: continue it with ",
-                    Field("resume", directory),
+                    f"{directory} already contains a checkpoint: continue it with "
+                    f"--resume {shlex.quote(str(directory))}"
                 )
             return cls(directory)
 
@@ -66,7 +66,8 @@ class Checkpoint:
         """Open it to continue. Raises UsageError if it is missing, SnapshotBroken if damaged."""
         if not (directory / "run.json").is_file():
             raise UsageError(
-                f"no checkpoint in {directory}: start one with ", Field("checkpoint", directory)
+                f"no checkpoint in {directory}: start one with "
+                f"--checkpoint {shlex.quote(str(directory))}"
             )
         with reported_as(OutputError, f"use {directory}"):
             checkpoint = cls(directory)

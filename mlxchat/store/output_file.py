@@ -22,7 +22,6 @@ from mlxchat.files import (
     sync_directory,
     write_all,
 )
-from mlxchat.wording import Field
 
 TAIL_BYTES = 4096
 COPIED_BYTES = 1 << 20
@@ -217,8 +216,7 @@ def _size_of(path: Path) -> int | None:
 def _check_empty(path: Path, descriptor: int) -> None:
     if os.fstat(descriptor).st_size:
         raise OutputError(
-            f"{path} exists and is not empty: choose another name, or continue it with ",
-            Field("resume"),
+            f"{path} exists and is not empty: choose another name, or continue it with --resume"
         )
 
 
@@ -227,9 +225,8 @@ def _check_length(path: Path, size: int | None, at: Position) -> None:
         raise OutputError(f"{path} is missing, but the checkpoint continues it: restore it")
     if size < at.bytes:
         raise OutputError(
-            f"{path} has only {size:,} of the checkpoint's {at.bytes:,} bytes: it has been "
-            "changed since; restore it, or start over without ",
-            Field("resume"),
+            f"{path} has only {size:,} of the checkpoint's {at.bytes:,} bytes: it has "
+            "been changed since; restore it, or start over without --resume"
         )
 
 
@@ -238,9 +235,8 @@ def _checked_tail(path: Path, descriptor: int, at: Position) -> bytes:
     tail = os.pread(descriptor, length, at.bytes - length)
     if _digest(tail) != at.digest:
         raise OutputError(
-            f"{path} does not end with the text that the checkpoint continues: it has been "
-            "changed since; restore it, or start over without ",
-            Field("resume"),
+            f"{path} does not end with the text that the checkpoint continues: it has "
+            "been changed since; restore it, or start over without --resume"
         )
     return tail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -58,10 +58,9 @@ class ScreenOptions:
 
 @dataclass(frozen=True, slots=True)
 class KnownCommands:
-    """The slash commands: their help by name, the options of /set, and what Tab suggests."""
+    """The slash commands: their help by name, and what Tab suggests."""
 
     helps: Mapping[str, str]
-    settable: Collection[str]
     suggest: Suggest
 
 
@@ -78,7 +77,7 @@ class ChatScreen:
         self.chat = chat
         # Replies go to stdout; the prompt and everything else to the terminal.
         self.terminal = terminal_stream()
-        self.screen = Screen(commands.settable, self.terminal)
+        self.screen = Screen(self.terminal)
         self.think = options.think
         self.attached: list[str] = []
         # The constraint on the next answer, and that on the last.

@@ -476,6 +476,4 @@ def _export(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"wrote {path}")
 
 
-KNOWN = KnownCommands(
-    {name: each.help for name, each in COMMANDS.items()}, tuple(SETTABLE), suggestions
-)
+KNOWN = KnownCommands({name: each.help for name, each in COMMANDS.items()}, suggestions)

@@ -1,4 +1,4 @@
-"""Messages on stderr: errors, warnings, and notes for terminals. Options are spelled as flags."""
+"""Messages on stderr: errors, warnings, and notes for terminals."""
 
 import os
 import sys
@@ -6,7 +6,6 @@ from contextlib import suppress
 
 from mlxchat.terminal import visible
 from mlxchat.terminal.restore import Line
-from mlxchat.terminal.spelling import as_flags
 from mlxchat.terminal.wrapping import wrap
 
 
@@ -19,12 +18,12 @@ class Messages:
     def warn(self, text: str) -> None:
         """Report something that changes the meaning of the output; scripts see it too."""
         if not self.quiet:
-            _write(f"mlxchat: {as_flags(text)}")
+            _write(f"mlxchat: {text}")
 
     def note(self, text: str) -> None:
         """Report something worth knowing; only a terminal shows it."""
         if not self.quiet and _is_terminal():
-            _write(f"mlxchat: {as_flags(text)}")
+            _write(f"mlxchat: {text}")
 
     def stats(self, text: str, wanted: bool | None) -> None:
         """Show the closing figures if requested; by default on a terminal unless quiet."""
@@ -38,7 +37,7 @@ class Messages:
 
 def show_error(error: object) -> None:
     """Show an error on a separate line."""
-    _write(f"mlxchat: error: {as_flags(error)}")
+    _write(f"mlxchat: error: {error}")
 
 
 def _is_terminal() -> bool:

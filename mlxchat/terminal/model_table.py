@@ -9,9 +9,7 @@ from mlxchat.models.inventory import Choice, Entry
 from mlxchat.terminal import visible
 from mlxchat.terminal.listing import write, write_json_lines, write_table
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.spelling import as_flags
 from mlxchat.units import format_bytes
-from mlxchat.wording import Message
 
 COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
 NUMBERS = ("SIZE", "PARAMETERS", "CONTEXT", "KV/TOKEN")
@@ -27,7 +25,7 @@ def write_entries(entries: Sequence[Entry], *, as_json: bool) -> None:
     write_table(COLUMNS, [_entry_as_row(entry) for entry in entries], NUMBERS, cut=())
     for entry in entries:
         if entry.problem is not None:
-            Messages().note(Message(f"{entry.name}: ", entry.problem))
+            Messages().note(f"{entry.name}: {entry.problem}")
 
 
 def write_choices(choices: Sequence[Choice], *, as_json: bool) -> None:
@@ -80,7 +78,7 @@ def _entry_as_row(entry: Entry) -> list[str]:
 def _entry_as_json(entry: Entry) -> dict[str, Any]:
 
     facts = asdict(entry.facts) if entry.facts is not None else {"name": entry.name}
-    problem = None if entry.problem is None else as_flags(entry.problem)
+    problem = entry.problem
     return facts | {"size_bytes": entry.size_bytes, "problem": problem}
 
 

@@ -7,7 +7,6 @@ from mlxchat.request import Setup
 from mlxchat.terminal.ask import terminal_question
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress, waiting
-from mlxchat.terminal.spelling import as_flags
 
 
 def observer_of(messages: Messages) -> Observer:
@@ -17,7 +16,6 @@ def observer_of(messages: Messages) -> Observer:
         note=messages.note,
         ask=terminal_question(),
         show_progress=not messages.quiet,
-        spell=as_flags,
         waiting=lambda text: waiting(text, messages.quiet),
         counting=lambda what, unit: progress(what, unit, messages.quiet),
     )

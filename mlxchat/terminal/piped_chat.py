@@ -1,5 +1,6 @@
 """A chat in a pipe: reads one turn per line, writes replies or events, and ends with the input."""
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -27,12 +28,10 @@ from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.signals import StopRequest
-from mlxchat.terminal.spelling import as_flags, as_keys
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken
 from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.thinking import ThoughtsAsText
-from mlxchat.wording import Field, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +83,23 @@ class PipedChat:
                     return self._status or stop.status
         except DeviceError as error:
             self._stdout.end_line()
-            raise DeviceError(error, "; ", self._how_to_resume()) from error
+            raise DeviceError(f"{error}; {self._how_to_resume()}") from error
         return self._status
 
     def _reject(self, spoken: Spoken, error: MlxchatError) -> None:
         """Report why a message was not answered."""
         self._stdout.end_line()
         whose = "" if spoken.error else f'; not answered: "{first_words(spoken.text)}"'
-        show_error(Message(error, whose))
+        show_error(f"{error}{whose}")
         self._status = error.exit_status
 
-    def _how_to_resume(self) -> Message:
+    def _how_to_resume(self) -> str:
         session = self._chat.session
         if session is None:
-            return Message("the chat was not saved (", Field("save", False), ")")
+            return "the chat was not saved (--no-save)"
         if self._chat.not_saved is not None:
-            return Message("the chat was not saved: ", self._chat.not_saved)
-        return Message(Field("session", session.name), " continues the chat")
+            return f"the chat was not saved: {self._chat.not_saved}"
+        return f"--session {shlex.quote(session.name)} continues the chat"
 
     def _start(self) -> None:
         if not self._options.as_events:
@@ -137,7 +136,7 @@ class PipedChat:
             if spoken.role == "system":
                 self._conversation.set_system(spoken.text)
                 return
-            constraint = _constraint_in(spoken) or self._options.constraint
+            constraint = constraint_in(spoken.others) or self._options.constraint
             if constraint is not None:
                 check_ranks(self._chat.ranks, constraint=constraint.kind)
                 self._name_unenforced(constraint)
@@ -242,7 +241,7 @@ class PipedChat:
         conversation = self._conversation
         stats, model, seed = conversation.stats, conversation.model.name, conversation.reply_seed
         assert stats is not None
-        spelled = conversation.problem if error is None else as_flags(error)
+        spelled = conversation.problem if error is None else str(error)
         complete = conversation.is_complete
         value = value_of(constraint, conversation.turns[-1].reply) if complete else None
         return events.done(stats, model, seed, error=spelled, complete=complete, value=value)
@@ -250,18 +249,10 @@ class PipedChat:
     def _not_begun(self, error: MlxchatError) -> str:
         stats, model = nothing_done(self._conversation.cache), self._conversation.model.name
         seed = self._conversation.reply_seed
-        return self._events().done(stats, model, seed, error=as_flags(error))
+        return self._events().done(stats, model, seed, error=str(error))
 
     def _events(self) -> EventWriter:
         return EventWriter(self._conversation.model.tokenizer, False, self._turn or None)
-
-
-def _constraint_in(spoken: Spoken) -> Constraint | None:
-    """The constraint in the fields of a turn. Raises UsageError, which names the field."""
-    try:
-        return constraint_in(spoken.others)
-    except UsageError as error:
-        raise UsageError(as_keys(error)) from error
 
 
 def _prefill_in(spoken: Spoken) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import suppress
 
@@ -17,7 +18,6 @@ from mlxchat.terminal.modes import unread_bytes
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.typeahead import held_typeahead
 from mlxchat.units import format_bytes
-from mlxchat.wording import Field, Message
 
 
 class Repl:
@@ -66,7 +66,7 @@ class Repl:
         except DeviceError as error:
             if self._chat.has_failed:
                 raise
-            screen.complain(Message(error, "; nothing said so far is lost"))
+            screen.complain(f"{error}; nothing said so far is lost")
         except ClosedPipe:
             raise
         except MlxchatError as error:
@@ -116,5 +116,5 @@ class Repl:
                 return
         elif written is not None:
             saved = f"saved ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
-        resume = Field("session", session.name)
-        self._shown.screen.say(Message(f"{saved}; resume with: mlxchat ", resume))
+        resume = f"--session {shlex.quote(session.name)}"
+        self._shown.screen.say(f"{saved}; resume with: mlxchat {resume}")

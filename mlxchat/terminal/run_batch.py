@@ -11,7 +11,6 @@ from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import piped_stdin
 from mlxchat.units import beginning, count
-from mlxchat.wording import Message
 
 # How much of the first row's error is shown; the output has all of it.
 MAX_ERROR_CHARS = 200
@@ -29,7 +28,7 @@ def run(request: BatchRequest, shown: Shown) -> int:
             stopped = _run(batch, messages)
         except MlxchatError as error:
             if batch.figures.generated_tokens:
-                raise type(error)(error, "; ", _how_to_continue(batch)) from error
+                raise type(error)(f"{error}; {_how_to_continue(batch)}") from error
             raise
     return _report(batch, messages, shown, stopped)
 
@@ -46,7 +45,7 @@ def _run(batch: BatchRun, messages: Messages) -> ExitStatus | None:
 def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
     figures, rows = batch.figures, batch.figures.rows
     if stopped is not None:
-        messages.warn(Message("stopped: ", _how_to_continue(batch)))
+        messages.warn(f"stopped: {_how_to_continue(batch)}")
     messages.stats(figures_line(figures), shown.stats)
     if rows.failed:
         first = beginning(figures.first_error or "", MAX_ERROR_CHARS)
@@ -61,12 +60,12 @@ def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStat
     return ExitStatus.INCOMPLETE if rows.incomplete or rows.invalid else ExitStatus.OK
 
 
-def _how_to_continue(batch: BatchRun) -> Message:
+def _how_to_continue(batch: BatchRun) -> str:
     rows = batch.figures.rows
     finished = f"{count(rows.skipped + rows.finished, 'row')} finished"
     if not batch.can_continue:
-        return Message(finished, "; a batch with an output file can be continued")
-    return Message(finished, "; run the same command again for the rest")
+        return f"{finished}; a batch with an output file can be continued"
+    return f"{finished}; run the same command again for the rest"
 
 
 def figures_line(figures: Figures) -> str:

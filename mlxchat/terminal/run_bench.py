@@ -21,7 +21,6 @@ from mlxchat.terminal.bench_report import BenchReport
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.observing import find_model
 from mlxchat.terminal.signals import ignore_signals
-from mlxchat.wording import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +113,6 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             except MlxchatError as error:
                 if len(request.entries) == 1:
                     raise
-                show_error(Message(f"bench {entry.name}: ", error))
+                show_error(f"bench {entry.name}: {error}")
                 status = ExitStatus.FAILURE
     return status

@@ -25,7 +25,6 @@ from mlxchat.text.documents import (
     read_input,
     read_turns,
 )
-from mlxchat.wording import Field, Message
 
 NO_FORM = Answer()
 
@@ -94,10 +93,7 @@ def _turns(
     if question is not None or template is not None:
         if is_stdin_left_unread():
             messages.warn(
-                Message(
-                    "stdin is not read, because mlx.launch does not report its end: use ",
-                    Field("files"),
-                )
+                "stdin is not read, because mlx.launch does not report its end: use --file"
             )
         document = read_into(template, question, shown.files, piped_stdin())
         _warn(document, messages)
@@ -108,9 +104,7 @@ def _turns(
     if stdin is None:
         raise UsageError("nothing to answer: pass a QUESTION, or pipe one message per line")
     if STDIN in shown.files:
-        raise UsageError(
-            Field("files", STDIN), " needs a QUESTION: without one, stdin holds the turns"
-        )
+        raise UsageError(f"--file {STDIN} needs a QUESTION: without one, stdin holds the turns")
     return read_turns(stdin)
 
 

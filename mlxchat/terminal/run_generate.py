@@ -16,7 +16,6 @@ from mlxchat.terminal.progress import progress
 from mlxchat.terminal.signals import StatusRequest, StopRequest, ignore_signals
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
-from mlxchat.wording import Field, Message
 
 
 def run(request: Request, shown: Shown) -> int:
@@ -40,10 +39,7 @@ def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
     with begin(request, observer, sink=sink, piped=piped_stdin(), ranks=ranks) as begun:
         if is_stdin_left_unread():
             messages.warn(
-                Message(
-                    "stdin is not read, because mlx.launch does not report its end: use ",
-                    Field("files"),
-                )
+                "stdin is not read, because mlx.launch does not report its end: use --file"
             )
         stopped = _generate(begun, messages)
     return _report(begun, messages, shown, stopped)
@@ -63,17 +59,12 @@ def _resume(
         return _report(begun, messages, shown, stopped)
 
 
-def _already_ended(directory: str, saved: SavedRun) -> Message:
+def _already_ended(directory: str, saved: SavedRun) -> str:
     until = saved.request.overnight.until
     if saved.ended != "time" or until is None:
-        return Message(f"the run in {directory} has already ended: {saved.ended}")
+        return f"the run in {directory} has already ended: {saved.ended}"
     at = f"{until.astimezone():%Y-%m-%d %H:%M}"
-    return Message(
-        f"the run in {directory} was to end at {at}: continue it with a new ",
-        Field("until"),
-        " or ",
-        Field("lasting_s"),
-    )
+    return f"the run in {directory} was to end at {at}: continue it with a new --until or --for"
 
 
 def _generate(begun: Run, messages: Messages) -> ExitStatus | None:

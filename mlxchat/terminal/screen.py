@@ -1,6 +1,6 @@
 """A chat's dim notices and rules."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -10,23 +10,20 @@ from rich.rule import Rule
 from rich.text import Text
 
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.terminal.spelling import in_chat
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
 
 
 class Screen:
-    """Lines between replies. All text is untrusted. Names in messages are spelled for a chat whose
-    /set takes the options in `settable`."""
+    """Lines between replies. All text is untrusted."""
 
-    def __init__(self, settable: Collection[str] = (), terminal: TextIO | None = None) -> None:
+    def __init__(self, terminal: TextIO | None = None) -> None:
         """Writes to `terminal`, by default stdout."""
-        self._settable = settable
         self._console = Console(file=terminal, highlight=False, markup=False, emoji=False)
 
     def say(self, text: str) -> None:
-        self._console.print(Text(visible(in_chat(text, self._settable)), style="dim"))
+        self._console.print(Text(visible(text), style="dim"))
 
     def say_below(self, text: str) -> None:
         """Write below the rows being drawn, in a row that `clear_below` clears."""
@@ -38,7 +35,7 @@ class Screen:
         self._console.file.flush()
 
     def complain(self, error: object) -> None:
-        self._console.print(Text(visible(in_chat(error, self._settable)), style="red"))
+        self._console.print(Text(visible(str(error)), style="red"))
 
     def rule(self, text: str) -> None:
         """A line across the screen with text in it; text alone if there is no room for a line."""

@@ -21,7 +21,6 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.text.folder import files_in, readable_name
 from mlxchat.units import count
-from mlxchat.wording import Field
 
 STDIN = "-"
 STDIN_NAME = "standard input"
@@ -89,13 +88,7 @@ def read_input(
         # Bytes from the shell that are not UTF-8 arrive as surrogates: turn them back into bytes.
         documents.append(_decode(prompt.encode("utf-8", "surrogateescape"), "the prompt"))
     if not documents and not may_be_empty:
-        raise UsageError(
-            "nothing to read: pass ",
-            Field("prompt"),
-            " or ",
-            Field("files"),
-            ", or pipe in a document",
-        )
+        raise UsageError("nothing to read: pass PROMPT or --file, or pipe in a document")
     read = [*read_blocks, *documents]
     return Input(
         SEPARATOR.join(document.text for document in documents if document.text),

@@ -25,7 +25,6 @@ from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
 from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
 from mlxchat.text.thinking import joined
 from mlxchat.text.token_bytes import token_bytes
-from mlxchat.wording import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,15 +325,11 @@ class Tokenizer:
 
     def _require_template(self) -> ChatTemplate:
         if self.template is None:
-            raise TemplateError(
-                "this model has no chat template: use ",
-                Field("raw", True),
-                " to continue plain text",
-            )
+            raise TemplateError("this model has no chat template: use --raw to continue plain text")
         if self.template.omits_text:
             raise TemplateError(
-                f"{self.template.name} does not write the user's messages: give another one with ",
-                Field("chat_template"),
+                f"{self.template.name} does not write the user's messages: give another "
+                "one with --chat-template"
             )
         return self.template
 
