@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat import platform
 from mlxchat.cli.named_prompt import PromptName, prompt_fields, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, with_options
 from mlxchat.cli.question import check_question
@@ -61,16 +60,6 @@ def chat(
     asks = question is not None or template is not None
     if question is not None:
         _check(question, context)
-    elif (
-        not asks
-        and platform.launched_rank() == 0
-        and platform.stdin_stays_open()
-        and not values["events"]
-    ):
-        from mlxchat.terminal.own_terminal import has_terminal_elsewhere, run_again_in_terminal
-
-        if has_terminal_elsewhere():
-            raise typer.Exit(run_again_in_terminal())
     # Imported only now, after parsing: these import MLX.
     from mlxchat.cli.setup import setup_of
     from mlxchat.request import Answer, ChatOptions

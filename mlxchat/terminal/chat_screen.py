@@ -341,7 +341,7 @@ class ChatScreen:
         thinking = "on" if self.think == "on" else "hide"
         # JSON is not Markdown.
         is_json = self._obeyed is not None
-        return reply_view(plain=self._options.plain or is_json, thinking=thinking, is_json=is_json)
+        return reply_view(plain=self._options.plain or is_json, thinking=thinking)
 
     def _show_end(self, seconds: float) -> None:
         if self.conversation.is_complete is False:

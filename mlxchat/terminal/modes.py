@@ -50,37 +50,13 @@ def held(terminal: int) -> Settings:
     # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding
     # the draft of the next message. ICRNL: PlainInput gets Enter as a newline; Editor accepts
     # either.
-    return _changed(
-        terminal,
-        clear_local=termios.ECHO | termios.ICANON | termios.IEXTEN,
-        set_local=termios.ISIG | termios.NOFLSH,
-        set_input=termios.ICRNL,
-    )
-
-
-def raw(terminal: int) -> Settings:
-    """Every key is a byte, including Ctrl-C; output keeps its line endings."""
-    return _changed(
-        terminal,
-        clear_local=termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN,
-        clear_input=termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON,
-    )
-
-
-def _changed(
-    terminal: int,
-    *,
-    clear_local: int,
-    set_local: int = 0,
-    clear_input: int = 0,
-    set_input: int = 0,
-) -> Settings:
     before = termios.tcgetattr(terminal)
-    changed = [*before[:_CC], list(before[_CC])]
-    changed[_LFLAG] = changed[_LFLAG] & ~clear_local | set_local
-    changed[_IFLAG] = changed[_IFLAG] & ~clear_input | set_input
-    changed[_CC][termios.VMIN], changed[_CC][termios.VTIME] = 1, 0
-    return changed
+    settings = [*before[:_CC], list(before[_CC])]
+    settings[_LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
+    settings[_LFLAG] |= termios.ISIG | termios.NOFLSH
+    settings[_IFLAG] |= termios.ICRNL
+    settings[_CC][termios.VMIN], settings[_CC][termios.VTIME] = 1, 0
+    return settings
 
 
 def unread_bytes(pipe: int) -> int:
@@ -88,13 +64,3 @@ def unread_bytes(pipe: int) -> int:
     with suppress(OSError):
         return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
     return 0
-
-
-def copy_size(source: int, target: int, last: bytes) -> bytes:
-    """Give `target` the size of `source` unless that is still `last`; return the size."""
-    with suppress(OSError):
-        size = fcntl.ioctl(source, termios.TIOCGWINSZ, bytes(8))
-        if size != last:
-            fcntl.ioctl(target, termios.TIOCSWINSZ, size)
-        return size
-    return last

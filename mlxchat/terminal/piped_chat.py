@@ -53,8 +53,7 @@ class PipedChat:
         self._chat = chat
         self._options = options
         self._messages = messages
-        is_json = options.constraint is not None and options.constraint.kind == "schema"
-        self._stdout = Stdout(is_json=is_json and not options.as_events)
+        self._stdout = Stdout()
         self._turn = 0
         self._lacks_code = self._has_code = False
         self._named: set[str] = set()

@@ -36,14 +36,12 @@ _ERASE_BELOW = "\r\x1b[J"
 REST_PER_DRAWING = 4
 
 
-def reply_view(
-    *, plain: bool, thinking: Thinking, is_json: bool = False
-) -> "MarkdownView | PlainView":
+def reply_view(*, plain: bool, thinking: Thinking) -> "MarkdownView | PlainView":
     """Return a view on stdout: plain if requested, or if stdout cannot move a cursor.
 
     Raises OutputError.
     """
-    stdout = Stdout(is_json=is_json)
+    stdout = Stdout()
     console = Console(file=sys.stdout)
     moves_cursor = stdout.is_terminal and console.is_terminal and not console.is_dumb_terminal
     if plain or not moves_cursor or not os.environ.get("TERM"):

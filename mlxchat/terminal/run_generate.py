@@ -32,9 +32,7 @@ def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[
 
 def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
     messages = Messages(shown.quiet)
-    answer = request.answer
-    is_json = not request.events and (answer.schema is not None or answer.schema_multi is not None)
-    sink = Stdout(is_json=is_json) if request.overnight.output_path() is None else None
+    sink = Stdout() if request.overnight.output_path() is None else None
     observer = observer_of(messages)
     with begin(request, observer, sink=sink, piped=piped_stdin(), ranks=ranks) as begun:
         if is_stdin_left_unread():

@@ -7,18 +7,16 @@ from typing import TextIO
 
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.json_colours import JsonColours, wants_colours
 from mlxchat.terminal.restore import Line
 
 
 class Stdout:
-    """Writes and flushes piece by piece. On a terminal, control characters are made visible, and
-    JSON gets colours if `is_json`.
+    """Writes and flushes piece by piece. On a terminal, control characters are made visible.
 
     Raises ClosedPipe if the reader has closed it, OutputError if it cannot be written.
     """
 
-    def __init__(self, *, is_json: bool = False) -> None:
+    def __init__(self) -> None:
         if sys.stdout is None:
             raise OutputError("standard output is closed")
         self._stream: TextIO = sys.stdout
@@ -27,8 +25,6 @@ class Stdout:
             # UTF-8 in any locale, and newlines as the model wrote them.
             self._stream.reconfigure(encoding="utf-8", errors="replace", newline="")
         self._last = "\n"
-        colours = is_json and self.is_terminal and wants_colours()
-        self._colours = JsonColours() if colours else None
 
     def write(self, text: str) -> None:
         if not text:
@@ -36,7 +32,7 @@ class Stdout:
         if self.is_terminal:
             Line.writing()
         try:
-            self._stream.write(self._shown(text))
+            self._stream.write(visible(text) if self.is_terminal else text)
             self._stream.flush()
         except OSError as error:
             _abandon_stdout()
@@ -50,11 +46,6 @@ class Stdout:
             raise
         self._last = text[-1]
         Line.is_open = self.is_terminal and self._last != "\n"
-
-    def _shown(self, text: str) -> str:
-        if not self.is_terminal:
-            return text
-        return visible(text) if self._colours is None else self._colours.add(visible(text))
 
     def end_line(self) -> None:
         """Write a newline unless the text ends with one."""
