@@ -38,9 +38,9 @@ CEILINGS = {
     "distributed": 1_260,
     "app": 4_732,
     "bench": 1_992,
-    "terminal": 5_310,
+    "terminal": 4_976,
     "doctor": 426,
-    "cli": 2_757,
+    "cli": 2_746,
 }
 
 # The package's entry points come after everything else.

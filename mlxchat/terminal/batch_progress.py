@@ -4,11 +4,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from mlxchat.app.batch_run import Figures
 from mlxchat.terminal.progress import PATIENCE_S, Late, duration, is_drawn
-from mlxchat.terminal.restore import say_on_own_line, stopped_at_the_end
+from mlxchat.terminal.restore import stopped_at_the_end
 from mlxchat.units import count
 
 # Redrawing for each token would take longer than generating it.
@@ -33,10 +32,8 @@ class BatchBar(Late):
     def __init__(self, *, is_shown: bool) -> None:
         super().__init__()
         self._is_shown = is_shown
-        self._figures: Figures | None = None
         self._latest: deque[tuple[float, int]] = deque()
         self._drawn_s = 0.0
-        self._task: Any = None
 
     def __call__(self, figures: Figures) -> None:
         now_s = time.monotonic()
@@ -44,46 +41,20 @@ class BatchBar(Late):
             return
         self._drawn_s = now_s
         with self._lock:
-            self._figures = figures
             self._latest.append((now_s, _run(figures)))
             while now_s - self._latest[0][0] > LATEST_S:
                 self._latest.popleft()
-            if self._shown is not None:
-                self._update(figures)
-            elif self._timer is None:
+            if self._timer is None:
                 self.begin(PATIENCE_S)
-
-    def say(self, text: str) -> None:
-        """Write a line above the bar, or below the line of the cursor if no bar is shown."""
-        with self._lock:
-            if self._shown is not None:
-                self._shown.console.print(text, markup=False, highlight=False)
-                return
-        say_on_own_line(text)
-
-    def _plain_line(self) -> str:
-        assert self._figures is not None
-        return f"running {_rows(self._figures)} …"
-
-    def _draw(self) -> Any:
-        from mlxchat.terminal.moving import MovingBar
-
-        assert self._figures is not None
-        self._shown = MovingBar()
-        self._task = self._shown.add_task("batch", total=None, count="", rate="", left="")
-        self._update(self._figures)
-        return self._shown
-
-    def _update(self, figures: Figures) -> None:
-        rate = figures.tokens_per_s
-        self._shown.update(
-            self._task,
-            total=figures.total,
-            completed=figures.rows.done,
-            count=_rows(figures),
-            rate=f"{rate:,.{0 if rate >= 10 else 1}f} tok/s" if rate else "",
-            left=self._left(figures),
-        )
+            rate, rows = figures.tokens_per_s, _rows(figures)
+            speed = f"{rate:,.{0 if rate >= 10 else 1}f} tok/s" if rate else ""
+            parts = [rows, speed, self._left(figures)]
+            self.change(
+                " · ".join(filter(None, parts)),
+                done=figures.rows.done,
+                total=figures.total,
+                plain=f"running {rows} …",
+            )
 
     def _left(self, figures: Figures) -> str:
         (first_s, first), (last_s, last) = self._latest[0], self._latest[-1]

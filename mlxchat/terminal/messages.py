@@ -1,12 +1,17 @@
 """Messages on stderr: errors, warnings, and notes for terminals."""
 
 import os
+import re
 import sys
+import textwrap
 from contextlib import suppress
 
 from mlxchat.terminal import visible
 from mlxchat.terminal.restore import Line
-from mlxchat.terminal.wrapping import wrap
+
+# A command in backquotes, or the help that a usage error refers to.
+_COMMAND = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)")
+_GLUE = "\0"
 
 
 class Messages:
@@ -38,6 +43,14 @@ class Messages:
 def show_error(error: object) -> None:
     """Show an error on a separate line."""
     _write(f"mlxchat: error: {error}")
+
+
+def wrap(text: str, columns: int) -> str:
+    """The text in lines of at most `columns`. Words and commands, which can then be copied, stay
+    whole; longer ones are left for the terminal to break."""
+    glued = _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), text)
+    wrapped = textwrap.fill(glued, columns, break_long_words=False, break_on_hyphens=False)
+    return wrapped.replace(_GLUE, " ")
 
 
 def _is_terminal() -> bool:

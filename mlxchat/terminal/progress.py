@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,9 +36,9 @@ def waiting(text: str, quiet: bool) -> Iterator[None]:
     if not is_drawn(quiet):
         yield
         return
-    spinner = _Spinner(text)
-    with stopped_at_the_end(spinner.stop):
-        spinner.begin(PATIENCE_S)
+    line = Late(text)
+    with stopped_at_the_end(line.stop):
+        line.begin(PATIENCE_S)
         yield
 
 
@@ -47,14 +46,25 @@ def is_drawn(quiet: bool) -> bool:
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
-class Late(ABC):
-    """Appears some time after `begin` unless stopped first. A separate thread draws it, because the
-    caller may be busy in MLX for minutes."""
+class Late:
+    """A line that appears some time after `begin` unless stopped first. A separate thread draws it,
+    because the caller may be busy in MLX for minutes."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "") -> None:
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         self._shown: Any = None
+        self.change(text)
+
+    def change(
+        self, text: str, *, done: int = 0, total: int | None = None, plain: str = ""
+    ) -> None:
+        """Change the text; `plain` is what a terminal without cursor movement gets."""
+        with self._lock:
+            self._text, self._plain = visible(text), visible(plain or text)
+            self._done, self._total = done, total
+            if self._shown is not None:
+                self._shown.update(0, total=total, completed=done, description=self._text)
 
     def begin(self, patience_s: float) -> None:
         self._timer = threading.Timer(patience_s, self._show)
@@ -71,51 +81,43 @@ class Late(ABC):
         if shown is not None:
             shown.stop()
 
-    @abstractmethod
-    def _plain_line(self) -> str:
-        """What a terminal without cursor movement shows."""
-
-    @abstractmethod
-    def _draw(self) -> Any:
-        """The animation, with `start` and `stop`."""
-
     def _show(self) -> None:
         with self._lock:
             if self._timer is None:
                 return
             if is_dumb():
-                sys.stderr.write(f"{self._plain_line()}\n")
+                sys.stderr.write(f"{self._plain}\n")
                 sys.stderr.flush()
                 return
-            self._shown = self._draw()
+            from mlxchat.terminal.moving import moving_line
+
+            self._shown = moving_line(self._text, self._total)
+            self._shown.update(0, completed=self._done)
             self._shown.start()
 
+    def say(self, text: str) -> bool:
+        """Write a line above it; return False if it is not shown."""
+        with self._lock:
+            if self._shown is None:
+                return False
+            self._shown.console.print(text, markup=False, highlight=False)
+            return True
 
-class _Spinner(Late):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = visible(text)
-
-    def _plain_line(self) -> str:
-        return self._text
-
-    def _draw(self) -> Any:
-        from mlxchat.terminal.moving import moving_line
-
-        return moving_line(self._text)
+    def say_anyway(self, text: str) -> None:
+        """Write a line above it, or on a separate line."""
+        if not self.say(text):
+            say_on_own_line(text)
 
 
 class Bar(Late):
     """Appears `patience_s` after the first call, or never if that is None. Shows the count in
     `unit`s, their rate and the time left. Once stopped, a later call starts it again."""
 
-    def __init__(self, what: str, unit: str, patience_s: float | None = PATIENCE_S) -> None:
+    def __init__(self, what: str, unit: str, patience_s: float | None) -> None:
         super().__init__()
         self._what, self._unit = what, unit
         self._patience_s = patience_s
-        self._task: Any = None
-        self._done = self._total = 0
-        self._begun_s = self._updated_s = 0.0
+        self._begun_s = 0.0
 
     def __call__(self, done: int, total: int) -> None:
         """Show that `done` of `total` are done. The bar disappears with the last one, because the
@@ -123,12 +125,11 @@ class Bar(Late):
         if self._patience_s is None:
             return
         with self._lock:
-            self._done, self._total, self._updated_s = done, total, time.monotonic()
-            if self._shown is not None:
-                self._update()
-            elif self._timer is None and done < total:
-                self._begun_s = self._updated_s
+            if self._timer is None and done < total:
+                self._begun_s = time.monotonic()
                 self.begin(self._patience_s)
+            plain = f"{self._what} {total:,} {self._unit} …"
+            self.change(self._figures(done, total), done=done, total=total, plain=plain)
         if done >= total:
             self.stop()
 
@@ -143,43 +144,14 @@ class Bar(Late):
 
         return count
 
-    def say(self, text: str) -> bool:
-        """Write a line above the bar; return False if no bar is shown."""
-        with self._lock:
-            if self._shown is None:
-                return False
-            self._shown.console.print(text, markup=False, highlight=False)
-            return True
-
-    def say_anyway(self, text: str) -> None:
-        """Write a line above the bar, or on a separate line."""
-        if not self.say(text):
-            say_on_own_line(text)
-
-    def _plain_line(self) -> str:
-        return f"{self._what} {self._total:,} {self._unit} …"
-
-    def _draw(self) -> Any:
-        from mlxchat.terminal.moving import MovingBar
-
-        self._shown = MovingBar()
-        self._task = self._shown.add_task(self._what, total=self._total, count="", rate="", left="")
-        self._update()
-        return self._shown
-
-    def _update(self) -> None:
-        elapsed_s = self._updated_s - self._begun_s
-        rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
-        count = f"{self._done:,}/{self._total:,} {self._unit}"
-        figures = {"count": count, "rate": "", "left": ""}
-        if rate:
-            left_s = (self._total - self._done) / rate
-            figures |= {"rate": _rate(rate, self._unit), "left": f"{duration(left_s)} left"}
-        self._shown.update(self._task, total=self._total, completed=self._done, **figures)
-
-
-def _rate(per_s: float, unit: str) -> str:
-    return f"{per_s:,.0f} {unit}/s" if per_s >= 10 else f"{per_s:.1f} {unit}/s"
+    def _figures(self, done: int, total: int) -> str:
+        figures = f"{self._what} {done:,}/{total:,} {self._unit}"
+        seconds = time.monotonic() - self._begun_s
+        if not done or not seconds:
+            return figures
+        rate = done / seconds
+        left = duration((total - done) / rate)
+        return f"{figures} · {rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s · {left} left"
 
 
 def duration(seconds: float) -> str:
