@@ -275,14 +275,6 @@ class GenerationSettings:
         return bool(self.lookup) or self.num_draft_tokens is not None
 
 
-class Roll(StrEnum):
-    """What a conversation does when the window is full."""
-
-    SHIFT = "shift"
-    REFILL = "refill"
-    STOP = "stop"
-
-
 class OnLoop(StrEnum):
     """What a generation does when the text repeats itself."""
 

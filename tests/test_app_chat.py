@@ -28,7 +28,7 @@ from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.records import SessionRecord, insert_session
 from mlxchat.sessions.session import Session
-from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.settings import GenerationSettings
 from mlxchat.store.background import Background
 from mlxchat.store.snapshot import Snapshot
 from scripts.families import write_family
@@ -157,7 +157,7 @@ def test_on_end_is_called_before_the_turn_is_saved(
 
 
 def test_chosen_settings_override_those_of_the_session(options: Options, tiny_model: Path) -> None:
-    first = options(roll=Roll.REFILL, template_args={"mood": "calm"})
+    first = options(recalls=1, template_args={"mood": "calm"})
     with Chat.open(first, session="mine") as chat:
         say(chat, "hello")
 
@@ -165,16 +165,16 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
         with Chat.open(ChatOptions(**others), session="mine") as chat:
             conversation = chat.conversation
             settings = conversation.settings
-            return settings.max_kv_size, conversation.roll, dict(conversation.template_args)
+            return settings.max_kv_size, conversation.recalls, dict(conversation.template_args)
 
-    assert resumed() == (320, Roll.REFILL, {"mood": "calm"})
-    assert resumed(roll=Roll.STOP) == (320, Roll.STOP, {"mood": "calm"})
+    assert resumed() == (320, 1, {"mood": "calm"})
+    assert resumed(recalls=0) == (320, 0, {"mood": "calm"})
     # Chosen settings are saved with the session.
-    assert resumed() == (320, Roll.STOP, {"mood": "calm"})
+    assert resumed() == (320, 0, {"mood": "calm"})
     setup = Setup(window=400, keep=0)
-    assert resumed(setup=setup, template_args={"a": 1}) == (400, Roll.STOP, {"a": 1})
+    assert resumed(setup=setup, template_args={"a": 1}) == (400, 0, {"a": 1})
     # The command line can tell that a default was typed.
-    assert resumed(roll=Roll.SHIFT, chosen=frozenset({"roll"})) == (400, Roll.SHIFT, {"a": 1})
+    assert resumed(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
 
 
 def test_a_seed_gives_the_same_text_as_in_a_conversation(options: Options) -> None:
@@ -193,14 +193,14 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
     """After `/model`, the command line's options applied again."""
     with Chat.open(options(), session="mine") as chat:
         say(chat, "hello")
-        chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, roll="stop", template_args={"a": 1})
+        chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, recalls=1, template_args={"a": 1})
         chat.conversation.pin(1)
         before = chat.conversation
         chat.change_model(str(tiny_model))
         now = chat.conversation
         assert now is not before
         assert (now.sampling.temp, now.sampling.top_k, now.seed) == (0.5, 3, 11)
-        assert (now.generation.max_tokens, now.roll) == (2, Roll.STOP)
+        assert (now.generation.max_tokens, now.recalls) == (2, 1)
         assert (dict(now.template_args), now.turns[0].pinned) == ({"a": 1}, True)
         say(chat, "again")
         with pytest.raises(ModelNotFound):
@@ -212,14 +212,14 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
 def test_an_invalid_option_changes_nothing(options: Options) -> None:
     with Chat.open(options(), save=False) as chat:
         conversation = chat.conversation
-        before = conversation.sampling, conversation.generation, conversation.roll
-        for wrong in ({"heat": 1}, {"temp": -1.0}, {"max_tokens": 0}, {"roll": "over"}):
+        before = conversation.sampling, conversation.generation, conversation.recalls
+        for wrong in ({"heat": 1}, {"temp": -1.0}, {"max_tokens": 0}, {"recalls": "much"}):
             with pytest.raises(UsageError):
                 chat.set(**{"top_k": 5, **wrong})
         chat._ranks = cast(Ranks, "several")
         with pytest.raises(UsageError, match="launch"):
             chat.set(top_k=5, lookup=True)
-        assert (conversation.sampling, conversation.generation, conversation.roll) == before
+        assert (conversation.sampling, conversation.generation, conversation.recalls) == before
 
 
 def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> None:

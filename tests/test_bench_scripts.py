@@ -63,14 +63,13 @@ def test_recomputed_tokens_see_their_window_and_no_more(tiny_model: Path) -> Non
 def test_a_chat_and_a_long_text_are_drawn(
     figures: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All ways of the chat say the same and overflow the window; "everything" reads all turns'
-    tokens and the replies, each of full length."""
+    """The chat overflows the window; "everything" reads all turns' tokens and the replies, each of
+    full length."""
     turns, parts = figures("chat", "turns"), figures("stream", str(text))
-    by_way = {way: [each for each in turns if each["way"] == way] for way in ("shift", "refill")}
-    assert by_way["shift"][-1]["forgotten_turns"] > 0
-    assert by_way["refill"][-1]["prefilled_tokens"] > by_way["shift"][-1]["prefilled_tokens"]
+    shifted = [each for each in turns if each["way"] == "shift"]
+    assert shifted[-1]["forgotten_turns"] > 0
     for read in (each for each in turns if each["way"] == "everything"):
-        own = sum(each["own_tokens"] for each in by_way["shift"][: read["turn"]])
+        own = sum(each["own_tokens"] for each in shifted[: read["turn"]])
         assert read["prefilled_tokens"] == own + (read["turn"] - 1) * 8
     (tmp_path / "figures.jsonl").write_text("\n".join(map(json.dumps, [*turns, *parts])))
     monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "figures.jsonl"), str(tmp_path)])
@@ -112,7 +111,7 @@ def test_planted_facts_have_their_answers_and_are_said_once() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *("blocks TEXT", "prefix TEXT", "memory", "loops", "dry", "chat divergence", "chat system"),
+        *("blocks TEXT", "prefix TEXT", "memory", "loops", "dry", "chat system"),
         *("positions gap TEXT", "positions decode TEXT", "positions cost TEXT", "drift TEXT"),
         *("recall search", "soak", "sessions"),
     ],

@@ -117,18 +117,6 @@ def test_the_last_event_of_a_piped_chat_reports_the_device_failure(
         assert done.stderr.startswith(f"mlxchat: error: {last['error']}; ")
 
 
-def test_a_turn_that_does_not_fit_has_a_last_event_with_its_own_figures(
-    tiny_model: Path,
-) -> None:
-    options = ("-m", str(tiny_model), "--no-save", "--json", "--max-kv-size", "240", "-n", "4")
-    done = run_in_process("chat", *options, "--roll", "stop", stdin=f"one\n{'two ' * 60}\n")
-    assert done.returncode == 1
-    *_, last = events_of(done.stdout)
-    assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
-    assert (last["text"], last["prompt_tokens"], last["generated_tokens"]) == ("", 0, 0)
-    assert last["error"].startswith("the window of 240 tokens is full")
-
-
 def test_a_second_ctrl_c_leaves_a_last_event(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """Recall in a conversation: quoted before the message, gone after the reply, never said twice."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
 from mlxchat.engine.loops import OnHeld
 from mlxchat.engine.row_costs import RowCosts
-from mlxchat.errors import WindowFull
 from mlxchat.models.model import Model
-from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
+from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.text.spans import TokenIds
 from scripts.families import build_family
@@ -61,10 +59,9 @@ def test_of_two_facts_that_do_not_fit_the_later_one_is_quoted() -> None:
     assert change not in prompt, "it has left the window again"
 
 
-@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
 @pytest.mark.parametrize("template", sorted(chat_templates.ALL))
-def test_the_quote_leaves_the_cache_after_the_reply(template: str, roll: Roll) -> None:
-    conversation = forgetful(template=chat_templates.ALL[template], roll=roll)
+def test_the_quote_leaves_the_cache_after_the_reply(template: str) -> None:
+    conversation = forgetful(template=chat_templates.ALL[template])
     (event,) = recalled(conversation)
     assert event.numbers == (1,)
     assert event.messages == (FACT,)
@@ -110,12 +107,11 @@ def answer(conversation: Conversation, text: str = QUESTION) -> list[Recalled]:
     return [each for each in said if isinstance(each, Recalled)]
 
 
-@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
 @pytest.mark.parametrize("family", ["llama", "recurrent_gemma", *RECURRENT])
-def test_a_cache_is_what_it_would_be_without_the_quote(family: str, roll: Roll) -> None:
+def test_a_cache_is_what_it_would_be_without_the_quote(family: str) -> None:
     """Recurrent layers remembered the quote after it had been evicted from the others."""
     net = network() if family == "llama" else build_family(family)
-    quoting, plain = (forgetful(net=net, roll=roll, recalls=n, max_tokens=16) for n in (2, 0))
+    quoting, plain = (forgetful(net=net, recalls=n, max_tokens=16) for n in (2, 0))
     assert answer(quoting)
     # Those that the quote pushed out.
     plain.forget(len(quoting.forgotten) - len(plain.forgotten))
@@ -203,20 +199,8 @@ def test_pinned_turns_stay_beside_a_quote(family: str) -> None:
     assert pinned.user in conversation.model.tokenizer.decode(conversation.held_ids)
 
 
-def test_a_quote_forgets_nothing_if_nothing_may_be_forgotten() -> None:
-    conversation = forgetful()
-    conversation.roll = Roll.STOP
-    in_view = conversation.retained
-    with suppress(WindowFull):
-        for _ in range(9):
-            recalled(conversation, "What is my name? " + "z" * 40)
-    assert conversation.retained[: len(in_view)] == in_view
-    check_in_step(conversation)
-
-
-@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
-def test_drafts_change_nothing_in_a_turn_that_recalls(roll: Roll) -> None:
-    plain, drafting = (forgetful(roll=roll, max_tokens=60) for _ in range(2))
+def test_drafts_change_nothing_in_a_turn_that_recalls() -> None:
+    plain, drafting = (forgetful(max_tokens=60) for _ in range(2))
     drafting.draft_with(Drafter(History(), 15, {1024: RowCosts({1: 1.0, 16: 1.1})}))
     for text in (QUESTION, "go on", QUESTION):
         found = [recalled(conversation, text) for conversation in (plain, drafting)]
@@ -230,7 +214,7 @@ def test_a_known_prefix_and_a_recall_give_the_same_cache(family: str, tmp_path: 
     net = network() if family == "llama" else build_family(family)
     caches: list[Conversation] = []
     for _ in range(2):
-        conversation = forgetful(net=net, roll=Roll.REFILL)
+        conversation = forgetful(net=net)
         pages = PrefixCache(tmp_path, conversation.model, 1 << 30)
         conversation.view.prefixes = KnownPrefixes(pages)
         for text in (QUESTION, "go on"):

@@ -154,7 +154,7 @@ def test_files_are_left_to_the_shell(ask: Ask):
 
 
 def test_a_keys_values_are_its_options_values(bash: Ask):
-    assert bash("config", "set", "chat.roll", "") == ["shift", "refill", "stop"]
+    assert bash("config", "set", "chat.think", "") == ["on", "off", "hide"]
     assert bash("config", "set", "chat.save", "") == ["true", "false"]
     assert bash("config", "set", "model", "smollm2") == ["smollm2"]
     assert bash("config", "set", "chat.temp", "") == []

@@ -27,7 +27,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
-from mlxchat.settings import CacheSettings, GenerationSettings, Roll, SamplingSettings
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text import encoder
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
@@ -111,15 +111,12 @@ action = st.one_of(
 @given(
     actions=st.lists(action, min_size=1, max_size=12),
     system=st.sampled_from([None, "Be brief."]),
-    roll=st.sampled_from([Roll.SHIFT, Roll.REFILL]),
     keep=st.sampled_from([0, 40]),
 )
 def test_the_ledger_always_matches_the_cache(
-    template: str, actions: list[tuple[str, int]], system: str | None, roll: Roll, keep: int
+    template: str, actions: list[tuple[str, int]], system: str | None, keep: int
 ) -> None:
-    conversation = make_conversation(
-        240, chat_templates.ALL[template], keep=keep, system=system, roll=roll
-    )
+    conversation = make_conversation(240, chat_templates.ALL[template], keep=keep, system=system)
     for number, (name, n) in enumerate(actions):
         before = len(conversation.turns)
         if name in ("say", "say nothing"):
@@ -200,9 +197,8 @@ def test_a_turn_costs_its_own_tokens_only() -> None:
         assert stats.prompt_tokens - held <= len(new) + end_of_last_reply
 
 
-@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
-def test_the_oldest_turns_are_forgotten_but_never_the_system_prompt(roll: Roll) -> None:
-    conversation = make_conversation(300, system="Be brief.", roll=roll)
+def test_the_oldest_turns_are_forgotten_but_never_the_system_prompt() -> None:
+    conversation = make_conversation(300, system="Be brief.")
     forgotten = []
     for number in range(12):
         forgotten += say(conversation, f"question {number} " + "x" * 30)
@@ -228,28 +224,6 @@ def test_shifting_prefills_only_the_new_turn() -> None:
         costs.append(stats.prompt_tokens - stats.cached_tokens)
     assert len(conversation.forgotten) > 5
     assert max(costs[1:]) <= min(costs[1:]) + len("<|im_end|>\n")
-
-
-def test_refilling_gives_the_same_cache_as_starting_over() -> None:
-    """With two layers, turns read while a forgotten one was in view differ, except after refill."""
-    conversation = make_conversation(300, net=network(2), roll=Roll.REFILL, max_tokens=5)
-    while not conversation.forgotten:
-        say(conversation, "question " + "x" * 40)
-    check_in_step(conversation)
-
-
-def test_nothing_is_forgotten_with_roll_stop() -> None:
-    conversation = make_conversation(300, roll=Roll.STOP)
-    for _ in range(3):
-        say(conversation, "question " + "x" * 20)
-    with pytest.raises(WindowFull, match="--roll shift"):
-        say(conversation, "question " + "x" * 80)
-    assert conversation.forgotten == []
-    assert all(turn.reply for turn in conversation.turns)
-    check_in_step(conversation)
-    conversation.clear()
-    say(conversation, "hello")
-    assert len(conversation.retained) == 1
 
 
 def test_a_reply_that_fills_the_window_evicts_whole_turns() -> None:
@@ -278,9 +252,8 @@ def test_a_turn_larger_than_the_window_works_and_reports_its_evicted_tokens() ->
     check_in_step(conversation)
 
 
-@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
-def test_undo_restores_the_turns_that_were_forgotten_for_it(roll: Roll) -> None:
-    conversation = make_conversation(300, roll=roll)
+def test_undo_restores_the_turns_that_were_forgotten_for_it() -> None:
+    conversation = make_conversation(300)
     before = conversation.held_ids
     while not conversation.forgotten:
         before = conversation.held_ids
@@ -718,7 +691,6 @@ def test_switching_models_keeps_all_settings() -> None:
     old = make_conversation(
         320,
         system="Be brief.",
-        roll=Roll.REFILL,
         template_args={"a": 1},
         recalls=1,
         earlier=lambda *_: (),
@@ -732,7 +704,7 @@ def test_switching_models_keeps_all_settings() -> None:
     other = make_model(chat_templates.FORGETS_THOUGHTS)
     new = old.with_model(other, old.settings, old.sampling)
     for name in (
-        *("settings", "sampling", "generation", "roll", "system", "variables", "turns", "note"),
+        *("settings", "sampling", "generation", "system", "variables", "turns", "note"),
         *("recalls", "earlier", "template_args", "seed"),
     ):
         assert getattr(new, name) == getattr(old, name), name

@@ -11,7 +11,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot, Said, Turn
 from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError
-from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.settings import GenerationSettings
 from tests.failing_device import FULL, FailingDevice
 from tests.test_conversation import check_in_step, make_conversation, network
 
@@ -41,8 +41,8 @@ ACTS: dict[str, Callable[[Conversation], Reply]] = {
 }
 
 
-def empty(roll: Roll = Roll.SHIFT) -> Conversation:
-    conversation = make_conversation(320, roll=roll, net=network(2))
+def empty() -> Conversation:
+    conversation = make_conversation(320, net=network(2))
     conversation.generation = GenerationSettings(max_tokens=5, ignore_eos=True)
     return conversation
 
@@ -63,18 +63,15 @@ def next_reply(conversation: Conversation) -> str:
     return "".join(each.text for each in conversation.say("three") if isinstance(each, Token))
 
 
-@pytest.mark.parametrize(
-    ("act", "roll"),
-    [*((act, Roll.SHIFT) for act in ACTS), ("say much", Roll.REFILL)],
-)
+@pytest.mark.parametrize("act", ACTS)
 def test_after_any_failed_evaluation_the_next_turn_is_right(
-    act: str, roll: Roll, monkeypatch: pytest.MonkeyPatch
+    act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure while turns were evicted left half-moved keys, and ended the program."""
     device = FailingDevice(monkeypatch)
     failures = 0
     while True:
-        conversation = filled(empty(roll))
+        conversation = filled(empty())
         before = transcript(conversation.turns)
         shown = ""
         device.breaks_at(failures + 1)
@@ -98,7 +95,7 @@ def test_after_any_failed_evaluation_the_next_turn_is_right(
             assert reply.startswith(before[-1][2].rstrip("\ufffd"))
         else:
             assert reply == shown
-        check_next_turn(conversation, empty(roll))
+        check_next_turn(conversation, empty())
         failures += 1
     assert failures > 8
 

@@ -17,7 +17,7 @@ from mlxchat.engine.generate import Generation
 from mlxchat.engine.lookup import History
 from mlxchat.engine.row_costs import RowCosts
 from mlxchat.models.model import Model
-from mlxchat.settings import GenerationSettings, Roll, SamplingSettings
+from mlxchat.settings import GenerationSettings, SamplingSettings
 from tests import chat_templates
 from tests.test_conversation import check_in_step, make_conversation, make_model
 
@@ -62,13 +62,12 @@ def tell(conversation: Conversation) -> list[tuple[Any, ...]]:
     return states
 
 
-@pytest.mark.parametrize("roll", [Roll.SHIFT, Roll.REFILL])
 @pytest.mark.parametrize("window", [420, 300])
-def test_a_chat_is_the_same_with_drafts(window: int, roll: Roll) -> None:
+def test_a_chat_is_the_same_with_drafts(window: int) -> None:
     """Turns are forgotten in the middle of a reply, retried, taken back, pinned and continued."""
 
     def begun() -> Conversation:
-        made = make_conversation(window, max_tokens=40, roll=roll, keep=4)
+        made = make_conversation(window, max_tokens=40, keep=4)
         made.sampling = SAMPLING
         return made
 

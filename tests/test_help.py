@@ -136,11 +136,11 @@ def test_help_in_a_pipe_has_no_colours_and_ends_as_written(run_mlxchat: RunMlxch
 
 
 def test_an_invalid_value_is_rejected_in_plain_words(run_mlxchat: RunMlxchat):
-    done = run_mlxchat("chat", "--roll", "shitf")
+    done = run_mlxchat("chat", "--think", "onn")
     assert done.returncode == 2
     assert done.stderr == (
-        "mlxchat: error: invalid value for --roll: 'shitf' is not one of 'shift', 'refill', "
-        "'stop' (see mlxchat chat --help)\n"
+        "mlxchat: error: invalid value for --think: 'onn' is not one of 'on', 'off', 'hide' "
+        "(see mlxchat chat --help)\n"
     )
 
 

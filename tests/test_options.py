@@ -164,7 +164,7 @@ def test_a_session_saves_the_options_declared_so(tiny_model: Path) -> None:
 @pytest.mark.parametrize(
     "damaged",
     [
-        {"window": -5, "keep": True, "roll": "sideways"},
+        {"window": -5, "keep": True},
         {"window": "big", "keep": None, "dtype": "float8"},
         {"keep": -1, "template_args": "[1]"},
         {"template_args": "{"},

@@ -11,10 +11,10 @@ from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Token
-from mlxchat.errors import UsageError, WindowFull
+from mlxchat.errors import UsageError
 from mlxchat.request import Answer, ChatOptions, Overnight, Request, Setup
 from mlxchat.sessions.listing import read_session
-from mlxchat.settings import CacheSettings, GenerationSettings, Roll
+from mlxchat.settings import CacheSettings, GenerationSettings
 from tests.conftest import RunMlxchat
 from tests.reply_formats import FORMATS
 from tests.scripted_model import Scripted
@@ -110,15 +110,10 @@ def test_the_beginning_is_a_piece_without_a_token() -> None:
     assert second.id is not None
 
 
-def test_a_beginning_larger_than_the_window_is_refused_or_evicted() -> None:
+def test_a_beginning_larger_than_the_window_is_evicted() -> None:
     conversation = make_conversation(window=200)
     assert said(conversation, prefill="long " * 200).startswith("long long")
     assert said(conversation)
-    full = make_conversation(window=200, roll=Roll.STOP)
-    with pytest.raises(WindowFull):
-        said(full, prefill="long " * 200)
-    assert not full.turns
-    assert said(full)
 
 
 def test_a_saved_session_continues_a_reply_that_was_begun(tiny_model: Path) -> None:

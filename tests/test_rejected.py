@@ -93,10 +93,9 @@ def test_a_rejected_quote_is_not_made() -> None:
     check_in_step(conversation)
 
 
-@pytest.mark.parametrize("roll", ["shift", "refill"])
-def test_rejected_turns_are_forgotten_with_their_neighbours(roll: str) -> None:
+def test_rejected_turns_are_forgotten_with_their_neighbours() -> None:
     """Without tokens of its own, such a turn kept the window from forgetting whole turns."""
-    conversation = make_conversation(240, chat_templates.NO_EMPTY, roll=roll)
+    conversation = make_conversation(240, chat_templates.NO_EMPTY)
     conversation.turns.extend([Turn("x" * 30, "y"), Turn("nothing", ""), Turn("z" * 30, "y")])
     conversation.generation = GenerationSettings(max_tokens=200, ignore_eos=True)
     numbers = [n for forgot in say(conversation, "go on") for n in forgot.numbers]

@@ -94,15 +94,14 @@ def test_session_files_are_private_to_their_owner(chat: Any) -> None:
 
 def test_a_session_resumes_with_the_same_model_and_settings(chat: Any) -> None:
     """The dtype used to be missing, so that another model prefilled everything again."""
-    started, _ = chat(lines(0, 2), "-s", "Be brief.", "--roll", "refill", "--dtype", "bfloat16")
+    started, _ = chat(lines(0, 2), "-s", "Be brief.", "--dtype", "bfloat16")
     again, stderr = chat(lines(2, 3), "-c")
     assert stderr == ""
     assert again[0]["session"] == started[0]["session"]
-    assert again[0]["roll"] == "refill"
     assert again[0]["max_kv_size"] == 200
     assert again[0]["keep"] == started[0]["keep"]
-    other, stderr = chat(lines(3, 4), "-c", "--max-kv-size", "300", "--roll", "shift")
-    assert (other[0]["max_kv_size"], other[0]["roll"]) == (300, "shift")
+    other, stderr = chat(lines(3, 4), "-c", "--max-kv-size", "300")
+    assert other[0]["max_kv_size"] == 300
     assert (
         "was made with a different window: your next message reads the transcript again" in stderr
     )

@@ -80,8 +80,8 @@ def test_our_names_exist_in_the_help_of_their_command(
 
 
 def test_the_check_finds_names_that_do_not_exist(known: dict[str, set[str]]) -> None:
-    assert unknown_in("--roll", known) == {"--roll"}
-    assert unknown_in("mlxchat --roll", known) == set()
+    assert unknown_in("--recall", known) == {"--recall"}
+    assert unknown_in("mlxchat --recall", known) == set()
     assert unknown_in("mlxchat --raw", known) == {"--raw"}
     assert unknown_in("mlxchat generate --raw", known) == set()
     assert unknown_in("mlxchat models list --nope", known) == {"--nope"}

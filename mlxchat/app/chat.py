@@ -59,7 +59,7 @@ HOTTER = "--temp 0.8 gives other replies"
 GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"
 LOOP = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
 
-OWN = frozenset({"roll", "recalls", "recalls_sessions", "template_args"})
+OWN = frozenset({"recalls", "recalls_sessions", "template_args"})
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
@@ -266,7 +266,6 @@ class Chat:
             model,
             fit_window(self._setup, model, self._notify),
             system=options.system,
-            roll=options.roll,
             sampling=self._sampling_for(model),
             generation=options.generation,
             variables=thinking_variables(options.think != "off"),
@@ -388,7 +387,7 @@ class Chat:
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
-        GenerationSettings, `roll`, `recalls`, `recalls_sessions`, and `template_args`;
+        GenerationSettings, `recalls`, `recalls_sessions`, and `template_args`;
         template arguments that are not named stay.
 
         Raises UsageError for an unknown option or an invalid value, TemplateError if the template
@@ -398,7 +397,6 @@ class Chat:
         known = SAMPLING | GENERATION | OWN
         for name in sorted(options.keys() - known):
             raise UsageError(f"unknown option {name!r}")
-        roll = CHAT["roll"].value_of(options.get("roll", conversation.roll))
         recalls = CHAT["recalls"].value_of(options.get("recalls", conversation.recalls))
         sampling = {name: value for name, value in options.items() if name in SAMPLING}
         new_sampling = replace(conversation.sampling, **sampling)
@@ -416,7 +414,7 @@ class Chat:
         if redrafts:
             drafter = make_drafter(conversation.model, new_generation, self._notify)
             conversation.draft_with(drafter)
-        conversation.roll, conversation.recalls = roll, recalls
+        conversation.recalls = recalls
         if "recalls_sessions" in options:
             searches = CHAT["recalls_sessions"].value_of(options["recalls_sessions"])
             conversation.earlier = self._earlier_turns if searches else None

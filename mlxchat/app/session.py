@@ -153,7 +153,6 @@ class Keeper:
             "dtype": dtype,
             "window": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,
-            "roll": str(conversation.roll),
             "recalls": conversation.recalls,
             "recalls_sessions": conversation.recalls_sessions,
             "template_args": json.dumps(conversation.template_args),

@@ -45,7 +45,6 @@ from mlxchat.models.model import Model
 from mlxchat.settings import (
     CacheSettings,
     GenerationSettings,
-    Roll,
     SamplingSettings,
     random_seed,
 )
@@ -87,7 +86,6 @@ class Conversation:
         settings: CacheSettings | None = None,
         *,
         system: str | None = None,
-        roll: Roll = Roll.SHIFT,
         sampling: SamplingSettings | None = None,
         generation: GenerationSettings | None = None,
         variables: Mapping[str, Any] | None = None,
@@ -118,7 +116,7 @@ class Conversation:
         rendering = Rendering(model.tokenizer, system, dict(variables or {}), args)
         settings = settings or CacheSettings(keep=0)
         self._pace = Pace.of(model.network, settings)
-        self.view = View(model, settings, rendering, self.turns, roll=roll, prefixes=prefixes)
+        self.view = View(model, settings, rendering, self.turns, prefixes=prefixes)
 
     @property
     def seed(self) -> int:
@@ -258,14 +256,6 @@ class Conversation:
         return self.view.settings
 
     @property
-    def roll(self) -> Roll:
-        return self.view.roll
-
-    @roll.setter
-    def roll(self, roll: Roll) -> None:
-        self.view.roll = roll
-
-    @property
     def system(self) -> str | None:
         return self.view.rendering.system
 
@@ -380,7 +370,6 @@ class Conversation:
             model,
             settings,
             system=self.system,
-            roll=self.roll,
             sampling=sampling,
             generation=self.generation,
             variables=self.variables,
@@ -627,11 +616,7 @@ class Conversation:
     def _within_window(
         self, settings: GenerationSettings, prompt_tokens: int
     ) -> GenerationSettings:
-        window = self.settings.max_kv_size
-        if self.roll is Roll.STOP and window is not None:
-            room: int | None = window - prompt_tokens
-        else:
-            room = self.view.room_next_to_pins(prompt_tokens - len(self.view.prompt))
+        room = self.view.room_next_to_pins(prompt_tokens - len(self.view.prompt))
         if room is None:
             return settings
         if room < 1:

@@ -27,7 +27,7 @@ from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import CacheError, UsageError, WindowFull, WindowTooSmall
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress
-from mlxchat.settings import CacheSettings, Roll
+from mlxchat.settings import CacheSettings
 from mlxchat.text.spans import TokenIds
 
 # A quote's maximum share of the window, and its maximum tokens if there is no window.
@@ -83,13 +83,11 @@ class View:
         rendering: Rendering,
         turns: Turns,
         *,
-        roll: Roll,
         prefixes: Prefixes | None,
     ) -> None:
         self.model = model
         self.settings = settings
         self.rendering = rendering
-        self.roll = roll
         self.prompt = NOTHING
         # What is quoted before the message that is being answered.
         self._quote, self._quote_tokens = "", 0
@@ -328,14 +326,11 @@ class View:
         forgotten = [turn for turn in before if turn.forgotten]
         if forgotten:
             tokens = len(self.render(before, on_encode)) - len(ids)
-            if self.roll is Roll.REFILL:
-                self.restart()
-            else:
-                self._held.evict(ids, tokens)
+            self._held.evict(ids, tokens)
             yield Forgot.whole(forgotten, self._at_most_in_view(tokens), self._turns)
         self.prompt = ids
         if self._quote:
-            if self.roll is Roll.REFILL or recurrent_states(self.cache):
+            if recurrent_states(self.cache):
                 self._unquoted = self._held.fork()
                 self._unquoted.turns = [turn for turn in self.turns if not turn.forgotten]
             self.recalled = tuple(quoted)
@@ -363,7 +358,7 @@ class View:
         else:
             self._quote = ""
             return plain, ()
-        if is_too_long(ids, window) and self.roll is not Roll.STOP:
+        if is_too_long(ids, window):
             ids = forget_until_it_fits(retained, lambda: self.render(self._turns.retained), window)
         if is_too_long(ids, window):
             self._quote = ""
@@ -416,8 +411,6 @@ class View:
 
     def _forget_until_it_fits(self, on_encode: Progress) -> TokenIds:
         window = self.settings.max_kv_size
-        if self.roll is Roll.STOP:
-            raise self.full()
         ids = forget_until_it_fits(
             self._turns.retained, lambda: self.render(self._turns.retained, on_encode), window
         )
@@ -443,12 +436,7 @@ class View:
     def full(self) -> WindowFull:
         """The error for a reply that has no room left to continue in."""
         window = f"the window of {self.settings.max_kv_size:,} tokens is full"
-        if self.roll is not Roll.STOP:
-            return WindowFull(f"{window} next to the pinned turns: unpin them (/unpin)")
-        return WindowFull(
-            f"{window}, and --roll stop forgets nothing: start a new conversation "
-            "(/clear), or use --roll shift"
-        )
+        return WindowFull(f"{window} next to the pinned turns: unpin them (/unpin)")
 
     def begin(self, ids: TokenIds) -> tuple[int, OnHeld]:
         """Rewind the cache to its common prefix with `ids`, or fill it from a known prefix. Return

@@ -7,7 +7,7 @@ from typing import Any
 from mlxchat.options import Group, check_options, option, options_of, same_as
 from mlxchat.request.generate import Request
 from mlxchat.request.setup import Setup
-from mlxchat.settings import GenerationSettings, Roll
+from mlxchat.settings import GenerationSettings
 
 # Turns that "auto" recalls at most: a fact and its change.
 AUTO_RECALL = 2
@@ -28,7 +28,7 @@ class ChatOptions:
     """How to open a chat.
 
     `think` is "on", "off" or "hide". `exact` refuses to resume a session whose cache cannot be
-    restored bit for bit. A resumed session restores its own model, dtype, window, keep, roll and
+    restored bit for bit. A resumed session restores its own model, dtype, window, keep and
     template_args, except those named in `chosen`, which are taken from here. None means all that
     differ from their defaults.
     """
@@ -40,13 +40,6 @@ class ChatOptions:
         False,
         "Refuse to resume unless the cache restores bit for bit",
         Group.SESSION,
-    )
-    roll: Roll = option(
-        Roll.SHIFT,
-        "How to make room when the window is full",
-        Group.WINDOW,
-        in_chat=True,
-        saved=True,
     )
     recalls: int = option(
         AUTO_RECALL,

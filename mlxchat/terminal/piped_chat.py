@@ -109,7 +109,6 @@ class PipedChat:
         facts: dict[str, Any] = {
             "version": __version__,
             "model": conversation.model.name,
-            "roll": str(conversation.roll),
             "session": None if session is None else session.name,
             **settings,
             **asdict(conversation.sampling),

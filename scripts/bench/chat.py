@@ -1,22 +1,18 @@
 """A long conversation at a fixed window, with scripted questions and short, greedy replies.
 
     python -m scripts.bench.chat turns > chat.jsonl
-    python -m scripts.bench.chat divergence|system
+    python -m scripts.bench.chat system
 
-turns       the time to the first token of each turn, with each way to make room and, at every sixth
-            turn, with everything read again
-divergence  mean KL divergence (nats per token) of shift's next-token distributions from refill's,
-            on the user's turns of the same conversation
-system      whether the system prompt still works at the last turn: the log-probability of the name
-            it sets, with and without the prompt
+turns   the time to the first token of each turn and, every sixth turn, with everything read again
+system  whether the system prompt still works at the last turn: the log-probability of the name it
+        sets, with and without the prompt
 """
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scripts.bench.common import kl_divergence, logprobs, parser, picked, settle, show
+from scripts.bench.common import logprobs, parser, picked, settle, show
 
 # isort: split
 
@@ -30,7 +26,7 @@ from mlxchat.engine.loops import prefill
 from mlxchat.engine.reply import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
-from mlxchat.settings import CacheSettings, GenerationSettings, Roll
+from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage
 
@@ -70,14 +66,11 @@ class Talk:
         least = beginning + 2 * RESERVE + 2 * (both - beginning + self.reply_tokens)
         self.window = least if quick else max(512, least)
 
-    def begin(
-        self, roll: Roll = Roll.SHIFT, system: str | None = SYSTEM, *, whole: bool = False
-    ) -> Conversation:
+    def begin(self, system: str | None = SYSTEM, *, whole: bool = False) -> Conversation:
         return Conversation(
             self.model,
             CacheSettings(None if whole else self.window),
             system=system,
-            roll=roll,
             generation=GenerationSettings(max_tokens=1 if whole else self.reply_tokens),
         )
 
@@ -91,14 +84,12 @@ class Talk:
 
 
 def turns(talk: Talk) -> None:
-    """The ways take turns at every question, each in its own conversation; "everything" is an empty
-    cache without a window, which reads the conversation of shift."""
-    ways = {roll: talk.begin(roll) for roll in (Roll.SHIFT, Roll.REFILL)}
+    """ "everything" is an empty cache without a window, which reads the same conversation."""
+    conversation = talk.begin()
     list(talk.begin(whole=True).say(talk.questions[0]))
     for n, question in enumerate(talk.questions, start=1):
-        before = [replace(turn, forgotten=False) for turn in ways[Roll.SHIFT].turns]
-        for roll, conversation in ways.items():
-            ask(talk, conversation, question, str(roll))
+        before = [replace(turn, forgotten=False) for turn in conversation.turns]
+        ask(talk, conversation, question, "shift")
         if n % talk.again_every == 0 or n == len(talk.questions):
             reader = talk.begin(whole=True)
             reader.resume(SYSTEM, before)
@@ -125,24 +116,6 @@ def ask(talk: Talk, conversation: Conversation, question: str, way: str) -> None
         forgotten_turns=len(conversation.forgotten),
         ttft_s=ttft_s,
     )
-
-
-def divergence(talk: Talk) -> None:
-    """Both read the same conversation, the one from shift."""
-    source = talk.begin()
-    for question in talk.questions:
-        list(source.say(question))
-    shift, refill = talk.begin(Roll.SHIFT), talk.begin(Roll.REFILL)
-    by_turn: list[float] = []
-    for turn in source.turns:
-        kept, afresh = read(shift, turn.user), read(refill, turn.user)
-        n = min(len(kept), len(afresh))
-        by_turn.append(kl_divergence(afresh[-n:], kept[-n:]))
-        for reader in (shift, refill):
-            answer_with(reader, turn)
-    in_view = len(source.turns) - len(shift.forgotten)
-    for name, part in (("almost all in view", by_turn[:in_view]), ("after", by_turn[in_view:])):
-        show(bench="chat", turns=name, count=len(part), mean_kl=statistics.mean(part or [0.0]))
 
 
 def system(talk: Talk) -> None:
@@ -175,13 +148,6 @@ def read(conversation: Conversation, text: str) -> mx.array:
     return logprobs(logits)
 
 
-def answer_with(conversation: Conversation, turn: Turn) -> None:
-    """Add a given reply after the tokens read so far."""
-    answered = conversation.turns[-1]
-    answered.reply, answered.ids, answered.exact = turn.reply, turn.ids, turn.exact
-    read_into(conversation, _ids(turn))
-
-
 def read_into(conversation: Conversation, ids: TokenIds) -> None:
     network, on_held = conversation.model.network, conversation.ledger.add
     prefill(network, conversation.cache, ids, step_size=512, on_held=on_held)
@@ -191,7 +157,7 @@ def _ids(turn: Turn) -> TokenIds:
     return np.empty(0, np.int32) if turn.ids is None else turn.ids
 
 
-RUNS = (turns, divergence, system)
+RUNS = (turns, system)
 
 if __name__ == "__main__":
     main()

@@ -42,7 +42,7 @@ def main() -> None:
 
     labels = {"active": "active_bytes", "cached by MLX": "cache_bytes", "process": "process_bytes"}
     sizes = {label: line("tokens", key, 1e6, bench="memory") for label, key in labels.items()}
-    waits = {way: line("turn", "ttft_s", way=way) for way in ("shift", "refill", "everything")}
+    waits = {way: line("turn", "ttft_s", way=way) for way in ("shift", "everything")}
     rotating = stream({"mlxchat": "perplexity", "mlx-lm rotating": "mlx_lm_perplexity"})
     gold = stream({"mlxchat": "same_tokens_perplexity", "recomputed": "recomputed_perplexity"})
     for name, title, x, y, lines in (
