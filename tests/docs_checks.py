@@ -133,11 +133,6 @@ def _cache_list(seen: Seen) -> None:
     assert seen.lines
 
 
-@of(r"mlxchat cache info  #")
-def _cache_info(seen: Seen) -> None:
-    assert seen.lines[-1].endswith(f" in {paths.prefix_cache_dir()}")
-
-
 @of(r"mlxchat cache clear")
 def _cache_clear(seen: Seen) -> None:
     assert not list(paths.prefix_cache_dir().rglob("*.safetensors"))

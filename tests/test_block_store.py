@@ -1,7 +1,7 @@
 """Blocks on the disk: bit for bit, never another model's, limited, and never an error."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -33,17 +33,13 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_blocks(directory: Path) -> Iterator[Open]:
+def open_blocks(directory: Path) -> Open:
     """Opens the same directory each time, as another process would."""
-    opened: list[DiskBlocks] = []
 
-    def open_(model: Model, limit_bytes: int = PLENTY, has_room: bool = True) -> DiskBlocks:
-        opened.append(DiskBlocks(directory, model, limit_bytes, has_room))
-        return opened[-1]
+    def open_(model: Model, limit_bytes: int = PLENTY) -> DiskBlocks:
+        return DiskBlocks(directory, model, limit_bytes)
 
-    yield open_
-    for blocks in opened:
-        blocks.close()
+    return open_
 
 
 def block_of(model: Model, ids: np.ndarray = IDS, head: np.ndarray = HEAD) -> Block:
@@ -173,7 +169,7 @@ def test_without_free_space_blocks_are_read_but_not_written(
     model: Model, open_blocks: Open, directory: Path
 ) -> None:
     open_blocks(model).save(HEAD, IDS, block_of(model))
-    full = open_blocks(model, has_room=False)
+    full = open_blocks(model, 1 << 60)
     assert full.load(HEAD, IDS) is not None
     other = text(80, seed=5)
     full.save(HEAD, other, block_of(model, other))

@@ -16,7 +16,7 @@ from mlxchat.cli.completion import complete_prefix
 from mlxchat.models.catalog import BUILT_IN_ALIASES
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.sessions.session import Session
-from mlxchat.store.prefix_index import ROOT, PrefixIndex
+from mlxchat.store.cache_files import ROOT, CacheFiles
 from tests.fake_hub import put_in_cache
 
 Ask = Callable[..., list[str]]
@@ -164,12 +164,9 @@ def test_a_keys_values_are_its_options_values(bash: Ask):
 def test_prefixes_are_completed_with_descriptions(bash: Ask):
     assert bash("cache", "rm", "") == []
     assert not paths.prefix_cache_dir().exists()
-    index = PrefixIndex(paths.prefix_cache_dir())
-    index.total_bytes()
     key = "abcdef0123456789"
-    index.path_of(key).touch()
-    index.add(key, ROOT, depth=1280, size_bytes=1, model="tiny", has_state=False)
-    index.close()
+    facts = {"parent": ROOT, "kind": "prefix", "tokens": 1280, "model": "tiny", "label": ""}
+    CacheFiles(paths.prefix_cache_dir()).write(key, {}, facts, 1e9)
     assert bash("cache", "rm", "ab") == [key[:12]]
     assert complete_prefix("") == [(key[:12], "1,280 tokens of tiny")]
 
@@ -200,7 +197,6 @@ def test_nothing_heavy_is_imported():
         for words in (
             ["generate", "-m", ""],
             ["session", "show", ""],
-            ["cache", "rm", ""],
             ["config", "set", ""],
             ["generate", "--"],
             [""],

@@ -11,7 +11,8 @@ from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.session import Session
-from mlxchat.store.prefix_index import ROOT, PrefixIndex
+from mlxchat.store.cache_files import ROOT, CacheFiles
+from mlxchat.store.tensor_file import Tensor
 from tests.conftest import RunMlxchat
 
 KEYS = ["a1" * 20, "b2" * 20]
@@ -29,15 +30,14 @@ def sessions() -> list[str]:
 
 
 @pytest.fixture
-def cached() -> PrefixIndex:
-    index = PrefixIndex(paths.prefix_cache_dir())
-    index.chain([])
+def cached() -> CacheFiles:
+    files = CacheFiles(paths.prefix_cache_dir())
     for n, key in enumerate(KEYS):
-        index.path_of(key).write_bytes(np.zeros(500, np.uint8).tobytes())
         label = "report.txt" if n else "Tell me about 鯨. " * 5
-        index.add(key, ROOT, depth=128, size_bytes=500, model="org/tiny", label=label)
-    index.close()
-    return index
+        facts = {"parent": ROOT, "kind": "prefix", "tokens": 128, "model": "org/tiny"}
+        bits = np.zeros(500, np.uint8)
+        files.write(key, {"x": Tensor("U8", (500,), bits)}, facts | {"label": label}, 1e9)
+    return files
 
 
 def on_terminal(*arguments: str, answer: str | None = None, columns: int = 80) -> str:
@@ -52,18 +52,18 @@ def on_terminal(*arguments: str, answer: str | None = None, columns: int = 80) -
 
 
 def test_deleting_without_a_terminal_needs_yes(
-    sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
+    sessions: list[str], cached: CacheFiles, run_mlxchat: RunMlxchat
 ) -> None:
     """Sessions and caches went without a question, models asked for one."""
     for command in (["session", "rm", "one"], ["cache", "rm", "a1"], ["cache", "clear"]):
         done = run_mlxchat(*command)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", NOT_A_TERMINAL)
     assert names_by_use() == sessions
-    assert len(cached.prefixes()) == 2
+    assert len(cached.entries()) == 2
 
 
 def test_a_deletion_is_reported_in_one_line(
-    sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
+    sessions: list[str], cached: CacheFiles, run_mlxchat: RunMlxchat
 ) -> None:
     def said(*command: str) -> str:
         done = run_mlxchat(*command)
@@ -72,14 +72,14 @@ def test_a_deletion_is_reported_in_one_line(
 
     assert said("session", "rm", "-y", "one", "two", "one") == "deleted one, two\n"
     assert names_by_use() == [LONG]
-    assert said("cache", "rm", "--yes", "a1") == f"deleted {KEYS[0][:12]}, 500 B\n"
-    assert said("cache", "clear", "--yes") == "deleted 1 page, 500 B\n"
-    assert cached.prefixes() == []
+    assert said("cache", "rm", "--yes", "a1").startswith(f"deleted {KEYS[0][:12]}, ")
+    assert said("cache", "clear", "--yes").startswith("deleted ")
+    assert cached.entries() == []
     assert said("session", "rename", LONG, "three") == f"renamed {LONG} to three\n"
 
 
 def test_nothing_is_deleted_if_a_name_is_wrong(
-    sessions: list[str], cached: PrefixIndex, run_mlxchat: RunMlxchat
+    sessions: list[str], cached: CacheFiles, run_mlxchat: RunMlxchat
 ) -> None:
     done = run_mlxchat("session", "rm", "--yes", "one", "onne")
     assert (done.returncode, done.stderr) == (
@@ -92,7 +92,7 @@ def test_nothing_is_deleted_if_a_name_is_wrong(
         2,
         "mlxchat: error: no entry matches 'ff': `mlxchat cache list` shows their IDs\n",
     )
-    assert len(cached.prefixes()) == 2
+    assert len(cached.entries()) == 2
 
 
 def test_a_terminal_is_asked(sessions: list[str]) -> None:
@@ -104,7 +104,7 @@ def test_a_terminal_is_asked(sessions: list[str]) -> None:
 
 @pytest.mark.parametrize("columns", [80, 60, 40])
 def test_a_row_of_a_list_is_a_line_and_names_are_whole(
-    sessions: list[str], cached: PrefixIndex, columns: int
+    sessions: list[str], cached: CacheFiles, columns: int
 ) -> None:
     """Names were broken across lines, so that they could not be copied. At 60 columns, the time was
     shown instead of the message."""
@@ -113,7 +113,8 @@ def test_a_row_of_a_list_is_a_line_and_names_are_whole(
     assert all(("Tell me" in line) == (columns > 40) for line in shown[2:])
     assert max(map(len, shown)) <= columns
     shown = on_terminal("cache", "list", columns=columns).splitlines()
-    assert sorted(line.split()[0] for line in shown[2:]) == [key[:12] for key in KEYS]
+    assert sorted(line.split()[0] for line in shown[2:-1]) == [key[:12] for key in KEYS]
+    assert shown[-1].endswith(f" kB in {paths.prefix_cache_dir()}")
 
 
 def test_a_long_list_of_sessions_is_shown_in_a_pager(
@@ -134,7 +135,7 @@ def test_a_long_list_of_sessions_is_shown_in_a_pager(
     assert len((tmp_path / "paged").read_text().splitlines()) == 24
 
 
-def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: PrefixIndex) -> None:
+def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: CacheFiles) -> None:
     shown = on_terminal("cache", "list")
     assert "report.txt" in shown
     assert "Tell me about 鯨. Tell me" in shown

@@ -19,9 +19,9 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_872,
+    "": 1_864,
     "files": 409,
-    "request": 924,
+    "request": 917,
     "manual": 132,
     "config": 513,
     "text": 2_860,
@@ -31,16 +31,16 @@ CEILINGS = {
     "cache": 2_862,
     "models": 4_484,
     "engine": 2_944,
-    "chat": 2_326,
-    "store": 2_267,
+    "chat": 2_299,
+    "store": 1_856,
     "sessions": 2_467,
     "rows": 1_286,
-    "distributed": 1_260,
-    "app": 4_732,
+    "distributed": 1_258,
+    "app": 4_722,
     "bench": 1_992,
-    "terminal": 4_976,
+    "terminal": 4_975,
     "doctor": 426,
-    "cli": 2_746,
+    "cli": 2_723,
 }
 
 # The package's entry points come after everything else.

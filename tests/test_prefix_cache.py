@@ -24,10 +24,10 @@ from mlxchat.engine.generate import Generation
 from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
-from mlxchat.store import fingerprint, prefix_cache, tensor_file
+from mlxchat.store import fingerprint, tensor_file
+from mlxchat.store.cache_files import ends_of
 from mlxchat.store.page_recorder import PAGES_IN_FLIGHT, Recorder
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
-from mlxchat.store.prefix_index import PrefixIndex
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
@@ -124,12 +124,16 @@ class Run:
 def record(model: Model, ids: np.ndarray, pages: PrefixCache, **options: Any) -> Run:
     """Run the prompt, and wait until its pages are written."""
     run = Run(model, ids, pages, **options)
-    pages._writer.wait_for(0)
+    pages._writer.wait()
     return run
 
 
-def files(pages: PrefixCache) -> set[str]:
-    return pages.index._files()
+def files(pages: PrefixCache) -> set[Path]:
+    return set(pages.files.directory.glob("*.safetensors"))
+
+
+def page_file(pages: PrefixCache, ids: np.ndarray, place: int) -> Path:
+    return pages.files.path_of(pages.page_keys(ids)[place])
 
 
 # Exactness
@@ -224,20 +228,6 @@ def test_a_prompt_longer_than_the_window_reuses_only_its_first_window(
     np.testing.assert_array_equal(again.logits(), plain)
 
 
-def test_a_step_across_the_end_of_the_window_keeps_earlier_pages(
-    open_pages: Open,
-) -> None:
-    model, ids = make_model(), text(5 * PAGE)
-    pages = open_pages(model)
-    record(model, ids, pages, window=300, step=250)
-    assert len(files(pages)) == 2
-    again = Run(model, ids, pages, window=300, step=250)
-    assert again.cached == 2 * PAGE
-    # What the last tokens see begins at the same tokens, whatever the steps.
-    plain = Run(model, ids, window=300, step=250)
-    np.testing.assert_allclose(again.logits(), plain.logits(), atol=1e-3)
-
-
 def test_windows_of_different_sizes_share_pages(open_pages: Open) -> None:
     model, ids = make_model(build("gemma3_text")), text(4 * PAGE + 5)
     record(model, ids, open_pages(model), window=None)
@@ -251,22 +241,6 @@ def test_windows_of_different_sizes_share_pages(open_pages: Open) -> None:
         assert again.cached == cached
         plain = Run(model, ids, window=window)
         np.testing.assert_array_equal(again.logits(), plain.logits())
-
-
-@pytest.mark.parametrize(("keep", "window"), [(0, 300), (KEEP, None)])
-def test_stored_pages_beyond_the_window_are_not_read_back(
-    keep: int, window: int | None, model: Model, open_pages: Open
-) -> None:
-    ids = text(4 * PAGE + 1)
-    record(model, ids, open_pages(model))
-    cache, plain = (make_cache(model.network, 300, keep) for _ in range(2))
-    assert open_pages(model).fill(cache, ids, window) == 2 * PAGE
-    prefill(model.network, cache, ids[2 * PAGE :], step_size=PAGE)
-    prefill(model.network, plain, ids, step_size=PAGE)
-    for mine, theirs in zip(windows(cache), windows(plain), strict=True):
-        assert mine.entries.keys is not None
-        assert theirs.entries.keys is not None
-        assert mx.array_equal(mine.entries.keys, theirs.entries.keys)
 
 
 def test_the_last_token_is_never_read_back(model: Model, open_pages: Open) -> None:
@@ -323,24 +297,8 @@ def test_prompts_with_the_same_beginning_store_it_once(model: Model, open_pages:
     assert run.cached == 3 * PAGE
     assert len(files(pages)) == 7
     np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
-    (stored,) = pages.index.models()
-    assert (stored.model, stored.pages, stored.tokens) == ("tiny", 7, 7 * PAGE)
-    assert [each.tokens for each in pages.index.prefixes()] == [5 * PAGE, 5 * PAGE]
-    assert pages.index.total_bytes() == sum(
-        pages.index.path_of(key).stat().st_size for key in files(pages)
-    )
-
-
-def test_a_prompt_that_differs_within_a_page_shares_the_pages_before(
-    model: Model, open_pages: Open
-) -> None:
-    ids = text(4 * PAGE)
-    other = text_like(ids, 2 * PAGE + PAGE - 1, 2 * PAGE)
-    pages = open_pages(model)
-    record(model, ids, pages)
-    run = Run(model, other, pages)
-    assert run.cached == 2 * PAGE
-    np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
+    ends = ends_of(pages.files.entries())
+    assert [(each.model, each.tokens) for each in ends] == [("tiny", 5 * PAGE)] * 2
 
 
 def test_stored_pages_are_not_written_again(
@@ -349,7 +307,7 @@ def test_stored_pages_are_not_written_again(
     ids = text(3 * PAGE + 1)
     pages = open_pages(model)
     record(model, ids, pages)
-    (before,) = pages.index.prefixes()
+    (before,) = ends_of(pages.files.entries())
 
     def refuse(*_: Any) -> int:
         raise AssertionError("it is written again")
@@ -359,8 +317,8 @@ def test_stored_pages_are_not_written_again(
     record(model, ids, pages)
     cache = new_cache(model)
     prefill(model.network, cache, ids, step_size=64, on_held=pages.recorder(cache, ids, 0, WINDOW))
-    pages._writer.wait_for(0)
-    (after,) = pages.index.prefixes()
+    pages._writer.wait()
+    (after,) = ends_of(pages.files.entries())
     assert after.used > before.used
 
 
@@ -369,7 +327,7 @@ def test_states_are_added_when_a_later_step_ends_at_a_pages_end(open_pages: Open
     pages = open_pages(model)
     record(model, ids, pages, step=100)
     assert Run(model, ids, pages, step=PAGE).cached == 0
-    pages._writer.wait_for(0)
+    pages._writer.wait()
     assert len(files(pages)) == 3
     assert Run(model, ids, pages).cached == 3 * PAGE
 
@@ -383,7 +341,7 @@ def test_a_turn_that_starts_within_a_page_stores_that_page_too(
     for begin, end in ((0, 150), (150, 350), (350, 500)):
         held = pages.recorder(cache, ids[:end], begin, WINDOW)
         prefill(model.network, cache, ids[begin:end], step_size=PAGE, on_held=held)
-        pages._writer.wait_for(0)
+        pages._writer.wait()
     assert len(files(pages)) == 3
     again = Run(model, ids, pages)
     assert again.cached == 3 * PAGE
@@ -406,13 +364,13 @@ def test_pages_that_could_not_be_found_or_trusted_are_not_stored(
     held = pages.recorder(cache, ids, 0, WINDOW)
     other = text_like(ids, PAGE, 2 * PAGE)
     prefill(model.network, cache, other, step_size=PAGE, on_held=held)
-    pages._writer.wait_for(0)
+    pages._writer.wait()
     assert len(files(pages)) == 1
     # The cache does not contain as many tokens as it was said to.
     held = pages.recorder(new_cache(model), other, 0, WINDOW)
     assert held is not None
     held(other[: 2 * PAGE])
-    pages._writer.wait_for(0)
+    pages._writer.wait()
     assert len(files(pages)) == 1
     # The cache has been used before: its positions are not the text's.
     for window in windows(cache):
@@ -453,58 +411,32 @@ def test_another_version_of_mlx_finds_nothing(
     assert Run(model, ids, open_pages(model)).cached == 0
 
 
-def test_the_same_key_for_other_tokens_does_not_match(
-    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does a page of the same tokens match if those before them differ."""
-
-    def collide(_: str, ids: np.ndarray, page: int) -> list[str]:
-        return [f"{end}" for end in range(page, len(ids) + 1, page)]
-
-    monkeypatch.setattr(prefix_cache, "page_keys", collide)
-    ids = text(3 * PAGE + 1)
-    pages = open_pages(model)
-    record(model, ids, pages)
-    other = np.concatenate([text(PAGE, 9), ids[PAGE:]])
-    assert files(pages) == {f"{n * PAGE}" for n in (1, 2, 3)}
-    assert Run(model, np.concatenate([ids[:PAGE], text(PAGE, 9), ids[:9]]), pages).cached == PAGE
-    pages._writer.wait_for(0)
-    run = Run(model, other, pages)
-    assert run.cached == 0
-    np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
-
-
 def test_a_page_file_swapped_for_another_does_not_match(model: Model, open_pages: Open) -> None:
     ids, other = text(2 * PAGE + 1), text(2 * PAGE + 1, 2)
     pages = open_pages(model)
     record(model, ids, pages)
     record(model, other, pages)
-    first, second = (
-        pages.index.chain(prefix_cache.page_keys(pages._print, each, PAGE)) for each in (ids, other)
-    )
-    pages.index.path_of(second[0].key).replace(pages.index.path_of(first[0].key))
+    page_file(pages, other, 0).replace(page_file(pages, ids, 0))
     assert Run(model, ids, pages).cached == 0
 
 
 # Damage
 
 
-@pytest.mark.parametrize("kind", ["changed", "cut off", "longer", "empty", "missing", "nonsense"])
-def test_a_damaged_page_is_deleted_with_its_descendants_and_written_again(
+@pytest.mark.parametrize("kind", ["changed", "cut off", "empty", "missing", "nonsense"])
+def test_a_damaged_page_is_deleted_and_written_again(
     kind: str, model: Model, open_pages: Open
 ) -> None:
     ids = text(4 * PAGE + 1)
     pages = open_pages(model)
     plain = record(model, ids, pages).logits()
-    row = pages.index.chain(prefix_cache.page_keys(pages._print, ids, PAGE))[2]
-    path = pages.index.path_of(row.key)
+    path = page_file(pages, ids, 2)
     data = bytearray(path.read_bytes())
     if kind == "changed":
         data[len(data) // 2] ^= 1
     contents = {
         "changed": bytes(data),
         "cut off": bytes(data[:-1]),
-        "longer": bytes(data) + b"\0",
         "empty": b"",
         "nonsense": b"\xff" * len(data),
     }
@@ -514,41 +446,12 @@ def test_a_damaged_page_is_deleted_with_its_descendants_and_written_again(
         path.write_bytes(contents[kind])
     cache = new_cache(model)
     assert pages.fill(cache, ids, WINDOW) == 2 * PAGE
-    assert len(files(pages)) == 2
+    assert not path.exists()
     np.testing.assert_array_equal(record(model, ids, pages).logits(), plain)
     assert len(files(pages)) == 4
     again = Run(model, ids, pages)
     assert again.cached == 4 * PAGE
     np.testing.assert_array_equal(again.logits(), plain)
-
-
-@pytest.mark.parametrize("change", ["shape", "dtype", "name", "model", "ids"])
-def test_a_page_with_other_contents_does_not_match(
-    change: str, model: Model, open_pages: Open
-) -> None:
-    ids = text(PAGE + 1)
-    pages = open_pages(model)
-    record(model, ids, pages)
-    (row,) = pages.index.chain(prefix_cache.page_keys(pages._print, ids, PAGE))
-    path = pages.index.path_of(row.key)
-    arrays, facts = tensor_file.read(path, max_bytes=PLENTY)
-    keys = arrays.pop("0.keys")
-    if change == "shape":
-        arrays["0.keys"] = keys.swapaxes(1, 2)
-    elif change == "dtype":
-        arrays["0.keys"] = keys.astype(mx.float16)
-    elif change == "name":
-        arrays["9.keys"] = keys
-    else:
-        arrays["0.keys"] = keys
-    if change == "model":
-        facts["model"] = "another"
-    if change == "ids":
-        arrays.pop("ids")
-    size = tensor_file.write(path, tensor_file.hold(arrays), facts)
-    pages.index.add(row.key, row.parent, depth=PAGE, size_bytes=size, model="tiny", has_state=False)
-    assert pages.fill(new_cache(model), ids, WINDOW) == 0
-    assert files(pages) == set()
 
 
 def test_an_unusable_directory_only_costs_the_prefill(model: Model, tmp_path: Path) -> None:
@@ -560,18 +463,6 @@ def test_an_unusable_directory_only_costs_the_prefill(model: Model, tmp_path: Pa
     assert run.cached == 0
     assert isinstance(pages.error, OSError)
     np.testing.assert_array_equal(run.logits(), Run(model, ids).logits())
-
-
-def test_an_index_that_is_not_a_database_is_replaced(model: Model, open_pages: Open) -> None:
-    ids = text(2 * PAGE + 1)
-    pages = open_pages(model)
-    record(model, ids, pages)
-    pages.close()
-    pages.index._database._file.write_bytes(b"no database " * 999)
-    pages = open_pages(model)
-    assert record(model, ids, pages).cached == 0
-    assert Run(model, ids, pages).cached == 2 * PAGE
-    assert pages.error is None
 
 
 def test_a_full_disk_stops_only_the_recording(
@@ -601,18 +492,6 @@ def test_a_full_disk_stops_only_the_recording(
     np.testing.assert_array_equal(again.logits(), plain)
 
 
-def test_an_unwritable_index_stops_the_recording(
-    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any, **__: Any) -> bool:
-        raise OSError("the database is full")
-
-    monkeypatch.setattr(PrefixIndex, "add", refuse)
-    pages = open_pages(model)
-    record(model, text(3 * PAGE), pages)
-    assert str(pages.error) == "the database is full"
-
-
 # Limits
 
 
@@ -620,19 +499,19 @@ def test_files_stay_within_the_limit_and_the_latest_prompt_is_kept(
     model: Model, open_pages: Open
 ) -> None:
     record(model, text(PAGE + 1), open_pages(model))
-    page_bytes = open_pages(model).index.total_bytes()
+    page_bytes = open_pages(model).files.size_bytes()
     limit = int(page_bytes * 4.5)
     for seed in range(2, 6):
         ids = text(3 * PAGE + 1, seed)
         pages = open_pages(model, limit)
         record(model, ids, pages)
-        assert pages.index.total_bytes() <= limit
+        assert pages.files.size_bytes() <= limit
         assert Run(model, ids, pages).cached == 3 * PAGE
     # A prompt larger than the limit leaves its beginning.
     ids = text(7 * PAGE + 1, 9)
     pages = open_pages(model, limit)
     record(model, ids, pages)
-    assert pages.index.total_bytes() <= limit
+    assert pages.files.size_bytes() <= limit
     assert 2 * PAGE <= record(model, ids, pages).cached <= 4 * PAGE
     pages = open_pages(model, 0)
     pages.close()
@@ -643,14 +522,14 @@ def test_only_a_few_pages_wait_for_a_slow_disk(
     model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, waiting = open_pages(model), []
-    store = pages._writer.store
+    write = pages.files.write
 
-    def slowly(*arguments: Any, **row: Any) -> bool:
+    def slowly(*arguments: Any) -> None:
         time.sleep(0.02)
         waiting.append(sum(not each.done() for each in pages._writer._writes))
-        return store(*arguments, **row)
+        write(*arguments)
 
-    monkeypatch.setattr(pages._writer, "store", slowly)
+    monkeypatch.setattr(pages.files, "write", slowly)
     record(model, text(12 * PAGE), pages, step=6 * PAGE, window=None)
     assert len(waiting) == 11
     assert max(waiting) <= PAGES_IN_FLIGHT + 1
@@ -669,7 +548,9 @@ def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
         window._ring.size = window._ring.next = window.keys.shape[2]
     mx.eval([window.keys for window in windows(cache)])
     pages = PrefixCache(Path("unused"), model, 0)
-    recorder = Recorder(pages._writer, pages.like, cache, ids, keys=["key"], stored=[])
+    recorder = Recorder(
+        pages._writer, pages.like, cache, ids, keys=["key"], done=[], label="", now=0
+    )
     before = mx.get_active_memory()
     held = tensor_file.hold(recorder._entries(PAGE, 0))
     for window in windows(cache):
@@ -685,11 +566,8 @@ def test_stored_pages_are_private_to_their_owner(model: Model, open_pages: Open)
         record(model, text(2 * PAGE), pages)
     finally:
         os.umask(before)
-    directory = pages.index.path_of("any").parent
-    assert directory.stat().st_mode & 0o777 == directory.parent.stat().st_mode & 0o777 == 0o700
-    stored = [path for path in directory.parent.rglob("*") if path.is_file()]
-    assert len(stored) >= 2
-    assert all(path.stat().st_mode & 0o777 == 0o600 for path in stored)
+    assert pages.files.directory.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in files(pages)} == {0o600}
 
 
 # Which caches
@@ -707,7 +585,7 @@ def test_a_cache_that_cannot_be_stored_is_left_alone_with_a_reason(
     assert pages.refusal(Cache([QuantizedKVCache()])) == ("this model uses a QuantizedKVCache")
     run = Run(chunked, text(PAGE + 1), open_pages(chunked))
     assert run.cached == 0
-    assert not pages.index.path_of("any").parent.exists()
+    assert not pages.files.directory.exists()
 
 
 # Several processes
@@ -732,7 +610,7 @@ def test_processes_can_fill_and_prune_concurrently(
     model: Model, open_pages: Open, tmp_path: Path
 ) -> None:
     record(model, text(PAGE + 1), open_pages(model))
-    limit = open_pages(model).index.total_bytes() * 6
+    limit = open_pages(model).files.size_bytes() * 6
     context = multiprocessing.get_context("spawn")
     arguments = [(tmp_path / "prefixes", limit, [*range(n, n + 8)]) for n in (0, 2)]
     processes = [context.Process(target=run_prompts, args=each) for each in arguments]
@@ -742,5 +620,4 @@ def test_processes_can_fill_and_prune_concurrently(
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     pages = open_pages(model, limit)
-    assert pages.index.prune(limit) == 0
-    assert pages.index.total_bytes() <= limit
+    assert pages.files.size_bytes() <= limit

@@ -63,15 +63,6 @@ def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
-@pytest.mark.parametrize("step", ["100", "2048"])
-def test_the_step_size_does_not_matter(step: str, ask: Any) -> None:
-    fresh = ask("What?", "--no-prefix-cache", "--prefill-step-size", step)
-    ask("What?", "--prefill-step-size", "64")
-    again = ask("What?", "--prefill-step-size", step)
-    assert again["cached_tokens"] > 2000
-    assert again["text"] == fresh["text"]
-
-
 def test_only_the_first_window_of_a_long_prompt_is_cached(ask: Any) -> None:
     fresh = ask("What?", "--no-prefix-cache", "--max-kv-size", "700")
     ask("What?", "--max-kv-size", "700")
@@ -93,28 +84,6 @@ def test_a_run_with_checkpoints_does_not_use_the_prefix_cache(
     )
     assert done.returncode == 0
     assert "cached" not in done.stderr
-
-
-def test_prompts_that_differ_early_share_only_the_part_before(ask: Any) -> None:
-    """For example, if the template puts the date into the system prompt."""
-    dated = "Be brief. " * 60 + "Today is {}."
-    ask("What?", "-s", dated.format("Monday"))
-    again = ask("What?", "-s", dated.format("Tuesday"))
-    assert again["cached_tokens"] == 512
-    assert ask("What?", "-s", dated.format("Tuesday"))["cached_tokens"] > 2000
-
-
-def test_texts_that_differ_within_a_character_share_the_part_before(
-    ask: Any, document: Path
-) -> None:
-    """A byte is a token here: the last shared page ends between two bytes of a character."""
-    same = "." * (9 * PAGE)
-    for letters in ("\u00e9", "\u00ea"):  # the first byte is the same
-        document.write_text(same + letters * 700)
-        fresh = ask("What?", "--no-prefix-cache")
-        known = ask("What?")
-        assert known["text"] == fresh["text"]
-    assert 8 * PAGE <= known["cached_tokens"] <= 10 * PAGE
 
 
 def test_other_weights_of_the_same_name_find_nothing(ask: Any, tmp_path: Path) -> None:
@@ -175,7 +144,6 @@ def test_the_cache_commands(
     assert int(tokens.replace(",", "")) >= 2048
     assert model == str(tiny_model)
     assert json.loads(run_mlxchat("cache", "list", "--json").stdout)["key"].startswith(id_)
-    assert str(paths.prefix_cache_dir()) in run_mlxchat("cache", "info").stdout
     assert run_mlxchat("cache", "rm", "--yes", "ffff").returncode == 2
     assert run_mlxchat("cache", "rm", "--yes", id_).returncode == 0
     assert pages() == []
@@ -224,7 +192,7 @@ def test_removing_a_prefix_keeps_pages_shared_with_another(
     assert ask(question)["cached_tokens"] > 2000
 
 
-@pytest.mark.parametrize("command", [["list"], ["info"], ["clear", "-y"], ["rm", "-y", "ffff"]])
+@pytest.mark.parametrize("command", [["list"], ["clear", "-y"], ["rm", "-y", "ffff"]])
 def test_an_unusable_cache_directory_is_reported(
     command: list[str], run_mlxchat: RunMlxchat
 ) -> None:
@@ -233,7 +201,7 @@ def test_an_unusable_cache_directory_is_reported(
     directory.touch()
     done = run_mlxchat("cache", *command)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"mlxchat: error: cannot use {directory}: File exists\n"
+    assert done.stderr == f"mlxchat: error: cannot use {directory}: Not a directory\n"
 
 
 def test_a_model_that_cannot_be_cached_is_reported(

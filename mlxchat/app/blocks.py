@@ -12,7 +12,6 @@ from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
 from mlxchat.request import Setup
 from mlxchat.store.block_store import DiskBlocks
-from mlxchat.store.prefix_cache import has_room
 from mlxchat.text.tokens import Prompt, Tokenizer
 
 
@@ -28,8 +27,8 @@ def block_reader(
 ) -> BlockReader | None:
     """The reader that fills the empty cache with the prompt's blocks; None for ordinary prefill.
 
-    Open files are closed with `stack`. Raises CacheError with the reason if this model's blocks
-    cannot be joined.
+    What could not be stored is reported at the end of `stack`. Raises CacheError with the reason
+    if this model's blocks cannot be joined.
     """
     if not prompt.blocks:
         return None
@@ -38,10 +37,8 @@ def block_reader(
     if reason := join_refusal(cache, len(prompt.ids), window):
         notify(f"blocks are read as ordinary text: {reason}")
         return None
-    directory = paths.prefix_cache_dir()
-    limit_bytes = setup.prefix_cache_bytes
-    store = DiskBlocks(directory, model, limit_bytes, has_room(directory, limit_bytes))
-    stack.callback(_close, store, notify)
+    store = DiskBlocks(paths.prefix_cache_dir(), model, setup.prefix_cache_bytes)
+    stack.callback(_report, store, notify)
     return BlockReader(prompt, store)
 
 
@@ -62,7 +59,6 @@ def refused() -> Iterator[None]:
         ) from error
 
 
-def _close(store: DiskBlocks, notify: Callable[[str], None]) -> None:
-    store.close()
+def _report(store: DiskBlocks, notify: Callable[[str], None]) -> None:
     if store.error is not None:
         notify(f"cannot save a block: {store.error}")

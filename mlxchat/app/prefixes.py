@@ -7,7 +7,7 @@ from mlxchat.cache import Cache
 from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.request import Setup
-from mlxchat.store.prefix_cache import PrefixCache, has_room
+from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.text.spans import TokenIds
 
 # A shorter prompt is read faster than it is found.
@@ -39,10 +39,9 @@ class Prefixes:
         and a function to call with the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < MIN_TOKENS:
             return 0, None
-        directory = paths.prefix_cache_dir()
         if self._open is None or self._open[0] is not model:
             self.close()
-            self._open = model, PrefixCache(directory, model, self._limit_bytes)
+            self._open = model, PrefixCache(paths.prefix_cache_dir(), model, self._limit_bytes)
         prefixes = self._open[1]
         prefixes.label = " ".join(self.label.split())[:LABEL_CHARS]
         reason = prefixes.refusal(cache)
@@ -52,8 +51,6 @@ class Prefixes:
         if model.peers is not None:
             return model.peers.begin_prefix(prefixes, cache, ids, window)
         cached = prefixes.fill(cache, ids, window)
-        if not has_room(directory, self._limit_bytes):
-            return cached, None
         return cached, prefixes.recorder(cache, ids, cached, window)
 
     def close(self) -> None:

@@ -104,10 +104,7 @@ def complete_prompt(incomplete: str) -> Names:
 @quietly
 def complete_prefix(incomplete: str) -> Names:
     from mlxchat import paths
-    from mlxchat.store.prefix_index import PrefixIndex
+    from mlxchat.store.cache_files import CacheFiles, ends_of
 
-    directory = paths.prefix_cache_dir()
-    if not directory.is_dir():
-        return []
-    prefixes = PrefixIndex(directory).prefixes()[:MAX_PREFIXES]
+    prefixes = ends_of(CacheFiles(paths.prefix_cache_dir()).entries())[:MAX_PREFIXES]
     return [(each.key[:12], f"{each.tokens:,} tokens of {each.model}") for each in prefixes]

@@ -1,5 +1,6 @@
 """`mlxchat cache`: prompts and documents whose keys and values are kept on the disk."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from mlxchat.cli.shared_options import Json, Yes, agrees
 from mlxchat.terminal.listing import minute, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
-    from mlxchat.store.prefix_index import PrefixIndex, StoredPrefix
+    from mlxchat.store.cache_files import CacheFiles, Entry
 
 cache_app = App(
     help="Manage the prefix cache of long prompts and blocks.",
@@ -23,17 +24,14 @@ cache_app = App(
 Examples:
   mlxchat cache warm report.txt
   mlxchat generate -f report.txt "Who wrote this?"
-  mlxchat cache info
+  mlxchat cache list
 
-`mlxchat cache info` shows where it is. The options --prefix-cache-size and
---no-prefix-cache of chat and generate limit it and turn it off.
+The options --prefix-cache-size and --no-prefix-cache of chat and generate
+limit it and turn it off.
 """,
 )
 
 COLUMNS = ("ID", "KIND", "TOKENS", "USED", "TEXT", "MODEL")
-
-# A prefix is listed by its last page.
-KINDS = {"page": "prefix", "block": "block"}
 
 WARM = some_of(
     "generate",
@@ -44,40 +42,23 @@ WARM = some_of(
 
 @cache_app.command("list", epilog="Example: mlxchat cache list")
 def list_prefixes(as_json: Json = False) -> None:
-    """List the prefixes and blocks, most recently used first.
+    """List the prefixes and blocks, most recently used first, and their size.
 
     In a pipe, each line has the columns of the table, separated by tabs.
     """
-    with _index() as index:
-        prefixes = index.prefixes()
-    if as_json:
-        write_json_lines(asdict(each) | {"kind": KINDS[each.kind]} for each in prefixes)
-        return
-    write_table(COLUMNS, [_row(each) for each in prefixes], ("TOKENS",), cut=("TEXT", "MODEL"))
-
-
-@cache_app.command(epilog="Example: mlxchat cache info")
-def info() -> None:
-    """Show the size of the cache and its directory."""
-    from mlxchat import paths
+    from mlxchat.store.cache_files import ends_of
     from mlxchat.units import format_bytes
 
-    with _index() as index:
-        models, total_bytes = index.models(), index.total_bytes()
-    rows = [
-        (
-            each.model,
-            str(each.pages),
-            f"{each.tokens:,}",
-            format_bytes(each.bytes),
-            format_bytes(each.bytes / each.tokens),
-            minute(each.used),
-        )
-        for each in models
-    ]
-    headers = ("MODEL", "PAGES", "TOKENS", "SIZE", "BYTES/TOKEN", "USED")
-    write_table(headers, rows, headers[1:5])
-    write(f"{format_bytes(total_bytes)} in {paths.prefix_cache_dir()}\n")
+    with _files() as files:
+        entries = files.entries()
+    ends = ends_of(entries)
+    if as_json:
+        write_json_lines(asdict(each) for each in ends)
+        return
+    write_table(COLUMNS, [_row(each) for each in ends], ("TOKENS",), cut=("TEXT", "MODEL"))
+    if sys.stdout.isatty():
+        size_bytes = sum(each.bytes for each in entries)
+        write(f"{format_bytes(size_bytes)} in {files.directory}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache rm 3f9c2ab81d07")
@@ -89,31 +70,30 @@ def rm(
     yes: Yes = False,
 ) -> None:
     """Delete prefixes and blocks; pages that others share stay."""
+    from mlxchat.store.cache_files import ends_of
     from mlxchat.units import format_bytes
 
-    with _index() as index:
-        prefixes = index.prefixes()
+    with _files() as files:
+        ends = ends_of(files.entries())
         # Nothing is deleted if one of them does not exist.
-        found = list(dict.fromkeys(_with_id(id_, prefixes) for id_ in ids))
+        found = list(dict.fromkeys(_with_id(id_, ends) for id_ in ids))
         what = found[0][:12] if len(found) == 1 else f"{len(found)} entries"
         if not agrees(f"Delete {what} from the cache?", yes=yes):
             return
-        before_bytes = index.total_bytes()
-        for key in found:
-            index.remove_prefix(key)
-        freed = format_bytes(before_bytes - index.total_bytes())
+        freed = format_bytes(sum(files.delete_text(key) for key in found))
     write(f"deleted {', '.join(key[:12] for key in found)}, {freed}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache clear")
 def clear(yes: Yes = False) -> None:
     """Delete all prefixes and blocks."""
-    from mlxchat.units import count, format_bytes
+    from mlxchat.units import format_bytes
 
-    with _index() as index:
-        size = format_bytes(index.total_bytes())
+    with _files() as files:
+        size = format_bytes(files.size_bytes())
         if agrees(f"Delete the whole cache, {size}?", yes=yes):
-            write(f"deleted {count(index.clear(), 'page')}, {size}\n")
+            files.prune(-1)
+            write(f"deleted {size}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
@@ -145,16 +125,16 @@ def warm(
     )
 
 
-def _row(prefix: "StoredPrefix") -> tuple[str, ...]:
-    kind, tokens = KINDS[prefix.kind], f"{prefix.tokens:,}"
-    return prefix.key[:12], kind, tokens, minute(prefix.used), prefix.label, prefix.model
+def _row(entry: "Entry") -> tuple[str, ...]:
+    tokens = f"{entry.tokens:,}"
+    return entry.key[:12], entry.kind, tokens, minute(entry.used), entry.label, entry.model
 
 
-def _with_id(id_: str, prefixes: "list[StoredPrefix]") -> str:
+def _with_id(id_: str, entries: "list[Entry]") -> str:
     """The key that begins so. Raises UsageError unless there is exactly one."""
     from mlxchat.errors import UsageError
 
-    found = [each.key for each in prefixes if each.key.startswith(id_)]
+    found = [each.key for each in entries if each.key.startswith(id_)]
     if len(found) != 1 or not id_:
         what = "several entries match" if found else "no entry matches"
         raise UsageError(f"{what} {id_!r}: `mlxchat cache list` shows their IDs")
@@ -162,13 +142,13 @@ def _with_id(id_: str, prefixes: "list[StoredPrefix]") -> str:
 
 
 @contextmanager
-def _index() -> "Iterator[PrefixIndex]":
-    """Raises OutputError if the disk, or the database on it, cannot be used."""
+def _files() -> "Iterator[CacheFiles]":
+    """Raises OutputError if the directory cannot be used."""
     from mlxchat import paths
     from mlxchat.errors import OutputError
     from mlxchat.files import reported_as
-    from mlxchat.store.prefix_index import PrefixIndex
+    from mlxchat.store.cache_files import CacheFiles
 
     directory = paths.prefix_cache_dir()
     with reported_as(OutputError, f"use {directory}"):
-        yield PrefixIndex(directory)
+        yield CacheFiles(directory)

@@ -12,7 +12,7 @@ from mlxchat.distributed.leader import Leader, SharedCache
 from mlxchat.distributed.ranks import KIB, Order, Ranks
 from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model, Prefixes
-from mlxchat.store.prefix_cache import PrefixCache, has_room
+from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.text.spans import TokenIds
 
 # The largest number that ranks can send.
@@ -95,6 +95,4 @@ def _agree(
             agreed = agreed if set(ranks.gather(tokens)) == {agreed} else 0
         if agreed:
             cache[:] = filled
-    if not has_room(paths.prefix_cache_dir(), pages.limit_bytes):
-        return agreed, None
     return agreed, pages.recorder(cache, ids, agreed, window)

@@ -4,8 +4,8 @@ thread. `prefix_cache` decides which are stored, and reads them."""
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from mlxchat.cache import Cache, WindowCache
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.store import tensor_file
-from mlxchat.store.prefix_index import ROOT, Page, PrefixIndex
+from mlxchat.store.cache_files import OLDER_S, ROOT, CacheFiles
 from mlxchat.store.tensor_file import Tensor
 
 PAGE = 128  # tokens
@@ -26,54 +26,36 @@ Tensors = dict[str, Tensor]
 
 
 class PageWriter:
-    """Writes pages of one model, identified by `print`, in order, and enforces `limit_bytes`.
-    `error` is the reason why the last page that failed was not stored."""
+    """Writes pages of one model to `files`, in order, in another thread. `error` is the reason why
+    the last page that failed was not stored."""
 
-    def __init__(self, index: PrefixIndex, model_name: str, print: str, limit_bytes: int) -> None:
-        self.index = index
-        self.print = print
-        self.limit_bytes = limit_bytes
+    def __init__(self, files: CacheFiles, model_name: str) -> None:
+        self.files = files
+        self.model_name = model_name
         self.error: OSError | None = None
-        self._model_name = model_name
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pages")
         self._writes: deque[Future[None]] = deque()
 
     def close(self) -> None:
-        """Wait for all writes."""
-        self.wait_for(0)
+        """Wait for all writes, and enforce the limit."""
+        self.wait()
         self._thread.shutdown()
+        with suppress(OSError):
+            self.files.prune(self.files.limit_bytes)
 
     def submit(self, job: Callable[[], None]) -> None:
         """Queue a job for the other thread; wait if too many are queued."""
         self._writes.append(self._thread.submit(job))
-        self.wait_for(PAGES_IN_FLIGHT)
+        self.wait(PAGES_IN_FLIGHT)
 
-    def store(
-        self, key: str, parent: str, tensors: dict[str, Tensor], *, depth: int, **row: Any
-    ) -> bool:
-        """Write a page, and enforce the limit. False if the page before it has been deleted. `row`
-        are the other columns of the page's row in the index. Raises OSError."""
-        facts = {"model": self.print}
-        return self.index.store(
-            key,
-            parent,
-            lambda path: tensor_file.write(path, tensors, facts, full_sync=False),
-            limit_bytes=self.limit_bytes,
-            depth=depth,
-            model=self._model_name,
-            **row,
-        )
-
-    def fail(self, error: OSError) -> None:
-        self.error = error
-
-    def wait_for(self, pending: int) -> None:
+    def wait(self, pending: int = 0) -> None:
         while len(self._writes) > pending:
             self._writes.popleft().result()
 
 
 class Recorder:
-    """Cuts the steps of one prefill into pages, and writes those that are not stored."""
+    """Cuts the steps of one prefill into pages, and writes those that are not stored. Of the first
+    `keys` there are files; those of which `done` is False lack a recurrent model's states."""
 
     def __init__(
         self,
@@ -83,19 +65,21 @@ class Recorder:
         ids: np.ndarray,
         *,
         keys: Sequence[str],
-        stored: Sequence[Page],
-        label: str = "",
+        done: Sequence[bool],
+        label: str,
+        now: float,
     ) -> None:
         self._writer = writer
-        self._label = label
         self._like = like
         self._cache = cache
         self._ids = ids
         self._keys = keys
-        self._stored = stored
+        self._done = done
+        self._label = label
+        self._now = now
         self._position = 0
         self._end = len(keys) * PAGE
-        self._pieces: list[dict[str, Tensor]] = []
+        self._pieces: list[Tensors] = []
         self._stopped = False
 
     def begin(self, cached: int) -> bool:
@@ -104,7 +88,7 @@ class Recorder:
         self._position = cached
         place, tokens = divmod(cached, PAGE)
         held = [window.size() for window in self._windows()]
-        if place > len(self._stored) or cached >= self._end or not self._is_at(cached):
+        if place > len(self._done) or cached >= self._end or not self._is_at(cached):
             return False
         if tokens and (not held or tokens > min(held)):
             return False
@@ -156,10 +140,7 @@ class Recorder:
                 self._finish(place, states)
 
     def _is_wanted(self, place: int) -> bool:
-        """Not stored, or stored without the states that a recurrent model needs to continue."""
-        if place >= len(self._stored):
-            return True
-        return bool(recurrent_states(self._cache)) and not self._stored[place].has_state
+        return place >= len(self._done) or not self._done[place]
 
     def _whole_states(self) -> Arrays:
         """The recurrent states, if all that the model needs to continue are there."""
@@ -182,25 +163,28 @@ class Recorder:
 
     def _finish(self, place: int, states: Tensors) -> None:
         pieces, self._pieces = self._pieces, []
-        if states or place >= len(self._stored):
+        if states or place >= len(self._done):
             self._writer.submit(partial(self._write, place, pieces, states))
 
-    def _write(
-        self, place: int, pieces: Sequence[dict[str, Tensor]], states: dict[str, Tensor]
-    ) -> None:
-        if self._stopped:
+    def _write(self, place: int, pieces: Sequence[Tensors], states: Tensors) -> None:
+        files, parent = self._writer.files, self._keys[place - 1] if place else ROOT
+        # A page could not be reached after one that another process deleted.
+        if self._stopped or (parent != ROOT and not files.path_of(parent).exists()):
+            self._stopped = True
             return
-        depth = (place + 1) * PAGE
-        parent = self._keys[place - 1] if place else ROOT
-        # All tokens so far are stored, so no hash of this or an earlier page has to be trusted.
-        ids = Tensor("I32", (depth,), self._ids[:depth])
-        tensors = _joined(pieces) | states | {"ids": ids}
+        facts = {
+            "parent": parent,
+            "kind": "prefix",
+            "tokens": (place + 1) * PAGE,
+            "has_states": bool(states),
+            "model": self._writer.model_name,
+            "label": self._label,
+        }
+        used = self._now - place * OLDER_S
         try:
-            row = {"depth": depth, "has_state": bool(states), "label": self._label}
-            stored = self._writer.store(self._keys[place], parent, tensors, **row)
-            self._stopped = not stored
+            files.write(self._keys[place], _joined(pieces) | states, facts, used)
         except OSError as error:
-            self._writer.fail(error)
+            self._writer.error = error
             self._stopped = True
 
 
@@ -230,9 +214,9 @@ def of_length(tokens: int, like: mx.array) -> tuple[int, ...]:
     return (*like.shape[:2], tokens, *like.shape[3:])
 
 
-def _joined(pieces: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _joined(pieces: Sequence[Tensors]) -> Tensors:
     """The page, joined from pieces with some of its tokens each."""
-    joined: dict[str, Tensor] = {}
+    joined: Tensors = {}
     for name, tensor in pieces[0].items():
         bits = np.concatenate([piece[name].bits for piece in pieces], axis=2)
         joined[name] = Tensor(tensor.type, bits.shape, bits)

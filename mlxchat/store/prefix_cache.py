@@ -1,16 +1,14 @@
 """A cache of prompt prefixes on the disk: keys and values prefilled once are read back, whatever
 conversation or document they were for, instead of computed again.
 
-A prefix is stored in pages of 128 tokens; `prefix_index` keeps track of them. Pages restore exactly
-what prefill computed, bit for bit: a page is trusted only if the model, the shapes and all tokens
-up to its end match. Any problem costs no more than a prefill.
-
-Source: the prefix caches of vLLM and SGLang, see `prefix_index`; these outlive the process.
+A prefix is stored in pages of 128 tokens, each in one of `CacheFiles`. Its name is a hash of the
+model, of its tokens and of all pages before it, so prompts that begin alike share pages. Pages
+restore exactly what prefill computed, bit for bit. Any problem costs no more than a prefill.
 """
 
-import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import hashlib
+import time
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -21,9 +19,9 @@ from mlxchat.cache.block import slice_refusal
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.placement import Entries, Placement
 from mlxchat.engine.loops import OnHeld
-from mlxchat.errors import SnapshotBroken
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
+from mlxchat.store.cache_files import ROOT, CacheFiles
 from mlxchat.store.fingerprint import made_by
 from mlxchat.store.page_recorder import (
     PAGE,
@@ -36,8 +34,6 @@ from mlxchat.store.page_recorder import (
     states_of,
     used_layers,
 )
-from mlxchat.store.prefix_index import Page, PrefixIndex, page_keys
-from mlxchat.store.tensor_file import NAME_OF_TYPE
 
 
 class PrefixCache:
@@ -48,12 +44,12 @@ class PrefixCache:
     """
 
     def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
-        self.index = PrefixIndex(directory)
-        self._model = model
-        self._print = made_by(model)
+        self.files = CacheFiles(directory, limit_bytes)
         self.limit_bytes = limit_bytes
         self.label = ""
-        self._writer = PageWriter(self.index, model.name, self._print, limit_bytes)
+        self._model = model
+        self._made_by = made_by(model)
+        self._writer = PageWriter(self.files, model.name)
 
     @property
     def error(self) -> OSError | None:
@@ -75,20 +71,27 @@ class PrefixCache:
         states can only continue after a page that has them.
         """
         keys = self._keys_to_fill(cache, ids, window)
-        with suppress(OSError):
-            while chain := self._fillable_chain(keys):
-                loaded = self._load(cache, ids, chain)
-                if loaded is not None:
-                    self._restore(cache, loaded, len(chain) * PAGE)
-                    self._touch(page.key for page in chain)
-                    return len(chain) * PAGE
-        return 0
+        pages: list[Tensors] = []
+        for key in keys:
+            page = self.files.read(key)
+            if page is None:
+                break
+            pages.append(page)
+        states = states_of(self.like).keys()
+        while pages and not states <= pages[-1].keys():
+            pages.pop()
+        if pages:
+            self._restore(cache, self._joined(cache, pages), len(pages) * PAGE)
+            self.files.touch(keys[: len(pages)])
+        return len(pages) * PAGE
 
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """How many tokens `fill` will restore, if every stored page can be read."""
-        with suppress(OSError):
-            return len(self._fillable_chain(self._keys_to_fill(cache, ids, window))) * PAGE
-        return 0
+        keys = self._keys_to_fill(cache, ids, window)
+        count = self.files.present(keys)
+        while count and not self._has_states(keys[count - 1]):
+            count -= 1
+        return count * PAGE
 
     def recorder(
         self, cache: Cache, ids: np.ndarray, cached: int, window: int | None
@@ -99,29 +102,32 @@ class PrefixCache:
         The cache has the first `cached` tokens, prefilled or filled, with none evicted or rewound.
         Nothing is stored beyond `window`, or after a token that is not in `ids`.
         """
-        if self.refusal(cache) is not None:
+        if self.refusal(cache) is not None or not self.files.has_room():
             return None
         ids = ids[: _reusable_tokens(cache, window, len(ids))].astype(np.int32)
-        keys = page_keys(self._print, ids, PAGE)
-        try:
-            stored = self.index.chain(keys)
-        except OSError as error:
-            self._writer.error = error
-            return None
-        self._touch(page.key for page in stored)
+        keys = self.page_keys(ids)
+        stored, now = self.files.present(keys), time.time()
+        self.files.touch(keys[:stored], now)
+        done = [self._has_states(key) for key in keys[:stored]]
         recorder = Recorder(
-            self._writer, self.like, cache, ids, keys=keys, stored=stored, label=self.label
+            self._writer, self.like, cache, ids, keys=keys, done=done, label=self.label, now=now
         )
         return recorder if recorder.begin(cached) else None
 
     def close(self) -> None:
-        """Wait for the writes, enforce the limit, and close the files."""
+        """Wait for the writes, and enforce the limit."""
         self._writer.close()
-        with suppress(OSError):
-            self.index.prune(self.limit_bytes)
-        self.index.close()
 
-    # Reading
+    def page_keys(self, ids: np.ndarray) -> list[str]:
+        """The keys of the complete pages of `ids: (T,)`, in order."""
+        keys: list[str] = []
+        parent = ROOT
+        for end in range(PAGE, len(ids) + 1, PAGE):
+            digest = hashlib.blake2b(f"{self._made_by}\n{parent}\n".encode(), digest_size=20)
+            digest.update(ids[end - PAGE : end].astype("<i4").tobytes())
+            parent = digest.hexdigest()
+            keys.append(parent)
+        return keys
 
     @cached_property
     def like(self) -> Cache:
@@ -132,72 +138,25 @@ class PrefixCache:
         """Keys of the pages that the cache could be filled from; none if it is not empty."""
         if self.refusal(cache) is not None or not _is_untouched(cache):
             return []
-        reusable = _reusable_tokens(cache, window, len(ids) - 1)
-        return page_keys(self._print, ids[:reusable], PAGE)
+        return self.page_keys(ids[: _reusable_tokens(cache, window, len(ids) - 1)])
 
-    def _fillable_chain(self, keys: Sequence[str]) -> list[Page]:
-        # If nothing can be stored, do not even create the directory.
-        chain = self.index.chain(keys) if keys else []
-        needs_state = bool(recurrent_states(self.like))
-        while needs_state and chain and not chain[-1].has_state:
-            chain.pop()
-        return chain
+    def _has_states(self, key: str) -> bool:
+        """Whether the stored page has all that the model needs to continue after it."""
+        return not recurrent_states(self.like) or bool(self.files.facts(key).get("has_states"))
 
-    def _load(self, cache: Cache, ids: np.ndarray, chain: Sequence[Page]) -> Arrays | None:
-        """The arrays of all layers after the chain's tokens. If a page cannot be used, removes it
-        and returns None."""
-        tokens = len(chain) * PAGE
+    def _joined(self, cache: Cache, pages: Sequence[Tensors]) -> Arrays:
+        """The arrays of all layers after these pages."""
+        tokens = len(pages) * PAGE
         whole: Tensors = {}
         for i in used_layers(self.like):
             size = min(tokens, windows(cache)[i].max_size or tokens)
             for name, array in arrays_of(i, windows(self.like)[i]):
                 whole[name] = tensor_file.empty(of_length(size, array), array.dtype)
-        page: Tensors = {}
-        for row in chain:
-            try:
-                page = self._read(row, ids)
-            except (SnapshotBroken, FileNotFoundError):
-                self.index.remove(row.key)
-                return None
-            # Copied from the mapped file without the device, which waits only once, for all pages.
+        # Copied from the mapped files without the device, which waits only once, for all pages.
+        for number, page in enumerate(pages, 1):
             for name, tensor in whole.items():
-                _put(tensor.bits, page[name].bits, tokens - row.depth)
-        return tensor_file.loaded(whole | {name: page[name] for name in states_of(self.like)})
-
-    def _read(self, row: Page, ids: np.ndarray) -> Tensors:
-        """Raises SnapshotBroken if this is not this model's page of these tokens."""
-        path = self.index.path_of(row.key)
-        tensors, facts = tensor_file.read_bits(path, max_bytes=row.bytes)
-        right = (
-            facts == {"model": self._print}
-            and "ids" in tensors
-            and np.array_equal(tensors["ids"].bits, ids[: row.depth])
-            and self._has_keys_and_values(tensors)
-            and (not row.has_state or self._has_states(tensors))
-        )
-        if not right:
-            raise SnapshotBroken(f"the content of {path} does not match its name")
-        return tensors
-
-    def _has_keys_and_values(self, tensors: Tensors) -> bool:
-        expected = [
-            pair for i in used_layers(self.like) for pair in arrays_of(i, windows(self.like)[i])
-        ]
-        return all(
-            name in tensors
-            and tensors[name].type == NAME_OF_TYPE[array.dtype]
-            and tensors[name].shape == of_length(PAGE, array)
-            for name, array in expected
-        )
-
-    def _has_states(self, tensors: Tensors) -> bool:
-        # A state's shape after one token may differ from its shape after many.
-        return all(
-            name in tensors
-            and tensors[name].type == NAME_OF_TYPE[array.dtype]
-            and len(tensors[name].shape) == array.ndim
-            for name, array in states_of(self.like).items()
-        )
+                _put(tensor.bits, page[name].bits, tokens - number * PAGE)
+        return tensor_file.loaded(whole | {name: pages[-1][name] for name in states_of(self.like)})
 
     def _restore(self, cache: Cache, loaded: Arrays, tokens: int) -> None:
         for i in used_layers(self.like):
@@ -207,17 +166,6 @@ class PrefixCache:
             windows(cache)[i].restore(Entries(keys, values), placement)
         for i, state in enumerate(recurrent_states(cache)):
             state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
-
-    def _touch(self, keys: Iterable[str]) -> None:
-        # If this fails, the pages only seem older than they are.
-        with suppress(OSError):
-            self.index.touch(keys)
-
-
-def has_room(directory: Path, limit_bytes: int) -> bool:
-    """Whether the disk has room for a full cache in the directory."""
-    nearest = next(each for each in (directory, *directory.parents) if each.exists())
-    return shutil.disk_usage(nearest).free > limit_bytes
 
 
 def _is_untouched(cache: Cache) -> bool:

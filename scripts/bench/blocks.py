@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from mlxchat.text.parts import Part, encode_parts
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 
-LIMIT_BYTES = 1 << 40
+LIMIT_BYTES = 1 << 33
 STEP = 512
 TEXT_TOKENS = 60_000
 DOCUMENTS = 4
@@ -50,10 +49,8 @@ def main() -> None:
     lengths = (160, 40) if options.quick else (800, 200)
     orders, fact_orders, facts = (2, 1, 4) if options.quick else (24, 6, 30)
     documents = Documents(model, ids, *lengths, facts)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        closing(DiskBlocks(Path(scratch) / "blocks", model, LIMIT_BYTES)) as blocks,
-    ):
+    with tempfile.TemporaryDirectory() as scratch:
+        blocks = DiskBlocks(Path(scratch) / "blocks", model, LIMIT_BYTES)
         compare(documents, blocks, orders, fact_orders)
 
 

@@ -23,10 +23,9 @@ from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
-from mlxchat.store.prefix_index import page_keys
 from mlxchat.text.spans import TokenIds
 
-LIMIT_BYTES = 1 << 40
+LIMIT_BYTES = 1 << 33
 STEP = 512
 QUESTIONS = ("Who is spoken of first?", "What was made on the third day?", "Who was afraid?")
 SHARED_TOKENS, OWN_TOKENS, BEGINNINGS = 2_048, 512, 10
@@ -121,7 +120,7 @@ def look_up(directory: Path, prefixes: PrefixCache, ids: TokenIds, prompts: int)
     taken_s: list[float] = []
     for _ in range(LOOK_UPS):
         started_s = time.perf_counter()
-        prefixes.index.chain(page_keys(prefixes._print, ids, PAGE))
+        prefixes.files.present(prefixes.page_keys(ids))
         taken_s.append(time.perf_counter() - started_s)
     pages_apart = prompts * (SHARED_TOKENS + OWN_TOKENS) // PAGE
     show(

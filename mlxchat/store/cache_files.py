@@ -1,0 +1,198 @@
+"""Tensors that can be computed again, in files of one folder: pages of prompt prefixes, and blocks.
+
+A file is named by a hash of all that its tensors depend on, and describes itself in its header. Its
+modification time is when it was last used. Losing a file costs a computation and nothing else, so
+several processes may read, write and delete them at the same time.
+
+Source: blocks named by a hash of their tokens and of the block before them, from vLLM's automatic
+prefix caching (Kwon et al., 2023).
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlxchat.errors import SnapshotBroken
+from mlxchat.files import make_private_directory
+from mlxchat.store import tensor_file
+from mlxchat.store.tensor_file import Tensor
+
+SUFFIX = ".safetensors"
+ROOT = ""  # the parent of a text's first page, and of a block
+
+# Younger temporary files may be in the process of being written.
+STRAY_AFTER_S = 600.0
+
+# A page seems a little older than the one before it, so that it is deleted first.
+OLDER_S = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a file describes: a page of a "prefix", with the key of the page before it as `parent`
+    and all tokens up to its end, or a "block". `used` is in seconds since 1970."""
+
+    key: str
+    parent: str
+    kind: str
+    tokens: int
+    model: str
+    label: str
+    bytes: int
+    used: float
+
+
+class CacheFiles:
+    """The files in `directory`, which is created when the first one is written. Those written here
+    and all others together stay within `limit_bytes`."""
+
+    def __init__(self, directory: Path, limit_bytes: int = sys.maxsize) -> None:
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        # Their size when last counted, and what was written here since.
+        self._bytes: int | None = None
+
+    def path_of(self, key: str) -> Path:
+        return self.directory / f"{key}{SUFFIX}"
+
+    def present(self, keys: Iterable[str]) -> int:
+        """How many of the first keys have files, up to the first that has none."""
+        count = 0
+        for key in keys:
+            if not self.path_of(key).exists():
+                break
+            count += 1
+        return count
+
+    def facts(self, key: str) -> dict[str, Any]:
+        """What the file says of itself; nothing if there is none, or no readable one."""
+        try:
+            return tensor_file.read_facts(self.path_of(key))
+        except (OSError, SnapshotBroken):
+            return {}
+
+    def read(self, key: str) -> dict[str, Tensor] | None:
+        """The tensors; None if there is no file. A file that cannot be trusted is deleted."""
+        try:
+            tensors, facts = tensor_file.read_bits(self.path_of(key))
+            if facts.get("key") == key:
+                return tensors
+        except OSError:
+            return None
+        except SnapshotBroken:
+            pass
+        self.delete(key)
+        return None
+
+    def write(
+        self, key: str, tensors: Mapping[str, Tensor], facts: dict[str, Any], used: float
+    ) -> None:
+        """Write a file, and enforce the limit. Raises OSError."""
+        make_private_directory(self.directory)
+        facts = facts | {"key": key}
+        size_bytes = tensor_file.write(self.path_of(key), tensors, facts, full_sync=False)
+        self._set_used(key, used)
+        self._bytes = self.size_bytes() if self._bytes is None else self._bytes + size_bytes
+        if self._bytes > self.limit_bytes:
+            self.prune(self.limit_bytes)
+
+    def touch(self, keys: Sequence[str], now: float | None = None) -> None:
+        """Mark a page and those before it, in order, as used now."""
+        now = now or time.time()
+        for place, key in enumerate(keys):
+            self._set_used(key, now - place * OLDER_S)
+
+    def delete(self, key: str) -> None:
+        """Another process may have deleted the file, or be unable to."""
+        with suppress(OSError):
+            self.path_of(key).unlink()
+
+    def prune(self, limit_bytes: int) -> None:
+        """Delete the least recently used files, until the rest is within the limit, and what killed
+        processes left."""
+        kept = 0
+        stray_before = time.time() - STRAY_AFTER_S
+        for path, status in self._files():
+            if path.name.startswith("."):
+                if status.st_mtime < stray_before:
+                    path.unlink(missing_ok=True)
+                continue
+            kept += status.st_size
+            if kept > limit_bytes:
+                # All that are older go too: they may be later pages of the same text.
+                limit_bytes = -1
+                kept -= status.st_size
+                path.unlink(missing_ok=True)
+        self._bytes = kept
+
+    # Listing
+
+    def entries(self) -> list[Entry]:
+        """All files, most recently used first."""
+        found: list[Entry] = []
+        for path, status in self._files():
+            facts = self.facts(path.name.removesuffix(SUFFIX))
+            with suppress(KeyError):
+                own = {name: facts[name] for name in ("key", "parent", "kind", "model", "label")}
+                found.append(
+                    Entry(**own, tokens=facts["tokens"], bytes=status.st_size, used=status.st_mtime)
+                )
+        return found
+
+    def delete_text(self, key: str) -> int:
+        """Delete this entry and the pages before it that no other text shares; return the bytes."""
+        by_key = {each.key: each for each in self.entries()}
+        freed, children = 0, 0
+        while key in by_key:
+            if sum(each.parent == key for each in by_key.values()) > children:
+                break
+            self.delete(key)
+            freed, children = freed + by_key[key].bytes, 1
+            key = by_key[key].parent
+        return freed
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for as much as may be written."""
+        above = (self.directory, *self.directory.parents)
+        nearest = next(each for each in above if each.exists())
+        return shutil.disk_usage(nearest).free > self.limit_bytes
+
+    def _set_used(self, key: str, used: float) -> None:
+        # If this fails, the file only seems older than it is.
+        with suppress(OSError):
+            os.utime(self.path_of(key), (used, used))
+
+    def size_bytes(self) -> int:
+        """The size of all files. Raises OSError."""
+        return sum(status.st_size for _, status in self._files())
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        """Most recently used first. Raises OSError."""
+        found: list[tuple[Path, os.stat_result]] = []
+        if self.directory.exists():
+            for path in self.directory.iterdir():
+                # Another process may have deleted it meanwhile.
+                with suppress(FileNotFoundError):
+                    found.append((path, path.stat()))
+        return sorted(found, key=lambda each: -each[1].st_mtime_ns)
+
+
+def ends_of(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries by which texts are listed: blocks, and last pages that all pages lead to."""
+    by_key = {each.key: each for each in entries}
+    parents = {each.parent for each in entries}
+
+    def is_complete(entry: Entry) -> bool:
+        while entry.parent != ROOT:
+            if entry.parent not in by_key:
+                return False
+            entry = by_key[entry.parent]
+        return True
+
+    return [each for each in entries if each.key not in parents and is_complete(each)]
