@@ -29,7 +29,7 @@ CEILINGS = {
     "passages": 732,
     "constraint": 850,
     "cache": 2_862,
-    "models": 4_484,
+    "models": 4_421,
     "engine": 2_944,
     "chat": 2_299,
     "store": 1_856,

@@ -74,7 +74,7 @@ def complete_model(incomplete: str) -> Names:
     """All names of models; the shell completes paths itself."""
     if incomplete.startswith(("/", ".", "~")):
         return []
-    from mlxchat.models.names import all_names
+    from mlxchat.models.catalog import all_names
 
     return all_names()
 
@@ -82,7 +82,7 @@ def complete_model(incomplete: str) -> Names:
 @quietly
 def complete_model_here(incomplete: str) -> Names:
     """Models on this disk that mlxchat or the Hub keep."""
-    from mlxchat.models.names import names_here
+    from mlxchat.models.catalog import names_here
 
     return names_here()
 

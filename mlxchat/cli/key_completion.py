@@ -39,6 +39,6 @@ def complete_value(context: typer.Context, incomplete: str) -> Names:
 
 
 def _alias_keys() -> list[str]:
-    from mlxchat.models.names import aliases
+    from mlxchat.models.catalog import aliases
 
     return [f"aliases.{alias}" for alias in aliases()]

@@ -1,6 +1,12 @@
-"""The catalogue: models with an alias and their sizes, to recommend one that fits a machine."""
+"""The catalogue, models with an alias and their sizes, to recommend one that fits; and the
+names of models for completion. Imports no MLX: Tab must be quick."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+
+from mlxchat import paths
+from mlxchat.config.file import read_user_config
+from mlxchat.models.hub_cache import cached_repo_ids
 
 EMBEDDED_ALIAS = "smollm2"
 
@@ -100,3 +106,21 @@ def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[KnownModel]:
     max_bytes = int(FREE_MEMORY_SHARE * free_bytes)
     fitting = [model for model in RECOMMENDED if model.fits(max_bytes, float32=float32)]
     return sorted(fitting, key=lambda model: model.parameters, reverse=True)
+
+
+def all_names() -> list[str]:
+    """The user's aliases, the built-in ones, and the models on this disk."""
+    return [*aliases(), *BUILT_IN_ALIASES, *names_here()]
+
+
+def aliases() -> list[str]:
+    """The user's own; none if the configuration cannot be read."""
+    with suppress(Exception):
+        return sorted(read_user_config().aliases)
+    return []
+
+
+def names_here() -> list[str]:
+    """Models on this disk, from mlxchat or from the Hub's cache."""
+    converted = sorted(each.name for each in paths.imported_models_dir().glob("[!.]*/"))
+    return [*cached_repo_ids(), *converted]

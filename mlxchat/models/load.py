@@ -19,16 +19,17 @@ from mlxchat.cache.powers import install_powers
 from mlxchat.errors import MlxchatError, ModelBroken, NotEnoughMemory
 from mlxchat.failures import device_failures, first_line
 from mlxchat.models.adapter import Adapter, apply_adapter, find_adapter
-from mlxchat.models.arrays import evaluate
-from mlxchat.models.dequantize import dequantize
-from mlxchat.models.experts import check_experts
-from mlxchat.models.half_precision import (
+from mlxchat.models.model import AppliedAdapter, Model
+from mlxchat.models.precision import (
+    activation_dtype,
+    check_experts,
+    dequantized,
     first_logits_are_finite,
     hold_in_bfloat16,
+    in_dtype,
     overflows_float16,
-    turn_into_bfloat16,
+    quantize,
 )
-from mlxchat.models.model import AppliedAdapter, Model
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
     build_skeleton,
@@ -138,10 +139,9 @@ def load_directory(
         notify,
         1 if sharding is None else sharding.ranks,
     )
-    wide = overflows_float16(config)
-    network = _fill(network, config, directory, arrays, target, wide=wide, sharding=sharding)
+    network = _fill(network, config, directory, arrays, target, sharding=sharding)
     install_powers(network)
-    activations = _activation_dtype(network)
+    activations = activation_dtype(network)
     if adapter is not None:
         apply_adapter(adapter, network, activations)
     if adapter is not None or needs_mlx_lms_loader(config):
@@ -170,7 +170,8 @@ def without_overflow(model: Model, dtype: str, notify: Notify) -> Model:
         notify(f"{name} overflows in {dtype}, so its output will be noise: choose another dtype")
         return model
     notify(f"{name} overflows in float16: using bfloat16")
-    turn_into_bfloat16(model.network)
+    hold_in_bfloat16(model.network)
+    _evaluate(model.network)
     return replace(model, dtype=mx.bfloat16)
 
 
@@ -223,22 +224,21 @@ def _fill(
     arrays: dict[str, mx.array],
     target: mx.Dtype | None,
     *,
-    wide: bool,
     sharding: Sharding | None,
 ) -> nn.Module:
-    """Load the weights into the network; `wide`: hold stored float16 weights in bfloat16."""
+    """Load the weights into the network, in bfloat16 if float16 would overflow."""
     named = config.get("quantization_config") if needs_mlx_lms_loader(config) else None
     with fitting(directory, named.get("quant_method") if isinstance(named, dict) else None):
         if needs_mlx_lms_loader(config):
             network = _load_with_mlx_lm(directory, target)
         else:
-            _fill_with_arrays(network, config, arrays, target, wide=wide)
-        if wide and target is None:
+            _fill_with_arrays(network, config, arrays, target)
+        if target is None and overflows_float16(config):
             hold_in_bfloat16(network)
         check_experts(network)
         if sharding is not None:
             sharding.apply(network)
-        evaluate(network)
+        _evaluate(network)
     network.eval()
     return network
 
@@ -248,8 +248,6 @@ def _fill_with_arrays(
     config: dict[str, Any],
     given: dict[str, mx.array],
     target: mx.Dtype | None,
-    *,
-    wide: bool,
 ) -> None:
     # A second reference would keep the stored arrays in memory along with the converted ones.
     arrays = dict(given)
@@ -257,96 +255,12 @@ def _fill_with_arrays(
     if target is None:
         if "mlxchat" in config:
             # GGUF files store norms in float32, which would promote 16-bit activations to float32.
-            stored = DTYPES[config["torch_dtype"]]
-            both = wide and stored == mx.float16
-            arrays = _in_dtype(network, arrays, mx.bfloat16 if both else stored)
+            arrays = in_dtype(network, arrays, DTYPES[config["torch_dtype"]])
         if config.get("quantization") is not None:
-            _quantize(network, config["quantization"], arrays)
+            quantize(network, config["quantization"], arrays)
     else:
-        arrays = _in_dtype(network, _dequantized(network, config, arrays), target)
+        arrays = in_dtype(network, dequantized(network, config, arrays), target)
     network.load_weights(list(arrays.items()), strict=True)
-
-
-# What a module's entry in the configuration can say.
-PACKING = ("group_size", "bits", "mode", "global_scale", "quantize_input")
-# The only modes whose scales are bytes, by bits and group size.
-MODES = {(4, 16): "nvfp4", (4, 32): "mxfp4", (8, 32): "mxfp8"}
-
-
-def _packing(
-    path: str, module: nn.Module, quantization: dict[str, Any], arrays: dict[str, mx.array]
-) -> dict[str, Any] | None:
-    """Group size, bits and mode of a module's packed weight, or None if it is not packed.
-
-    From the module's entry in the configuration or from shapes and dtypes, since the global values
-    need not apply to every tensor. Source: `load_model` and `infer_quant_config` in
-    mlx_lm/utils.py, whose import takes a second.
-    """
-    if not hasattr(module, "to_quantized") or f"{path}.scales" not in arrays:
-        return None
-    if path in quantization:
-        named = quantization if quantization[path] is True else quantization[path]
-        found = {key: named[key] for key in PACKING if key in named} if named else None
-        return found and {"mode": "affine"} | found
-    scales = arrays[f"{path}.scales"]
-    columns = module["weight"].shape[-1]
-    group_size = columns // scales.shape[-1]
-    bits = arrays[f"{path}.weight"].shape[-1] * 32 // columns
-    in_bytes = scales.dtype == mx.uint8
-    if in_bytes and (bits, group_size) not in MODES:
-        raise ValueError(f"{path} has an unknown packing: {bits} bits, groups of {group_size}")
-    mode = MODES[bits, group_size] if in_bytes else "affine"
-    scaled = {"global_scale": True} if f"{path}.global_scale" in arrays else {}
-    return {"group_size": group_size, "bits": bits, "mode": mode} | scaled
-
-
-def _quantize(
-    network: nn.Module, quantization: dict[str, Any], arrays: dict[str, mx.array]
-) -> None:
-    """Replace the modules that have packed weights with quantized ones."""
-
-    def packing(path: str, module: nn.Module) -> dict[str, Any] | bool:
-        return _packing(path, module, quantization, arrays) or False
-
-    nn.quantize(
-        network,
-        class_predicate=packing,
-    )
-
-
-def _dequantized(
-    network: nn.Module, config: dict[str, Any], arrays: dict[str, mx.array]
-) -> dict[str, mx.array]:
-    """The arrays with packed weights unpacked, without their scales and biases."""
-    quantization = config.get("quantization") or {}
-    arrays = dict(arrays)
-    for path, module in network.named_modules():
-        packing = _packing(path, module, quantization, arrays)
-        if packing is not None:
-            arrays[f"{path}.weight"] = dequantize(
-                arrays[f"{path}.weight"],
-                arrays.pop(f"{path}.scales"),
-                arrays.pop(f"{path}.biases", None),
-                packing,
-                arrays.pop(f"{path}.global_scale", None),
-            )
-    return arrays
-
-
-def _in_dtype(
-    network: nn.Module, arrays: dict[str, mx.array], dtype: mx.Dtype
-) -> dict[str, mx.array]:
-    """The arrays in `dtype`, except those that the model keeps in higher precision. Shared arrays
-    stay shared."""
-    may_cast: Any = getattr(network, "cast_predicate", lambda _: True)
-    cast_once: dict[int, mx.array] = {}
-
-    def cast(name: str, array: mx.array) -> mx.array:
-        if not mx.issubdtype(array.dtype, mx.floating) or not may_cast(name):
-            return array
-        return cast_once.setdefault(id(array), array.astype(dtype))
-
-    return {name: cast(name, array) for name, array in arrays.items()}
 
 
 def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
@@ -354,7 +268,7 @@ def _load_with_mlx_lm(directory: Path, target: mx.Dtype | None) -> nn.Module:
     network, _ = utils.load_model(directory, lazy=True)
     if target is not None:
         network = utils.dequantize_model(network)
-        arrays = _in_dtype(network, dict(named_parameters(network)), target)
+        arrays = in_dtype(network, dict(named_parameters(network)), target)
         network.load_weights(list(arrays.items()))
     return network
 
@@ -365,7 +279,7 @@ def _check_first_pass(network: nn.Module, directory: Path) -> None:
         with device_failures(of_model=False):
             mx.eval(network(mx.zeros((1, 2), mx.int32), cache=make_cache(network)))
         # What the modules keep may not be left unevaluated for another thread.
-        evaluate(network)
+        _evaluate(network)
     except MlxchatError:
         raise
     except Exception as error:
@@ -374,9 +288,7 @@ def _check_first_pass(network: nn.Module, directory: Path) -> None:
         ) from error
 
 
-def _activation_dtype(network: nn.Module) -> mx.Dtype:
-    """The dtype of the first floating-point parameter; in a quantized model, a scale."""
-    for _, array in named_parameters(network):
-        if mx.issubdtype(array.dtype, mx.floating):
-            return array.dtype
-    raise ModelBroken("the model has no floating-point weights")
+def _evaluate(network: nn.Module) -> None:
+    """Evaluate all arrays of `network`: until then, an MLX array belongs to the thread that created
+    it. `parameters()` omits those whose names begin with an underscore, such as a scaled rope's."""
+    mx.eval(network, [vars(module) for _, module in network.named_modules()])

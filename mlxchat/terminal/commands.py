@@ -17,7 +17,7 @@ from mlxchat.chat.turn import Mention, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import MlxchatError, UsageError
 from mlxchat.manual.equivalents import hint_for, option_for
-from mlxchat.models.names import all_names
+from mlxchat.models.catalog import all_names
 from mlxchat.options import SWITCH, Group, Option
 from mlxchat.request import CHAT
 from mlxchat.sessions.database import names_by_use
